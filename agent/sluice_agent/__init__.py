@@ -1,0 +1,1 @@
+"""Inputs, durable spool, signing and upload."""

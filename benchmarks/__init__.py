@@ -1,0 +1,1 @@
+"""Benchmarks, each with its control in the same run."""

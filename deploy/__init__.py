@@ -1,0 +1,1 @@
+"""Release and demonstration tools that run from a checkout."""

@@ -1,0 +1,1 @@
+"""Audit, certificates, and deletion with a proof."""

@@ -1,0 +1,1 @@
+"""Bucket and IAM policies that enforce the protocol, and their proof."""

@@ -1,0 +1,1 @@
+"""Identity, keys, frame codec, manifests, errors and every decision, as pure functions."""

@@ -1,0 +1,98 @@
+"""What all parts of one deployment must agree on: `authority/v1/settings.json`, written once."""
+
+from typing import Final, Literal
+
+import msgspec
+
+from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.keys import AUTHORITY_SETTINGS
+from sluice_protocol.manifests import decode_record
+from sluice_protocol.units import NS_PER_S
+
+AcceptanceMode = Literal["s3_manifest", "local_spool"]
+
+RETRY_HORIZON_S_DEFAULT: Final = 7 * 24 * 3600
+MARGIN_S_DEFAULT: Final = 3600
+UPLOAD_TIME_S_MAX: Final = 30
+"""Total time of one upload's tries; a gateway answers 503 past it."""
+SKEW_S_MAX: Final = 5
+"""Most that a store's Date and Last-Modified may differ; Last-Modified is cut to 1 s besides."""
+LANES_MAX: Final = 1000
+
+
+class Authority(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of an acceptance authority: one bucket or directory plus one prefix.
+
+    Attributes:
+        authority_id: ULID made by `sluice init`; certificates and plans carry it.
+        retry_horizon_s: How long an agent may keep sending the same bytes, in seconds. GC deletes
+            only what is older. Never lowered under a running deployment.
+        margin_s: Safety between a gateway's rule and GC's rule, in seconds.
+        lanes: Number of queue lanes, 1 to 1000.
+        acceptance: Where acceptance happens.
+        spool_writer: In `local_spool`, the collector id of the one gateway; else None.
+        created_at_unix_ns: The store's clock when the authority was created.
+    """
+
+    schema: Literal["sluice.authority.v1"] = "sluice.authority.v1"
+    authority_id: str
+    retry_horizon_s: int = RETRY_HORIZON_S_DEFAULT
+    margin_s: int = MARGIN_S_DEFAULT
+    lanes: int = 4
+    acceptance: AcceptanceMode = "s3_manifest"
+    spool_writer: str | None = None
+    created_at_unix_ns: int = 0
+
+    @property
+    def retry_horizon_ns(self) -> int:
+        """The retry horizon in nanoseconds."""
+        return self.retry_horizon_s * NS_PER_S
+
+    @property
+    def margin_ns(self) -> int:
+        """The margin in nanoseconds."""
+        return self.margin_s * NS_PER_S
+
+    @property
+    def proof_window_ns(self) -> int:
+        """How much older than its manifest a blob's proof may be: `retry_horizon - margin`."""
+        return self.retry_horizon_ns - self.margin_ns
+
+
+def check_authority(settings: Authority) -> None:
+    """Refuses settings under which acceptance and GC could disagree.
+
+    Raises:
+        BadUsage: `retry_horizon >= 3 * margin` or `margin >= 2 * (upload + skew + 1 s)` does not
+            hold, the lane count is out of range, or `local_spool` names no writer.
+    """
+    margin_floor_s = 2 * (UPLOAD_TIME_S_MAX + SKEW_S_MAX + 1)
+    if settings.margin_s < margin_floor_s:
+        raise BadUsage(
+            f"margin_s must be at least {margin_floor_s}, margin_s=`{settings.margin_s}`"
+        )
+    if settings.retry_horizon_s < 3 * settings.margin_s:
+        raise BadUsage(
+            "retry_horizon_s must be at least three times margin_s,"
+            f" retry_horizon_s=`{settings.retry_horizon_s}`, margin_s=`{settings.margin_s}`"
+        )
+    if not 1 <= settings.lanes <= LANES_MAX:
+        raise BadUsage(f"lanes must be 1 to {LANES_MAX}, lanes=`{settings.lanes}`")
+    if (settings.acceptance == "local_spool") != (settings.spool_writer is not None):
+        raise BadUsage(
+            "local_spool needs spool_writer, the one gateway's collector id; s3_manifest has none"
+        )
+
+
+def decode_authority(body: bytes) -> Authority:
+    """Reads the settings and checks them.
+
+    Raises:
+        InvalidRecord: The record is not of this schema, or breaks a rule of `check_authority`.
+    """
+    settings = decode_record(AUTHORITY_SETTINGS, body, Authority)
+    try:
+        check_authority(settings)
+    except BadUsage as error:
+        raise InvalidRecord(AUTHORITY_SETTINGS, str(error)) from error
+    return settings

@@ -1,0 +1,53 @@
+"""The identity of a batch: who sent it, in which life of that agent, and which sequence numbers."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from sluice_protocol.errors import InvalidFrame
+from sluice_protocol.units import AGENT_ID_BYTES_MAX, BOOT_ID_BYTES_MAX, SEQ_END
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Identity:
+    """Names a batch for ever: (agent, boot, first and last sequence number, both inclusive).
+
+    Raises:
+        InvalidFrame: An id is empty, too long or holds a control character, or the range is not
+            `0 <= seq_start <= seq_end < 2**63`.
+    """
+
+    agent_id: str
+    boot_id: str
+    seq_start: int
+    seq_end: int
+
+    def __post_init__(self) -> None:
+        """Refuses an identity that no key could carry."""
+        check_id("agent_id", self.agent_id, AGENT_ID_BYTES_MAX)
+        check_id("boot_id", self.boot_id, BOOT_ID_BYTES_MAX)
+        if not 0 <= self.seq_start <= self.seq_end < SEQ_END:
+            raise InvalidFrame("seq_start", "sequence range is not 0 <= start <= end < 2**63")
+
+    @property
+    def count(self) -> int:
+        """The number of records that the range spans."""
+        return self.seq_end - self.seq_start + 1
+
+
+def check_id(field: str, text: str, limit_bytes: int) -> None:
+    """Refuses an id that is empty, longer than `limit_bytes` of UTF-8, or holds control characters.
+
+    Raises:
+        InvalidFrame: The id breaks a rule; the error names `field`.
+    """
+    try:
+        size_bytes = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidFrame(field, "id is not valid UTF-8") from error
+    if not 1 <= size_bytes <= limit_bytes:
+        raise InvalidFrame(field, f"id must be 1 to {limit_bytes} bytes of UTF-8")
+    if _CONTROL.search(text) is not None:
+        raise InvalidFrame(field, "id holds a control character")

@@ -1,0 +1,264 @@
+"""The key layout: every key that sluice writes, made here and parsed here.
+
+All keys are relative to the deployment's prefix. Dates and hours are UTC. The layout is stored, so
+a change of it is a new version and never an edit (`docs/protocol.md`, Keys).
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from sluice_protocol.errors import InvalidFrame, InvalidRecord
+from sluice_protocol.identity import Identity
+from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
+
+RAW_BLOBS: Final = "raw-blobs/v1/"
+RAW_BLOBS_BY_TIME: Final = "raw-blobs-by-time/v1/"
+ACCEPTED: Final = "accepted/v1/"
+ACCEPTED_BY_TIME: Final = "accepted-by-time/v1/"
+ACCEPTED_BY_BLOB: Final = "accepted-by-blob/v1/"
+QUARANTINE: Final = "quarantine/v1/"
+QUARANTINE_CONFLICTS: Final = "quarantine/v1/identity-conflict/"
+QUARANTINE_BY_BLOB: Final = "quarantine-by-blob/v1/"
+WORK_LISTS: Final = "manifests/v1/"
+ROLLUP: Final = "rollup/v1/"
+INDEX: Final = "index/v1/"
+QUEUE: Final = "queue/v1/"
+AUTHORITY: Final = "authority/v1/"
+AUTHORITY_SETTINGS: Final = ObjectKey("authority/v1/settings.json")
+DELETES: Final = "deletes/v1/"
+DECISIONS: Final = "decisions/v1/"
+DOCTOR: Final = "doctor/v1/"
+RECONCILER: Final = "reconciler/v1/"
+AUDIT: Final = "audit/v1/"
+GC_PLANS: Final = "gc/v1/plans/"
+GC_PROOFS: Final = "gc/v1/proofs/"
+GC_TRASH: Final = "gc/v1/trash/"
+LAKE: Final = "lake/v1/"
+
+ALL_PREFIXES: Final = (
+    *(RAW_BLOBS, RAW_BLOBS_BY_TIME, ACCEPTED, ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, QUARANTINE),
+    *(QUARANTINE_BY_BLOB, WORK_LISTS, ROLLUP, INDEX, QUEUE, AUTHORITY, DELETES, DECISIONS),
+    *(DOCTOR, RECONCILER, AUDIT, "gc/v1/", LAKE),
+)
+"""Every prefix under which sluice writes; policies are rendered from it."""
+
+METRIC_NAME_BYTES_MAX: Final = 120
+
+_HEX64: Final = re.compile(r"[0-9a-f]{64}")
+_IDENTITY_TAIL: Final = re.compile(
+    r"agent=(?P<agent>(?:[0-9a-f]{2})+)/boot=(?P<boot>(?:[0-9a-f]{2})+)"
+    r"/(?P<start>[0-9]{20})-(?P<end>[0-9]{20})"
+)
+_BLOB: Final = re.compile(r"raw-blobs/v1/sha256/(..)/(..)/([0-9a-f]{64})\.lmbatch")
+
+
+def digest_of(body: bytes | memoryview) -> Digest:
+    """Gives the sha256 of `body` as a digest."""
+    return Digest(hashlib.sha256(body).hexdigest())
+
+
+def parse_digest(text: str) -> Digest:
+    """Takes 64 lower-case hex digits as a digest.
+
+    Raises:
+        ValueError: The text has another form.
+    """
+    if _HEX64.fullmatch(text) is None:
+        raise ValueError(text)
+    return Digest(text)
+
+
+def _fan(digest: Digest) -> str:
+    return f"{digest[:2]}/{digest[2:4]}/{digest}"
+
+
+def _who(identity: Identity) -> str:
+    agent, boot = identity.agent_id.encode().hex(), identity.boot_id.encode().hex()
+    return f"agent={agent}/boot={boot}/{identity.seq_start:020d}-{identity.seq_end:020d}"
+
+
+def hour_path(at_ns: int) -> str:
+    """Gives `date=YYYY-MM-DD/hour=HH` of an instant, in UTC."""
+    moment = datetime.fromtimestamp(at_ns // NS_PER_S, UTC)
+    return moment.strftime("date=%Y-%m-%d/hour=%H")
+
+
+def agent_prefix(agent_id: str) -> str:
+    """Gives the prefix under `accepted/` that holds every batch of one agent."""
+    return f"{ACCEPTED}agent={agent_id.encode().hex()}/"
+
+
+def blob_key(digest: Digest) -> ObjectKey:
+    """Gives the key of the raw blob with these bytes."""
+    return ObjectKey(f"{RAW_BLOBS}sha256/{_fan(digest)}.lmbatch")
+
+
+def raw_blob_by_time_key(digest: Digest, at_ns: UnixNs) -> ObjectKey:
+    """Gives the by-time entry of a referenced blob, dated by `accepted_at`."""
+    return ObjectKey(f"{RAW_BLOBS_BY_TIME}{hour_path(at_ns)}/sha256={digest}.json")
+
+
+def accepted_key(identity: Identity) -> ObjectKey:
+    """Gives the key of the identity manifest: the one place where an identity is decided."""
+    return ObjectKey(f"{ACCEPTED}{_who(identity)}.json")
+
+
+def manifest_id(accepted: ObjectKey, accepted_at_ns: UnixNs) -> str:
+    """Gives the id of a by-time entry: a function of the manifest, so every writer makes the same.
+
+    Returns:
+        `<accepted_at, 20 digits>-<first 32 hex digits of sha256(the manifest's key)>`.
+    """
+    return f"{accepted_at_ns:020d}-{hashlib.sha256(accepted.encode()).hexdigest()[:32]}"
+
+
+def accepted_by_time_key(accepted: ObjectKey, accepted_at_ns: UnixNs) -> ObjectKey:
+    """Gives the by-time entry of an accepted manifest."""
+    name = manifest_id(accepted, accepted_at_ns)
+    return ObjectKey(f"{ACCEPTED_BY_TIME}{hour_path(accepted_at_ns)}/{name}.json")
+
+
+def accepted_by_blob_prefix(digest: Digest) -> str:
+    """Gives the prefix of every accepted reference to a blob."""
+    return f"{ACCEPTED_BY_BLOB}sha256/{_fan(digest)}/"
+
+
+def accepted_by_blob_key(digest: Digest, identity: Identity) -> ObjectKey:
+    """Gives the reverse reference from a blob to an accepted identity."""
+    return ObjectKey(f"{accepted_by_blob_prefix(digest)}{_who(identity)}.json")
+
+
+def quarantine_key(identity: Identity, submitted: Digest) -> ObjectKey:
+    """Gives the key of the quarantine manifest of bytes refused under an identity."""
+    return ObjectKey(f"{QUARANTINE_CONFLICTS}{_who(identity)}/{submitted}.json")
+
+
+def quarantine_by_blob_prefix(digest: Digest) -> str:
+    """Gives the prefix of every quarantine reference to a blob."""
+    return f"{QUARANTINE_BY_BLOB}sha256/{_fan(digest)}/"
+
+
+def quarantine_by_blob_key(submitted: Digest, identity: Identity) -> ObjectKey:
+    """Gives the reverse reference from a quarantined blob to the identity it was refused under."""
+    return ObjectKey(f"{quarantine_by_blob_prefix(submitted)}{_who(identity)}.json")
+
+
+def work_list_key(queue: str, lane: int, ulid: str, at_ns: UnixNs) -> ObjectKey:
+    """Gives the key of a work list; `at_ns` is the Date of the writer's last store answer."""
+    return ObjectKey(f"{WORK_LISTS}{hour_path(at_ns)}/{at_ns:020d}-{queue}.{lane:03d}-{ulid}.json")
+
+
+def register_key(queue: str, lane: int) -> ObjectKey:
+    """Gives the key of a lane's compare-and-swap register."""
+    return ObjectKey(f"{QUEUE}{queue}.{lane:03d}/manifest")
+
+
+def segment_key(queue: str, lane: int, first: int, last: int) -> ObjectKey:
+    """Gives the key of an immutable segment of older queue entries."""
+    return ObjectKey(f"{QUEUE}{queue}.{lane:03d}/segments/{first:020d}-{last:020d}")
+
+
+def metric_segment(name: str) -> str:
+    """Gives the `<metric-name>` path segment: hex of the name, or a hash of a longer one."""
+    raw = name.encode()
+    if len(raw) <= METRIC_NAME_BYTES_MAX:
+        return raw.hex()
+    return f"sha256-{hashlib.sha256(raw).hexdigest()}"
+
+
+def rollup_key(window: str, metric: str, at_ns: UnixNs, chunk_id: str) -> ObjectKey:
+    """Gives the key of a rollup chunk; `at_ns` lies in the hour that the chunk covers."""
+    place = f"{ROLLUP}window={window}/{hour_path(at_ns)}/metric={metric_segment(metric)}"
+    return ObjectKey(f"{place}/{chunk_id}.lmrollup.zst")
+
+
+def index_key(at_ns: UnixNs, chunk_id: str) -> ObjectKey:
+    """Gives the key of an index chunk; `at_ns` lies in the hour that the chunk covers."""
+    return ObjectKey(f"{INDEX}{hour_path(at_ns)}/{chunk_id}.lmindex.zst")
+
+
+def lane_of(agent_id: str, lanes: int) -> int:
+    """Gives the lane of an agent: first 8 bytes of sha256(agent_id), big-endian, mod `lanes`."""
+    return int.from_bytes(hashlib.sha256(agent_id.encode()).digest()[:8], "big") % lanes
+
+
+def _identity_of(match: re.Match[str], key: str) -> Identity:
+    try:
+        return Identity(
+            agent_id=bytes.fromhex(match["agent"]).decode(),
+            boot_id=bytes.fromhex(match["boot"]).decode(),
+            seq_start=int(match["start"]),
+            seq_end=int(match["end"]),
+        )
+    except (UnicodeDecodeError, InvalidFrame) as error:
+        raise InvalidRecord(key, f"key names no valid identity: {error}") from error
+
+
+def _parse_tail(prefix: str, suffix: str, key: str) -> Identity:
+    found = None
+    if key.startswith(prefix) and key.endswith(suffix):
+        found = _IDENTITY_TAIL.fullmatch(key[len(prefix) : len(key) - len(suffix)])
+    if found is None:
+        raise InvalidRecord(
+            key, f"key is not of the form {prefix}agent=…/boot=…/<start>-<end>{suffix}"
+        )
+    return _identity_of(found, key)
+
+
+def parse_accepted_key(key: str) -> Identity:
+    """Gives the identity that an `accepted/` key names.
+
+    Raises:
+        InvalidRecord: The key has another form, or names an identity that is not valid.
+    """
+    return _parse_tail(ACCEPTED, ".json", key)
+
+
+def parse_blob_key(key: str) -> Digest:
+    """Gives the digest that a `raw-blobs/` key names.
+
+    Raises:
+        InvalidRecord: The key has another form, or its fan-out does not match its digest.
+    """
+    found = _BLOB.fullmatch(key)
+    if found is None or found[3][:4] != found[1] + found[2]:
+        raise InvalidRecord(
+            key, "key is not of the form raw-blobs/v1/sha256/<hh>/<hh>/<sha256>.lmbatch"
+        )
+    return Digest(found[3])
+
+
+def parse_quarantine_key(key: str) -> tuple[Identity, Digest]:
+    """Gives the identity and the submitted digest that a `quarantine/` key names.
+
+    Raises:
+        InvalidRecord: The key has another form.
+    """
+    place, _, name = key.rpartition("/")
+    if not name.endswith(".json") or _HEX64.fullmatch(name[:-5]) is None:
+        raise InvalidRecord(key, "key does not end in <sha256>.json")
+    return _parse_tail(QUARANTINE_CONFLICTS, "", place), Digest(name[:-5])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobReference:
+    """A reverse reference: this blob is named by this identity."""
+
+    digest: Digest
+    identity: Identity
+
+
+def parse_by_blob_key(key: str) -> BlobReference:
+    """Gives the digest and identity of an `accepted-by-blob/` or `quarantine-by-blob/` key.
+
+    Raises:
+        InvalidRecord: The key has another form.
+    """
+    for root in (ACCEPTED_BY_BLOB, QUARANTINE_BY_BLOB):
+        fan = re.match(re.escape(root) + r"sha256/(..)/(..)/([0-9a-f]{64})/", key)
+        if fan is not None and fan[3][:4] == fan[1] + fan[2]:
+            return BlobReference(digest=Digest(fan[3]), identity=_parse_tail(fan[0], ".json", key))
+    raise InvalidRecord(key, "key is not a reverse reference")

@@ -1,0 +1,183 @@
+"""The JSON records of acceptance: manifest, quarantine manifest, reverse reference, work list.
+
+They are written once by the one canonical encoder (UTF-8, sorted keys, no spaces) and read by
+decoders that ignore fields of the future and refuse everything else that is wrong.
+"""
+
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from sluice_protocol.errors import InvalidFrame, InvalidRecord
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import (
+    accepted_key,
+    blob_key,
+    parse_digest,
+    quarantine_key,
+)
+from sluice_protocol.units import Digest, ObjectKey, UnixNs
+
+ACCEPTED_SCHEMA: Final = "lightmetrics.accepted_batch.v1"
+CONFLICT_SCHEMA: Final = "lightmetrics.identity_conflict.v1"
+REFERENCE_SCHEMA: Final = "lightmetrics.blob_reference.v1"
+WORK_LIST_SCHEMA: Final = "lightmetrics.work_list.v1"
+
+Kind = Literal["logs", "metrics", "entries"]
+
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+
+
+def encode_record(record: msgspec.Struct) -> bytes:
+    """Gives the canonical bytes of a stored record: sorted keys, no spaces, UTF-8."""
+    return _ENCODER.encode(record)
+
+
+def decode_record(key: str, body: bytes, kind: type[_Record]) -> _Record:
+    """Reads a stored record; unknown fields are ignored.
+
+    Raises:
+        InvalidRecord: The body is not JSON of this schema; the error names `key`.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRecord(key, str(error)) from error
+
+
+class AcceptedManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The record that decides an identity.
+
+    Times are Unix ns; `min_ts_unix_ns` and `max_ts_unix_ns` are null without `ts`.
+    """
+
+    schema: Literal["lightmetrics.accepted_batch.v1"] = "lightmetrics.accepted_batch.v1"
+    agent_id: str
+    boot_id: str
+    seq_start: int
+    seq_end: int
+    frame_sha256: str
+    frame_bytes: int
+    raw_blob_key: str
+    accepted_at_unix_ns: int
+    collector_id: str
+    wire_version: int
+    frame_version: int
+    attempt_id: str
+    kind: Kind
+    record_count: int
+    min_ts_unix_ns: int | None
+    max_ts_unix_ns: int | None
+    principal: str
+
+    @property
+    def identity(self) -> Identity:
+        """The identity that this manifest decides."""
+        return Identity(
+            agent_id=self.agent_id,
+            boot_id=self.boot_id,
+            seq_start=self.seq_start,
+            seq_end=self.seq_end,
+        )
+
+    @property
+    def digest(self) -> Digest:
+        """The sha256 that owns the identity."""
+        return Digest(self.frame_sha256)
+
+    @property
+    def accepted_at_ns(self) -> UnixNs:
+        """When it was accepted, by the store's clock."""
+        return UnixNs(self.accepted_at_unix_ns)
+
+
+class ConflictManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of bytes that were refused because others own the identity."""
+
+    schema: Literal["lightmetrics.identity_conflict.v1"] = "lightmetrics.identity_conflict.v1"
+    agent_id: str
+    boot_id: str
+    seq_start: int
+    seq_end: int
+    accepted_manifest_key: str
+    accepted_raw_blob_key: str
+    accepted_frame_sha256: str
+    submitted_raw_blob_key: str
+    submitted_frame_sha256: str
+    observed_at_unix_ns: int
+    collector_id: str
+
+    @property
+    def identity(self) -> Identity:
+        """The identity that was claimed twice."""
+        return Identity(
+            agent_id=self.agent_id,
+            boot_id=self.boot_id,
+            seq_start=self.seq_start,
+            seq_end=self.seq_end,
+        )
+
+
+class BlobReference(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a reverse reference; the key says the same, the body is for people."""
+
+    schema: Literal["lightmetrics.blob_reference.v1"] = "lightmetrics.blob_reference.v1"
+    manifest_key: str
+
+
+class WorkList(msgspec.Struct, frozen=True, kw_only=True):
+    """The batches that one queue entry stands for, in the order in which they were discovered.
+
+    Attributes:
+        queue: The queue that this list belongs to, and no other.
+        lane: The lane that this list belongs to; every batch's agent maps to it.
+        batches: Copies of the accepted manifests, so that a reader needs no further request.
+    """
+
+    schema: Literal["lightmetrics.work_list.v1"] = "lightmetrics.work_list.v1"
+    queue: str
+    lane: int
+    batches: tuple[AcceptedManifest, ...]
+
+
+def decode_accepted(key: str, body: bytes) -> AcceptedManifest:
+    """Reads an accepted manifest and checks that it agrees with the key it stands under.
+
+    Raises:
+        InvalidRecord: It is not JSON, has another schema, disagrees with its key, or names a blob
+            outside `raw-blobs/`.
+    """
+    manifest = decode_record(key, body, AcceptedManifest)
+    try:
+        stands_under = accepted_key(manifest.identity)
+        names = blob_key(parse_digest(manifest.frame_sha256))
+    except (InvalidFrame, ValueError) as error:
+        raise InvalidRecord(key, f"manifest names no valid identity or digest: {error}") from error
+    if stands_under != key:
+        raise InvalidRecord(key, f"manifest belongs under {stands_under}")
+    if names != manifest.raw_blob_key:
+        raise InvalidRecord(key, f"raw_blob_key does not name the blob {names}")
+    return manifest
+
+
+def decode_conflict(key: str, body: bytes) -> ConflictManifest:
+    """Reads a quarantine manifest and checks that it agrees with the key it stands under.
+
+    Raises:
+        InvalidRecord: It is not JSON, has another schema, or disagrees with its key.
+    """
+    manifest = decode_record(key, body, ConflictManifest)
+    try:
+        submitted = parse_digest(manifest.submitted_frame_sha256)
+        stands_under = quarantine_key(manifest.identity, submitted)
+    except (InvalidFrame, ValueError) as error:
+        raise InvalidRecord(key, f"manifest names no valid identity or digest: {error}") from error
+    if stands_under != key:
+        raise InvalidRecord(key, f"manifest belongs under {stands_under}")
+    return manifest
+
+
+def encode_reference(manifest_key: ObjectKey) -> bytes:
+    """Gives the body of the reverse reference to a manifest."""
+    return encode_record(BlobReference(manifest_key=manifest_key))

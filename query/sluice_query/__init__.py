@@ -1,0 +1,1 @@
+"""Time-bounded search over the lake, without a JVM."""

@@ -1,0 +1,1 @@
+"""The durable queue that lives in the object store."""

@@ -1,0 +1,1 @@
+"""Discovery, index backfill and enqueueing of accepted batches."""

@@ -1,0 +1,1 @@
+"""Spark jobs that carry accepted batches into Delta tables."""
