@@ -114,7 +114,9 @@ class Names:
 
     def __init__(self, batches: Sequence[Decoded], *, plain: bool) -> None:
         """Collects the distinct names of every frame."""
-        found = [b.frame.columns.names for b in batches if isinstance(b.frame.columns, MetricColumns)]
+        found = [
+            b.frame.columns.names for b in batches if isinstance(b.frame.columns, MetricColumns)
+        ]
         self._distinct = list(dict.fromkeys(name for names in found for name in names))
         self._place = {name: code for code, name in enumerate(self._distinct)}
         self._plain = plain

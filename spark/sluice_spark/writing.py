@@ -231,9 +231,7 @@ def _finish(writers: dict[Shelf, ShelfWriter], *, lane: int | None) -> Iterator[
 
 def column_bytes(frame: Frame) -> int:
     """Gives about how many bytes the columns of a frame take in memory."""
-    return frame.envelope.count * _RECORD_BYTES + sum(
-        len(data) for data in _texts(frame.columns)
-    )
+    return frame.envelope.count * _RECORD_BYTES + sum(len(data) for data in _texts(frame.columns))
 
 
 _RECORD_BYTES: Final = 64
