@@ -12,7 +12,7 @@ import pytest
 from support.queue_batches import manifest
 from support.queue_store import Faults, SimClock, SimIds, SimStore
 
-from sluice_protocol.errors import Fenced, OutcomeUnknown
+from sluice_protocol.errors import Fenced, OutcomeUnknown, StoreUnavailable
 from sluice_queue.appender import Appender
 from sluice_queue.consumer import Consumer
 from sluice_queue.lane import Lane, Tools
@@ -32,6 +32,7 @@ class History:
     told: dict[int, int] = field(default_factory=dict)
     unknown: set[int] = field(default_factory=set)
     took: list[tuple[int, int]] = field(default_factory=list)
+    refused: set[int] = field(default_factory=set)
     fenced: int = 0
 
 
@@ -60,6 +61,8 @@ async def produce(world: World, who: int, batches: int, tries_max: int) -> None:
             world.history.told[seq] = await appender.append([draft])
         except OutcomeUnknown:
             world.history.unknown.add(seq)
+        except StoreUnavailable:
+            world.history.refused.add(seq)
 
     for at in range(0, batches, 2):
         await asyncio.gather(one(who * 1000 + at), one(who * 1000 + at + 1))
@@ -89,10 +92,14 @@ async def _round(world: World, consumer: Consumer, rng: random.Random) -> None:
     if not found:
         return
     lists = [await consumer.fetch_handle().fetch(one) for one in found]
-    await consumer.ack_through(found[-1].sequence)
+    # The table: results and sequence persist together, and before the acknowledgement.
+    through = world.history.took[-1][0] if world.history.took else 0
     world.history.took += [
-        (one.sequence, got.batches[0].seq_start) for one, got in zip(found, lists, strict=True)
+        (one.sequence, got.batches[0].seq_start)
+        for one, got in zip(found, lists, strict=True)
+        if one.sequence > through
     ]
+    await consumer.ack_through(found[-1].sequence)
 
 
 def simulate(seed: int, *, tries_max: int = 200) -> tuple[History, list[tuple[int, int]]]:
@@ -115,9 +122,11 @@ def simulate(seed: int, *, tries_max: int = 200) -> tuple[History, list[tuple[in
         faults.unknown = 0.0
         view = await read_lane(world.store, "spark", 0)
         handle = (await Consumer.open(world.store, queue="spark", lane=0)).fetch_handle()
+        through = world.history.took[-1][0] if world.history.took else 0
         return [
             (one.sequence, (await handle.fetch(one)).batches[0].seq_start)
             for one in view.descriptors
+            if one.sequence > through
         ]
 
     return world.history, asyncio.run(run())
