@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from sluice_protocol import acceptance as a
+from sluice_protocol import deletion as d
 from sluice_protocol.identity import Identity
 from sluice_protocol.outcomes import Applied, Exists, Missing, ObjectInfo, Unknown, UnknownReason
 from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey, UnixNs
@@ -114,12 +115,13 @@ class Rules:
 
     step: Step = a.step
     first: Callable[[a.Offer], a.Progress] = a.begin
+    plan_clauses: tuple[d.ClauseCheck, ...] = d.PLAN_CLAUSES
+    deletion_clauses: tuple[d.ClauseCheck, ...] = d.DELETION_CLAUSES
+    superseded_clauses: tuple[d.ClauseCheck, ...] = d.SUPERSEDED_CLAUSES
     sweeper_horizon: int = HORIZON
     versioned: bool = True
-    reread_at_delete: bool = True
     lagging_references: bool = False
     cache_reads: bool = False
-    may_delete: Callable[[int, int, int, bool, bool, bool], bool] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +184,7 @@ def _add_blob(store: Store, digest: str, now: int, *, versioned: bool) -> Store:
     )
 
 
-def perform(
+def perform(  # noqa: PLR0911 - one line per request
     store: Store, upload: Upload, now: int, *, versioned: bool
 ) -> tuple[Store, a.Observation]:
     """Does one request of an upload at once and gives the store's honest answer."""
@@ -383,18 +385,73 @@ def _names(store: Store, rules: Rules) -> frozenset[str]:
 
 
 def _proved(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> bool:
-    """The clauses at planning: age, certificate after the horizon, not named in the audit."""
-    horizon = rules.sweeper_horizon
-    old = world.now - blob.born > horizon
-    covered = sweeper.started > blob.born + horizon
-    return old and covered and blob.digest not in sweeper.named
+    """What a plan knows."""
+    evidence = _evidence(world, sweeper, blob, rules)
+    return any(
+        isinstance(d.judge(evidence, clauses), d.MayGo)
+        for clauses in (rules.plan_clauses, rules.superseded_clauses)
+    )
 
 
 def _still_proved(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> bool:
-    """The clauses again at deletion: references read again, still the listed incarnation."""
-    named = rules.reread_at_delete and bool(_names(world.store, rules) & {blob.digest})
-    listed = any(b.digest == blob.digest and b.number == blob.number for b in world.store.blobs)
-    return _proved(world, sweeper, blob, rules) and not named and listed
+    """The clauses again at deletion, over evidence read again."""
+    evidence = _evidence(world, sweeper, blob, rules)
+    return any(
+        isinstance(d.judge(evidence, clauses), d.MayGo)
+        for clauses in (rules.deletion_clauses, rules.superseded_clauses)
+    )
+
+
+def _evidence(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> d.Evidence:
+    store, digest = world.store, Digest(blob.digest)
+    named = blob.digest in _names(store, rules)
+    accepted = store.manifest is not None and store.manifest.digest == blob.digest
+    quarantined = any(kept.digest == blob.digest for kept in store.quarantine)
+    seen = not rules.lagging_references
+    return d.Evidence(
+        candidate=d.Candidate(
+            key=ObjectKey(blob.digest),
+            digest=digest,
+            incarnation=Incarnation(str(blob.number)),
+            last_modified_ns=UnixNs(blob.born),
+            size_bytes=1,
+        ),
+        retry_horizon_ns=rules.sweeper_horizon,
+        now_ns=UnixNs(world.now),
+        versioning_enabled=rules.versioned,
+        audit=d.AuditWord(
+            audit_id="audit",
+            started_at_ns=UnixNs(sweeper.started),
+            complete=True,
+            names_blob=blob.digest in sweeper.named,
+        ),
+        references=int(named),
+        envelope=d.EnvelopeLook(
+            accepted=d.Look.NAMES_IT if accepted and seen else d.Look.ABSENT,
+            quarantine=d.Look.NAMES_IT if quarantined and seen else d.Look.ABSENT,
+        ),
+        listed=_listed(store, blob),
+        current=_current(store, blob),
+    )
+
+
+def _listed(store: Store, blob: Blob) -> d.ListedNow | None:
+    for stored in store.blobs:
+        if (stored.digest, stored.number) == (blob.digest, blob.number):
+            return d.ListedNow(
+                incarnation=Incarnation(str(stored.number)),
+                last_modified_ns=UnixNs(stored.born),
+                current=stored == store.current(blob.digest),
+            )
+    return None
+
+
+def _current(store: Store, blob: Blob) -> d.CurrentRead | None:
+    current = store.current(blob.digest)
+    if current is None:
+        return None
+    digest = Digest("wrong" if current.wrong else current.digest)
+    return d.CurrentRead(incarnation=Incarnation(str(current.number)), digest=digest)
 
 
 # --- promises ----------------------------------------------------------------------------------

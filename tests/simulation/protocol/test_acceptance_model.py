@@ -1,4 +1,7 @@
-"""Every interleaving of uploads and sweeps, within bounds: none breaks a promise, each omission does."""
+"""Every interleaving of uploads and sweeps, within bounds.
+
+None breaks a promise, and each planted omission does.
+"""
 
 from collections.abc import Callable
 
@@ -15,6 +18,8 @@ from support.model import (
     World,
     explore,
 )
+
+from sluice_protocol import deletion as d
 
 ORPHAN = Store(blobs=(Blob("A", 1, 0),), next_number=10)
 EMPTY = Store(next_number=10)
@@ -89,6 +94,13 @@ def test_acceptance_keeps_its_promises(name: str) -> None:
     assert found.states > 100
 
 
+UNVERSIONED = tuple(
+    clause
+    for clause in d.DELETION_CLAUSES
+    if clause not in {d.versioning_enabled, d.incarnation_exact, d.still_listed}
+)
+"""What a sweeper would check that takes a key for an incarnation."""
+
 PLANTED: dict[str, tuple[Rules, World, Bounds]] = {
     **{
         step.__name__: (Rules(step=step), start, Bounds(time_max=9))
@@ -114,7 +126,11 @@ PLANTED: dict[str, tuple[Rules, World, Bounds]] = {
         world(ORPHAN, NEW),
         Bounds(time_max=6),
     ),
-    "suspended versioning": (Rules(versioned=False), world(ORPHAN, NEW), Bounds(time_max=9)),
+    "suspended versioning": (
+        Rules(versioned=False, plan_clauses=d.PLAN_CLAUSES[2:], deletion_clauses=UNVERSIONED),
+        world(ORPHAN, NEW),
+        Bounds(time_max=7),
+    ),
     "absence by lagging references": (
         Rules(lagging_references=True),
         world(ORPHAN, NEW),
