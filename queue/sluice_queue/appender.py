@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from sluice_protocol.errors import (
-    StoreError,
     InvalidRecord,
     OutcomeUnknown,
     SluiceError,
+    StoreError,
     StoreUnavailable,
 )
 from sluice_protocol.keys import segment_key
