@@ -1,6 +1,7 @@
 """`sluice config show`: each setting's value and where it came from."""
 
 import dataclasses
+import os
 from collections.abc import Iterator
 
 import msgspec
@@ -59,7 +60,10 @@ def _settings_of(root: App, path: tuple[str, ...]) -> Iterator[Setting]:
 
 def _setting(command: str, argument: Argument) -> Setting:
     tokens = argument.tokens
-    if tokens:
+    named = [name for name in argument.parameter.env_var or () if name in os.environ]
+    if named:
+        value, origin = os.environ[named[0]], named[0]
+    elif tokens:
         value = " ".join(str(token.value or token.implicit_value) for token in tokens)
         origin = tokens[0].source
         if origin == "env":
