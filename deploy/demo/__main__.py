@@ -12,6 +12,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -142,7 +143,7 @@ def start(demo: Demo) -> None:
             )
         for port in demo.ports.values():
             ready = f"http://127.0.0.1:{port}/readyz"
-            wait_until("gateway ready", lambda url=ready: answers(url), demo.processes, 30)
+            wait_until("gateway ready", partial(answers, ready), demo.processes, 30)
         demo.processes.start("agent", *demo.agent_run("--host-metrics-s", "0.5"))
 
 
