@@ -1,10 +1,10 @@
 """Frames: what goes in comes out, and the same input gives the same bytes."""
 
 import pytest
+from support.frames import T0_NS, all_kinds, assert_same, identity, logs
 
 from sluice_protocol.columns import Columns
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_frame, decode_head, encode_frame
-from support.frames import T0_NS, all_kinds, assert_same, identity, logs
 
 
 @pytest.mark.parametrize("columns", all_kinds(), ids=["logs", "metrics", "entries", "bare"])
