@@ -69,6 +69,7 @@ def _draw(console: Console, found: list[AcceptedManifest], broken: int) -> None:
         accepted = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         console.print(
             f"{one.agent_id}/{one.boot_id}/{one.seq_start}-{one.seq_end}  {accepted}"
-            f"  {one.record_count} {one.kind}, {format_size(one.frame_bytes)}, by {one.collector_id}"
+            f"  {one.record_count} {one.kind}, {format_size(one.frame_bytes)},"
+            f" by {one.collector_id}"
         )
     console.print(f"{len(found)} batches, {broken} manifests that cannot be read")
