@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 import aiohttp
 import numpy as np
+import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -45,6 +46,12 @@ from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
 
 MEDIA_TYPE = "application/vnd.lightmetrics.batch"
 TS_NS = 1_800_000_000_000_000_000
+
+
+def run(body: Coroutine[Any, Any, None]) -> None:
+    """Runs a test on the loop that the gateway runs on."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(body)
 
 
 def identity(agent: str = "host-1", seq: int = 0, count: int = 1, boot: str = "b1") -> Identity:
