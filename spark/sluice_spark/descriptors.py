@@ -1,7 +1,7 @@
 """Descriptors: one row per accepted batch that waits in the queue, as values and as Arrow.
 
-A row is named by (lane, sequence of the queue entry, position in its work list). It carries all that
-ingestion needs, so that neither the driver nor an executor reads a manifest again.
+A row is named by (lane, sequence of the queue entry, position in its work list). It carries all
+that ingestion needs, so that neither the driver nor an executor reads a manifest again.
 """
 
 from collections.abc import Iterable, Sequence

@@ -21,7 +21,7 @@ class LakeInconsistent(SluiceError):
 
 
 class TableRefused(SluiceError):
-    """A table that sluice cannot write or read safely: another schema, or a feature it must not have.
+    """A table that cannot be written or read safely: another schema, or a refused feature.
 
     Attributes:
         table: The table's place.

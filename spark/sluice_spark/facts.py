@@ -53,7 +53,7 @@ class DeadFact(msgspec.Struct, frozen=True, kw_only=True, tag="dead"):
 
 Fact = FileFact | DeadFact
 
-_DECODER = msgspec.json.Decoder(Fact)
+_DECODER: msgspec.json.Decoder[Fact] = msgspec.json.Decoder(Fact)
 
 
 def encode_fact(fact: Fact) -> bytes:

@@ -12,14 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sluice_protocol.frame import (
+from sluice_protocol.columns import (
     AttributeColumns,
+    Columns,
     EntryColumns,
-    Frame,
     LogColumns,
     MetricColumns,
     TextColumn,
 )
+from sluice_protocol.frame import Frame
 from sluice_protocol.lake import RECORD_TABLES, Table
 from sluice_protocol.manifests import Kind
 from sluice_spark.schemas import TEXT_MAP, arrow_schema
@@ -127,7 +128,7 @@ class Names:
         return _repeated(self._distinct, places[codes], plain=self._plain)
 
 
-def _own(columns: LogColumns | MetricColumns | EntryColumns, count: int, names: Names) -> Chunks:
+def _own(columns: Columns, count: int, names: Names) -> Chunks:
     match columns:
         case LogColumns():
             return [text_array(columns.body, pa.string()), _integers(columns.severity, count)]

@@ -5,7 +5,7 @@ writes them with pyarrow. Only facts of the files return to the driver (ADR 0052
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -219,7 +219,7 @@ def write_rows(
             accepted_at_ns=fetched.row.manifest.accepted_at_unix_ns,
             sequence=fetched.row.sequence,
         )
-        yield from writer.add(batch, column_bytes(frame))
+        yield from writer.add(batch, frame.payload_raw_bytes)
     yield from _finish(writers, lane=None)
 
 
@@ -227,17 +227,3 @@ def _finish(writers: dict[Shelf, ShelfWriter], *, lane: int | None) -> Iterator[
     """Closes the files of every lane but this one: rows come lane by lane."""
     for shelf in [shelf for shelf in writers if shelf.lane != lane]:
         yield from writers.pop(shelf).finish()
-
-
-def column_bytes(frame: Frame) -> int:
-    """Gives about how many bytes the columns of a frame take in memory."""
-    return frame.envelope.count * _RECORD_BYTES + sum(len(data) for data in _texts(frame.columns))
-
-
-_RECORD_BYTES: Final = 64
-
-
-def _texts(columns: object) -> Sequence[bytes]:
-    found = [getattr(columns, name, None) for name in ("body", "key", "value", "attributes")]
-    texts = [getattr(part, "values", part) for part in found]
-    return [text.data for text in texts if hasattr(text, "offsets")]
