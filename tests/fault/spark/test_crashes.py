@@ -113,10 +113,10 @@ def test_ledger_lost_is_told_and_not_papered_over(tmp_path: Path) -> None:
     deployment.deliver([make_batch(0)])
     ingest_locally(deployment.url)
     deployment.deliver([make_batch(10)])
-    (tmp_path / "lake" / "v1" / "logs").rename(tmp_path / "moved")
-    with (
-        QueueGuard(deployment.url, "spark") as guard,
-        pytest.raises(LakeInconsistent, match="sluice rebuild"),
-    ):
-        guard.open(lambda _: 1)
-        ingester(deployment.url, guard).ingest(waiting_rows(deployment.url))
+    with QueueGuard(deployment.url, "spark") as guard:
+        snapshot = open_snapshot(deployment.url)
+        guard.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
+        job, rows = ingester(deployment.url, guard), waiting_rows(deployment.url)
+        (tmp_path / "lake" / "v1" / "logs").rename(tmp_path / "moved")
+        with pytest.raises(LakeInconsistent, match="sluice rebuild"):
+            job.ingest(rows)
