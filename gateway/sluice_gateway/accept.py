@@ -79,6 +79,7 @@ class Run:
         conflict: The quarantine manifest, of a conflict.
         phases_s: Seconds spent with the store, by phase.
         unsure: Whether some write's outcome was unknown, or time ran out during one.
+        asking: Whether a store call is under way.
         failure: The last definite failure of the store.
         own_write_met: Whether our own manifest was met after an unknown outcome.
         healed: Whether a wrong blob was met.
@@ -88,6 +89,7 @@ class Run:
     conflict: ConflictManifest | None = None
     phases_s: dict[str, float] = field(default_factory=dict)
     unsure: bool = False
+    asking: bool = False
     failure: StoreError | None = None
     own_write_met: bool = False
     healed: bool = False
@@ -127,7 +129,7 @@ class Acceptor:
             async with asyncio.timeout(self._time_s_max):
                 await self._drive(upload, run)
         except TimeoutError:
-            run.unsure = True
+            run.unsure = run.unsure or run.asking
         return run
 
     async def _drive(self, upload: Upload, run: Run) -> None:
@@ -161,10 +163,11 @@ class Acceptor:
         self, upload: Upload, now: Progress, doing: Request, run: Run
     ) -> Observation:
         started_ns = self._clock.monotonic_ns()
+        run.asking = True
         try:
             seen = await self._perform(upload, now, doing, run)
         except (StoreUnavailable, ChecksumRefused) as error:
-            run.failure = error
+            run.failure, run.asking = error, False
             return Unknown(reason=UnknownReason.SERVER_ERROR, detail=str(error))
         except StoreDenied as error:
             if isinstance(doing, OverwriteBlob):
@@ -174,6 +177,7 @@ class Acceptor:
             spent_s = (self._clock.monotonic_ns() - started_ns) / 1e9
             phase = _PHASES[type(doing)]
             run.phases_s[phase] = run.phases_s.get(phase, 0.0) + spent_s
+        run.asking = False
         run.unsure = run.unsure or isinstance(seen, Unknown)
         return seen
 

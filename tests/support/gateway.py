@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +18,10 @@ from typing import Any
 
 import aiohttp
 import numpy as np
+import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from yarl import URL
 
 from sluice_gateway.app import build_gateway, serving
 from sluice_gateway.gateway import Gateway
@@ -45,6 +47,12 @@ from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
 
 MEDIA_TYPE = "application/vnd.lightmetrics.batch"
 TS_NS = 1_800_000_000_000_000_000
+
+
+def run(body: Coroutine[Any, Any, None]) -> None:
+    """Runs a test on the loop that the gateway runs on."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(body)
 
 
 def identity(agent: str = "host-1", seq: int = 0, count: int = 1, boot: str = "b1") -> Identity:
@@ -146,6 +154,22 @@ class Client:
     async def send(self, frame: bytes, fields: Mapping[str, str]) -> Answer:
         url = f"http://{self.authority}/v1/batches"
         async with self.session.post(url, data=io.BytesIO(frame), headers=fields) as answer:
+            return Answer(answer.status, await answer.json(content_type=None), answer.headers)
+
+    async def ask(self, path: str, query: str = "") -> Answer:
+        """A signed GET."""
+        fields = self.key.sign({}, self.authority, method="GET", path=path, query=query)
+        url = URL(f"http://{self.authority}{path}" + (f"?{query}" if query else ""), encoded=True)
+        async with self.session.get(url, headers=fields) as answer:
+            return Answer(answer.status, await answer.json(content_type=None), answer.headers)
+
+    async def tell(self, path: str, body: dict[str, str]) -> Answer:
+        """A signed POST of JSON."""
+        data = json.dumps(body).encode()
+        fields = upload_fields(data) | {"Content-Type": "application/json"}
+        fields = self.key.sign(fields, self.authority, path=path)
+        url = f"http://{self.authority}{path}"
+        async with self.session.post(url, data=data, headers=fields) as answer:
             return Answer(answer.status, await answer.json(content_type=None), answer.headers)
 
     async def get(self, path: str) -> tuple[int, str]:

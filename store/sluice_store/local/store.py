@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
@@ -34,7 +34,7 @@ THREADS: Final = 64
 PAGE_OBJECTS: Final = 1000
 _LEFT_OVER_NS: Final = 3600 * NS_PER_S
 """A hidden file older than this belongs to a writer that died."""
-_PROBE_STAMP_NS: Final = 1_234_567_890_123_456_789
+_PROBE_NS: Final = 123_456_789
 
 
 class LocalStore:
@@ -121,17 +121,18 @@ class LocalStore:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
-def _prepare(layout: Layout, ids: IdSource) -> None:
+def _prepare(layout: Layout, ids: IdSource, now_ns: int) -> None:
     """Makes the folders and refuses a file system that cannot keep stamps."""
     for folder in (layout.root, layout.temporary, layout.locks, layout.generations):
         folder.mkdir(parents=True, exist_ok=True)
         fsync_directory(folder)
     fsync_directory(layout.root.parent)
     probe = layout.temporary / ids.ulid()
+    stamp = now_ns // NS_PER_S * NS_PER_S + _PROBE_NS
     try:
         probe.write_bytes(b"")
-        os.utime(probe, ns=(_PROBE_STAMP_NS, _PROBE_STAMP_NS))
-        kept = probe.stat().st_mtime_ns == _PROBE_STAMP_NS
+        os.utime(probe, ns=(stamp, stamp))
+        kept = probe.stat().st_mtime_ns == stamp
     finally:
         probe.unlink(missing_ok=True)
     if not kept:
@@ -143,8 +144,9 @@ def _prepare(layout: Layout, ids: IdSource) -> None:
 def _sweep(layout: Layout, now_ns: int) -> None:
     """Removes what writers that died left behind."""
     for path in layout.temporary.iterdir():
-        if path.stat().st_mtime_ns < now_ns - _LEFT_OVER_NS:
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another opener sweeps too, and writers come and go
+            if path.stat().st_mtime_ns < now_ns - _LEFT_OVER_NS:
+                path.unlink()
 
 
 @asynccontextmanager
@@ -169,7 +171,7 @@ async def open_local_store(
     """
     layout, clock, ids = Layout(root=root), clock or SystemClock(), ids or SystemIds()
     with translated("open", str(root)):
-        await asyncio.to_thread(_prepare, layout, ids)
+        await asyncio.to_thread(_prepare, layout, ids, clock.now_ns())
         stamps = StampClock(layout.clock, clock)
         await asyncio.to_thread(_sweep, layout, clock.now_ns())
     threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sluice-store")

@@ -14,6 +14,7 @@ from support.gateway import (
     TestKey,
     frame_of,
     identity,
+    run,
     running,
     upload_fields,
 )
@@ -38,7 +39,7 @@ def serve(tmp_path: Path, body: Callable[[Running], Any], **settings: Any) -> No
         async with running(tmp_path, HOST, OTHER, **settings) as served:
             await body(served)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_upload_new_then_duplicate(tmp_path: Path) -> None:
