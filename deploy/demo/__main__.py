@@ -5,6 +5,7 @@ It leaves `.demo/`, a store that `sluice query`, `batches`, `gaps` and `explain`
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import time
@@ -12,6 +13,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +28,8 @@ from deploy.demo.processes import (
     wait_until,
 )
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import blob_key, digest_of
+from sluice_protocol.units import Digest
 
 ROOT: Final = Path(".demo")
 AGENT: Final = "demo-host"
@@ -91,6 +95,15 @@ class Demo:
         path.write_bytes(frame)
         return str(path)
 
+    def blob(self, digest: str) -> Path:
+        """Gives where a blob lies."""
+        return self.folder / "store" / blob_key(Digest(digest))
+
+    def quarantined(self) -> set[str]:
+        """Gives the sha256 of every quarantined upload."""
+        kept = (self.folder / "store" / "quarantine").rglob("*.json")
+        return {json.loads(path.read_bytes())["submitted_frame_sha256"] for path in kept}
+
     def sluice(self, *arguments: str, expect: int = 0) -> Any:  # noqa: ANN401 - any JSON
         """Runs a command on the demonstration's store and gives its JSON."""
         return self.processes.run_json(*arguments, "--store", self.store, expect=expect)
@@ -142,7 +155,7 @@ def start(demo: Demo) -> None:
             )
         for port in demo.ports.values():
             ready = f"http://127.0.0.1:{port}/readyz"
-            wait_until("gateway ready", lambda url=ready: answers(url), demo.processes, 30)
+            wait_until("gateway ready", partial(answers, ready), demo.processes, 30)
         demo.processes.start("agent", *demo.agent_run("--host-metrics-s", "0.5"))
 
 
@@ -217,13 +230,38 @@ def look(demo: Demo) -> None:
 
 def clean_up(demo: Demo) -> None:
     """Audits, plans and runs garbage collection over one orphan."""
-    with step("an orphan blob, restored as from a backup made before the retry horizon"):
-        orphan = plant_orphan(demo)
+    with step("an orphan blob, restored as from a backup older than the retry horizon"):
+        orphan = plant_orphan(demo, Path(demo.entries_frame(b"orphan")).read_bytes())
     with step("audit, plan, run"):
         demo.sluice("audit", "run")
-        plan = demo.sluice("gc", "plan")
-        done = demo.sluice("gc", "run", "--grace-s", "0", "--yes")
-    print(plan, done, orphan)  # noqa: T201
+        demo.sluice("gc", "plan")
+        demo.sluice("gc", "run", "--grace-s", "0")
+    expect("orphan left", orphan.exists(), wanted=False)
+    proof = demo.sluice("gc", "show", orphan.stem)
+    with step("every accepted and quarantined blob is still there, unchanged"):
+        named = {batch["frame_sha256"] for batch in demo.batches()} | demo.quarantined()
+        for digest in named:
+            expect("sha256 of a kept blob", hash_file(demo.blob(digest)), digest)
+    demo.note(f"1 orphan deleted with a proof ({proof}), {len(named)} named blobs kept")
+
+
+def plant_orphan(demo: Demo, frame: bytes) -> Path:
+    """Puts a blob that nothing names into the store, dated 30 days back.
+
+    The local store dates an object by its file's modification time, so a file that a backup brought
+    back has the age it had.
+    """
+    path = demo.blob(digest_of(frame))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(frame)
+    month_ago_s = time.time() - 30 * 24 * 3600  # noqa: TID251 - the file's age, on purpose
+    os.utime(path, (month_ago_s, month_ago_s))
+    return path
+
+
+def hash_file(path: Path) -> str:
+    """Gives the sha256 of a file."""
+    return digest_of(path.read_bytes())
 
 
 def tell(demo: Demo) -> None:

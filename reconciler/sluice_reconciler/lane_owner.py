@@ -132,7 +132,8 @@ class LaneOwner:
             OutcomeUnknown: The bounds are spent; take the lane again to learn what landed.
             StoreError: The store refused.
         """
-        fresh = [one for one in batches if self._is_fresh(one.identity)]
+        once = {one.identity: one for one in batches}
+        fresh = [one for who, one in once.items() if self._is_fresh(who)]
         if not fresh:
             return 0
         draft = await write_work_list(self._appender.client, fresh, retry=self._retry)

@@ -129,6 +129,13 @@ class BootRuns(msgspec.Struct, array_like=True):
             left.batches += right.batches
             left.seal = (left.seal + right.seal) & _MASK
 
+    def reseal(self, run: Run, listed: Sequence["Listed"]) -> None:
+        """Takes everything listed inside a run as done, after all of it was enqueued again."""
+        held = next((one for one in self.runs if one.start == run.start), run)
+        known = {(one.start, one.end) for one in listed}
+        self.extras = [one for one in self.extras if one not in known]
+        held.batches, held.seal = len(listed), sum(one.seal for one in listed) & _MASK
+
     def gaps(self) -> list[Range]:
         """Gives what is missing between the first and the last number that is done.
 
@@ -196,7 +203,8 @@ def sort_out(run: Run, extras: Sequence[tuple[int, int]], listed: Sequence[Liste
     if surplus == 0 and over == 0:
         return Sorted(new=())
     if surplus <= 0:
-        return Sorted(new=tuple(inside), sure=False, lost=-surplus)
+        # Accepted manifests are never deleted: something else is wrong, and it is told.
+        return Sorted(new=(), sure=False, lost=max(1, -surplus))
     by_age = sorted(inside, key=lambda one: (one.last_modified_ns, one.start, one.end))
     newest = by_age[-surplus:]
     if sum(one.seal for one in newest) & _MASK == over:
