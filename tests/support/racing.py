@@ -40,7 +40,7 @@ def race(key: TestKey, ports: Sequence[int], frames: Sequence[Sequence[bytes]]) 
     return history
 
 
-def _racer(
+def _racer(  # noqa: PLR0917 - what a fresh process must be told
     name: str,
     agents: tuple[str, ...],
     seed: bytes,

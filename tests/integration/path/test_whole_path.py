@@ -62,7 +62,7 @@ def test_every_line_arrives_once_though_each_upload_is_raced(tmp_path: Path) -> 
     store = f"file://{tmp_path}/store"
     for _ in range(2):
         sluice("reconciler", "--store", store, "--once")
-        sluice("spark", "ingest", "--store", store, "--once")
+    sluice("spark", "ingest", "--store", store, "--once")
 
     expected = []
     for number in range(BATCHES):
