@@ -69,9 +69,19 @@ def check_head(request: web.Request, frame_bytes_max: int) -> int:
         raise Refusal(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {MEDIA_TYPE}")
     if "Content-Encoding" in request.headers:
         raise Refusal(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send the frame without Content-Encoding")
+    return check_length(request, frame_bytes_max)
+
+
+def check_length(request: web.Request, bytes_max: int) -> int:
+    """Gives the announced length of a body.
+
+    Raises:
+        Refusal: 411 without Content-Length.
+        TooLarge: The announced length is over the limit.
+    """
     length = request.content_length
     if length is None:
         raise Refusal(ErrorCode.LENGTH_REQUIRED, "send Content-Length, not chunks")
-    if length > frame_bytes_max:
-        raise TooLarge("frame", length, frame_bytes_max)
+    if length > bytes_max:
+        raise TooLarge("body", length, bytes_max)
     return length

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, cast
 
+import structlog
 from aiohttp import web
 
 from sluice_gateway.accept import Acceptor
@@ -30,13 +31,18 @@ from sluice_gateway.observe import ObservedStore
 from sluice_gateway.principals import PrincipalsFile
 from sluice_gateway.settings import GatewaySettings
 from sluice_protocol.authority import Authority
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.errors import BadUsage, InvalidRecord, StoreError
 from sluice_store.clock import SystemClock, SystemIds
+from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
 
 BACKLOG: Final = 1024
+DECISIONS_AFTER_S: Final = 5.0
 LOOK_AFTER_S: Final = 1.0
 """How often a worker looks at its principals file and at a silent store."""
+
+
+log = structlog.get_logger()
 
 
 def check_authority_fits(
@@ -91,6 +97,8 @@ def build_gateway(
             rng=rng,
             time_s_max=settings.upload_time_s_max,
         ),
+        decisions=DecisionsReader(observed),
+        comparing=asyncio.Lock(),
     )
 
 
@@ -186,3 +194,14 @@ async def look_after(gateway: Gateway) -> None:
         gateway.principals.reload()
         gateway.metrics.principals_stale.set(gateway.principals.failed)
         await ask_store(gateway)
+
+
+async def follow_decisions(gateway: Gateway) -> None:
+    """Reads what people decided, often enough that a quarantine holds within 30 s everywhere."""
+    while True:
+        await gateway.clock.sleep(DECISIONS_AFTER_S)
+        try:
+            async with asyncio.timeout(DECISIONS_AFTER_S):
+                await gateway.decisions.refresh()
+        except (StoreError, InvalidRecord, TimeoutError) as error:
+            log.warning("decisions not read, the known ones hold", reason=str(error))

@@ -1,5 +1,6 @@
 """The parts of one worker, and the way of one upload through them."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +27,7 @@ from sluice_protocol.errors import ErrorCode, InvariantViolated
 from sluice_protocol.keys import quarantine_key
 from sluice_protocol.units import NS_PER_S
 from sluice_store.clock import Clock
+from sluice_store.conflicts import DecisionsReader
 
 RETRY_HEADER: Final = "Sluice-Retry"
 
@@ -47,6 +49,8 @@ class Gateway:
     decoder: FrameDecoder
     cache: IdentityCache
     acceptor: Acceptor
+    decisions: DecisionsReader
+    comparing: asyncio.Lock
 
     def sender_of(self, request: web.Request) -> Sender:
         """Gives who sent a request.
@@ -84,6 +88,8 @@ class Gateway:
             envelope = await self.decoder.decode(received.body)
         if envelope.agent_id not in sender.agents:
             raise Refusal(ErrorCode.FORBIDDEN_AGENT, "")
+        if (envelope.agent_id, envelope.boot_id) in self.decisions.current.quarantined:
+            raise Refusal(ErrorCode.IDENTITY_QUARANTINED, "")
         return Upload(
             frame=received.body,
             digest=received.digest,

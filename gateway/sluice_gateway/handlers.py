@@ -8,6 +8,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from sluice_gateway.answers import AcceptedAnswer, json_response
+from sluice_gateway.conflicts import list_page, resolve, show
 from sluice_gateway.gateway import Gateway
 from sluice_gateway.guard import guard_of
 from sluice_gateway.health import why_not_ready
@@ -59,6 +60,21 @@ def _finish_upload(request: web.Request, response: web.Response, outcome: str) -
     if gateway.lifecycle.draining or gateway.budget.sheds():
         response.force_close()
     log.debug("upload", outcome=outcome, timing=response.headers["Server-Timing"])
+
+
+async def get_conflicts(request: web.Request) -> web.StreamResponse:
+    """A page of conflicts."""
+    return json_response(await list_page(request.app[GATEWAY], request))
+
+
+async def get_conflict(request: web.Request) -> web.StreamResponse:
+    """One conflict with the difference of its records."""
+    return json_response(await show(request.app[GATEWAY], request))
+
+
+async def post_resolve(request: web.Request) -> web.StreamResponse:
+    """An operator's decision."""
+    return json_response(await resolve(request.app[GATEWAY], request))
 
 
 async def get_livez(request: web.Request) -> web.StreamResponse:
@@ -152,6 +168,9 @@ def routes() -> list[web.RouteDef]:
     """Gives every route."""
     return [
         web.post("/v1/batches", post_batch, expect_handler=no_expectation),
+        web.get("/v1/conflicts", get_conflicts),
+        web.get("/v1/conflicts/{id}", get_conflict),
+        web.post("/v1/conflicts/{id}/resolve", post_resolve, expect_handler=no_expectation),
         *health_routes(),
         web.get("/openapi.json", get_openapi),
     ]

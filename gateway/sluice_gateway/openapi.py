@@ -7,7 +7,9 @@ import msgspec
 
 from sluice_gateway.admit import MEDIA_TYPE
 from sluice_gateway.answers import AcceptedAnswer
+from sluice_gateway.conflicts import ConflictPage, ConflictView, ResolveRequest
 from sluice_gateway.problems import PROBLEM_TYPE, Problem
+from sluice_protocol.conflicts import Decision
 
 _REFUSALS: Final = {
     "400": "The frame is not valid, of another version, or not what Content-Digest says",
@@ -25,14 +27,14 @@ _REFUSALS: Final = {
 @cache
 def openapi_document() -> dict[str, Any]:
     """Gives the whole document."""
-    types = [AcceptedAnswer, Problem]
+    types = [AcceptedAnswer, Problem, ConflictPage, ConflictView, ResolveRequest, Decision]
     _, components = msgspec.json.schema_components(
         types, ref_template="#/components/schemas/{name}"
     )
     return {
         "openapi": "3.1.0",
         "info": {"title": "sluice gateway", "version": "1"},
-        "paths": {"/v1/batches": {"post": _upload()}, **_plain_paths()},
+        "paths": {"/v1/batches": {"post": _upload()}, **_conflict_paths(), **_plain_paths()},
         "components": {"schemas": components},
     }
 
@@ -52,6 +54,46 @@ def _upload() -> dict[str, Any]:
 def _answer(text: str, media_type: str, schema: str) -> dict[str, Any]:
     content = {media_type: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
     return {"description": text, "content": content}
+
+
+def _conflict_paths() -> dict[str, Any]:
+    by_id = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    wanted = {"schema": {"$ref": "#/components/schemas/ResolveRequest"}}
+    return {
+        "/v1/conflicts": {
+            "get": {
+                "summary": "Lists conflicts in key order; an agent sees its own",
+                "parameters": [_query(name) for name in ("after", "limit", "agent")],
+                "responses": _answers("A page", "ConflictPage"),
+            }
+        },
+        "/v1/conflicts/{id}": {
+            "get": {
+                "summary": "Shows one conflict and how its records differ",
+                "parameters": [by_id],
+                "responses": _answers("The conflict", "ConflictView"),
+            }
+        },
+        "/v1/conflicts/{id}/resolve": {
+            "post": {
+                "summary": "Writes an operator's decision",
+                "parameters": [by_id],
+                "requestBody": {"required": True, "content": {"application/json": wanted}},
+                "responses": _answers("The decision as it was written", "Decision"),
+            }
+        },
+    }
+
+
+def _query(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": False, "schema": {"type": "string"}}
+
+
+def _answers(text: str, schema: str) -> dict[str, Any]:
+    return {
+        "200": _answer(text, "application/json", schema),
+        "default": _answer("A refusal", PROBLEM_TYPE, "Problem"),
+    }
 
 
 def _plain_paths() -> dict[str, Any]:

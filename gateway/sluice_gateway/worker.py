@@ -11,7 +11,13 @@ from dataclasses import dataclass
 import structlog
 import uvloop
 
-from sluice_gateway.app import build_gateway, look_after, serving, serving_health
+from sluice_gateway.app import (
+    build_gateway,
+    follow_decisions,
+    look_after,
+    serving,
+    serving_health,
+)
 from sluice_gateway.gateway import Gateway
 from sluice_gateway.logs import configure_logs
 from sluice_gateway.settings import GatewaySettings
@@ -85,6 +91,7 @@ async def _serve(plan: WorkerPlan) -> bool:
         store = await stack.enter_async_context(open_store(plan.store_url))
         authority = await read_authority(store)
         gateway = build_gateway(store, authority, plan.settings, plan.collector_id)
+        await gateway.decisions.refresh()
         await stack.enter_async_context(serving(gateway, bind(plan.host, plan.port)))
         if plan.settings.metrics_port:
             port = plan.settings.metrics_port + plan.index
@@ -96,12 +103,13 @@ async def _serve(plan: WorkerPlan) -> bool:
 async def _until_drained(gateway: Gateway, stop: asyncio.Event) -> bool:
     """Waits for the signal, then for the running uploads; gives whether all ended in time."""
     async with asyncio.TaskGroup() as group:
-        keeper = group.create_task(look_after(gateway))
+        keepers = [group.create_task(keep(gateway)) for keep in (look_after, follow_decisions)]
         await stop.wait()
         gateway.lifecycle.drain()
         log.info("draining", running=gateway.lifecycle.running)
         drained = await gateway.lifecycle.wait_idle(gateway.settings.drain_time_s_max)
-        keeper.cancel()
+        for keeper in keepers:
+            keeper.cancel()
     log.info("drained", complete=drained)
     return drained
 

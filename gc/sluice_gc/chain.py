@@ -1,10 +1,7 @@
 """The chain of certificates in the store: its head, taking the next place, reading it whole."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from sluice_gc.certificate import (
     Certificate,
@@ -14,7 +11,7 @@ from sluice_gc.certificate import (
     verify_chain,
 )
 from sluice_gc.errors import CertificateInvalid
-from sluice_gc.objects import create_once
+from sluice_gc.objects import Trusted, create_once
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import AUDIT, digest_of
 from sluice_protocol.outcomes import Found
@@ -32,7 +29,7 @@ class Link:
     sha256: Digest
 
 
-async def read_head(store: ObjectStore, trusted: Mapping[str, Ed25519PublicKey]) -> Link | None:
+async def read_head(store: ObjectStore, trusted: Trusted) -> Link | None:
     """Gives the newest certificate, checked by itself; None when there is none.
 
     Raises:
@@ -45,9 +42,7 @@ async def read_head(store: ObjectStore, trusted: Mapping[str, Ed25519PublicKey])
     return await _read_link(store, chain_key(places[-1]), f"#{places[-1]}", trusted)
 
 
-async def read_certificate(
-    store: ObjectStore, audit_id: str, trusted: Mapping[str, Ed25519PublicKey]
-) -> Link:
+async def read_certificate(store: ObjectStore, audit_id: str, trusted: Trusted) -> Link:
     """Gives one certificate by its audit id, checked by itself.
 
     Raises:
@@ -60,9 +55,7 @@ async def read_certificate(
     return link
 
 
-async def _read_link(
-    store: ObjectStore, key: ObjectKey, place: str, trusted: Mapping[str, Ed25519PublicKey]
-) -> Link:
+async def _read_link(store: ObjectStore, key: ObjectKey, place: str, trusted: Trusted) -> Link:
     read = await store.get(key)
     if not isinstance(read, Found):
         raise CertificateInvalid(place, f"missing: {key}")
@@ -85,9 +78,7 @@ async def take_place(store: ObjectStore, certificate: Certificate, body: bytes) 
     return True
 
 
-async def verify_store_chain(
-    store: ObjectStore, trusted: Mapping[str, Ed25519PublicKey]
-) -> tuple[Certificate, ...]:
+async def verify_store_chain(store: ObjectStore, trusted: Trusted) -> tuple[Certificate, ...]:
     """Checks every certificate, their order, and that both copies of each are the same.
 
     Raises:
@@ -112,6 +103,15 @@ async def verify_store_chain(
 async def _read_body(store: ObjectStore, key: ObjectKey) -> bytes | None:
     read = await store.get(key)
     return read.body if isinstance(read, Found) else None
+
+
+async def has_certificates(store: ObjectStore) -> bool:
+    """Tells whether any audit of this store was certified.
+
+    Raises:
+        StoreError: No answer, or a refusal.
+    """
+    return bool(await _list_places(store))
 
 
 async def _list_places(store: ObjectStore) -> list[int]:

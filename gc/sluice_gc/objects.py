@@ -2,7 +2,8 @@
 
 import base64
 import binascii
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,7 +11,12 @@ from typing import Final
 import pyarrow as pa
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from sluice_gc.certificate import EvidenceFile, key_id_of
 from sluice_gc.errors import GcRefused, Refusal
@@ -96,12 +102,16 @@ async def read_tables(
     return pa.concat_tables([schema.empty_table(), *tables])
 
 
+Trusted = Mapping[str, Ed25519PublicKey]
+"""Public keys by `key_id_of`: whose certificates and plans count."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
     """The auditor's key and whom it trusts."""
 
     private: Ed25519PrivateKey
-    trusted: dict[str, Ed25519PublicKey]
+    trusted: Trusted
 
 
 def load_keys(key_file: Path, trusted_keys: Iterable[str] = ()) -> Keys:
@@ -126,6 +136,36 @@ def load_keys(key_file: Path, trusted_keys: Iterable[str] = ()) -> Keys:
         raise BadUsage(f"not an Ed25519 key, key_file=`{key_file}`")
     public = [private.public_key(), *(parse_public_key(text) for text in trusted_keys)]
     return Keys(private=private, trusted={key_id_of(one): one for one in public})
+
+
+def load_trusted(key_file: Path, trusted_keys: Iterable[str] = ()) -> Trusted:
+    """Gives the keys to trust; the auditor's own file is read only when none are named.
+
+    Raises:
+        BadUsage: None are named and there is no such file, or a key is of another form.
+    """
+    named = [parse_public_key(text) for text in trusted_keys]
+    if named:
+        return {key_id_of(one): one for one in named}
+    return load_keys(key_file).trusted
+
+
+def make_key_file(key_file: Path) -> Ed25519PublicKey:
+    """Makes an auditor's private key, readable by this user alone; gives its public half.
+
+    Raises:
+        BadUsage: The file stands there already, or cannot be written.
+    """
+    private = Ed25519PrivateKey.generate()
+    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    try:
+        key_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "wb") as out:
+            out.write(pem)
+    except OSError as error:
+        raise BadUsage(f"cannot make the key: {error.strerror}, key_file=`{key_file}`") from error
+    return private.public_key()
 
 
 def parse_public_key(text: str) -> Ed25519PublicKey:

@@ -7,7 +7,7 @@ from sluice_gc.certificate import Certificate, EvidenceFile
 from sluice_gc.chain import Link, read_certificate, read_head
 from sluice_gc.engine import Engine
 from sluice_gc.errors import GcRefused, Refusal
-from sluice_gc.objects import Keys, create_once
+from sluice_gc.objects import Keys, Trusted, create_once
 from sluice_gc.plan import (
     Clocks,
     Plan,
@@ -21,6 +21,7 @@ from sluice_gc.plan import (
     verify_plan,
 )
 from sluice_gc.plan_shard import FactsSum, PlanTask, plan_shards
+from sluice_gc.ranges import first_key
 from sluice_gc.settings import PlanSettings
 from sluice_gc.shards import split_shards
 from sluice_protocol.authority import Authority
@@ -87,7 +88,7 @@ class Planner:
 
     async def _read_ground(self, settings: PlanSettings, audit_id: str | None) -> Ground:
         authority = await read_authority(self._store)
-        link = await read_link(self._store, self._keys, audit_id)
+        link = await read_link(self._store, self._keys.trusted, audit_id)
         check_certificate_for(authority, link.certificate)
         now_ns = (await self._store.head(AUTHORITY_SETTINGS)).date_ns
         clocks = Clocks(local_ns=self._clock.now_ns(), store_ns=now_ns)
@@ -101,7 +102,7 @@ class Planner:
         )
 
 
-async def read_link(store: ObjectStore, keys: Keys, audit_id: str | None) -> Link:
+async def read_link(store: ObjectStore, trusted: Trusted, audit_id: str | None) -> Link:
     """Gives the certificate that was asked for, or the newest.
 
     Raises:
@@ -110,14 +111,14 @@ async def read_link(store: ObjectStore, keys: Keys, audit_id: str | None) -> Lin
         StoreError: No answer, or a refusal.
     """
     if audit_id is not None:
-        return await read_certificate(store, audit_id, keys.trusted)
-    link = await read_head(store, keys.trusted)
+        return await read_certificate(store, audit_id, trusted)
+    link = await read_head(store, trusted)
     if link is None:
         raise GcRefused(Refusal.NO_CERTIFICATE, "no certificate: run `sluice audit run` first")
     return link
 
 
-async def read_plan(store: ObjectStore, keys: Keys, plan_id: str) -> Plan:
+async def read_plan(store: ObjectStore, trusted: Trusted, plan_id: str) -> Plan:
     """Gives a plan, checked.
 
     Raises:
@@ -127,7 +128,25 @@ async def read_plan(store: ObjectStore, keys: Keys, plan_id: str) -> Plan:
     read = await store.get(plan_key(plan_id))
     if not isinstance(read, Found):
         raise GcRefused(Refusal.PLAN_INVALID, f"there is no plan {plan_id}")
-    return verify_plan(plan_id, read.body, keys.trusted)
+    return verify_plan(plan_id, read.body, trusted)
+
+
+async def newest_plan_id(store: ObjectStore) -> str:
+    """Gives the id of the newest plan.
+
+    Raises:
+        GcRefused: There is none.
+        StoreError: No answer, or a refusal.
+    """
+    newest = ""
+    after: str | None = ""
+    while after is not None:
+        key = await first_key(store, GC_PLANS, after)
+        plan_id = key.removeprefix(GC_PLANS).partition("/")[0] if key else ""
+        newest, after = (plan_id, f"{GC_PLANS}{plan_id}/~") if plan_id else (newest, None)
+    if not newest:
+        raise GcRefused(Refusal.PLAN_INVALID, "there is no plan: run `sluice gc plan` first")
+    return newest
 
 
 def plan_tasks(ground: Ground, plan_id: str, tasks_max: int) -> list[PlanTask]:

@@ -7,7 +7,7 @@ import msgspec
 from sluice_gc.chain import read_certificate
 from sluice_gc.engine import Engine
 from sluice_gc.errors import GcRefused, Refusal
-from sluice_gc.objects import Keys
+from sluice_gc.objects import Trusted
 from sluice_gc.plan import (
     Clocks,
     Plan,
@@ -48,14 +48,14 @@ class Runner:
         self,
         store: ObjectStore,
         engine: Engine,
-        keys: Keys,
+        trusted: Trusted,
         clock: Clock,
         clauses: Clauses = ALL_CLAUSES,
     ) -> None:
         """Takes its parts; `clauses` is for tests that show what each clause is for."""
         self._store = store
         self._engine = engine
-        self._keys = keys
+        self._trusted = trusted
         self._clock = clock
         self._clauses = clauses
 
@@ -67,7 +67,7 @@ class Runner:
             CertificateInvalid: The certificate was altered.
             StoreError: No answer, or a refusal; call again.
         """
-        plan = await read_plan(self._store, self._keys, plan_id)
+        plan = await read_plan(self._store, self._trusted, plan_id)
         ground = await self._read_ground(plan, settings)
         work = partial(sweep_shard, clock=self._clock, clauses=self._clauses)
         facts = SweepFacts()
@@ -78,7 +78,7 @@ class Runner:
 
     async def _read_ground(self, plan: Plan, settings: RunSettings) -> Ground:
         authority = await read_authority(self._store)
-        link = await read_certificate(self._store, plan.audit_id, self._keys.trusted)
+        link = await read_certificate(self._store, plan.audit_id, self._trusted)
         check_certificate_for(authority, link.certificate)
         check_plan_for(plan, link.certificate, link.sha256)
         now_ns = (await self._store.head(AUTHORITY_SETTINGS)).date_ns

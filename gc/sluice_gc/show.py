@@ -6,7 +6,7 @@ import pyarrow as pa
 from sluice_gc.chain import read_head
 from sluice_gc.errors import CertificateInvalid, GcRefused, Refusal
 from sluice_gc.evidence import NAMES, PROOFS, decode_table, hexed, raw
-from sluice_gc.objects import Keys, read_tables
+from sluice_gc.objects import Trusted, read_tables
 from sluice_gc.planner import shard_files
 from sluice_gc.proof import Case, prove
 from sluice_gc.proof_records import proofs_prefix
@@ -67,14 +67,14 @@ class BlobTold(msgspec.Struct, frozen=True, kw_only=True):
     proofs: tuple[ProofOnRecord, ...]
 
 
-async def explain_blob(store: ObjectStore, keys: Keys, digest: Digest) -> BlobTold:
+async def explain_blob(store: ObjectStore, trusted: Trusted, digest: Digest) -> BlobTold:
     """Gives the proofs on record of a blob, and what keeps each incarnation that stands.
 
     Raises:
         GcRefused: A proof file or evidence of the audit is damaged.
         StoreError: No answer, or a refusal.
     """
-    audit = await _ask_audit(store, keys, digest)
+    audit = await _ask_audit(store, trusted, digest)
     named = audit.names_blob if audit else None
     return BlobTold(
         sha256=digest,
@@ -87,9 +87,9 @@ async def explain_blob(store: ObjectStore, keys: Keys, digest: Digest) -> BlobTo
     )
 
 
-async def _ask_audit(store: ObjectStore, keys: Keys, digest: Digest) -> AuditWord | None:
+async def _ask_audit(store: ObjectStore, trusted: Trusted, digest: Digest) -> AuditWord | None:
     try:
-        link = await read_head(store, keys.trusted)
+        link = await read_head(store, trusted)
     except CertificateInvalid:
         return None
     if link is None:

@@ -38,23 +38,24 @@ class Sink:
             raise
 
 
-def run_ingest(settings: IngestSettings, *, spark: Any = None) -> Totals:  # noqa: ANN401
+def run_ingest(store_url: str, settings: IngestSettings, *, spark: Any = None) -> Totals:  # noqa: ANN401
     """Runs the job until it is stopped, or, with `once`, until what waited is in the lake.
 
     Args:
-        settings: What to ingest and how.
+        store_url: The store whose queue is consumed and in which the lake lies.
+        settings: How.
         spark: A running session; one is started and stopped when there is none.
 
     Raises:
         Fenced: A newer job took over; this one has changed nothing since.
         SluiceError: What went wrong, in one line.
     """
-    with QueueGuard(settings.store, INGEST_QUEUE) as guard:
-        snapshot = open_snapshot(settings.store)
+    with QueueGuard(store_url, INGEST_QUEUE) as guard:
+        snapshot = open_snapshot(store_url)
         guard.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
         session = spark or open_session(_session(settings), delta=False)
         try:
-            return _run(session, settings, guard)
+            return _run(session, store_url, settings, guard)
         finally:
             if spark is None:
                 session.stop()
@@ -64,16 +65,16 @@ def _session(settings: IngestSettings) -> SessionSettings:
     return SessionSettings(master=settings.master, driver_memory=settings.driver_memory)
 
 
-def _run(session: Any, settings: IngestSettings, guard: QueueGuard) -> Totals:  # noqa: ANN401
+def _run(session: Any, store_url: str, settings: IngestSettings, guard: QueueGuard) -> Totals:  # noqa: ANN401
     def write(rows: Any) -> list[Fact]:  # noqa: ANN401
-        tasks = plan_tasks(settings.store, rows, session.sparkContext.defaultParallelism)
+        tasks = plan_tasks(store_url, rows, session.sparkContext.defaultParallelism)
         return run_tasks(session, tasks)
 
     ingester = Ingester(
-        store_url=settings.store, guard=guard, write=write, clock=SystemClock(), ids=SystemIds()
+        store_url=store_url, guard=guard, write=write, clock=SystemClock(), ids=SystemIds()
     )
     sink = Sink(ingester)
-    query = _query(session, settings, sink)
+    query = _query(session, store_url, settings, sink)
     try:
         query.awaitTermination()
     except KeyboardInterrupt:
@@ -86,16 +87,16 @@ def _run(session: Any, settings: IngestSettings, guard: QueueGuard) -> Totals:  
     return ingester.totals
 
 
-def _query(session: Any, settings: IngestSettings, sink: Sink) -> Any:  # noqa: ANN401
+def _query(session: Any, store_url: str, settings: IngestSettings, sink: Sink) -> Any:  # noqa: ANN401
     stream = (
         session.readStream.format("sluice")
-        .option("store", settings.store)
+        .option("store", store_url)
         .option("queue", INGEST_QUEUE)
         .option("maxBytesPerTrigger", settings.max_bytes_per_trigger)
         .option("maxBatchesPerTrigger", settings.max_batches_per_trigger)
         .load()
     )
-    checkpoint = checkpoint_folder(settings.store, settings.checkpoint)
+    checkpoint = checkpoint_folder(store_url, settings.checkpoint)
     writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     if settings.once:
         return writer.trigger(availableNow=True).start()

@@ -40,7 +40,7 @@ def read_identities(ledger: DeltaTable, rows: Sequence[Waiting]) -> set[Identity
     if not hours:
         return set()
     agents = pa.array(sorted({row.manifest.agent_id for row in rows}))
-    dataset = ledger.to_pyarrow_dataset(partitions=[(ACCEPTED_HOUR, "in", hours)])
+    dataset = ledger.to_pyarrow_dataset(file_pruning_predicate=[(ACCEPTED_HOUR, "in", hours)])
     found = dataset.to_table(columns=_IDENTITY, filter=pc.field("agent_id").isin(agents))
     return {
         Identity(agent_id=agent, boot_id=boot, seq_start=start, seq_end=end)

@@ -1,11 +1,8 @@
 """Settings of the pipeline's jobs."""
 
 from dataclasses import dataclass
-from typing import Final
 
 from sluice_protocol.errors import BadUsage
-
-STORE_DEFAULT: Final = "file://./.sluice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,7 +10,6 @@ class IngestSettings:
     """How batches are carried into the lake.
 
     Attributes:
-        store: Store URL.
         once: Whether to end when everything that waited at the start is in the lake.
         trigger_s: Seconds between micro-batches when it runs on.
         max_bytes_per_trigger: Frame bytes that one micro-batch takes.
@@ -24,7 +20,6 @@ class IngestSettings:
         driver_memory: Heap of the driver's JVM.
     """
 
-    store: str = STORE_DEFAULT
     once: bool = False
     trigger_s: float = 10.0
     max_bytes_per_trigger: int = 512 * 1024 * 1024

@@ -21,6 +21,7 @@ import numpy as np
 import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from yarl import URL
 
 from sluice_gateway.app import build_gateway, serving
 from sluice_gateway.gateway import Gateway
@@ -153,6 +154,22 @@ class Client:
     async def send(self, frame: bytes, fields: Mapping[str, str]) -> Answer:
         url = f"http://{self.authority}/v1/batches"
         async with self.session.post(url, data=io.BytesIO(frame), headers=fields) as answer:
+            return Answer(answer.status, await answer.json(content_type=None), answer.headers)
+
+    async def ask(self, path: str, query: str = "") -> Answer:
+        """A signed GET."""
+        fields = self.key.sign({}, self.authority, method="GET", path=path, query=query)
+        url = URL(f"http://{self.authority}{path}" + (f"?{query}" if query else ""), encoded=True)
+        async with self.session.get(url, headers=fields) as answer:
+            return Answer(answer.status, await answer.json(content_type=None), answer.headers)
+
+    async def tell(self, path: str, body: dict[str, str]) -> Answer:
+        """A signed POST of JSON."""
+        data = json.dumps(body).encode()
+        fields = upload_fields(data) | {"Content-Type": "application/json"}
+        fields = self.key.sign(fields, self.authority, path=path)
+        url = f"http://{self.authority}{path}"
+        async with self.session.post(url, data=data, headers=fields) as answer:
             return Answer(answer.status, await answer.json(content_type=None), answer.headers)
 
     async def get(self, path: str) -> tuple[int, str]:

@@ -169,7 +169,7 @@ class GcWorld:
         self, plan: Plan, settings: RunSettings = RUN, clauses: Clauses = ALL_CLAUSES
     ) -> RunReport:
         engine = LocalEngine(self.store)
-        return await Runner(self.store, engine, KEYS, self.clock, clauses).run(
+        return await Runner(self.store, engine, KEYS.trusted, self.clock, clauses).run(
             plan.plan_id, settings
         )
 

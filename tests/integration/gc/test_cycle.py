@@ -29,7 +29,7 @@ def test_cycle_deletes_only_the_orphan_past_its_horizon(tmp_path: Path) -> None:
             assert await world.has(accepted)
             assert await world.has(refused)
             assert await world.has(young)
-            told = await explain_blob(world.store, KEYS, orphan)
+            told = await explain_blob(world.store, KEYS.trusted, orphan)
             assert [one.verdict for one in told.proofs] == ["may_go"]
             assert told.incarnations == ()
 
