@@ -34,7 +34,16 @@ LOCAL: Final = (
     ),
 )
 
-KNOWN: Final[dict[str, tuple[Deviation, ...]]] = {"local": LOCAL}
+VERSITYGW: Final = (
+    Deviation(
+        check="check_key_below_key",
+        promise="a key may stand below another key",
+        seen="ObjectParentIsFile",
+        effect="none: no key of the layout is the folder of another",
+    ),
+)
+
+KNOWN: Final[dict[str, tuple[Deviation, ...]]] = {"local": LOCAL, "versitygw": VERSITYGW}
 """By server, in the versions that `docs/store.md` names."""
 
 
