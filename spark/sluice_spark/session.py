@@ -43,7 +43,9 @@ _LOCAL: Final = {
     "spark.sql.shuffle.partitions": "4",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=4",
+    "spark.driver.extraJavaOptions": (
+        f"-XX:+UseSerialGC -Dlog4j2.configurationFile={Path(__file__).parent / 'log4j2.properties'}"
+    ),
     "spark.databricks.delta.snapshotPartitions": "2",
 }
 _DELTA: Final = {
@@ -81,6 +83,8 @@ def open_session(settings: SessionSettings, *, delta: bool, s3: bool = False) ->
     # Imported late, because it takes most of a second and most commands do without.
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
+    if settings.master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("sluice")
     if "spark.master" not in settings.conf and not _submitted():
         builder = builder.master(settings.master)
