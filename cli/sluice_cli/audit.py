@@ -14,7 +14,7 @@ from sluice_cli.output import emit, format_size
 from sluice_cli.times import format_time
 from sluice_gc.audit import Auditor
 from sluice_gc.certificate import Certificate, key_id_of
-from sluice_gc.chain import verify_store_chain
+from sluice_gc.chain import has_certificates, verify_store_chain
 from sluice_gc.engine import LocalEngine
 from sluice_gc.evidence import FINDINGS
 from sluice_gc.objects import Trusted, load_keys, load_trusted, make_key_file, read_tables
@@ -121,8 +121,10 @@ def verify(
 
 
 async def _run(url: str, settings: AuditSettings) -> AuditView:
-    keys = load_keys(settings.key_file)
     async with open_store(url) as store:
+        if not settings.key_file.exists() and not await has_certificates(store):
+            make_key_file(settings.key_file)
+        keys = load_keys(settings.key_file)
         auditor = Auditor(store, LocalEngine(store), keys, SystemClock(), SystemIds())
         certificate = await auditor.audit(settings)
         table = await read_tables(store, certificate.files("findings"), FINDINGS)

@@ -13,7 +13,7 @@ from sluice_cli.times import format_time
 from sluice_gc.engine import LocalEngine
 from sluice_gc.objects import load_keys, load_trusted
 from sluice_gc.plan import Plan
-from sluice_gc.planner import Planner
+from sluice_gc.planner import Planner, newest_plan_id
 from sluice_gc.runner import Runner, RunReport
 from sluice_gc.settings import PlanSettings, RunSettings
 from sluice_gc.show import BlobTold, explain_blob
@@ -45,7 +45,7 @@ def plan(
 
 @app.command
 def run(
-    plan_id: str,
+    plan_id: Annotated[str | None, Parameter(help="The plan; the newest if none.")] = None,
     /,
     *,
     store: StoreUrl = STORE_DEFAULT,
@@ -89,11 +89,11 @@ async def _plan(url: str, settings: PlanSettings, audit_id: str | None) -> Plan:
         return await planner.plan(settings, audit_id)
 
 
-async def _run(url: str, plan_id: str, settings: RunSettings) -> RunReport:
+async def _run(url: str, plan_id: str | None, settings: RunSettings) -> RunReport:
     trusted = load_trusted(settings.key_file, settings.trusted_keys)
     async with open_store(url) as store:
         runner = Runner(store, LocalEngine(store), trusted, SystemClock())
-        return await runner.run(plan_id, settings)
+        return await runner.run(plan_id or await newest_plan_id(store), settings)
 
 
 async def _show(

@@ -1,7 +1,14 @@
 """Settings of audit and garbage collection."""
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
+
+
+def default_key_file() -> Path:
+    """Gives where the auditor's key is kept: `$XDG_STATE_HOME/sluice/auditor.pem`."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "sluice" / "auditor.pem"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -9,7 +16,8 @@ class AuditSettings:
     """How an audit is made.
 
     Attributes:
-        key_file: The auditor's Ed25519 private key, PEM, PKCS 8; made by `sluice audit key`.
+        key_file: The auditor's Ed25519 private key, PEM, PKCS 8. `sluice audit key` makes it, or
+            the first audit of a store that has no certificate yet.
         shards: Files into which the sha256 space is split; a divisor of 256. More shards need
             less memory each: 16 hold 10^7 blobs in well under 1 GiB.
         reads_max: Manifest bodies read at once by one task.
@@ -18,7 +26,7 @@ class AuditSettings:
         deep_seed: Chooses which blobs a share below 1.0 holds; another seed, other blobs.
     """
 
-    key_file: Path = Path("auditor.pem")
+    key_file: Path = field(default_factory=default_key_file)
     shards: int = 16
     reads_max: int = 32
     deep: float = 0.0
@@ -37,7 +45,7 @@ class PlanSettings:
         clock_skew_s_max: Most that this machine's clock and the store's may differ, in seconds.
     """
 
-    key_file: Path = Path("auditor.pem")
+    key_file: Path = field(default_factory=default_key_file)
     trusted_keys: tuple[str, ...] = ()
     max_delete_ratio: float = 0.5
     clock_skew_s_max: float = 300.0
@@ -60,7 +68,7 @@ class RunSettings:
         dry_run: Stop after the proofs: nothing is deleted and nothing is written.
     """
 
-    key_file: Path = Path("auditor.pem")
+    key_file: Path = field(default_factory=default_key_file)
     trusted_keys: tuple[str, ...] = ()
     grace_s: float = 86_400.0
     clock_skew_s_max: float = 300.0
