@@ -60,8 +60,9 @@ MOTO: Final = (
 
 KNOWN: Final[dict[str, tuple[Deviation, ...]]] = {
     "local": LOCAL,
-    "versitygw": VERSITYGW,
+    "memory": (),
     "moto": MOTO,
+    "versitygw": VERSITYGW,
 }
 """By server, in the versions that `docs/store.md` names."""
 
