@@ -19,6 +19,7 @@ from sluice_gc.concurrency import for_each
 from sluice_gc.coverage import KeyRange
 from sluice_gc.evidence import BLOBS, NAMED, NAMES, hexed, raw
 from sluice_gc.findings import Finding, Findings
+from sluice_gc.joins import are_named
 from sluice_gc.listing import RangeListing
 from sluice_gc.objects import TRIES_MAX, put_table, read_tables
 from sluice_gc.shards import Shard, parse_shard
@@ -238,10 +239,9 @@ async def _hash_blob(store: ObjectStore, seen: _Shard, digest: Digest) -> None:
 def _compare(blobs: pa.Table, names: pa.Table, named: pa.Table, seen: _Shard) -> AuditCounts:
     """Joins names and blobs both ways and counts."""
     current = blobs.filter(blobs["current"])
-    name_set = names["sha256"].combine_chunks()
     for sha256 in _lost(named, current):
         seen.findings.add(Finding.MISSING_BLOB, blob_key(hexed(sha256)))
-    is_named = pc.is_in(blobs["sha256"], value_set=name_set)
+    is_named = are_named(blobs["sha256"], names["sha256"])
     orphans = pc.and_not(blobs["current"], is_named)
     superseded = pc.and_not(is_named, blobs["current"])
     count = seen.findings.count
@@ -263,7 +263,7 @@ def _compare(blobs: pa.Table, names: pa.Table, named: pa.Table, seen: _Shard) ->
 
 def _lost(named: pa.Table, current: pa.Table) -> list[bytes]:
     """Gives digests that a manifest names and no current blob has."""
-    there = pc.is_in(named["sha256"], value_set=current["sha256"].combine_chunks())
+    there = are_named(named["sha256"], current["sha256"])
     return sorted(set(named["sha256"].filter(pc.invert(there)).to_pylist()))
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice_gc.evidence import CANDIDATES
+from sluice_gc.joins import are_named
 from sluice_protocol.deletion import Clause
 from sluice_protocol.units import NULL_INCARNATION, UnixNs
 
@@ -74,7 +75,7 @@ def select_candidates(blobs: pa.Table, names: pa.ChunkedArray, rule: PlanRule) -
         rule: What holds for all of them.
     """
     sha256, current = blobs["sha256"], blobs["current"]
-    named = pc.is_in(sha256, value_set=names.combine_chunks())
+    named = are_named(sha256, names)
     keeps = _keeps(blobs, named, rule)
     kept: dict[Clause, Tally] = {}
     left = pa.chunked_array([pa.repeat(pa.scalar(value=True), len(blobs))])
