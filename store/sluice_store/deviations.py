@@ -61,6 +61,7 @@ MOTO: Final = (
 KNOWN: Final[dict[str, tuple[Deviation, ...]]] = {
     "local": LOCAL,
     "memory": (),
+    "memory over HTTP": (),
     "moto": MOTO,
     "versitygw": VERSITYGW,
 }

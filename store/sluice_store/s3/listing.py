@@ -73,7 +73,9 @@ class SdkBucket:
             if not more:
                 return
             query["KeyMarker"] = answer["NextKeyMarker"]
-            query["VersionIdMarker"] = answer["NextVersionIdMarker"]
+            query.pop("VersionIdMarker", None)  # a page may end between two keys
+            if answer.get("NextVersionIdMarker"):
+                query["VersionIdMarker"] = answer["NextVersionIdMarker"]
 
     def _key(self, entry: Mapping[str, Any]) -> ObjectKey:
         return ObjectKey(str(entry["Key"]).removeprefix(self._prefix))
