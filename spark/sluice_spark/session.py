@@ -5,7 +5,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+
+Session: TypeAlias = Any
+"""pyspark's `SparkSession`; mypy skips pyspark, so this says what is meant."""
 
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """The jars of Delta for Spark 4.2; Spark 4.3 has none (ADR 0051)."""
@@ -72,7 +75,7 @@ def session_conf(settings: SessionSettings, *, delta: bool, s3: bool = False) ->
     return conf | dict(settings.conf)
 
 
-def open_session(settings: SessionSettings, *, delta: bool, s3: bool = False) -> Any:  # noqa: ANN401
+def open_session(settings: SessionSettings, *, delta: bool, s3: bool = False) -> Session:
     """Gives the running session, or starts one.
 
     Workers run this very Python: without `PYSPARK_PYTHON` they would take the first `python3` of
