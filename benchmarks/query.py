@@ -125,9 +125,7 @@ class Bench:
         how = "regexp_matches(body, ?)" if query.regex else "contains(body, ?)"
         what, tail = "count(*), min(ts_ns), max(ts_ns)", ""
         if not query.stats_only:
-            what = (
-                "agent_id, boot_id, seq, ts_ns, accepted_at, body, severity, attributes, resource"
-            )
+            what = ", ".join(shown_columns("logs"))
             tail = "ORDER BY ts_ns, agent_id, boot_id, seq LIMIT 1001"
         config = {
             "threads": self.settings.threads,
