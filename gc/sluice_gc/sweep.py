@@ -28,8 +28,8 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.deletion import AuditWord, Candidate, Clause, Keep, MayGo
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS, blob_key
-from sluice_protocol.manifests import encode_record
-from sluice_protocol.outcomes import Deleted, Missing
+from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.outcomes import Deleted, Found, Missing
 from sluice_protocol.units import Incarnation, ObjectKey, UnixNs
 from sluice_store.authority import read_authority
 from sluice_store.clock import Clock
@@ -114,6 +114,20 @@ class BatchDone(msgspec.Struct, frozen=True, kw_only=True):
     facts: SweepFacts
 
 
+class PlanStopped(msgspec.Struct, frozen=True, kw_only=True):
+    """The mark that a rule of safety broke under a plan: it never goes on, make a new one."""
+
+    schema: str = "sluice.gc_stopped.v1"
+    plan_id: str
+    rule: str
+    reason: str
+
+
+def stopped_key(plan_id: str) -> ObjectKey:
+    """Gives where the mark of a stopped plan stands."""
+    return ObjectKey(f"{GC_PLANS}{plan_id}/stopped.json")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Batch:
     """Candidates of one first byte, at most `batch` of them."""
@@ -160,9 +174,36 @@ async def sweep_shard(
         highest_ns=task.highest_ns,
     )
     table = await read_table(store, task.candidates, CANDIDATES)
-    for batch in _batches(table, task.batch):
-        sweep.facts = sweep.facts.plus(await _sweep_batch(sweep, batch))
+    try:
+        for batch in _batches(table, task.batch):
+            sweep.facts = sweep.facts.plus(await _sweep_batch(sweep, batch))
+    except GcRefused as refused:
+        await _mark_stopped(sweep, refused)
+        raise
     return sweep.facts
+
+
+async def _mark_stopped(sweep: _Sweep, refused: GcRefused) -> None:
+    """Lets every other task of this plan stop before its next batch, wherever it runs."""
+    if sweep.task.dry_run:
+        return
+    plan_id = sweep.task.plan_id
+    mark = PlanStopped(plan_id=plan_id, rule=refused.rule.value, reason=refused.reason)
+    await create_once(sweep.store, stopped_key(plan_id), encode_record(mark))
+
+
+async def check_not_stopped(store: ObjectStore, plan_id: str) -> None:
+    """Refuses a plan under which a rule of safety broke.
+
+    Raises:
+        GcRefused: It was stopped; the error says why.
+    """
+    found = await store.get(stopped_key(plan_id))
+    if isinstance(found, Found):
+        mark = decode_record(stopped_key(plan_id), found.body, PlanStopped)
+        raise GcRefused(
+            Refusal.PLAN_STOPPED, f"the plan was stopped, make a new one: {mark.reason}"
+        )
 
 
 def _batches(table: pa.Table, size: int) -> Iterator[_Batch]:
@@ -202,9 +243,10 @@ async def check_ground(sweep: _Sweep) -> bool:
         Whether versioning reads `Enabled`.
 
     Raises:
-        GcRefused: The authority changed, or a clock is wrong.
+        GcRefused: The plan was stopped, the authority changed, or a clock is wrong.
     """
     store, task = sweep.store, sweep.task
+    await check_not_stopped(store, task.plan_id)
     now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns
     check_clock_fall(sweep.highest_ns, now_ns, task.authority)
     sweep.highest_ns = max(sweep.highest_ns, now_ns)
