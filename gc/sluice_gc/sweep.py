@@ -26,7 +26,6 @@ from sluice_gc.proof_records import proof_key, proofs_table
 from sluice_gc.trash import keep_for_undo
 from sluice_protocol.authority import Authority
 from sluice_protocol.deletion import AuditWord, Candidate, Clause, Keep, MayGo
-from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS, blob_key
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Deleted, Found, Missing
@@ -81,6 +80,7 @@ class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
         would_go: In a dry run: incarnations that all clauses let go.
         kept: Candidates that stay, by clause.
         unknown: Deletions that nobody could confirm; the next run looks again.
+        unread: Candidates kept because their evidence could not be read; the next run looks again.
         batches: Batches done.
         skipped: Batches that an earlier run had done.
     """
@@ -90,6 +90,7 @@ class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
     would_go: int = 0
     kept: dict[str, int] = {}
     unknown: int = 0
+    unread: int = 0
     batches: int = 0
     skipped: int = 0
 
@@ -101,6 +102,7 @@ class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
             would_go=self.would_go + other.would_go,
             kept=dict(Counter(self.kept) + Counter(other.kept)),
             unknown=self.unknown + other.unknown,
+            unread=self.unread + other.unread,
             batches=self.batches + other.batches,
             skipped=self.skipped + other.skipped,
         )
@@ -229,8 +231,10 @@ async def _sweep_batch(sweep: _Sweep, batch: _Batch) -> SweepFacts:
         return SweepFacts(would_go=len(going), kept=dict(kept))
     stop_on_broken(proofs)
     await _write_proofs(sweep, batch, proofs)
-    facts = (await _delete_all(sweep, going)).plus(SweepFacts(kept=dict(kept), batches=1))
-    if not facts.unknown:
+    unread = sum(one.evidence.now_ns is None for one in proofs)
+    facts = SweepFacts(kept=dict(kept), unread=unread, batches=1)
+    facts = facts.plus(await _delete_all(sweep, going))
+    if not facts.unknown and not facts.unread:
         mark = encode_record(BatchDone(plan_id=task.plan_id, facts=facts))
         await create_once(store, batch.done_key(task.plan_id), mark)
     return facts
@@ -301,8 +305,6 @@ async def _prove_all(sweep: _Sweep, cases: list[Case]) -> list[Proof]:
         proofs[at] = await prove(sweep.store, cases[at], sweep.clauses)
 
     await for_each(range(len(cases)), one, at_once=sweep.task.proofs_at_once)
-    if cases and all(proof.evidence.now_ns is None for proof in proofs.values()):
-        raise StoreUnavailable("list", cases[0].candidate.key, "no evidence could be read")
     return [proofs[at] for at in range(len(cases))]
 
 
