@@ -10,6 +10,7 @@ from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_reconciler.app import run_once, serve
 from sluice_reconciler.full_pass import PassReport
+from sluice_reconciler.logs import configure_logs
 from sluice_reconciler.settings import ReconcilerSettings
 
 _DEFAULTS = ReconcilerSettings()
@@ -27,6 +28,7 @@ def reconciler(
     Returns:
         0; 1 when a pass with `--once` held something back.
     """
+    configure_logs()
     if not once:
         asyncio.run(serve(store, settings))
         return 0

@@ -96,15 +96,17 @@ class Reconciler:
         report = await FullPass(self.intake, takeover=takeover).run()
         took_ns = self._tools.clock.monotonic_ns() - started_ns
         self.metrics.pass_seconds.set(took_ns / NS_PER_S)
-        log.info(
-            "full pass",
-            listed=report.listed,
-            enqueued=report.outcome.enqueued,
-            indexed=report.outcome.indexed,
-            left=report.outcome.left,
-            held_back=report.held_back,
-            took_ms=took_ns // 1_000_000,
-        )
+        done = report.outcome
+        if done.sound or done.held_back:
+            log.info(
+                "full pass",
+                listed=report.listed,
+                enqueued=done.enqueued,
+                indexed=done.indexed,
+                left=done.left,
+                held_back=report.held_back,
+                took_ms=took_ns // 1_000_000,
+            )
         return report
 
     async def run(self) -> None:
