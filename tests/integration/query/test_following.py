@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from support.query_lake import DAY0_NS, deployment, log_batch, question
-from support.spark_lake import Deployment
+from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -24,13 +24,17 @@ class StandingClock(SystemClock):
         del seconds
 
 
+def _later() -> Sent:
+    return log_batch(["late", "new"], start=9, agent="host-2", from_ns=DAY0_NS + 3 * NS_PER_S)
+
+
 async def _told(place: Deployment) -> list[list[object]]:
     told = []
     steps = iter(
         (
             lambda: place.accept([]),
             lambda: ingest_locally(place.url),
-            lambda: place.deliver([log_batch(["late", "new"], start=9, agent="host-2")]),
+            lambda: place.deliver([_later()]),
             lambda: ingest_locally(place.url),
         )
     )
