@@ -8,6 +8,7 @@ from sluice_query.engine import Engine
 from sluice_query.request import Query
 from sluice_query.segments import select_hours
 from sluice_query.sql import Statement
+from sluice_store.lake import lake_location
 
 LATE_NS: Final = 3600 * NS_PER_S
 """How long after the range a batch with records of the range may well be accepted."""
@@ -28,12 +29,12 @@ def find_dead(engine: Engine, store_url: str, query: Query) -> tuple[str, ...]:
     files = select_hours(store_url, DEAD_LETTERS, lambda hour: first <= hour <= last)
     if not files:
         return ()
-    engine.show_files(_DEAD, files)
+    engine.show_files(_DEAD, files, lake_location(store_url, DEAD_LETTERS.name))
     wanted = _wanted(query)
     hours = {row[0] for row in engine.rows(_hours(wanted))}
     entered = select_hours(store_url, BATCHES, lambda hour: hour in hours) if hours else ()
     if entered:
-        engine.show_files(_ENTERED, entered)
+        engine.show_files(_ENTERED, entered, lake_location(store_url, BATCHES.name))
         wanted.text += f" AND ({_SAME}) NOT IN (SELECT ({_SAME}) FROM {_ENTERED})"  # noqa: S608
     text = f"SELECT count(DISTINCT ({_SAME})), min(reason) FROM {_DEAD} WHERE {wanted.text}"  # noqa: S608
     count, reason = engine.rows(Statement(text, wanted.values))[0]

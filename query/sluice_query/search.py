@@ -28,6 +28,7 @@ from sluice_query.sql import (
 )
 from sluice_query.waiting import Tail, Waiting, choose_missing, fetch_tail, read_waiting
 from sluice_store.clock import Clock
+from sluice_store.lake import lake_location
 from sluice_store.port import ObjectStore
 
 _LEDGER = "ledger"
@@ -102,7 +103,7 @@ class _Run:
         table = RECORD_TABLES[self.query.kind]
         segments = select_segments(self.searcher.store_url, table, self.query, waiting.lanes)
         if segments.read:
-            self.engine.show_files(LAKE, segments.read)
+            self.engine.show_files(LAKE, segments.read, segments.location)
         return segments, known, find_dead(self.engine, self.searcher.store_url, self.query)
 
     def _known(self, waiting: Waiting) -> list[Identity]:
@@ -110,7 +111,7 @@ class _Run:
         ledger = select_hours(url, BATCHES, lambda hour: hour in hours) if hours else ()
         if not ledger:
             return []
-        self.engine.show_files(_LEDGER, ledger)
+        self.engine.show_files(_LEDGER, ledger, lake_location(url, BATCHES.name))
         agents = sorted({one.manifest.agent_id for one in waiting.batches})
         text = f"SELECT agent_id, boot_id, seq_start, seq_end FROM {_LEDGER}"  # noqa: S608 - ours
         rows = self.engine.rows(Statement(f"{text} WHERE list_contains(?, agent_id)", [agents]))
