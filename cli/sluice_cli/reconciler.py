@@ -1,6 +1,7 @@
 """`sluice reconciler`: discovers, indexes and enqueues what was accepted."""
 
 import asyncio
+from dataclasses import replace
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -10,6 +11,7 @@ from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_reconciler.app import run_once, serve
 from sluice_reconciler.full_pass import PassReport
+from sluice_reconciler.logs import configure_logs
 from sluice_reconciler.settings import ReconcilerSettings
 
 _DEFAULTS = ReconcilerSettings()
@@ -27,11 +29,12 @@ def reconciler(
     Returns:
         0; 1 when a pass with `--once` held something back.
     """
+    configure_logs()
     if not once:
         asyncio.run(serve(store, settings))
         return 0
     report = asyncio.run(run_once(store, settings))
-    emit(report, as_json=json, human=lambda console: _draw(console, report))
+    emit(replace(report, boots=()), as_json=json, human=lambda console: _draw(console, report))
     return 1 if report.held_back else 0
 
 

@@ -1,7 +1,9 @@
 """`sluice spark`: the pipeline's jobs."""
 
+import sys
 from typing import Annotated
 
+import structlog
 from cyclopts import App, Parameter
 from rich.console import Console
 
@@ -12,6 +14,19 @@ from sluice_spark.settings import IngestSettings
 app = App(name="spark", help="Run the pipeline's jobs.")
 
 _INGEST = IngestSettings()
+
+
+def log_to_stderr() -> None:
+    """Sends events to standard error, so that standard output holds the result alone."""
+    person = sys.stderr.isatty()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.dev.ConsoleRenderer() if person else structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
 
 
 @app.command
@@ -28,6 +43,7 @@ def ingest(
     """
     from sluice_spark.ingest import run_ingest  # noqa: PLC0415 - takes a second to import
 
+    log_to_stderr()
     totals = run_ingest(store, settings)
 
     def human(console: Console) -> None:

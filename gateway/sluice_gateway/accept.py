@@ -60,7 +60,7 @@ from sluice_protocol.manifests import (
     encode_reference,
 )
 from sluice_protocol.outcomes import Found, Missing, Unknown, UnknownReason
-from sluice_store.clock import Clock, IdSource
+from sluice_store.clock import Clock
 from sluice_store.port import ObjectStore
 
 BACKOFF_S_FIRST: Final = 0.05
@@ -98,14 +98,13 @@ class Run:
 class Acceptor:
     """Accepts uploads into one authority."""
 
-    def __init__(  # noqa: PLR0913 - the composition root names each part
+    def __init__(
         self,
         *,
         store: ObjectStore,
         authority: Authority,
         collector_id: str,
         clock: Clock,
-        ids: IdSource,
         rng: random.Random,
         time_s_max: float,
     ) -> None:
@@ -114,7 +113,6 @@ class Acceptor:
         self._authority = authority
         self._collector_id = collector_id
         self._clock = clock
-        self._ids = ids
         self._rng = rng
         self._time_s_max = time_s_max
 
@@ -150,7 +148,7 @@ class Acceptor:
             identity=upload.identity,
             digest=upload.digest,
             size_bytes=len(upload.frame),
-            attempt_id=self._ids.ulid(),
+            attempt_id=upload.attempt_id,
             window_ns=self._authority.proof_window_ns,
             sent_before=upload.sent_before,
         )
@@ -190,9 +188,10 @@ class Acceptor:
             case ReadManifest():
                 return await self._read_manifest(now.offer, run)
             case CreateManifest(accepted_at_ns=at_ns):
-                manifest = accepted_manifest(upload, now.offer, at_ns, self._collector_id)
-                key = accepted_key(upload.identity)
-                return await self._store.create(key, encode_record(manifest))
+                body = upload.manifest or encode_record(
+                    accepted_manifest(upload, at_ns, self._collector_id)
+                )
+                return await self._store.create(accepted_key(upload.identity), body)
             case CreateQuarantine(accepted_digest=owner, observed_at_ns=at_ns):
                 run.conflict = conflict_manifest(upload, owner, at_ns, self._collector_id)
                 key = quarantine_key(upload.identity, upload.digest)

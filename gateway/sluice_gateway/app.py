@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final, cast
 
 import structlog
@@ -25,11 +26,13 @@ from sluice_gateway.handlers import (
     watch_connection,
 )
 from sluice_gateway.health import ask_store
+from sluice_gateway.lander import Lander, Spool
 from sluice_gateway.lifecycle import Lifecycle
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.observe import ObservedStore
 from sluice_gateway.principals import PrincipalsFile
 from sluice_gateway.settings import GatewaySettings
+from sluice_gateway.spool import claim
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, InvalidRecord, StoreError
 from sluice_store.clock import SystemClock, SystemIds
@@ -81,6 +84,7 @@ def build_gateway(
         settings=settings,
         collector_id=collector_id,
         clock=clock,
+        ids=SystemIds(),
         metrics=metrics,
         store=observed,
         principals=PrincipalsFile(settings.principals),
@@ -93,13 +97,37 @@ def build_gateway(
             authority=authority,
             collector_id=collector_id,
             clock=clock,
-            ids=SystemIds(),
             rng=rng,
             time_s_max=settings.upload_time_s_max,
         ),
         decisions=DecisionsReader(observed),
         comparing=asyncio.Lock(),
     )
+
+
+def attach_lander(
+    gateway: Gateway, local: ObjectStore, remote: ObjectStore, authority: Authority
+) -> None:
+    """Gives a spooling gateway what carries its batches to the authority."""
+    settings, collector_id = gateway.settings, gateway.collector_id
+    acceptor = Acceptor(
+        store=remote,
+        authority=authority,
+        collector_id=collector_id,
+        clock=gateway.clock,
+        rng=random.Random(),  # noqa: S311 - jitter, not a secret
+        time_s_max=settings.upload_time_s_max,
+    )
+    spool = Spool(
+        local=local,
+        remote=remote,
+        acceptor=acceptor,
+        clock=gateway.clock,
+        ids=gateway.ids,
+        claim=partial(claim, local, remote, gateway.ids, collector_id),
+    )
+    interval_s = settings.object_landing_interval_ms / 1000
+    gateway.lander = Lander(spool, gateway.metrics, interval_s)
 
 
 def make_app(gateway: Gateway, *, health_only: bool = False) -> web.Application:

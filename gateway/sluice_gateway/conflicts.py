@@ -21,7 +21,6 @@ from sluice_protocol.conflicts import (
 from sluice_protocol.errors import BadUsage, ErrorCode
 from sluice_protocol.manifests import AcceptedManifest, ConflictManifest
 from sluice_protocol.outcomes import Missing
-from sluice_store.clock import SystemIds
 from sluice_store.conflicts import (
     ConflictDetail,
     ListedConflict,
@@ -144,7 +143,7 @@ async def resolve(gateway: Gateway, request: web.Request) -> Decision:
     if isinstance(await gateway.store.head(name.key), Missing):
         raise Refusal(ErrorCode.NOT_FOUND, "there is no such conflict")
     resolver = Resolver(
-        store=gateway.store, clock=gateway.clock, ids=SystemIds(), decided_by=sender.principal
+        store=gateway.store, clock=gateway.clock, ids=gateway.ids, decided_by=sender.principal
     )
     decision = await resolver.resolve(name, wanted.action, wanted.note)
     log.info("conflict resolved", conflict=name.id, action=wanted.action, by=sender.principal)

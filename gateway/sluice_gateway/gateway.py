@@ -13,6 +13,7 @@ from sluice_gateway.answers import AcceptedAnswer, accepted_answer
 from sluice_gateway.authenticate import authenticate
 from sluice_gateway.cache import IdentityCache, Remembered
 from sluice_gateway.decode import FrameDecoder
+from sluice_gateway.lander import Lander
 from sluice_gateway.lifecycle import Lifecycle
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.observe import ObservedStore
@@ -26,7 +27,7 @@ from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, Spent
 from sluice_protocol.errors import ErrorCode, InvariantViolated
 from sluice_protocol.keys import quarantine_key
 from sluice_protocol.units import NS_PER_S
-from sluice_store.clock import Clock
+from sluice_store.clock import Clock, IdSource
 from sluice_store.conflicts import DecisionsReader
 
 RETRY_HEADER: Final = "Sluice-Retry"
@@ -41,6 +42,7 @@ class Gateway:
     settings: GatewaySettings
     collector_id: str
     clock: Clock
+    ids: IdSource
     metrics: GatewayMetrics
     store: ObservedStore
     principals: PrincipalsFile
@@ -51,6 +53,7 @@ class Gateway:
     acceptor: Acceptor
     decisions: DecisionsReader
     comparing: asyncio.Lock
+    lander: Lander | None = None
 
     def sender_of(self, request: web.Request) -> Sender:
         """Gives who sent a request.
@@ -96,6 +99,7 @@ class Gateway:
             identity=envelope.identity,
             envelope=envelope,
             principal=sender.principal,
+            attempt_id=self.ids.ulid(),
             sent_before=request.headers.get(RETRY_HEADER) == "1",
         )
 
@@ -108,6 +112,8 @@ class Gateway:
         run = await self.acceptor.accept(upload)
         phases.add(run.phases_s)
         self._count(run)
+        if self.lander is not None:
+            self.lander.note(upload, run)
         return self._answer(upload, run)
 
     def _count(self, run: Run) -> None:

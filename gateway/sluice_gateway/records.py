@@ -3,7 +3,6 @@
 from typing import Final
 
 from sluice_gateway.upload import Upload
-from sluice_protocol.acceptance import Offer
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.manifests import AcceptedManifest, ConflictManifest
 from sluice_protocol.units import Digest, UnixNs
@@ -12,7 +11,7 @@ FRAME_VERSION: Final = 1
 
 
 def accepted_manifest(
-    upload: Upload, offer: Offer, accepted_at_ns: UnixNs, collector_id: str
+    upload: Upload, accepted_at_ns: UnixNs, collector_id: str
 ) -> AcceptedManifest:
     """Gives the manifest that claims the identity for these bytes; the same in every try."""
     envelope, identity = upload.envelope, upload.identity
@@ -28,7 +27,7 @@ def accepted_manifest(
         collector_id=collector_id,
         wire_version=envelope.wire_version,
         frame_version=FRAME_VERSION,
-        attempt_id=offer.attempt_id,
+        attempt_id=upload.attempt_id,
         kind=envelope.kind,
         record_count=envelope.count,
         min_ts_unix_ns=envelope.min_ts_ns,

@@ -17,7 +17,10 @@ class Upload:
         identity: The identity that the frame claims.
         envelope: What the frame says of itself.
         principal: Who sent it.
+        attempt_id: ULID of this handling, the same in all its tries.
         sent_before: Whether the agent says that it sent these bytes before.
+        manifest: Of a batch that was accepted in a spool: its manifest's own bytes, to be
+            written as they are; None where this gateway makes the manifest.
     """
 
     frame: bytes
@@ -25,4 +28,6 @@ class Upload:
     identity: Identity
     envelope: Envelope
     principal: str
+    attempt_id: str
     sent_before: bool = False
+    manifest: bytes | None = None

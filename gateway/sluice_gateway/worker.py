@@ -12,6 +12,7 @@ import structlog
 import uvloop
 
 from sluice_gateway.app import (
+    attach_lander,
     build_gateway,
     follow_decisions,
     look_after,
@@ -21,7 +22,8 @@ from sluice_gateway.app import (
 from sluice_gateway.gateway import Gateway
 from sluice_gateway.logs import configure_logs
 from sluice_gateway.settings import GatewaySettings
-from sluice_protocol.errors import SluiceError
+from sluice_gateway.spool import agree, claim, locked
+from sluice_protocol.errors import SluiceError, StoreError
 from sluice_store import open_store
 from sluice_store.authority import read_authority
 
@@ -71,13 +73,20 @@ def bind(host: str, port: int) -> socket.socket:
 def run_worker(plan: WorkerPlan) -> int:
     """Serves until SIGTERM or SIGINT; gives the exit code."""
     configure_logs(worker=plan.index, skip_probe=plan.settings.skip_probe)
+    code, drained = 0, False
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             drained = runner.run(_serve(plan))
-    except SluiceError as error:
-        log.error("gateway not started", reason=str(error))  # noqa: TRY400 - it says all
-        return error.exit_code.value
-    return 0 if drained else 1
+    except* SluiceError as group:
+        error = _first(group)
+        code = error.exit_code.value
+        log.error("gateway stopped", reason=str(error))  # noqa: TRY400 - it says all
+    return code or int(not drained)
+
+
+def _first(group: BaseExceptionGroup[SluiceError]) -> SluiceError:
+    found = group.exceptions[0]
+    return found if isinstance(found, SluiceError) else _first(found)
 
 
 def worker_main(plan: WorkerPlan) -> None:
@@ -88,9 +97,7 @@ def worker_main(plan: WorkerPlan) -> None:
 async def _serve(plan: WorkerPlan) -> bool:
     stop = _stop_event()
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(plan.store_url))
-        authority = await read_authority(store)
-        gateway = build_gateway(store, authority, plan.settings, plan.collector_id)
+        gateway = await _open(plan, stack)
         await gateway.decisions.refresh()
         await stack.enter_async_context(serving(gateway, bind(plan.host, plan.port)))
         if plan.settings.metrics_port:
@@ -100,10 +107,35 @@ async def _serve(plan: WorkerPlan) -> bool:
         return await _until_drained(gateway, stop)
 
 
+async def _open(plan: WorkerPlan, stack: AsyncExitStack) -> Gateway:
+    """Opens the stores and makes the gateway's parts over them."""
+    if plan.settings.acceptance == "local_spool":
+        return await _open_spool(plan, stack)
+    store = await stack.enter_async_context(open_store(plan.store_url))
+    authority = await read_authority(store)
+    return build_gateway(store, authority, plan.settings, plan.collector_id)
+
+
+async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> Gateway:
+    stack.enter_context(locked(plan.settings.spool))
+    local = await stack.enter_async_context(open_store(plan.settings.spool))
+    remote = await stack.enter_async_context(open_store(plan.store_url))
+    authority = await agree(local, remote)
+    gateway = build_gateway(local, authority, plan.settings, plan.collector_id)
+    attach_lander(gateway, local, remote, authority)
+    try:
+        await claim(local, remote, gateway.ids, plan.collector_id)
+    except StoreError as error:
+        log.warning("authority not reached, batches wait in the spool", reason=str(error))
+    return gateway
+
+
 async def _until_drained(gateway: Gateway, stop: asyncio.Event) -> bool:
     """Waits for the signal, then for the running uploads; gives whether all ended in time."""
     async with asyncio.TaskGroup() as group:
         keepers = [group.create_task(keep(gateway)) for keep in (look_after, follow_decisions)]
+        if gateway.lander is not None:
+            keepers.append(group.create_task(gateway.lander.run()))
         await stop.wait()
         gateway.lifecycle.drain()
         log.info("draining", running=gateway.lifecycle.running)

@@ -105,6 +105,15 @@ async def _read_body(store: ObjectStore, key: ObjectKey) -> bytes | None:
     return read.body if isinstance(read, Found) else None
 
 
+async def has_certificates(store: ObjectStore) -> bool:
+    """Tells whether any audit of this store was certified.
+
+    Raises:
+        StoreError: No answer, or a refusal.
+    """
+    return bool(await _list_places(store))
+
+
 async def _list_places(store: ObjectStore) -> list[int]:
     places: list[int] = []
     async for page in store.list(_CHAIN):

@@ -21,6 +21,7 @@ from sluice_gc.plan import (
     verify_plan,
 )
 from sluice_gc.plan_shard import FactsSum, PlanTask, plan_shards
+from sluice_gc.ranges import first_key
 from sluice_gc.settings import PlanSettings
 from sluice_gc.shards import split_shards
 from sluice_protocol.authority import Authority
@@ -128,6 +129,24 @@ async def read_plan(store: ObjectStore, trusted: Trusted, plan_id: str) -> Plan:
     if not isinstance(read, Found):
         raise GcRefused(Refusal.PLAN_INVALID, f"there is no plan {plan_id}")
     return verify_plan(plan_id, read.body, trusted)
+
+
+async def newest_plan_id(store: ObjectStore) -> str:
+    """Gives the id of the newest plan.
+
+    Raises:
+        GcRefused: There is none.
+        StoreError: No answer, or a refusal.
+    """
+    newest = ""
+    after: str | None = ""
+    while after is not None:
+        key = await first_key(store, GC_PLANS, after)
+        plan_id = key.removeprefix(GC_PLANS).partition("/")[0] if key else ""
+        newest, after = (plan_id, f"{GC_PLANS}{plan_id}/~") if plan_id else (newest, None)
+    if not newest:
+        raise GcRefused(Refusal.PLAN_INVALID, "there is no plan: run `sluice gc plan` first")
+    return newest
 
 
 def plan_tasks(ground: Ground, plan_id: str, tasks_max: int) -> list[PlanTask]:

@@ -46,7 +46,7 @@ async def _find_agents(store: ObjectStore, prefix: str) -> list[str]:
     agents: list[str] = []
     after = ""
     while len(agents) < _PROBES_MAX:
-        key = await _first_key(store, prefix, after)
+        key = await first_key(store, prefix, after)
         if key is None:
             break
         place = agent_place(key)
@@ -62,7 +62,12 @@ def agent_place(key: str) -> str:
     return f"{head}{found}{agent}/" if found and slash else key
 
 
-async def _first_key(store: ObjectStore, prefix: str, after: str) -> str | None:
+async def first_key(store: ObjectStore, prefix: str, after: str) -> str | None:
+    """Gives the first key under a prefix after another one, or None.
+
+    Raises:
+        StoreError: No answer, or a refusal.
+    """
     async for page in store.list(prefix, start_after=after):
         for one in page.objects:
             return one.key

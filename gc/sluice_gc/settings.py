@@ -1,7 +1,15 @@
 """Settings of audit and garbage collection."""
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
+
+
+def default_key_file() -> Path:
+    """Gives where the auditor's key is kept: `$XDG_STATE_HOME/sluice/auditor.pem`."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "sluice" / "auditor.pem"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -9,7 +17,8 @@ class AuditSettings:
     """How an audit is made.
 
     Attributes:
-        key_file: The auditor's Ed25519 private key, PEM, PKCS 8; made by `sluice audit key`.
+        key_file: The auditor's Ed25519 private key, PEM, PKCS 8. `sluice audit key` makes it, or
+            the first audit of a store that has no certificate yet.
         shards: Files into which the sha256 space is split; a divisor of 256. More shards need
             less memory each: 16 hold 10^7 blobs in well under 1 GiB.
         reads_max: Manifest bodies read at once by one task.
@@ -18,7 +27,7 @@ class AuditSettings:
         deep_seed: Chooses which blobs a share below 1.0 holds; another seed, other blobs.
     """
 
-    key_file: Path = Path("auditor.pem")
+    key_file: Path = field(default_factory=default_key_file)
     shards: int = 16
     reads_max: int = 32
     deep: float = 0.0
@@ -37,7 +46,7 @@ class PlanSettings:
         clock_skew_s_max: Most that this machine's clock and the store's may differ, in seconds.
     """
 
-    key_file: Path = Path("auditor.pem")
+    key_file: Path = field(default_factory=default_key_file)
     trusted_keys: tuple[str, ...] = ()
     max_delete_ratio: float = 0.5
     clock_skew_s_max: float = 300.0
@@ -60,7 +69,7 @@ class RunSettings:
         dry_run: Stop after the proofs: nothing is deleted and nothing is written.
     """
 
-    key_file: Path = Path("auditor.pem")
+    key_file: Path = field(default_factory=default_key_file)
     trusted_keys: tuple[str, ...] = ()
     grace_s: float = 86_400.0
     clock_skew_s_max: float = 300.0
@@ -69,3 +78,18 @@ class RunSettings:
     deletes_per_s_max: float = 0.0
     undo: bool = False
     dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Where the tasks of an audit, plan or run are done.
+
+    Attributes:
+        engine: `local` in this process, or `spark` on Spark's executors.
+        master: Spark's master when `spark-submit` gives none; `local[2]` is two tasks at once.
+        driver_memory: Heap of Spark's JVM on one machine; evidence does not go through it.
+    """
+
+    engine: Literal["local", "spark"] = "local"
+    master: str = "local[2]"
+    driver_memory: str = "1g"

@@ -50,6 +50,11 @@ class DeadFact(msgspec.Struct, frozen=True, kw_only=True, tag="dead"):
     reason: DeadReason
     detail: str
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The row's place in the queue: lane, sequence, position."""
+        return (self.lane, self.sequence, self.position)
+
 
 Fact = FileFact | DeadFact
 

@@ -65,12 +65,26 @@ class Round:
         record_versions: The same for each record table that has to move.
         recovered: Rows whose records stand already and that only the ledger lacks.
         fresh: Rows to be written, then entered in the ledger.
+        judged: Every row between B and the boundary.
     """
 
     versions: Mapping[int, int]
     record_versions: Mapping[Kind, Mapping[int, int]]
     recovered: tuple[Waiting, ...]
     fresh: tuple[Waiting, ...]
+    judged: tuple[Waiting, ...]
+
+    def dead_places(self, kind: Kind, dead: Collection[Place]) -> list[Place]:
+        """Gives what a kind's commit must say of the fresh rows that could not be read.
+
+        Every row of such an identity is named, the dropped repetitions too: a later run with other
+        boundaries may meet a repetition without the row that it repeats. Rows of other kinds are
+        not, because another try of theirs may still succeed.
+        """
+        lost = {row.identity for row in self.fresh if row.order in dead}
+        return [
+            row.order for row in self.judged if row.manifest.kind == kind and row.identity in lost
+        ]
 
 
 def plan_boundary(rows: Sequence[Waiting], positions: Positions) -> dict[int, int]:
@@ -131,9 +145,13 @@ def judge_rows(
     seen = set(ledger)
     recovered: list[Waiting] = []
     fresh: list[Waiting] = []
-    for row in rows:
-        beyond = not positions.entered(row.lane) < row.sequence <= boundary.get(row.lane, 0)
-        if beyond or row.identity in seen:
+    judged = [
+        row
+        for row in rows
+        if positions.entered(row.lane) < row.sequence <= boundary.get(row.lane, 0)
+    ]
+    for row in judged:
+        if row.identity in seen:
             continue
         seen.add(row.identity)
         if row.sequence > positions.recorded(row.manifest.kind, row.lane):
@@ -149,4 +167,5 @@ def judge_rows(
         record_versions={kind: ends for kind, ends in moves.items() if ends},
         recovered=tuple(recovered),
         fresh=tuple(fresh),
+        judged=tuple(judged),
     )

@@ -152,12 +152,17 @@ class Ingester:
         files = [fact for fact in facts if isinstance(fact, FileFact)]
         dead = [fact for fact in facts if isinstance(fact, DeadFact)]
         self._commit_dead_letters(plan, dead)
+        lost = {fact.place for fact in dead}
         for kind, versions in plan.record_versions.items():
             table = RECORD_TABLES[kind]
             mine = [fact for fact in files if fact.table == table.name]
             reach(f"before_records_{kind}")
             commit_files(
-                snapshot.records[kind], table, mine, versions, encode_notes(versions, dead)
+                snapshot.records[kind],
+                table,
+                mine,
+                versions,
+                encode_notes(versions, plan.dead_places(kind, lost)),
             )
             reach(f"after_records_{kind}")
         entered = self._commit_ledger(snapshot, plan, dead)
@@ -167,7 +172,7 @@ class Ingester:
         if not dead:
             return
         by_place = {row.order: row for row in plan.fresh}
-        pairs = [(by_place[fact.lane, fact.sequence, fact.position], fact) for fact in dead]
+        pairs = [(by_place[fact.place], fact) for fact in dead]
         for row, fact in pairs:
             _log.warning(
                 "dead letter",
@@ -176,19 +181,20 @@ class Ingester:
                 seq_start=row.manifest.seq_start,
                 detail=fact.detail,
             )
+        letters = open_table(self.store_url, DEAD_LETTERS)
         facts = self._small_files().write_dead_letters(pairs)
-        commit_files(open_table(self.store_url, DEAD_LETTERS), DEAD_LETTERS, facts, {}, {})
+        commit_files(letters, DEAD_LETTERS, facts, {}, {})
         reach("after_dead_letters")
 
     def _commit_ledger(
         self, snapshot: Snapshot, plan: Round, dead: Sequence[DeadFact]
     ) -> list[Waiting]:
-        lost = {(fact.lane, fact.sequence, fact.position) for fact in dead}
+        lost = {fact.place for fact in dead}
         read = [row for row in plan.fresh if row.order not in lost]
         entered = sorted([*plan.recovered, *read], key=lambda row: row.order)
         facts = self._small_files().write_ledger(entered)
         reach("before_ledger")
-        notes = encode_notes(plan.versions, dead)
+        notes = encode_notes(plan.versions, ())
         commit_files(snapshot.ledger, BATCHES, facts, plan.versions, notes)
         reach("after_ledger")
         return entered

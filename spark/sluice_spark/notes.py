@@ -10,7 +10,6 @@ from typing import Final
 from deltalake import DeltaTable
 
 from sluice_spark.errors import LakeInconsistent
-from sluice_spark.facts import DeadFact
 from sluice_spark.judging import REBUILD, Place
 
 _THROUGH: Final = "sluice.through"
@@ -19,9 +18,9 @@ _HISTORY_MAX: Final = 10_000
 """As many commits back are looked at; ingestion finishes a dead run before it commits again."""
 
 
-def encode_notes(versions: Mapping[int, int], dead: Iterable[DeadFact]) -> dict[str, str]:
-    """Gives the metadata of a record commit."""
-    places = sorted((fact.lane, fact.sequence, fact.position) for fact in dead)
+def encode_notes(versions: Mapping[int, int], dead: Iterable[Place]) -> dict[str, str]:
+    """Gives the metadata of a commit."""
+    places = sorted(dead)
     return {
         _THROUGH: ",".join(f"{lane}={end}" for lane, end in sorted(versions.items())),
         _DEAD: ",".join(f"{lane}:{sequence}:{position}" for lane, sequence, position in places),

@@ -94,7 +94,9 @@ def open_table(store_url: str, table: Table) -> DeltaTable:
 def _refuse_occupied(location: TableLocation) -> None:
     if not location.is_local or not Path(location.uri).exists():
         return
-    if not Path(location.uri).is_dir() or any(Path(location.uri).iterdir()):
+    folder = Path(location.uri)
+    # A log folder without a log is what a crash while the table was made leaves behind.
+    if not folder.is_dir() or any(found.name != "_delta_log" for found in folder.iterdir()):
         raise TableRefused(location.uri, "this path is not a Delta table: move it away")
 
 

@@ -34,7 +34,37 @@ LOCAL: Final = (
     ),
 )
 
-KNOWN: Final[dict[str, tuple[Deviation, ...]]] = {"local": LOCAL}
+VERSITYGW: Final = (
+    Deviation(
+        check="check_key_below_key",
+        promise="a key may stand below another key",
+        seen="ObjectParentIsFile",
+        effect="none: no key of the layout is the folder of another",
+    ),
+)
+
+MOTO: Final = (
+    Deviation(
+        check="check_head_tells_checksum",
+        promise="a HEAD tells the verified sha256",
+        seen="None",
+        effect="every blob that exists already is read and hashed, not only looked at",
+    ),
+    Deviation(
+        check="check_wrong_checksum",
+        promise="a wrong checksum is refused",
+        seen="Applied",
+        effect="a body that was corrupted on its way would be stored: never an authority",
+    ),
+)
+
+KNOWN: Final[dict[str, tuple[Deviation, ...]]] = {
+    "local": LOCAL,
+    "memory": (),
+    "memory over HTTP": (),
+    "moto": MOTO,
+    "versitygw": VERSITYGW,
+}
 """By server, in the versions that `docs/store.md` names."""
 
 

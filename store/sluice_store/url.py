@@ -8,6 +8,7 @@ from urllib.parse import unquote
 from sluice_protocol.errors import BadUsage
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
+from sluice_store.s3.settings import parse_s3_url
 
 
 def parse_local_path(url: str) -> Path:
@@ -33,7 +34,13 @@ async def open_store(url: str) -> AsyncIterator[ObjectStore]:
         BadUsage: The URL is of another form.
         StoreError: The store cannot be opened.
     """
-    if not url.startswith("file://"):
+    if url.startswith("file://"):
+        async with open_local_store(parse_local_path(url)) as local:
+            yield local
+    elif url.startswith("s3://"):
+        from sluice_store.s3.opening import open_s3_store  # noqa: PLC0415 - an extra, slow
+
+        async with open_s3_store(parse_s3_url(url)) as remote:
+            yield remote
+    else:
         raise BadUsage(f"a store is file:///path or s3://bucket/prefix, url=`{url}`")
-    async with open_local_store(parse_local_path(url)) as store:
-        yield store

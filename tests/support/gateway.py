@@ -122,6 +122,7 @@ def upload_fields(frame: bytes, **extra: str) -> dict[str, str]:
 
 
 def write_principals(path: Path, *keys: TestKey) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(key.entry for key in keys), encoding="utf-8")
     return path
 
