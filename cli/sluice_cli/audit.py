@@ -15,11 +15,11 @@ from sluice_cli.times import format_time
 from sluice_gc.audit import Auditor
 from sluice_gc.certificate import Certificate, key_id_of
 from sluice_gc.chain import has_certificates, verify_store_chain
-from sluice_gc.engine import LocalEngine
 from sluice_gc.evidence import FINDINGS
 from sluice_gc.objects import Trusted, load_keys, load_trusted, make_key_file, read_tables
+from sluice_gc.opening import open_engine
 from sluice_gc.planner import read_link
-from sluice_gc.settings import AuditSettings
+from sluice_gc.settings import AuditSettings, EngineSettings
 from sluice_protocol.errors import ExitCode
 from sluice_store import open_store
 from sluice_store.clock import SystemClock, SystemIds
@@ -27,6 +27,7 @@ from sluice_store.clock import SystemClock, SystemIds
 app = App(name="audit", help="Audit the store and certify what was seen.")
 
 _DEFAULTS = AuditSettings()
+_ENGINE = EngineSettings()
 _FINDINGS_SHOWN = 1000
 
 KeyFile = Annotated[Path, Parameter(help="The auditor's Ed25519 private key, PEM.")]
@@ -81,10 +82,11 @@ def run(
     *,
     store: StoreUrl = STORE_DEFAULT,
     settings: Annotated[AuditSettings, Parameter(name="*")] = _DEFAULTS,
+    where: Annotated[EngineSettings, Parameter(name="*")] = _ENGINE,
     json: Json = False,
 ) -> int:
     """Audits the whole store and writes a certificate; exit 1 when it found something wrong."""
-    return _print_audit(asyncio.run(_run(store, settings)), as_json=json)
+    return _print_audit(asyncio.run(_run(store, settings, where)), as_json=json)
 
 
 @app.command
@@ -120,12 +122,12 @@ def verify(
     return ExitCode.DONE.value
 
 
-async def _run(url: str, settings: AuditSettings) -> AuditView:
-    async with open_store(url) as store:
+async def _run(url: str, settings: AuditSettings, where: EngineSettings) -> AuditView:
+    async with open_engine(url, where) as (store, engine):
         if not settings.key_file.exists() and not await has_certificates(store):
             make_key_file(settings.key_file)
         keys = load_keys(settings.key_file)
-        auditor = Auditor(store, LocalEngine(store), keys, SystemClock(), SystemIds())
+        auditor = Auditor(store, engine, keys, SystemClock(), SystemIds())
         certificate = await auditor.audit(settings)
         table = await read_tables(store, certificate.files("findings"), FINDINGS)
     return _view(certificate, table.to_pylist())

@@ -25,7 +25,7 @@ from sluice_gc.proof import ALL_CLAUSES, Case, Clauses, Proof, prove
 from sluice_gc.proof_records import proof_key, proofs_table
 from sluice_gc.trash import keep_for_undo
 from sluice_protocol.authority import Authority
-from sluice_protocol.deletion import AuditWord, Candidate, Keep, MayGo
+from sluice_protocol.deletion import AuditWord, Candidate, Clause, Keep, MayGo
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS, blob_key
 from sluice_protocol.manifests import encode_record
@@ -186,6 +186,7 @@ async def _sweep_batch(sweep: _Sweep, batch: _Batch) -> SweepFacts:
     kept = Counter(one.verdict.clause.value for one in proofs if isinstance(one.verdict, Keep))
     if task.dry_run:
         return SweepFacts(would_go=len(going), kept=dict(kept))
+    stop_on_broken(proofs)
     await _write_proofs(sweep, batch, proofs)
     facts = (await _delete_all(sweep, going)).plus(SweepFacts(kept=dict(kept), batches=1))
     if not facts.unknown:
@@ -198,10 +199,10 @@ async def check_ground(sweep: _Sweep) -> bool:
     """Reads again what every deletion of the next batch stands on.
 
     Returns:
-        Whether versioning reads `Enabled`; it always does unless this is a dry run.
+        Whether versioning reads `Enabled`.
 
     Raises:
-        GcRefused: The authority changed, versioning is not `Enabled`, or a clock is wrong.
+        GcRefused: The authority changed, or a clock is wrong.
     """
     store, task = sweep.store, sweep.task
     now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns
@@ -211,12 +212,18 @@ async def check_ground(sweep: _Sweep) -> bool:
     check_clocks(clocks, task.clock_skew_s_max)
     if await read_authority(store) != task.authority:
         raise GcRefused(Refusal.OTHER_AUTHORITY, "the authority's settings changed under the run")
-    enabled = await store.read_versioning() is Versioning.ENABLED
-    if not enabled and not task.dry_run:
-        raise GcRefused(
-            Refusal.VERSIONING, "versioning is not Enabled: turn it on, until then there is a plan"
-        )
-    return enabled
+    return await store.read_versioning() is Versioning.ENABLED
+
+
+def stop_on_broken(proofs: list[Proof]) -> None:
+    """Stops everything when a proof shows that no deletion is safe any more.
+
+    Raises:
+        GcRefused: Versioning is not `Enabled`.
+    """
+    for proof in proofs:
+        if isinstance(proof.verdict, Keep) and proof.verdict.clause is Clause.VERSIONING:
+            raise GcRefused(Refusal.VERSIONING, "versioning is not Enabled any more: turn it on")
 
 
 def _case(sweep: _Sweep, row: dict[str, object], versioning: bool) -> Case:  # noqa: FBT001

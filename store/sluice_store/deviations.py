@@ -60,8 +60,10 @@ MOTO: Final = (
 
 KNOWN: Final[dict[str, tuple[Deviation, ...]]] = {
     "local": LOCAL,
-    "versitygw": VERSITYGW,
+    "memory": (),
+    "memory over HTTP": (),
     "moto": MOTO,
+    "versitygw": VERSITYGW,
 }
 """By server, in the versions that `docs/store.md` names."""
 

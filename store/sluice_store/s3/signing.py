@@ -1,6 +1,5 @@
 """Requests signed by botocore's own signer over a sha256 that is known already (ADR 0012)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import quote, urlsplit
@@ -8,10 +7,9 @@ from urllib.parse import quote, urlsplit
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 
-from sluice_protocol.units import Digest
+from sluice_store.s3.exchange import Request
 from sluice_store.s3.settings import Addressing
 
-EMPTY_SHA256: Final = Digest("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")
 _PAYLOAD: Final = "payload_sha256"
 
 
@@ -29,25 +27,6 @@ class Credentials(Protocol):
     async def get_frozen_credentials(self) -> FrozenCredentials:
         """Gives credentials that are good now."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One request on an object, before it is signed.
-
-    Attributes:
-        method: `PUT`, `GET`, `HEAD` or `DELETE`.
-        key: The key with the deployment's prefix; empty for the bucket itself.
-        headers: Headers beside those of the signature; every one is signed.
-        query: The query, in any order.
-        sha256: The digest of the body.
-    """
-
-    method: str
-    key: str
-    headers: Mapping[str, str]
-    query: tuple[tuple[str, str], ...] = ()
-    sha256: Digest = EMPTY_SHA256
 
 
 class _KnownHashAuth(S3SigV4Auth):  # type: ignore[misc]
