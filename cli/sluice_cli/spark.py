@@ -12,12 +12,13 @@ from sluice_cli.logs import configure_logs
 from sluice_cli.output import emit
 from sluice_protocol.errors import ExitCode
 from sluice_spark.session import Session, SessionSettings, open_session
-from sluice_spark.settings import CompactSettings, IngestSettings
+from sluice_spark.settings import CompactSettings, IngestSettings, JobSettings
 
 app = App(name="spark", help="Run the pipeline's jobs.")
 
 _INGEST = IngestSettings()
 _COMPACT = CompactSettings()
+_JOB = JobSettings()
 
 
 @contextmanager
@@ -79,6 +80,29 @@ def compact(
             f"{report.files_before} files before, {report.files_after} after;"
             f" {report.dropped_rows} rows dropped, {report.vacuumed} old files removed,"
             f" {report.conflicts} rewrites given up"
+        )
+
+    emit(report, as_json=json, human=human)
+    return ExitCode.DONE.value
+
+
+@app.command
+def index(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    settings: Annotated[JobSettings, Parameter(name="*")] = _JOB,
+    json: Json = False,
+) -> int:
+    """Makes index chunks of new files of `logs`, by which text searches leave files out."""
+    from sluice_spark.indexing import run_index  # noqa: PLC0415 - takes a second to import
+
+    configure_logs()
+    with _session(store, settings.master, settings.driver_memory) as session:
+        report = run_index(session, store)
+
+    def human(console: Console) -> None:
+        console.print(
+            f"{report.files} files, {report.indexed} new ones in {report.chunks} new chunks"
         )
 
     emit(report, as_json=json, human=human)

@@ -61,3 +61,16 @@ class CompactSettings:
     dry_run: bool = False
     master: str = "local[2]"
     driver_memory: str = "1g"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """How a job that has nothing else to choose runs.
+
+    Attributes:
+        master: Spark's master; what `spark-submit` says wins.
+        driver_memory: Heap of the driver's JVM.
+    """
+
+    master: str = "local[2]"
+    driver_memory: str = "1g"
