@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import duckdb
+from pyarrow.dataset import dataset
 
 from sluice_protocol.errors import BadUsage
 from sluice_query.errors import LakeRefused, QueryTimedOut, QueryTooLarge
 from sluice_query.segments import Segment
 from sluice_query.settings import QuerySettings
 from sluice_query.sql import Statement
+from sluice_store.lake import TableLocation, open_filesystem
 
 LAKE: Final = "lake"
 TAIL: Final = "tail"
@@ -39,14 +41,22 @@ class Engine:
         except duckdb.InvalidInputException as error:
             raise BadUsage(f"regex does not compile: {_reason(error)}") from error
 
-    def show_files(self, name: str, files: Sequence[Segment]) -> None:
-        """Makes Parquet files readable under a name."""
+    def show_files(self, name: str, files: Sequence[Segment], location: TableLocation) -> None:
+        """Makes Parquet files of a table readable under a name.
+
+        On S3 pyarrow reads them: DuckDB's own reader is an extension that would be downloaded.
+        """
         paths = [segment.path for segment in files]
         with _translated(name):
-            self._connection.read_parquet(paths, hive_partitioning=False).create_view(name)
+            if location.is_local:
+                self._connection.read_parquet(paths, hive_partitioning=False).create_view(name)
+                return
+            filesystem, _ = open_filesystem(location)
+            keys = [path.removeprefix("s3://") for path in paths]
+            self.show_table(name, dataset(keys, filesystem=filesystem, format="parquet"))
 
     def show_table(self, name: str, table: Any) -> None:  # noqa: ANN401 - pyarrow is not typed
-        """Makes an Arrow table readable under a name."""
+        """Makes an Arrow table or dataset readable under a name."""
         self._connection.register(name, table)
 
     def rows(self, statement: Statement) -> list[tuple[Any, ...]]:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from sluice_protocol.deletes import DeleteRecord
 from sluice_protocol.identity import Identity
-from sluice_protocol.lake import RECORD_TABLES
+from sluice_protocol.lake import BATCHES, RECORD_TABLES
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.answer import Answer, Point, Row, Summary
@@ -27,6 +27,7 @@ from sluice_query.sql import (
 )
 from sluice_query.waiting import Tail, Waiting, choose_missing, fetch_tail, read_waiting
 from sluice_store.clock import Clock
+from sluice_store.lake import lake_location
 from sluice_store.port import ObjectStore
 
 _LEDGER = "ledger"
@@ -101,14 +102,16 @@ class _Run:
         table = RECORD_TABLES[self.query.kind]
         segments = select_segments(self.searcher.store_url, table, self.query, waiting.lanes)
         if segments.read:
-            self.engine.show_files(LAKE, segments.read)
+            self.engine.show_files(LAKE, segments.read, segments.location)
         return segments, known
 
     def _known(self, waiting: Waiting) -> list[Identity]:
         ledger = select_ledger(self.searcher.store_url, waiting.hours) if waiting.batches else ()
         if not ledger:
             return []
-        self.engine.show_files(_LEDGER, ledger)
+        self.engine.show_files(
+            _LEDGER, ledger, lake_location(self.searcher.store_url, BATCHES.name)
+        )
         agents = sorted({one.manifest.agent_id for one in waiting.batches})
         text = f"SELECT agent_id, boot_id, seq_start, seq_end FROM {_LEDGER}"  # noqa: S608 - ours
         rows = self.engine.rows(Statement(f"{text} WHERE list_contains(?, agent_id)", [agents]))
