@@ -42,8 +42,8 @@ format: setup  ## let ruff put the code in form
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup  ## every benchmark with its control in the same run
-	$(BIN)/python -m benchmarks
+bench: setup  ## every benchmark with its control in the same run; NAME=store runs one
+	$(BIN)/python -m benchmarks $(NAME)
 
 demo: setup  ## the whole path once on this machine's own logs; checks its own result
 	@$(BIN)/python -m deploy.java

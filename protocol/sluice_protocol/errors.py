@@ -166,6 +166,40 @@ class TooLarge(SluiceError):
         )
 
 
+class DigestMismatch(SluiceError):
+    """A body that is not what its Content-Digest says: damaged on the way, send it again."""
+
+    code = ErrorCode.DIGEST_MISMATCH
+
+    def __init__(self, expected: str, actual: str) -> None:
+        """Carries what was announced and what came."""
+        super().__init__(expected, actual)
+        self.expected = expected
+        self.actual = actual
+
+    def __str__(self) -> str:
+        """Says both."""
+        return (
+            "digest mismatch: send the same bytes again,"
+            f" expected=`{self.expected}`, actual=`{self.actual}`"
+        )
+
+
+class Unauthenticated(SluiceError):
+    """A request whose sender is not known; the reason is for our own log, never for the answer."""
+
+    code = ErrorCode.UNAUTHENTICATED
+
+    def __init__(self, reason: str) -> None:
+        """Carries the reason."""
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        """Says why."""
+        return f"unauthenticated: {self.reason}"
+
+
 class InvalidRecord(SluiceError):
     """A stored record (manifest, settings, index entry) that breaks its schema."""
 

@@ -1,1 +1,1 @@
-"""The durable queue that lives in the object store."""
+"""The queue: one compare-and-swap register per lane, its producers, its fenced consumer."""

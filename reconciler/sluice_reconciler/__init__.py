@@ -1,1 +1,1 @@
-"""Discovery, index backfill and enqueueing of accepted batches."""
+"""The reconciler: finds every accepted batch, indexes it, and enqueues it exactly once."""

@@ -1,1 +1,7 @@
-"""The Spark data source sluice, found by Spark itself."""
+"""The Spark data source `sluice`; Spark finds this module by its name and `DefaultSource`."""
+
+from pyspark_sluice.source import SluiceSource
+
+DefaultSource = SluiceSource
+
+__all__ = ["DefaultSource", "SluiceSource"]

@@ -1,0 +1,341 @@
+"""The agent's composition root: inputs, intake, spool and sender wired together and run.
+
+inputs ──put──> intake ──commit──> spool ──> sender ──> any gateway
+   ^── waits while the spool is full ──┘
+"""
+
+import asyncio
+import random  # noqa: TID251 - the jitter of a running agent
+import ssl
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from sluice_agent.clock import Clock, SystemClock, fresh_boot_id
+from sluice_agent.disk import RealDisk
+from sluice_agent.errors import SpoolLocked, SpoolUnwritable
+from sluice_agent.files import FileInput
+from sluice_agent.health import serve_health
+from sluice_agent.hostmetrics import HostInput
+from sluice_agent.intake import Intake
+from sluice_agent.metrics import AgentMetrics
+from sluice_agent.pipe import PipeInput
+from sluice_agent.sender import Sender
+from sluice_agent.settings import AgentSettings, Durability
+from sluice_agent.signing import read_key
+from sluice_agent.spool import Spool, SpoolSettings
+from sluice_agent.transport import HttpTransport, open_session
+from sluice_protocol.errors import BadUsage, SluiceError
+
+POLL_S: Final = 0.25
+SWEEP_S: Final = 0.5
+CONNECT_S: Final = 5.0
+SLOTS: Final = 64
+_LOG: Final = structlog.get_logger("sluice.agent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one run of an agent did.
+
+    Attributes:
+        agent_id: Under which id.
+        boot_id: In which life.
+        sealed_records: Records made durable.
+        sealed_batches: Batches made durable.
+        parked: Batches that no gateway will take as they are.
+        waiting: Batches that still wait in the spool.
+        dropped_records: Records dropped because the settings say so.
+    """
+
+    agent_id: str
+    boot_id: str
+    sealed_records: int
+    sealed_batches: int
+    parked: int
+    waiting: int
+    dropped_records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """The parts of one running agent.
+
+    Attributes:
+        settings: What a person set.
+        clock: Time.
+        metrics: What is counted.
+        spool: Where batches wait.
+        intake: The way into it.
+        sender: The way out of it.
+    """
+
+    settings: AgentSettings
+    clock: Clock
+    metrics: AgentMetrics
+    spool: Spool
+    intake: Intake
+    sender: Sender
+
+    def trouble(self) -> str:
+        """Gives what a person must act on; empty when all is well."""
+        if self.sender.is_refused:
+            return "gateways refuse this agent: check its key, its clock and the principals file"
+        if self.metrics.is_blocked:
+            return "spool is full: inputs wait; check the gateways, or drop parked batches"
+        return ""
+
+    def outcome(self) -> Outcome:
+        """Gives what this run did so far."""
+        return Outcome(
+            agent_id=self.settings.agent_id,
+            boot_id=self.spool.boot_id,
+            sealed_records=self.metrics.sealed_records,
+            sealed_batches=self.metrics.sealed_batches,
+            parked=self.sender.parked,
+            waiting=len(self.spool.ready()),
+            dropped_records=self.metrics.dropped_records,
+        )
+
+
+async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> Outcome:
+    """Ships files and host metrics until `stop`, or with `once` until everything is accepted.
+
+    Raises:
+        SluiceError: What the agent cannot mend by itself: a spool in doubt, unusable settings.
+    """
+    if not settings.paths and not settings.host_metrics_s:
+        raise BadUsage("there is nothing to ship: name --paths, or --host-metrics-s above 0")
+    async with _opened(settings, settings.for_spool(), stop_when_refused=settings.once) as agent:
+        await _with_background(_ship_files(agent, stop), agent)
+        return agent.outcome()
+
+
+async def run_forward(
+    settings: AgentSettings, *, durability: Durability, descriptor: int, stop: asyncio.Event
+) -> Outcome:
+    """Ships a pipe until it ends, with the promise that `durability` makes.
+
+    Raises:
+        SluiceError: What the agent cannot mend by itself.
+    """
+    accepted = durability is Durability.ACCEPTED
+    spool = settings.for_spool(sync=durability is not Durability.FAST)
+    async with _opened(settings, spool, stop_when_refused=accepted, slots=SLOTS) as agent:
+        pipe = PipeInput(descriptor, zone=settings.zone())
+        await _with_background(_ship_pipe(agent, pipe, stop, wait_for_all=accepted), agent)
+        return agent.outcome()
+
+
+# -- the inputs' loops -------------------------------------------------------------------
+
+
+async def _ship_files(agent: Agent, stop: asyncio.Event) -> None:
+    files = FileInput(agent.settings.for_files(), agent.spool.marks())
+    try:
+        reading = [_follow(agent, files)]
+        if agent.settings.host_metrics_s:
+            reading.append(_sample(agent, once=agent.settings.once))
+        await _until(stop, *reading)
+    finally:
+        files.close()
+    await _drain(agent, stop, wait_for_all=agent.settings.once)
+
+
+async def _follow(agent: Agent, files: FileInput) -> None:
+    """Reads files for ever, or with `once` until all are at their end."""
+    while True:
+        polled = await asyncio.to_thread(
+            files.poll,
+            now_s=agent.clock.monotonic_s(),
+            now_ns=agent.clock.now_ns(),
+            sealed=agent.spool.marks(),
+            final=agent.settings.once,
+        )
+        if polled.placed:
+            await asyncio.to_thread(agent.spool.place, polled.placed)
+        for part in polled.parts:
+            await agent.intake.put(part)
+        if polled.gone:
+            await asyncio.to_thread(agent.spool.sweep, sources_gone=polled.gone)
+        if not polled.parts and agent.settings.once:
+            return
+        if not polled.parts:
+            await agent.clock.sleep(POLL_S)
+
+
+async def _sample(agent: Agent, *, once: bool) -> None:
+    host = HostInput()
+    while True:
+        part = await asyncio.to_thread(host.sample, now_ns=agent.clock.now_ns())
+        if part is not None:
+            await agent.intake.put(part)
+        if once:
+            return
+        await agent.clock.sleep(agent.settings.host_metrics_s)
+
+
+async def _ship_pipe(
+    agent: Agent, pipe: PipeInput, stop: asyncio.Event, *, wait_for_all: bool
+) -> None:
+    ended = False
+    while not ended and not stop.is_set():
+        piped = await asyncio.to_thread(pipe.read, now_ns=agent.clock.now_ns())
+        ended = piped.ended
+        if piped.part is not None:
+            await agent.intake.put(piped.part)
+    await _drain(agent, stop, wait_for_all=wait_for_all)
+
+
+async def _drain(agent: Agent, stop: asyncio.Event, *, wait_for_all: bool) -> None:
+    """Seals what was gathered and sends for a while; what is left waits in the spool."""
+    await agent.intake.flush()
+    drained = asyncio.create_task(agent.sender.drained())
+    if wait_for_all:
+        await _until(stop, agent.sender.drained())
+    await asyncio.wait([drained], timeout=agent.settings.drain_s)
+    drained.cancel()
+    await _sweep_once(agent)
+
+
+# -- background and wiring ---------------------------------------------------------------
+
+
+async def _sweep(agent: Agent) -> None:
+    while True:
+        await agent.clock.sleep(SWEEP_S)
+        await _sweep_once(agent)
+
+
+async def _sweep_once(agent: Agent) -> None:
+    """Removes what was accepted and takes back what a person wants sent again."""
+    try:
+        await asyncio.to_thread(agent.spool.sweep)
+        for batch in await asyncio.to_thread(agent.spool.adopt_again):
+            agent.sender.add(batch)
+    except SpoolUnwritable as error:
+        agent.metrics.spool_errors.inc()
+        _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
+
+
+async def _with_background(main: Coroutine[None, None, None], agent: Agent) -> None:
+    """Runs `main` beside sender, intake and sweeper; the first error of any of them ends all."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            background = [
+                group.create_task(task)
+                for task in (agent.sender.run(), agent.intake.run(), _sweep(agent))
+            ]
+            await main
+            for task in background:
+                task.cancel()
+    except BaseExceptionGroup as errors:
+        known = errors.subgroup(SluiceError)
+        while known is not None and isinstance(known.exceptions[0], BaseExceptionGroup):
+            known = known.exceptions[0]
+        if known is None:
+            raise
+        raise known.exceptions[0] from errors
+
+
+async def _until(stop: asyncio.Event, *work: Coroutine[None, None, None]) -> None:
+    """Runs all of `work` to its end, or until `stop`; an error in it is raised."""
+    stopped: asyncio.Task[object] = asyncio.create_task(stop.wait())
+    working: asyncio.Task[object] = asyncio.create_task(_all(*work))
+    try:
+        await asyncio.wait({stopped, working}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        for task in (stopped, working):
+            task.cancel()
+        await asyncio.gather(stopped, working, return_exceptions=True)
+
+
+async def _all(*work: Coroutine[None, None, None]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for each in work:
+            group.create_task(each)
+
+
+@asynccontextmanager
+async def _opened(
+    settings: AgentSettings,
+    spool_settings: SpoolSettings,
+    *,
+    stop_when_refused: bool,
+    slots: int = 0,
+) -> AsyncIterator[Agent]:
+    clock, metrics = SystemClock(), AgentMetrics()
+    key = read_key(settings.key) if settings.key is not None else None
+    spool = await asyncio.to_thread(_open_spool, spool_settings, slots)
+    for name, reason in spool.set_aside:
+        metrics.corrupt.inc()
+        _LOG.error("spool_file_corrupt", name=name, reason=reason)
+    metrics.watch(spool)
+    session = open_session(
+        tls=_tls(settings),
+        connections_max=settings.uploads,
+        total_s=settings.upload_s,
+        connect_s=CONNECT_S,
+    )
+    intake = Intake(
+        spool,
+        settings.for_batches(),
+        clock=clock,
+        metrics=metrics,
+        when_full=settings.when_full,
+    )
+    sender = Sender(
+        settings.for_sender(stop_when_refused=stop_when_refused),
+        spool,
+        HttpTransport(session, key=key, clock=clock),
+        clock=clock,
+        rng=random.Random(),  # noqa: S311 - jitter, not a secret
+        metrics=metrics,
+    )
+    intake.on_sealed = sender.add
+    agent = Agent(
+        settings=settings, clock=clock, metrics=metrics, spool=spool, intake=intake, sender=sender
+    )
+    _LOG.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
+    try:
+        async with session, serve_health(settings.health, metrics, agent.trouble):
+            yield agent
+    finally:
+        await asyncio.to_thread(spool.close)
+
+
+def _open_spool(settings: SpoolSettings, slots: int) -> Spool:
+    """Opens the spool; with slots, the first of its numbered parts that nobody holds."""
+    if not slots:
+        return Spool(settings, RealDisk(), boot_id=fresh_boot_id())
+    for slot in range(slots - 1):
+        taken = replace(settings, directory=settings.directory / f"{slot:02d}")
+        try:
+            return Spool(taken, RealDisk(), boot_id=fresh_boot_id())
+        except SpoolLocked:
+            continue
+    last = replace(settings, directory=settings.directory / f"{slots - 1:02d}")
+    return Spool(last, RealDisk(), boot_id=fresh_boot_id())
+
+
+def _tls(settings: AgentSettings) -> ssl.SSLContext | None:
+    """Gives the TLS settings; none leaves the system's own."""
+    if settings.tls_ca is None and settings.tls_cert is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=_text(settings.tls_ca))
+        if settings.tls_cert is not None:
+            context.load_cert_chain(settings.tls_cert, _text(settings.tls_key))
+    except (OSError, ssl.SSLError) as error:
+        raise BadUsage(f"certificate or key cannot be used: {error}") from error
+    return context
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

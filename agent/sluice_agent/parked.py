@@ -1,0 +1,152 @@
+"""Parked batches, as a person looks after them; the agent may run meanwhile.
+
+The running agent only ever adds to `parked/` and only ever takes from `again/`, so no lock is
+needed: each move here is one rename or one removal.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from sluice_agent.disk import Disk, RealDisk
+from sluice_agent.entry import HEAD, decode_note, is_entry, note_end
+from sluice_agent.errors import CorruptEntry
+from sluice_agent.spool import ParkedReason
+from sluice_protocol.errors import BadUsage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """One parked batch.
+
+    Attributes:
+        spool: The spool that holds it; `forward` has several.
+        name: The name to drop or retry it by.
+        reason: The answer's code, or its status.
+        gateway: Who answered.
+        status: The HTTP status.
+        parked_at_unix_ns: When.
+        answer: The answer's body.
+        agent_id: Identity.
+        boot_id: Identity.
+        seq_start: Identity.
+        seq_end: Identity.
+        frame_bytes: Size of the frame.
+        frame_sha256: Digest of the frame.
+    """
+
+    spool: str
+    name: str
+    reason: str
+    gateway: str
+    status: int
+    parked_at_unix_ns: int
+    answer: str
+    agent_id: str
+    boot_id: str
+    seq_start: int
+    seq_end: int
+    frame_bytes: int
+    frame_sha256: str
+
+
+def list_parked(spool: Path) -> tuple[Parked, ...]:
+    """Gives every parked batch of a spool, or of the parts of a forward's spool.
+
+    Raises:
+        BadUsage: There is no spool.
+    """
+    disk = RealDisk()
+    return tuple(
+        _parked(disk, part, name, size_bytes)
+        for part in _parts(spool)
+        for name, size_bytes in disk.list(part / "parked")
+        if is_entry(name)
+    )
+
+
+def drop_parked(spool: Path, names: tuple[str, ...], *, every: bool) -> tuple[str, ...]:
+    """Removes parked batches for ever.
+
+    Raises:
+        BadUsage: There is no spool, no such batch, or nothing was named.
+    """
+    disk = RealDisk()
+    for one in (chosen := _chosen(spool, names, every=every)):
+        disk.remove(_place(one))
+        disk.remove(_beside(one))
+    return tuple(one.name for one in chosen)
+
+
+def retry_parked(spool: Path, names: tuple[str, ...], *, every: bool) -> tuple[str, ...]:
+    """Hands parked batches back to the agent, with the same bytes.
+
+    Raises:
+        BadUsage: There is no spool, no such batch, or nothing was named.
+    """
+    disk = RealDisk()
+    for one in (chosen := _chosen(spool, names, every=every)):
+        disk.rename(_place(one), Path(one.spool) / "again" / one.name)
+        disk.remove(_beside(one))
+        disk.sync_dir(Path(one.spool) / "again")
+    return tuple(one.name for one in chosen)
+
+
+def _parts(spool: Path) -> list[Path]:
+    own = [spool] if (spool / "parked").is_dir() else []
+    slots = sorted(part.parent for part in spool.glob("[0-9][0-9]/parked") if part.is_dir())
+    if not own + slots:
+        raise BadUsage(f"there is no spool: name it by --spool, path=`{spool}`")
+    return own + slots
+
+
+def _chosen(spool: Path, names: tuple[str, ...], *, every: bool) -> list[Parked]:
+    found = list_parked(spool)
+    if not names and not every:
+        raise BadUsage("name what `sluice agent parked list` shows, or say --all")
+    unknown = set(names) - {one.name for one in found}
+    if unknown:
+        raise BadUsage(f"no such parked batch, name=`{min(unknown)}`")
+    return [one for one in found if every or one.name in names]
+
+
+def _place(one: Parked) -> Path:
+    return Path(one.spool) / "parked" / one.name
+
+
+def _beside(one: Parked) -> Path:
+    return Path(one.spool) / "parked" / f"{one.name}.json"
+
+
+def _parked(disk: Disk, spool: Path, name: str, size_bytes: int) -> Parked:
+    path = spool / "parked" / name
+    try:
+        note = decode_note(
+            disk.read_head(path, note_end(disk.read_head(path, HEAD.size))), file_bytes=size_bytes
+        )
+    except CorruptEntry as error:
+        raise BadUsage(f"parked batch is corrupt: {error.reason}, path=`{path}`") from error
+    reason = _reason(disk, path.with_name(f"{name}.json"))
+    return Parked(
+        spool=str(spool),
+        name=name,
+        reason=reason.reason,
+        gateway=reason.gateway,
+        status=reason.status,
+        parked_at_unix_ns=reason.parked_at_unix_ns,
+        answer=reason.answer,
+        agent_id=note.agent_id,
+        boot_id=note.boot_id,
+        seq_start=note.seq_start,
+        seq_end=note.seq_end,
+        frame_bytes=note.frame_bytes,
+        frame_sha256=note.frame_sha256,
+    )
+
+
+def _reason(disk: Disk, path: Path) -> ParkedReason:
+    try:
+        return msgspec.json.decode(disk.read(path), type=ParkedReason)
+    except (OSError, msgspec.DecodeError):
+        return ParkedReason(reason="unknown", gateway="", status=0, parked_at_unix_ns=0)

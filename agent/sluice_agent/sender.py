@@ -1,0 +1,238 @@
+"""Carries every batch of the spool to a gateway and does what its answer asks.
+
+Several workers send at once unless the settings ask for order; each holds one batch until it is
+forgotten or parked. The decision is `decide_reaction`, the choice of gateway `plan_turn`; this
+file only does what they say.
+"""
+
+import asyncio
+import random  # noqa: TID251 - the type of the seeded argument
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from sluice_agent.answers import (
+    Answer,
+    Forget,
+    Park,
+    Reaction,
+    SendAgain,
+    StopSending,
+    decide_reaction,
+)
+from sluice_agent.clock import Clock
+from sluice_agent.errors import CorruptEntry, SendingRefused, SpoolUnwritable
+from sluice_agent.gateways import Gateways, Tries, plan_turn
+from sluice_agent.metrics import AgentMetrics
+from sluice_agent.spool import Batch, ParkedReason, Spool
+from sluice_agent.transport import Received, Transport, Upload
+
+ALARM_PROBE_S: Final = 60.0
+TROUBLE_PAUSE_S: Final = 1.0
+ANSWER_CHARS_MAX: Final = 4096
+_LOG: Final = structlog.get_logger("sluice.agent.sender")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderSettings:
+    """How batches are sent.
+
+    Attributes:
+        gateways: Base URLs, at least one.
+        uploads_max: Batches in flight; 1 sends them strictly in order.
+        stop_when_refused: End with an error on 401 and `forbidden_agent`, instead of keeping
+            everything, raising the alarm, and trying one batch a minute.
+    """
+
+    gateways: tuple[str, ...]
+    uploads_max: int = 4
+    stop_when_refused: bool = False
+
+
+class Sender:
+    """Sends what stands in the spool."""
+
+    def __init__(
+        self,
+        settings: SenderSettings,
+        spool: Spool,
+        transport: Transport,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        metrics: AgentMetrics,
+    ) -> None:
+        """Queues what former lives left in the spool."""
+        self._settings = settings
+        self._spool = spool
+        self._transport = transport
+        self._clock = clock
+        self._rng = rng
+        self._metrics = metrics
+        first = rng.randrange(len(settings.gateways))
+        self._gateways = Gateways.of(settings.gateways, first=first)
+        self._waiting: asyncio.Queue[Batch] = asyncio.Queue()
+        self._open = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._allowed = asyncio.Event()
+        self._allowed.set()
+        self._prober: asyncio.Task[None] | None = None
+        self.parked = 0
+        for batch in spool.ready():
+            self.add(batch)
+
+    def add(self, batch: Batch) -> None:
+        """Queues a batch; it must be durable."""
+        self._open += 1
+        self._idle.clear()
+        self._waiting.put_nowait(batch)
+
+    @property
+    def is_refused(self) -> bool:
+        """Tells whether gateways refuse this agent and a person must act."""
+        return not self._allowed.is_set()
+
+    async def drained(self) -> None:
+        """Returns once every batch was forgotten or parked."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Sends for ever.
+
+        Raises:
+            SendingRefused: The gateways refuse this agent and the settings ask to end then.
+        """
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._settings.uploads_max):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            batch = await self._waiting.get()
+            await self._deliver(batch)
+            self._open -= 1
+            if not self._open:
+                self._idle.set()
+
+    async def _deliver(self, batch: Batch) -> None:
+        frame = await self._read(batch)
+        tries = Tries()
+        while frame is not None:
+            url = await self._next_gateway(tries)
+            upload = Upload(
+                frame=frame,
+                digest=batch.note.frame_sha256,
+                retry=batch.recovered or tries != Tries(),
+                high_water=self._spool.high_water(batch.note.boot_id),
+            )
+            received = await self._transport.send(url, upload)
+            reaction = decide_reaction(received.observed, sent=upload.digest)
+            self._count(reaction, batch, url)
+            if await self._is_done(reaction, batch, url, received):
+                return
+            tries = tries.after(url, gateways=len(self._settings.gateways))
+
+    async def _next_gateway(self, tries: Tries) -> str:
+        """Waits for the batch's turn; nobody but the prober goes on while the agent is refused."""
+        if self._prober is not asyncio.current_task():
+            await self._allowed.wait()
+        turn = plan_turn(self._gateways, tries, now_s=self._clock.monotonic_s(), rng=self._rng)
+        if turn.wait_s:
+            await self._clock.sleep(turn.wait_s)
+        return turn.url
+
+    async def _is_done(
+        self, reaction: Reaction, batch: Batch, url: str, received: Received
+    ) -> bool:
+        match reaction:
+            case Forget():
+                self._works(url)
+                self._metrics.accepted_bytes.inc(batch.note.frame_bytes)
+                await self._forget(batch)
+                return True
+            case Park(reason=reason):
+                self._works(url)
+                await self._park(batch, reason, url, received)
+                return True
+            case SendAgain(pause_s=pause_s):
+                now_s = self._clock.monotonic_s()
+                self._gateways = self._gateways.failed(url, now_s=now_s, pause_s=pause_s)
+                return False
+            case StopSending():
+                await self._alarm(url, received)
+                return False
+
+    def _works(self, url: str) -> None:
+        self._gateways = self._gateways.answered(url)
+        if self.is_refused:
+            _LOG.info("sending_resumed", gateway=url)
+        self._prober = None
+        self._metrics.refused.set(0)
+        self._allowed.set()
+
+    async def _alarm(self, url: str, received: Received) -> None:
+        """Stops everybody; one worker tries again after a minute, and a good answer lifts it."""
+        answer = received.observed if isinstance(received.observed, Answer) else Answer(status=0)
+        if self._settings.stop_when_refused:
+            raise SendingRefused(url, answer.status, answer.code)
+        self._allowed.clear()
+        self._metrics.refused.set(1)
+        _LOG.error("sending_refused", gateway=url, status=answer.status, code=answer.code)
+        self._prober = self._prober or asyncio.current_task()
+        if self._prober is asyncio.current_task():
+            await self._clock.sleep(ALARM_PROBE_S)
+
+    # -- the spool, patiently ------------------------------------------------------------
+
+    async def _read(self, batch: Batch) -> bytes | None:
+        while True:
+            try:
+                return await asyncio.to_thread(self._spool.read, batch)
+            except CorruptEntry as error:
+                self._metrics.corrupt.inc()
+                _LOG.error("spool_file_corrupt", name=batch.note.name, reason=error.reason)
+                return None
+            except SpoolUnwritable as error:
+                await self._wait_out(error)
+
+    async def _forget(self, batch: Batch) -> None:
+        try:
+            await asyncio.to_thread(self._spool.forget, batch)
+        except SpoolUnwritable as error:  # it is forgotten; its file goes with a later sweep
+            await self._wait_out(error)
+
+    async def _park(self, batch: Batch, reason: str, url: str, received: Received) -> None:
+        answer = received.observed
+        note = ParkedReason(
+            reason=reason,
+            gateway=url,
+            status=answer.status if isinstance(answer, Answer) else 0,
+            parked_at_unix_ns=self._clock.now_ns(),
+            answer=received.body.decode(errors="replace")[:ANSWER_CHARS_MAX],
+        )
+        while True:
+            try:
+                await asyncio.to_thread(self._spool.park, batch, note)
+            except SpoolUnwritable as error:
+                await self._wait_out(error)
+            else:
+                break
+        self.parked += 1
+        self._metrics.parked.inc()
+        _LOG.error(
+            "batch_parked", name=batch.note.name, reason=reason, status=note.status, gateway=url
+        )
+
+    async def _wait_out(self, error: SpoolUnwritable) -> None:
+        self._metrics.spool_errors.inc()
+        _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
+        await self._clock.sleep(TROUBLE_PAUSE_S)
+
+    def _count(self, reaction: Reaction, batch: Batch, url: str) -> None:
+        name = type(reaction).__name__.lower()
+        reason = "" if isinstance(reaction, Forget) else reaction.reason
+        self._metrics.answers.labels(name, reason).inc()
+        if isinstance(reaction, SendAgain):
+            _LOG.warning("send_again", name=batch.note.name, reason=reason, gateway=url)

@@ -1,0 +1,179 @@
+"""One followed file: reads whole blocks of whole lines and knows the file again after a restart."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from sluice_agent.entry import FileMark
+from sluice_agent.parts import RECORD_COST_BYTES
+
+BLOCK_BYTES: Final = 256 * 1024
+LINE_BYTES_MAX: Final = 1024 * 1024
+"""A longer line is cut into records that carry `sluice.continues`."""
+COST_BYTES_MAX: Final = 1024 * 1024
+HEAD_BYTES: Final = 1024
+TAIL_BYTES: Final = 256
+_CONTINUATION: Final = 0x80
+_CONTINUATION_MASK: Final = 0xC0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Lines read from a file.
+
+    Attributes:
+        data: Whole lines; the last may lack its newline when the file is at its end.
+        continues: The last line goes on in the next block.
+    """
+
+    data: bytes
+    continues: bool = False
+
+
+class Tail:
+    """An open file and how far it was read.
+
+    Attributes:
+        path: The path under which it was last seen.
+        source: `<device>:<inode>`.
+        offset: The first byte not read yet.
+        idle_since_s: Since when nothing came; none while something does.
+        moved: Its path now names another file, or none.
+    """
+
+    def __init__(self, path: str, *, offset: int = 0) -> None:
+        """Opens the file.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        self.path = path
+        self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self.source = source_of(os.fstat(self._number))
+        self.idle_since_s: float | None = None
+        self.moved = False
+        self._seen: tuple[int, int] | None = None
+        self._cost_each_bytes = RECORD_COST_BYTES + len(path.encode(errors="replace"))
+        self.seek(offset)
+
+    def seek(self, offset: int) -> None:
+        """Goes to an offset and remembers the bytes before it."""
+        self.offset = offset
+        self._head = self._bytes(0, min(offset, HEAD_BYTES))
+        self._anchor = self._bytes(max(0, offset - TAIL_BYTES), min(offset, TAIL_BYTES))
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._number)
+
+    def unread_bytes(self) -> int:
+        """Gives how many bytes lie beyond the offset."""
+        return max(0, os.fstat(self._number).st_size - self.offset)
+
+    def was_rewritten(self) -> bool:
+        """Tells whether it was truncated or written anew since the last look (copytruncate)."""
+        now = os.fstat(self._number)
+        seen = (now.st_size, now.st_mtime_ns)
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        if now.st_size < self.offset:
+            return True
+        start = self.offset - len(self._anchor)
+        return self._bytes(start, len(self._anchor)) != self._anchor
+
+    def knows(self, mark: FileMark) -> bool:
+        """Tells whether this is still the file, and the content, that a mark was made in."""
+        if os.fstat(self._number).st_size < mark.offset:
+            return False
+        head = _sha256(self._bytes(0, mark.head_bytes))
+        tail = _sha256(self._bytes(mark.offset - mark.tail_bytes, mark.tail_bytes))
+        return head == mark.head_sha256 and tail == mark.tail_sha256
+
+    def stands_at(self, mark: FileMark) -> bool:
+        """Tells whether a mark was made exactly here."""
+        return mark.offset == self.offset and mark.tail_sha256 == _sha256(self._anchor)
+
+    def looks_binary(self) -> bool:
+        """Tells whether its beginning holds a zero byte."""
+        return b"\0" in self._bytes(0, HEAD_BYTES)
+
+    def read(self, *, final: bool) -> Block | None:
+        """Reads the next lines; none when there is no whole line yet.
+
+        Args:
+            final: Nothing will be appended any more: a last line without newline counts too.
+        """
+        data = self._bytes(self.offset, BLOCK_BYTES)
+        cut = data.rfind(b"\n") + 1
+        if cut:
+            return self._took(Block(data=self._affordable(data[:cut])))
+        if len(data) == BLOCK_BYTES:
+            return self._read_long(final=final)
+        return self._took(Block(data=data)) if final and data else None
+
+    def _read_long(self, *, final: bool) -> Block | None:
+        data = self._bytes(self.offset, LINE_BYTES_MAX)
+        cut = data.find(b"\n") + 1
+        if cut:
+            return self._took(Block(data=data[:cut]))
+        if len(data) == LINE_BYTES_MAX:
+            return self._took(Block(data=data[: _character_end(data)], continues=True))
+        return self._took(Block(data=data)) if final else None
+
+    def _affordable(self, data: bytes) -> bytes:
+        """Cuts a block of very many short lines, each of which costs more than its text."""
+        most = max(1, COST_BYTES_MAX // self._cost_each_bytes)
+        if data.count(b"\n") <= most:
+            return data
+        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+        return data[: int(ends[most - 1]) + 1]
+
+    def _took(self, block: Block) -> Block:
+        self.offset += len(block.data)
+        if len(self._head) < HEAD_BYTES:
+            self._head = (self._head + block.data[:HEAD_BYTES])[:HEAD_BYTES]
+        self._anchor = (self._anchor + block.data[-TAIL_BYTES:])[-TAIL_BYTES:]
+        return block
+
+    def mark(self, *, start: int) -> FileMark:
+        """Gives where the file stands now; `start` is where the batch's reading of it began."""
+        return FileMark(
+            source=self.source,
+            path=self.path,
+            start=start,
+            offset=self.offset,
+            head_bytes=len(self._head),
+            head_sha256=_sha256(self._head),
+            tail_bytes=len(self._anchor),
+            tail_sha256=_sha256(self._anchor),
+        )
+
+    def _bytes(self, offset: int, size_bytes: int) -> bytes:
+        return os.pread(self._number, size_bytes, offset)
+
+
+def source_of(status: os.stat_result) -> str:
+    """Names a file by what a rename does not change."""
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _character_end(data: bytes) -> int:
+    """Gives the length of `data` without a UTF-8 character that is cut off at its end."""
+    for back in range(1, 5):
+        octet = data[-back]
+        if octet & _CONTINUATION_MASK != _CONTINUATION:
+            wants = 1 if octet < _CONTINUATION else _width(octet)
+            return len(data) if wants <= back else len(data) - back
+    return len(data)
+
+
+def _width(lead: int) -> int:
+    return 4 if lead >= 0xF0 else 3 if lead >= 0xE0 else 2  # noqa: PLR2004 - RFC 3629 section 3

@@ -1,0 +1,194 @@
+"""The time a log line names itself, for whole columns at once; else the time it arrived.
+
+Read at the start of a line, after an optional `[`: ISO 8601 (`2026-11-21T02:16:19.123456+01:00`,
+also with a space, a comma, `Z`, or no zone) and the older syslog form (`Nov 21 02:16:19`, no year,
+no zone). A zone that is not named is the agent's own. Anything else keeps the arrival time: a
+wrong guess is worse than none.
+
+Source: RFC 3339 section 5.6, RFC 3164 section 4.1.2.
+"""
+
+from datetime import UTC, datetime, tzinfo
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sluice_protocol.columns import TextColumn
+from sluice_protocol.units import NS_PER_S, UnixNs
+
+Zone = tzinfo | None
+"""A zone; none is the machine's own."""
+
+Bytes2D = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_HEAD_BYTES: Final = 36
+"""`[`, 19 of date and time, 10 of fraction and 6 of zone."""
+_ISO_DIGITS: Final = (0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18)
+_FRACTION_DIGITS: Final = 9
+_SLACK_NS: Final = 86_400 * NS_PER_S
+_YEARS: Final = (1970, 2261)
+_MONTHS: Final = {
+    int.from_bytes(name.encode(), "big"): number
+    for number, name in enumerate(
+        ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), 1
+    )
+}
+_HOUR_S: Final = 3600
+
+
+def parse_timestamps(lines: TextColumn, *, arrived_ns: UnixNs, zone: Zone) -> Ints:
+    """Gives the time of each line, i64[n] Unix ns.
+
+    Args:
+        lines: The lines.
+        arrived_ns: The time of lines that name none.
+        zone: The zone of those that name no zone.
+    """
+    ts = np.full(len(lines), arrived_ns, np.int64)
+    if not len(lines):
+        return ts
+    head = _heads(lines)
+    iso = _looks_iso(head)
+    if iso.any():
+        _fill(ts, iso, *_parse_iso(head[iso], zone))
+    old = ~iso & _looks_syslog(head)
+    if old.any():
+        _fill(ts, old, *_parse_syslog(head[old], arrived_ns, zone))
+    return ts
+
+
+def _fill(ts: Ints, rows: Bools, values: Ints, valid: Bools) -> None:
+    ts[np.flatnonzero(rows)[valid]] = values[valid]
+
+
+def _heads(lines: TextColumn) -> Bytes2D:
+    """Gives the first bytes of each line, zero beyond its end, a leading `[` passed over."""
+    data = np.frombuffer(lines.data + b"\0", np.uint8)
+    starts = lines.offsets[:-1].astype(np.int64)
+    ends = lines.offsets[1:].astype(np.int64)
+    starts = starts + ((data[starts] == ord("[")) & (starts < ends))
+    index = starts[:, None] + np.arange(_HEAD_BYTES)
+    inside = index < ends[:, None]
+    return np.where(inside, data[np.where(inside, index, 0)], 0).astype(np.uint8)
+
+
+def _looks_iso(head: Bytes2D) -> Bools:
+    found: Bools = (head[:, 4] == ord("-")) & (head[:, 7] == ord("-"))
+    found &= (head[:, 10] == ord("T")) | (head[:, 10] == ord(" "))
+    found &= (head[:, 13] == ord(":")) & (head[:, 16] == ord(":"))
+    found &= _is_digit(head[:, _ISO_DIGITS]).all(axis=1)
+    return found
+
+
+def _looks_syslog(head: Bytes2D) -> Bools:
+    found: Bools = (head[:, 3] == ord(" ")) & (head[:, 6] == ord(" ")) & (head[:, 15] == ord(" "))
+    found &= (head[:, 9] == ord(":")) & (head[:, 12] == ord(":"))
+    found &= _is_digit(head[:, (5, 7, 8, 10, 11, 13, 14)]).all(axis=1)
+    found &= _is_digit(head[:, 4]) | (head[:, 4] == ord(" "))
+    return found
+
+
+def _is_digit(octets: Bytes2D) -> Bools:
+    found: Bools = (octets >= ord("0")) & (octets <= ord("9"))
+    return found
+
+
+def _number(head: Bytes2D, *places: int) -> Ints:
+    value = np.zeros(len(head), np.int64)
+    for place in places:
+        value = value * 10 + (head[:, place].astype(np.int64) & 15)
+    return value
+
+
+def _parse_iso(head: Bytes2D, zone: Zone) -> tuple[Ints, Bools]:
+    seconds, valid = _seconds(
+        (_number(head, 0, 1, 2, 3), _number(head, 5, 6), _number(head, 8, 9)),
+        (_number(head, 11, 12), _number(head, 14, 15), _number(head, 17, 18)),
+    )
+    fraction_ns, width = _fraction(head)
+    offset_s, named = _zone_offsets(head, 19 + width)
+    offset_s = np.where(named, offset_s, 0)
+    local = valid & ~named
+    if local.any():
+        offset_s[local] = _local_offsets(seconds[local], zone)
+    return (seconds - offset_s) * NS_PER_S + fraction_ns, valid
+
+
+def _parse_syslog(head: Bytes2D, arrived_ns: UnixNs, zone: Zone) -> tuple[Ints, Bools]:
+    """Takes the latest year that puts the line no more than a day after its arrival."""
+    code = (head[:, 0].astype(np.int64) << 16) | (head[:, 1].astype(np.int64) << 8) | head[:, 2]
+    month = np.zeros(len(head), np.int64)
+    for name, number in _MONTHS.items():
+        month[code == name] = number
+    day = np.where(head[:, 4] == ord(" "), 0, _number(head, 4)) * 10 + _number(head, 5)
+    clock = (_number(head, 7, 8), _number(head, 10, 11), _number(head, 13, 14))
+    year = datetime.fromtimestamp(arrived_ns / NS_PER_S, UTC).year
+    result = np.zeros(len(head), np.int64)
+    found = np.zeros(len(head), np.bool_)
+    for candidate in (year + 1, year, year - 1):
+        seconds, valid = _seconds((np.full(len(head), candidate), month, day), clock)
+        ts = np.zeros(len(head), np.int64)
+        if valid.any():
+            ts[valid] = (seconds[valid] - _local_offsets(seconds[valid], zone)) * NS_PER_S
+        take = ~found & valid & (ts <= arrived_ns + _SLACK_NS)
+        result[take] = ts[take]
+        found |= take
+    return result, found
+
+
+def _seconds(date: tuple[Ints, Ints, Ints], clock: tuple[Ints, Ints, Ints]) -> tuple[Ints, Bools]:
+    """Gives seconds since 1970 as if the zone were UTC, and which rows are a real date and time."""
+    year, month, day = date
+    hour, minute, second = clock
+    valid = (year >= _YEARS[0]) & (year <= _YEARS[1]) & (month >= 1) & (month <= 12)  # noqa: PLR2004
+    valid &= (day >= 1) & (hour <= 23) & (minute <= 59) & (second <= 59)  # noqa: PLR2004
+    months = np.where(valid, (year - 1970) * 12 + month - 1, 0).astype("M8[M]")
+    days = months.astype("M8[D]") + np.where(valid, day - 1, 0).astype("m8[D]")
+    valid &= days.astype("M8[M]") == months  # 31 April would be 1 May
+    total = days.astype(np.int64) * 86_400 + hour * _HOUR_S + minute * 60 + second
+    return np.where(valid, total, 0), valid
+
+
+def _fraction(head: Bytes2D) -> tuple[Ints, Ints]:
+    """Gives the nanoseconds after the second and how many bytes they took, the mark included."""
+    marked = (head[:, 19] == ord(".")) | (head[:, 19] == ord(","))
+    digits = head[:, 20 : 20 + _FRACTION_DIGITS]
+    run = np.logical_and.accumulate(_is_digit(digits) & marked[:, None], axis=1)
+    scale = 10 ** np.arange(_FRACTION_DIGITS - 1, -1, -1, dtype=np.int64)
+    value = (np.where(run, digits.astype(np.int64) & 15, 0) * scale).sum(axis=1)
+    width = run.sum(axis=1)
+    return value, np.where(width > 0, width + 1, 0)
+
+
+def _zone_offsets(head: Bytes2D, at: Ints) -> tuple[Ints, Bools]:
+    """Reads `Z`, `+HH:MM` or `+HHMM` at byte `at` of each row."""
+    rows = np.arange(len(head))
+    zone = np.stack(
+        [head[rows, np.minimum(at + place, _HEAD_BYTES - 1)] for place in range(6)], axis=1
+    )
+    colon = (zone[:, 3] == ord(":")).astype(np.int64)
+    minutes = [zone[rows, 3 + colon], zone[rows, np.minimum(4 + colon, 5)]]
+    signed = (zone[:, 0] == ord("+")) | (zone[:, 0] == ord("-"))
+    tail = np.stack([zone[:, 1], zone[:, 2], *minutes], axis=1)
+    numeric = signed & _is_digit(tail).all(axis=1)
+    size_s = _number(tail, 0, 1) * _HOUR_S + _number(tail, 2, 3) * 60
+    offset_s = np.where(zone[:, 0] == ord("-"), -size_s, size_s)
+    zulu = (zone[:, 0] == ord("Z")) | (zone[:, 0] == ord("z"))
+    return np.where(numeric, offset_s, 0), numeric | zulu
+
+
+def _local_offsets(seconds: Ints, zone: Zone) -> Ints:
+    """Gives the zone's offset at each local time; asked once for each hour that occurs."""
+    hours, back = np.unique(seconds // _HOUR_S, return_inverse=True)
+    offsets = np.array([_offset_s(int(hour) * _HOUR_S, zone) for hour in hours], np.int64)
+    return offsets[back]
+
+
+def _offset_s(seconds: int, zone: Zone) -> int:
+    naive = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
+    aware = naive.replace(tzinfo=zone) if zone is not None else naive.astimezone()
+    offset = aware.utcoffset()
+    return int(offset.total_seconds()) if offset is not None else 0

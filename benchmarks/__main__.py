@@ -1,0 +1,24 @@
+"""`make bench`: runs every benchmark in its own process, or those named on the command line."""
+
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+HELPERS = {"__main__", "measure"}
+
+
+def main(named: list[str]) -> int:
+    """Runs the benchmarks in turn; gives 1 when one of them failed."""
+    found = [one.name for one in pkgutil.iter_modules([str(Path(__file__).parent)])]
+    names = named or [name for name in found if name not in HELPERS]
+    failed = [
+        name for name in names if subprocess.call([sys.executable, "-m", f"benchmarks.{name}"])
+    ]
+    for name in failed:
+        print(f"benchmark failed: {name}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,193 @@
+"""`sluice audit`: certifies what the store holds, and checks certificates."""
+
+import asyncio
+import base64
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import App, Parameter
+from rich.console import Console
+
+from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.output import emit, format_size
+from sluice_cli.times import format_time
+from sluice_gc.audit import Auditor
+from sluice_gc.certificate import Certificate, key_id_of
+from sluice_gc.chain import has_certificates, verify_store_chain
+from sluice_gc.evidence import FINDINGS
+from sluice_gc.objects import Trusted, load_keys, load_trusted, make_key_file, read_tables
+from sluice_gc.opening import open_engine
+from sluice_gc.planner import read_link
+from sluice_gc.settings import AuditSettings, EngineSettings
+from sluice_protocol.errors import ExitCode
+from sluice_store import open_store
+from sluice_store.clock import SystemClock, SystemIds
+
+app = App(name="audit", help="Audit the store and certify what was seen.")
+
+_DEFAULTS = AuditSettings()
+_ENGINE = EngineSettings()
+_FINDINGS_SHOWN = 1000
+
+KeyFile = Annotated[Path, Parameter(help="The auditor's Ed25519 private key, PEM.")]
+TrustedKeys = Annotated[
+    tuple[str, ...],
+    Parameter(help="Base64 of raw public keys to trust; the key file is then not read."),
+]
+
+
+class AuditView(msgspec.Struct, frozen=True, kw_only=True):
+    """A certificate as a person or program reads it, with what the audit found wrong."""
+
+    certificate: Certificate
+    findings: tuple[tuple[str, str, str], ...]
+
+
+class KeyMade(msgspec.Struct, frozen=True, kw_only=True):
+    """The public half of a key that was just made."""
+
+    key_file: str
+    key_id: str
+    public_key: str
+
+
+class ChainView(msgspec.Struct, frozen=True, kw_only=True):
+    """A chain of certificates that holds."""
+
+    certificates: int
+    head_audit_id: str | None
+    head_started_at_unix_ns: int | None
+
+
+@app.command
+def key(*, key_file: KeyFile = _DEFAULTS.key_file, json: Json = False) -> int:
+    """Makes the auditor's key: its public half is what others trust."""
+    public = make_key_file(key_file)
+    made = KeyMade(
+        key_file=str(key_file),
+        key_id=key_id_of(public),
+        public_key=base64.b64encode(public.public_bytes_raw()).decode(),
+    )
+
+    def human(console: Console) -> None:
+        console.print(f"key {made.key_id} in {made.key_file}\npublic key {made.public_key}")
+
+    emit(made, as_json=json, human=human)
+    return ExitCode.DONE.value
+
+
+@app.command
+def run(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    settings: Annotated[AuditSettings, Parameter(name="*")] = _DEFAULTS,
+    where: Annotated[EngineSettings, Parameter(name="*")] = _ENGINE,
+    json: Json = False,
+) -> int:
+    """Audits the whole store and writes a certificate; exit 1 when it found something wrong."""
+    return _print_audit(asyncio.run(_run(store, settings, where)), as_json=json)
+
+
+@app.command
+def show(
+    audit_id: str | None = None,
+    /,
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    key_file: KeyFile = _DEFAULTS.key_file,
+    trusted_keys: TrustedKeys = (),
+    json: Json = False,
+) -> int:
+    """Shows one certificate, the newest by default, and what that audit found wrong."""
+    trusted = load_trusted(key_file, trusted_keys)
+    return _print_audit(asyncio.run(_show(store, audit_id, trusted)), as_json=json)
+
+
+@app.command
+def verify(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    key_file: KeyFile = _DEFAULTS.key_file,
+    trusted_keys: TrustedKeys = (),
+    json: Json = False,
+) -> int:
+    """Checks every certificate, its signature and its place; a copy of `audit/v1/` is enough."""
+    view = asyncio.run(_verify(store, load_trusted(key_file, trusted_keys)))
+
+    def human(console: Console) -> None:
+        console.print(f"{view.certificates} certificates hold, head {view.head_audit_id}")
+
+    emit(view, as_json=json, human=human)
+    return ExitCode.DONE.value
+
+
+async def _run(url: str, settings: AuditSettings, where: EngineSettings) -> AuditView:
+    async with open_engine(url, where) as (store, engine):
+        if not settings.key_file.exists() and not await has_certificates(store):
+            make_key_file(settings.key_file)
+        keys = load_keys(settings.key_file)
+        auditor = Auditor(store, engine, keys, SystemClock(), SystemIds())
+        certificate = await auditor.audit(settings)
+        table = await read_tables(store, certificate.files("findings"), FINDINGS)
+    return _view(certificate, table.to_pylist())
+
+
+async def _show(url: str, audit_id: str | None, trusted: Trusted) -> AuditView:
+    async with open_store(url) as store:
+        certificate = (await read_link(store, trusted, audit_id)).certificate
+        table = await read_tables(store, certificate.files("findings"), FINDINGS)
+    return _view(certificate, table.to_pylist())
+
+
+async def _verify(url: str, trusted: Trusted) -> ChainView:
+    async with open_store(url) as store:
+        chain = await verify_store_chain(store, trusted)
+    return ChainView(
+        certificates=len(chain),
+        head_audit_id=chain[-1].audit_id if chain else None,
+        head_started_at_unix_ns=chain[-1].started_at_unix_ns if chain else None,
+    )
+
+
+def _view(certificate: Certificate, rows: list[dict[str, str]]) -> AuditView:
+    shown = rows[:_FINDINGS_SHOWN]
+    return AuditView(
+        certificate=certificate,
+        findings=tuple((row["kind"], row["key"], row["detail"]) for row in shown),
+    )
+
+
+def _print_audit(view: AuditView, *, as_json: bool) -> int:
+    emit(view, as_json=as_json, human=lambda console: _draw(console, view))
+    counts = view.certificate.counts
+    wrong = (
+        counts.missing_blobs
+        + counts.unreadable_manifests
+        + counts.corrupt_blobs
+        + counts.misnamed
+        + counts.foreign
+    )
+    code = ExitCode.FOUND_WRONG if wrong else ExitCode.DONE
+    return int(code.value)
+
+
+def _draw(console: Console, view: AuditView) -> None:
+    certificate, counts = view.certificate, view.certificate.counts
+    started = format_time(certificate.started_at_unix_ns)
+    console.print(f"audit {certificate.audit_id}, certificate #{certificate.chain_index}")
+    console.print(f"started {started}, horizon {certificate.retry_horizon_s} s")
+    console.print(f"Merkle root {certificate.merkle_root}")
+    for covered in certificate.coverage:
+        pages = sum(one.pages for one in covered.ranges)
+        ranges = len(covered.ranges)
+        console.print(
+            f"  {covered.prefix:24} {covered.objects:>10} listed, {pages} pages, {ranges} ranges"
+        )
+    size = format_size(counts.incarnations_bytes)
+    console.print(f"blobs {counts.incarnations} ({size}), orphans {counts.orphans}")
+    for name, value in msgspec.structs.asdict(counts).items():
+        if value and name not in {"incarnations", "incarnations_bytes", "orphans"}:
+            console.print(f"  {name.replace('_', ' '):24} {value:>10}")
+    for kind, place, detail in view.findings:
+        console.print(f"  {kind}: {place} {detail}".rstrip())

@@ -1,0 +1,126 @@
+"""`sluice conflicts`: list, show and resolve identity conflicts, straight on the store."""
+
+import asyncio
+import getpass
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.table import Table
+
+from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.output import emit
+from sluice_gateway.conflicts import ConflictPage, ConflictView, item_of, view_of
+from sluice_protocol.conflicts import Action, Decision, parse_conflict_id
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.outcomes import Missing
+from sluice_protocol.timestamps import format_rfc3339
+from sluice_store import SystemClock, SystemIds, open_store
+from sluice_store.conflicts import DecisionsReader, Resolver, list_conflicts, read_conflict
+
+app = App(name="conflicts", help="List, show and resolve conflicts.")
+
+
+@app.command(name="list")
+def list_command(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    agent: Annotated[str | None, Parameter(help="Only this agent's.")] = None,
+    after: Annotated[str | None, Parameter(help="Go on after this conflict id.")] = None,
+    limit: Annotated[int, Parameter(help="Most to list, at most 500.")] = 100,
+    json: Json = False,
+) -> int:
+    """Lists conflicts in key order; the exit code is 1 while one of them is open."""
+    page = asyncio.run(_list(store, agent, after, limit))
+    emit(page, as_json=json, human=lambda console: _draw_page(console, page))
+    return int(any(item.state == "open" for item in page.conflicts))
+
+
+@app.command
+def show(conflict_id: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
+    """Shows both sides of one conflict and how their records differ."""
+    view = asyncio.run(_show(store, conflict_id))
+    emit(view, as_json=json, human=lambda console: _draw_view(console, view))
+    return 0
+
+
+@app.command
+def resolve(
+    conflict_id: str,
+    action: Action,
+    /,
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    note: Annotated[str, Parameter(help="Why.")] = "",
+    json: Json = False,
+) -> int:
+    """Writes a decision: `accept_existing`, or `quarantine_identity` to shut agent and boot out."""
+    decision = asyncio.run(_resolve(store, conflict_id, action, note))
+    emit(decision, as_json=json, human=lambda console: console.print(f"decided: {action}"))
+    return 0
+
+
+async def _list(url: str, agent: str | None, after: str | None, limit: int) -> ConflictPage:
+    async with open_store(url) as store:
+        found = await list_conflicts(
+            store,
+            agents=None if agent is None else [agent],
+            after=None if after is None else parse_conflict_id(after).key,
+            limit=limit,
+        )
+        decisions = await DecisionsReader(store).refresh()
+    items = tuple(item_of(listed, decisions) for listed in found)
+    return ConflictPage(conflicts=items, next_after=items[-1].id if len(items) == limit else None)
+
+
+async def _show(url: str, conflict_id: str) -> ConflictView:
+    name = parse_conflict_id(conflict_id)
+    async with open_store(url) as store:
+        detail = await read_conflict(store, name)
+        if detail is None:
+            raise BadUsage(f"there is no such conflict, id=`{conflict_id}`")
+        return view_of(detail, await DecisionsReader(store).refresh())
+
+
+async def _resolve(url: str, conflict_id: str, action: Action, note: str) -> Decision:
+    name = parse_conflict_id(conflict_id)
+    async with open_store(url) as store:
+        if isinstance(await store.head(name.key), Missing):
+            raise BadUsage(f"there is no such conflict, id=`{conflict_id}`")
+        who = f"operator:{getpass.getuser()}"
+        resolver = Resolver(store=store, clock=SystemClock(), ids=SystemIds(), decided_by=who)
+        return await resolver.resolve(name, action, note)
+
+
+def _draw_page(console: Console, page: ConflictPage) -> None:
+    if not page.conflicts:
+        console.print("no conflicts")
+        return
+    table = Table("first seen", "agent", "boot", "sequence", "state", "id", box=None)
+    for item in page.conflicts:
+        table.add_row(
+            format_rfc3339(item.first_seen_unix_ns),
+            item.agent_id,
+            item.boot_id,
+            f"{item.seq_start}-{item.seq_end}",
+            item.state,
+            item.id,
+        )
+    console.print(table)
+
+
+def _draw_view(console: Console, view: ConflictView) -> None:
+    item, sides = view.conflict, view.quarantine
+    console.print(f"{item.agent_id} {item.boot_id} {item.seq_start}-{item.seq_end}: {item.state}")
+    console.print(f"  accepted  {sides.accepted_frame_sha256}  {sides.accepted_raw_blob_key}")
+    console.print(f"  submitted {sides.submitted_frame_sha256}  {sides.submitted_raw_blob_key}")
+    found = view.difference
+    if found is None:
+        console.print("  records: a blob cannot be read")
+        return
+    console.print(
+        f"  records: {found.accepted_count} accepted, {found.submitted_count} submitted,"
+        f" {found.differing_count} differ, first at sequence {found.first_seq}"
+    )
+    console.print(f"  accepted  record {found.accepted_record}", markup=False)
+    console.print(f"  submitted record {found.submitted_record}", markup=False)

@@ -1,0 +1,67 @@
+"""`sluice explain`: the whole path of one batch."""
+
+import asyncio
+
+from rich.console import Console
+
+from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.output import emit, format_size
+from sluice_reconciler.explain import Path, parse_subject
+from sluice_reconciler.explain import explain as read_paths
+from sluice_store.url import open_store
+
+
+def explain(subject: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
+    """Tells how far a batch came, from the store alone.
+
+    Args:
+        subject: `agent/boot/start-end`, or the sha256 of a blob.
+        store: The acceptance authority.
+        json: Whether to print JSON.
+
+    Returns:
+        0; 1 when nothing is known of it, or something on its path is wrong.
+    """
+    paths = asyncio.run(_read(store, subject))
+    emit(paths, as_json=json, human=lambda console: _draw(console, subject, paths))
+    return 0 if paths and all(path.blob == "ok" for path in paths) else 1
+
+
+async def _read(url: str, subject: str) -> list[Path]:
+    wanted = parse_subject(subject)
+    async with open_store(url) as store:
+        return await read_paths(store, wanted)
+
+
+def _draw(console: Console, subject: str, paths: list[Path]) -> None:
+    if not paths:
+        console.print(f"nothing names {subject}; an orphan blob, or a blob not indexed yet")
+    for path in paths:
+        _draw_one(console, path)
+
+
+def _draw_one(console: Console, path: Path) -> None:
+    who, manifest = path.identity, path.manifest
+    console.print(f"{who.agent_id}/{who.boot_id}/{who.seq_start}-{who.seq_end}")
+    if manifest is not None:
+        console.print(
+            f"  accepted  {path.accepted_for_s:.1f} s ago by {manifest.collector_id},"
+            f" {manifest.record_count} {manifest.kind}, {format_size(manifest.frame_bytes)}"
+        )
+        console.print(f"  blob      {manifest.raw_blob_key}: {path.blob}")
+    else:
+        console.print(f"  accepted  no: {path.blob}")
+    for key, stands in path.indexes.items():
+        console.print(f"  index     {key}: {'stands' if stands else 'missing'}")
+    for place in path.queues:
+        where = f"{place.queue}.{place.lane:03d}"
+        if place.sequence is not None:
+            console.print(f"  queue     {where}: waits as {place.sequence} in {place.work_list}")
+        elif place.enqueued:
+            console.print(f"  queue     {where}: acknowledged, through {place.acked_through}")
+        else:
+            console.print(f"  queue     {where}: not enqueued yet")
+    if path.mark is not None:
+        console.print(f"  held back see {path.mark}")
+    for key in path.quarantined:
+        console.print(f"  conflict  {key}")

@@ -1,0 +1,45 @@
+"""`sluice gaps`: what is missing, agent by agent."""
+
+import asyncio
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.output import emit
+from sluice_reconciler.completeness import BootReport, read_completeness
+from sluice_store.url import open_store
+
+
+def gaps(
+    *,
+    agent: Annotated[str | None, Parameter(help="Only this agent.")] = None,
+    store: StoreUrl = STORE_DEFAULT,
+    json: Json = False,
+) -> int:
+    """Shows the accepted ranges of each agent's lives and the gaps between them.
+
+    Returns:
+        0 when nothing is missing; 1 when there is a gap.
+    """
+    boots = asyncio.run(_read(store, agent))
+    emit(boots, as_json=json, human=lambda console: _draw(console, boots))
+    return 1 if any(boot.gaps for boot in boots) else 0
+
+
+async def _read(url: str, agent: str | None) -> list[BootReport]:
+    async with open_store(url) as store:
+        return [boot async for boot in read_completeness(store, agent)]
+
+
+def _draw(console: Console, boots: list[BootReport]) -> None:
+    for boot in boots:
+        spans = ", ".join(f"{start}-{end}" for start, end in boot.ranges)
+        console.print(f"{boot.agent_id} boot {boot.boot_id}: {boot.batches} batches, {spans}")
+        if boot.overlaps:
+            console.print(f"  overlaps: {boot.overlaps} batches share numbers with earlier ones")
+        for gap in boot.gaps:
+            console.print(f"  missing {gap.seq_start}-{gap.seq_end}, for {gap.age_s:.0f} s")
+    found = sum(len(boot.gaps) for boot in boots)
+    console.print(f"{len(boots)} boots, {found} gaps")

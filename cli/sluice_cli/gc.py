@@ -1,0 +1,165 @@
+"""`sluice gc`: plans deletions, carries them out with a proof each, and tells why."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.console import Console
+
+from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.output import emit, format_size
+from sluice_cli.times import format_time
+from sluice_gc.objects import load_keys, load_trusted
+from sluice_gc.opening import open_engine
+from sluice_gc.plan import Plan
+from sluice_gc.planner import Planner, newest_plan_id
+from sluice_gc.runner import Runner, RunReport
+from sluice_gc.settings import EngineSettings, PlanSettings, RunSettings
+from sluice_gc.show import BlobTold, explain_blob
+from sluice_protocol.errors import BadUsage, ExitCode
+from sluice_protocol.keys import parse_digest
+from sluice_protocol.units import Digest
+from sluice_store import open_store
+from sluice_store.clock import SystemClock, SystemIds
+
+app = App(name="gc", help="Delete orphan blobs, only with a proof.")
+
+_PLAN = PlanSettings()
+_RUN = RunSettings()
+_ENGINE = EngineSettings()
+
+
+@app.command
+def plan(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    audit_id: Annotated[str | None, Parameter(help="The certificate; the newest if none.")] = None,
+    settings: Annotated[PlanSettings, Parameter(name="*")] = _PLAN,
+    where: Annotated[EngineSettings, Parameter(name="*")] = _ENGINE,
+    json: Json = False,
+) -> int:
+    """Lists what may go and why, on the ground of a certificate; deletes nothing."""
+    made = asyncio.run(_plan(store, settings, where, audit_id))
+    emit(made, as_json=json, human=lambda console: _draw_plan(console, made))
+    return ExitCode.DONE.value
+
+
+@app.command
+def run(
+    plan_id: Annotated[str | None, Parameter(help="The plan; the newest if none.")] = None,
+    /,
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    settings: Annotated[RunSettings, Parameter(name="*")] = _RUN,
+    where: Annotated[EngineSettings, Parameter(name="*")] = _ENGINE,
+    json: Json = False,
+) -> int:
+    """Proves every clause again for each candidate of a plan, and deletes those it lets go.
+
+    It may be stopped at any time and run again.
+    """
+    report = asyncio.run(_run(store, plan_id, settings, where))
+    emit(report, as_json=json, human=lambda console: _draw_report(console, report))
+    open_ends = report.facts.unknown + report.facts.unread
+    code = ExitCode.FOUND_WRONG if open_ends else ExitCode.DONE
+    return int(code.value)
+
+
+@app.command
+def show(
+    sha256: str,
+    /,
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    key_file: Path = _RUN.key_file,
+    trusted_keys: tuple[str, ...] = (),
+    json: Json = False,
+) -> int:
+    """Tells why a blob went, or which clause keeps it."""
+    try:
+        digest = parse_digest(sha256)
+    except ValueError as error:
+        raise BadUsage(f"a blob is named by 64 lower-case hex digits, sha256=`{sha256}`") from error
+    told = asyncio.run(_show(store, digest, key_file, trusted_keys))
+    emit(told, as_json=json, human=lambda console: _draw_blob(console, told))
+    return ExitCode.DONE.value
+
+
+async def _plan(
+    url: str, settings: PlanSettings, where: EngineSettings, audit_id: str | None
+) -> Plan:
+    keys = load_keys(settings.key_file, settings.trusted_keys)
+    async with open_engine(url, where) as (store, engine):
+        planner = Planner(store, engine, keys, SystemClock(), SystemIds())
+        return await planner.plan(settings, audit_id)
+
+
+async def _run(
+    url: str, plan_id: str | None, settings: RunSettings, where: EngineSettings
+) -> RunReport:
+    trusted = load_trusted(settings.key_file, settings.trusted_keys)
+    async with open_engine(url, where) as (store, engine):
+        runner = Runner(store, engine, trusted, SystemClock())
+        return await runner.run(plan_id or await newest_plan_id(store), settings)
+
+
+async def _show(
+    url: str, digest: Digest, key_file: Path, trusted_keys: tuple[str, ...]
+) -> BlobTold:
+    trusted = load_trusted(key_file, trusted_keys)
+    async with open_store(url) as store:
+        return await explain_blob(store, trusted, digest)
+
+
+def _draw_plan(console: Console, made: Plan) -> None:
+    summary = made.summary
+    console.print(f"plan {made.plan_id}, on audit {made.audit_id}")
+    for name, tally in (
+        ("blobs", summary.blobs),
+        ("orphans that may go", summary.orphans),
+        ("superseded that may go", summary.superseded),
+        *((f"kept: {clause}", tally) for clause, tally in summary.kept.items()),
+    ):
+        console.print(f"  {name:24} {tally.incarnations:>10} {format_size(tally.bytes):>10}")
+    for unit, buckets in (("bytes", summary.by_size), ("days", summary.by_age)):
+        for one in buckets:
+            if one.tally.incarnations:
+                limit = f"up to {one.up_to} {unit}" if one.up_to else f"more {unit}"
+                size = format_size(one.tally.bytes)
+                console.print(f"    {limit:22} {one.tally.incarnations:>10} {size:>10}")
+
+
+def _draw_report(console: Console, report: RunReport) -> None:
+    facts = report.facts
+    size = format_size(facts.deleted_bytes)
+    if report.dry_run:
+        console.print(f"plan {report.plan_id}: {facts.would_go} would go, nothing was deleted")
+    else:
+        console.print(f"plan {report.plan_id}: {facts.deleted} deleted ({size})")
+    for clause, count in facts.kept.items():
+        console.print(f"  kept: {clause:18} {count:>10}")
+    if facts.unknown:
+        console.print(f"  {facts.unknown} deletions are not confirmed: run the plan again")
+    if facts.unread:
+        console.print(f"  {facts.unread} could not be read and stay: run the plan again")
+    if facts.skipped:
+        console.print(f"  {facts.skipped} batches were done before")
+
+
+def _draw_blob(console: Console, told: BlobTold) -> None:
+    console.print(f"blob {told.sha256}")
+    console.print(f"  named in audit {told.audit_id}: {told.named_in_audit}")
+    if not told.incarnations:
+        console.print("  no incarnation stands")
+    for one in told.incarnations:
+        why = f"{one.clause}: {one.reason}" if one.clause else "every clause lets it go"
+        since = format_time(one.last_modified_unix_ns)
+        console.print(f"  incarnation {one.incarnation} of {since}: {one.verdict} ({why})")
+    for proof in told.proofs:
+        why = f" ({proof.clause}: {proof.reason})" if proof.clause else ""
+        at = format_time(proof.proved_at_unix_ns)
+        console.print(
+            f"  {at} {proof.verdict}{why}: incarnation {proof.incarnation}, plan {proof.plan_id},"
+            f" audit {proof.audit_id}\n    {proof.proof_key}"
+        )

@@ -1,0 +1,48 @@
+"""`sluice queue`: how far behind the consumers are."""
+
+import asyncio
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.console import Console
+
+from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.output import emit, format_size
+from sluice_queue.status import LaneStatus, read_status
+from sluice_store.url import open_store
+
+app = App(name="queue", help="Tell how far behind the queue is.")
+
+
+@app.command
+def status(
+    *,
+    queue: Annotated[str | None, Parameter(help="Only this queue.")] = None,
+    store: StoreUrl = STORE_DEFAULT,
+    json: Json = False,
+) -> int:
+    """Shows every lane: what was given, what is acknowledged, how old the oldest waiting is."""
+    lanes = asyncio.run(_status(store, queue))
+    emit(lanes, as_json=json, human=lambda console: _draw(console, lanes))
+    return 0
+
+
+async def _status(url: str, queue: str | None) -> list[LaneStatus]:
+    async with open_store(url) as store:
+        return await read_status(store, queue)
+
+
+def _draw(console: Console, lanes: list[LaneStatus]) -> None:
+    if not lanes:
+        console.print("no lane has an entry yet; run `sluice reconciler`")
+        return
+    for one in lanes:
+        age = (
+            "" if one.oldest_waiting_s is None else f", the oldest for {one.oldest_waiting_s:.1f} s"
+        )
+        console.print(
+            f"{one.queue}.{one.lane:03d}  given {one.latest}, acknowledged {one.acked_through},"
+            f" waiting {one.waiting} entries with {one.waiting_batches} batches{age};"
+            f" epoch {one.epoch}, register {format_size(one.register_bytes)},"
+            f" {one.segments} segments"
+        )

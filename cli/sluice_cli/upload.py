@@ -1,0 +1,92 @@
+"""`sluice upload FRAME`: one upload to one gateway; prints the answer."""
+
+import asyncio
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from sluice_agent.answers import Answer, Forget, NoAnswer, decide_reaction
+from sluice_agent.clock import SystemClock
+from sluice_agent.signing import read_key
+from sluice_agent.transport import HttpTransport, Received, Upload, open_session
+from sluice_cli.common import Json
+from sluice_cli.output import emit
+from sluice_protocol.errors import BadUsage, ExitCode
+from sluice_protocol.keys import digest_of
+
+UPLOAD_S: Final = 60.0
+CONNECT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadReport:
+    """What came of one upload.
+
+    Attributes:
+        frame_sha256: The digest of the bytes that were sent.
+        status: The HTTP status; 0 when there was no answer.
+        reaction: What an agent does then: forget, park, sendagain or stopsending.
+        answer: The answer's body, or why there was none.
+    """
+
+    frame_sha256: str
+    status: int
+    reaction: str
+    answer: str
+
+
+def upload(
+    frame: Path,
+    *,
+    gateway: str,
+    key: Path | None = None,
+    retry: Annotated[bool, Parameter(negative="")] = False,
+    json: Json = False,
+) -> int:
+    """Sends one frame, as it is, and prints the answer; exits 0 only on 200.
+
+    Args:
+        frame: The file that holds the frame.
+        gateway: The gateway's base URL.
+        key: The agent's key file; without one the upload is not signed.
+        retry: Say that these bytes were sent before (`Sluice-Retry: 1`).
+        json: Print JSON for programs.
+    """
+    try:
+        body = frame.read_bytes()
+    except OSError as error:
+        raise BadUsage(f"frame cannot be read: {error.strerror}, path=`{frame}`") from error
+    sent = Upload(frame=body, digest=digest_of(body), retry=retry)
+    received = asyncio.run(_send(gateway, key, sent))
+    report = _report(sent, received)
+    emit(report, as_json=json, human=lambda console: _draw(console, report))
+    accepted = isinstance(decide_reaction(received.observed, sent=sent.digest), Forget)
+    return ExitCode.DONE.value if accepted else ExitCode.FOUND_WRONG.value
+
+
+async def _send(gateway: str, key: Path | None, sent: Upload) -> Received:
+    signing = read_key(key) if key is not None else None
+    async with open_session(
+        tls=None, connections_max=1, total_s=UPLOAD_S, connect_s=CONNECT_S
+    ) as session:
+        return await HttpTransport(session, key=signing, clock=SystemClock()).send(gateway, sent)
+
+
+def _report(sent: Upload, received: Received) -> UploadReport:
+    observed = received.observed
+    lost = observed.lost.value if isinstance(observed, NoAnswer) else ""
+    return UploadReport(
+        frame_sha256=sent.digest,
+        status=observed.status if isinstance(observed, Answer) else 0,
+        reaction=type(decide_reaction(observed, sent=sent.digest)).__name__.lower(),
+        answer=lost or received.body.decode(errors="replace"),
+    )
+
+
+def _draw(console: Console, report: UploadReport) -> None:
+    for name, value in dataclasses.asdict(report).items():
+        console.print(f"{name}: {value}", markup=False)

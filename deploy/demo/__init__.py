@@ -1,0 +1,1 @@
+"""The whole path once, on this machine's own logs, checking its own result."""

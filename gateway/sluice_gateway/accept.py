@@ -1,0 +1,272 @@
+"""The shell around the acceptance machine: do its action, tell it what the store said, go on.
+
+Nothing is decided here. Every try of one upload writes the same bytes; the time between tries is
+jittered; tries are bounded by the machine and total time by `time_s_max`. Source: ADR 0022.
+"""
+
+import asyncio
+import random  # noqa: TID251 - the type of the seeded source that comes in
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+import structlog
+
+from sluice_gateway.records import accepted_manifest, conflict_manifest
+from sluice_gateway.upload import Upload
+from sluice_protocol.acceptance import (
+    Accepted,
+    BlobHashed,
+    Conflict,
+    Corrupt,
+    CreateBlob,
+    CreateManifest,
+    CreateQuarantine,
+    HashBlob,
+    HeadBlob,
+    HeadQuarantine,
+    ManifestRead,
+    ManifestUnreadable,
+    Observation,
+    Offer,
+    OverwriteBlob,
+    Progress,
+    ReadManifest,
+    Refused,
+    Request,
+    Spent,
+    Verdict,
+    begin,
+    step,
+)
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import (
+    ChecksumRefused,
+    InvalidRecord,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+)
+from sluice_protocol.keys import (
+    accepted_key,
+    blob_key,
+    digest_of,
+    quarantine_by_blob_key,
+    quarantine_key,
+)
+from sluice_protocol.manifests import (
+    ConflictManifest,
+    decode_accepted,
+    encode_record,
+    encode_reference,
+)
+from sluice_protocol.outcomes import Found, Missing, Unknown, UnknownReason
+from sluice_store.clock import Clock
+from sluice_store.port import ObjectStore
+
+BACKOFF_S_FIRST: Final = 0.05
+BACKOFF_S_MAX: Final = 2.0
+HASH_INLINE_BYTES_MAX: Final = 1024 * 1024
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """How one upload went, filled while it runs.
+
+    Attributes:
+        verdict: What the machine said last.
+        conflict: The quarantine manifest, of a conflict.
+        phases_s: Seconds spent with the store, by phase.
+        unsure: Whether some write's outcome was unknown, or time ran out during one.
+        asking: Whether a store call is under way.
+        failure: The last definite failure of the store.
+        own_write_met: Whether our own manifest was met after an unknown outcome.
+        healed: Whether a wrong blob was met.
+    """
+
+    verdict: Verdict = field(default_factory=Spent)
+    conflict: ConflictManifest | None = None
+    phases_s: dict[str, float] = field(default_factory=dict)
+    unsure: bool = False
+    asking: bool = False
+    failure: StoreError | None = None
+    own_write_met: bool = False
+    healed: bool = False
+
+
+class Acceptor:
+    """Accepts uploads into one authority."""
+
+    def __init__(
+        self,
+        *,
+        store: ObjectStore,
+        authority: Authority,
+        collector_id: str,
+        clock: Clock,
+        rng: random.Random,
+        time_s_max: float,
+    ) -> None:
+        """Takes the store and what all gateways agree on."""
+        self._store = store
+        self._authority = authority
+        self._collector_id = collector_id
+        self._clock = clock
+        self._rng = rng
+        self._time_s_max = time_s_max
+
+    async def accept(self, upload: Upload) -> Run:
+        """Carries one upload to a verdict; a store that refuses for good ends it at once.
+
+        Raises:
+            StoreError: The store refused in a way that no further try can change.
+        """
+        run = Run()
+        try:
+            async with asyncio.timeout(self._time_s_max):
+                await self._drive(upload, run)
+        except TimeoutError:
+            run.unsure = run.unsure or run.asking
+        return run
+
+    async def _drive(self, upload: Upload, run: Run) -> None:
+        now = begin(self._offer(upload))
+        while not isinstance(now.doing, Verdict):
+            seen = await self._observe(upload, now, now.doing, run)
+            then = step(now, seen)
+            if then.tries > now.tries and not isinstance(then.doing, Spent):
+                await self._clock.sleep(self._backoff_s(then.tries))
+            now = then
+        run.healed = now.healed
+        if isinstance(now.doing, Conflict):
+            await self._refer(upload)
+        run.verdict = now.doing
+
+    def _offer(self, upload: Upload) -> Offer:
+        return Offer(
+            identity=upload.identity,
+            digest=upload.digest,
+            size_bytes=len(upload.frame),
+            attempt_id=upload.attempt_id,
+            window_ns=self._authority.proof_window_ns,
+            sent_before=upload.sent_before,
+        )
+
+    def _backoff_s(self, tries: int) -> float:
+        ceiling_s: float = min(BACKOFF_S_MAX, BACKOFF_S_FIRST * 2**tries)
+        return ceiling_s * (0.5 + self._rng.random() / 2)
+
+    async def _observe(
+        self, upload: Upload, now: Progress, doing: Request, run: Run
+    ) -> Observation:
+        started_ns = self._clock.monotonic_ns()
+        run.asking = True
+        try:
+            seen = await self._perform(upload, now, doing, run)
+        except (StoreUnavailable, ChecksumRefused) as error:
+            run.failure, run.asking = error, False
+            return Unknown(reason=UnknownReason.SERVER_ERROR, detail=str(error))
+        except StoreDenied as error:
+            if isinstance(doing, OverwriteBlob):
+                return Refused(reason=str(error))
+            raise
+        finally:
+            spent_s = (self._clock.monotonic_ns() - started_ns) / 1e9
+            phase = _PHASES[type(doing)]
+            run.phases_s[phase] = run.phases_s.get(phase, 0.0) + spent_s
+        run.asking = False
+        run.unsure = run.unsure or isinstance(seen, Unknown)
+        return seen
+
+    async def _perform(
+        self, upload: Upload, now: Progress, doing: Request, run: Run
+    ) -> Observation:
+        match doing:
+            case CreateBlob() | OverwriteBlob() | HeadBlob() | HashBlob():
+                return await self._on_blob(upload, doing)
+            case ReadManifest():
+                return await self._read_manifest(now.offer, run)
+            case CreateManifest(accepted_at_ns=at_ns):
+                body = upload.manifest or encode_record(
+                    accepted_manifest(upload, at_ns, self._collector_id)
+                )
+                return await self._store.create(accepted_key(upload.identity), body)
+            case CreateQuarantine(accepted_digest=owner, observed_at_ns=at_ns):
+                run.conflict = conflict_manifest(upload, owner, at_ns, self._collector_id)
+                key = quarantine_key(upload.identity, upload.digest)
+                return await self._store.create(key, encode_record(run.conflict))
+            case HeadQuarantine():
+                return await self._store.head(quarantine_key(upload.identity, upload.digest))
+            case _ as never:
+                assert_never(never)
+
+    async def _on_blob(
+        self, upload: Upload, doing: CreateBlob | OverwriteBlob | HeadBlob | HashBlob
+    ) -> Observation:
+        key = blob_key(upload.digest)
+        match doing:
+            case CreateBlob():
+                return await self._store.create(key, upload.frame, sha256=upload.digest)
+            case OverwriteBlob():
+                return await self._store.overwrite(key, upload.frame, sha256=upload.digest)
+            case HeadBlob():
+                return await self._store.head(key)
+            case HashBlob():
+                return await self._hash_blob(upload)
+
+    async def _hash_blob(self, upload: Upload) -> Observation:
+        found = await self._store.get(blob_key(upload.digest))
+        if isinstance(found, Missing):
+            return found
+        small = len(found.body) <= HASH_INLINE_BYTES_MAX
+        digest = digest_of(found.body) if small else await asyncio.to_thread(digest_of, found.body)
+        return BlobHashed(info=found.info, digest=digest)
+
+    async def _read_manifest(self, offer: Offer, run: Run) -> Observation:
+        key = accepted_key(offer.identity)
+        found = await self._store.get(key)
+        if isinstance(found, Missing):
+            return found
+        seen = read_manifest(found)
+        own = isinstance(seen, ManifestRead) and seen.attempt_id == offer.attempt_id
+        run.own_write_met = run.own_write_met or own
+        return seen
+
+    async def _refer(self, upload: Upload) -> None:
+        """Writes the reverse reference of a quarantined blob; the reconciler repairs a lost one."""
+        key = quarantine_by_blob_key(upload.digest, upload.identity)
+        body = encode_reference(quarantine_key(upload.identity, upload.digest))
+        try:
+            await self._store.create(key, body)
+        except StoreError as error:
+            log.warning("quarantine reference not written", key=key, reason=str(error))
+
+
+def read_manifest(found: Found) -> ManifestRead | ManifestUnreadable:
+    """Gives what an object under an identity's key says."""
+    try:
+        manifest = decode_accepted(found.info.key, found.body)
+    except InvalidRecord as error:
+        return ManifestUnreadable(reason=str(error))
+    return ManifestRead(
+        digest=manifest.digest,
+        attempt_id=manifest.attempt_id,
+        accepted_at_ns=manifest.accepted_at_ns,
+        last_modified_ns=found.info.last_modified_ns,
+        date_ns=found.info.date_ns,
+    )
+
+
+_PHASES: Final[dict[type[Request], str]] = {
+    CreateBlob: "blob",
+    HeadBlob: "blob",
+    HashBlob: "blob",
+    OverwriteBlob: "blob",
+    ReadManifest: "manifest",
+    CreateManifest: "manifest",
+    CreateQuarantine: "quarantine",
+    HeadQuarantine: "quarantine",
+}
+
+__all__ = ["Accepted", "Acceptor", "Conflict", "Corrupt", "Run", "Spent", "Upload"]

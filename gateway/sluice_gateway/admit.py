@@ -1,0 +1,87 @@
+"""Admission: what a worker takes on, decided before a byte of a body is read.
+
+Bodies are counted by their announced length, so memory is bounded by a budget and not by the
+number of clients. Over budget the answer is 503 before reading. Above a high mark a share of
+keep-alive connections is closed after their answer, so that agents spread over the gateways.
+"""
+
+import random  # noqa: TID251 - the type of the seeded source that comes in
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from aiohttp import web
+
+from sluice_gateway.metrics import GatewayMetrics
+from sluice_gateway.problems import Refusal
+from sluice_protocol.errors import ErrorCode, TooLarge
+
+MEDIA_TYPE: Final = "application/vnd.lightmetrics.batch"
+HIGH_MARK: Final = 0.75
+"""Share of the budget above which connections are shed."""
+SHED_SHARE: Final = 0.1
+"""Share of answers that close their connection above the high mark."""
+
+
+class Budget:
+    """Bytes of bodies that one worker holds at once."""
+
+    def __init__(self, bytes_max: int, metrics: GatewayMetrics, rng: random.Random) -> None:
+        """Takes the budget in bytes."""
+        self._bytes_max = bytes_max
+        self._metrics = metrics
+        self._rng = rng
+        self.held_bytes = 0
+
+    @contextmanager
+    def take(self, length_bytes: int) -> Iterator[None]:
+        """Holds `length_bytes` of the budget while the body is in memory.
+
+        Raises:
+            Refusal: The budget does not hold it; nothing was taken.
+        """
+        if self.held_bytes + length_bytes > self._bytes_max:
+            raise Refusal(ErrorCode.OVERLOADED, "this gateway is full: try another one")
+        self._hold(length_bytes)
+        try:
+            yield
+        finally:
+            self._hold(-length_bytes)
+
+    def _hold(self, length_bytes: int) -> None:
+        self.held_bytes += length_bytes
+        self._metrics.inflight_bytes.set(self.held_bytes)
+
+    def sheds(self) -> bool:
+        """Tells whether this answer should close its connection."""
+        high = self.held_bytes > HIGH_MARK * self._bytes_max
+        return high and self._rng.random() < SHED_SHARE
+
+
+def check_head(request: web.Request, frame_bytes_max: int) -> int:
+    """Gives the announced length of an upload whose head is as the protocol wants it.
+
+    Raises:
+        Refusal: 415 for another media type or any Content-Encoding, 411 without Content-Length.
+        TooLarge: The announced length is over the limit.
+    """
+    if request.content_type != MEDIA_TYPE:
+        raise Refusal(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {MEDIA_TYPE}")
+    if "Content-Encoding" in request.headers:
+        raise Refusal(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send the frame without Content-Encoding")
+    return check_length(request, frame_bytes_max)
+
+
+def check_length(request: web.Request, bytes_max: int) -> int:
+    """Gives the announced length of a body.
+
+    Raises:
+        Refusal: 411 without Content-Length.
+        TooLarge: The announced length is over the limit.
+    """
+    length = request.content_length
+    if length is None:
+        raise Refusal(ErrorCode.LENGTH_REQUIRED, "send Content-Length, not chunks")
+    if length > bytes_max:
+        raise TooLarge("body", length, bytes_max)
+    return length

@@ -1,0 +1,157 @@
+"""The parts of one worker, and the way of one upload through them."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from sluice_gateway.accept import Acceptor, Run
+from sluice_gateway.admit import Budget, check_head
+from sluice_gateway.answers import AcceptedAnswer, accepted_answer
+from sluice_gateway.authenticate import authenticate
+from sluice_gateway.cache import IdentityCache, Remembered
+from sluice_gateway.decode import FrameDecoder
+from sluice_gateway.lander import Lander
+from sluice_gateway.lifecycle import Lifecycle
+from sluice_gateway.metrics import GatewayMetrics
+from sluice_gateway.observe import ObservedStore
+from sluice_gateway.principals import PrincipalsFile, Sender
+from sluice_gateway.problems import Problem, Refusal, conflict_problem
+from sluice_gateway.receive import Pace, Received, receive
+from sluice_gateway.settings import GatewaySettings
+from sluice_gateway.timing import Phases
+from sluice_gateway.upload import Upload
+from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, Spent
+from sluice_protocol.errors import ErrorCode, InvariantViolated
+from sluice_protocol.keys import quarantine_key
+from sluice_protocol.units import NS_PER_S
+from sluice_store.clock import Clock, IdSource
+from sluice_store.conflicts import DecisionsReader
+
+RETRY_HEADER: Final = "Sluice-Retry"
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Gateway:
+    """One worker: the composition root makes it, handlers use it."""
+
+    settings: GatewaySettings
+    collector_id: str
+    clock: Clock
+    ids: IdSource
+    metrics: GatewayMetrics
+    store: ObservedStore
+    principals: PrincipalsFile
+    lifecycle: Lifecycle
+    budget: Budget
+    decoder: FrameDecoder
+    cache: IdentityCache
+    acceptor: Acceptor
+    decisions: DecisionsReader
+    comparing: asyncio.Lock
+    lander: Lander | None = None
+
+    def sender_of(self, request: web.Request) -> Sender:
+        """Gives who sent a request.
+
+        Raises:
+            Unauthenticated: Nobody knows.
+        """
+        now_s = self.clock.now_ns() // NS_PER_S
+        return authenticate(request, self.principals.current, now_s)
+
+    async def take(self, request: web.Request, phases: Phases) -> AcceptedAnswer | Problem:
+        """Carries one upload from its head to its answer, in the order of the protocol.
+
+        Raises:
+            SluiceError: The upload is refused; the error's code says how.
+        """
+        with self.lifecycle.upload():
+            sender = self.sender_of(request)
+            length_bytes = check_head(request, self.settings.frame_bytes_max)
+            with self.budget.take(length_bytes):
+                with phases.phase("receive"):
+                    received = await receive(request, length_bytes, self._pace())
+                upload = await self._validate(request, sender, received, phases)
+                return await self._settle(upload, phases)
+
+    def _pace(self) -> Pace:
+        return Pace(
+            grace_s=self.settings.body_grace_s, rate_min=self.settings.body_rate_min_bytes_per_s
+        )
+
+    async def _validate(
+        self, request: web.Request, sender: Sender, received: Received, phases: Phases
+    ) -> Upload:
+        with phases.phase("validate"):
+            envelope = await self.decoder.decode(received.body)
+        if envelope.agent_id not in sender.agents:
+            raise Refusal(ErrorCode.FORBIDDEN_AGENT, "")
+        if (envelope.agent_id, envelope.boot_id) in self.decisions.current.quarantined:
+            raise Refusal(ErrorCode.IDENTITY_QUARANTINED, "")
+        return Upload(
+            frame=received.body,
+            digest=received.digest,
+            identity=envelope.identity,
+            envelope=envelope,
+            principal=sender.principal,
+            attempt_id=self.ids.ulid(),
+            sent_before=request.headers.get(RETRY_HEADER) == "1",
+        )
+
+    async def _settle(self, upload: Upload, phases: Phases) -> AcceptedAnswer | Problem:
+        known = self.cache.find(upload.identity, upload.digest)
+        if known is not None:
+            self.metrics.cache_hits.inc()
+            verdict = Accepted(duplicate=True, accepted_at_ns=known.accepted_at_ns)
+            return accepted_answer(upload, verdict, self.collector_id)
+        run = await self.acceptor.accept(upload)
+        phases.add(run.phases_s)
+        self._count(run)
+        if self.lander is not None:
+            self.lander.note(upload, run)
+        return self._answer(upload, run)
+
+    def _count(self, run: Run) -> None:
+        if run.own_write_met:
+            self.metrics.own_write_412.inc()
+        if run.healed:
+            self.metrics.healed.inc()
+
+    def _answer(self, upload: Upload, run: Run) -> AcceptedAnswer | Problem:
+        match run.verdict:
+            case Accepted() as verdict:
+                entry = Remembered(digest=upload.digest, accepted_at_ns=verdict.accepted_at_ns)
+                self.cache.remember(upload.identity, entry)
+                if not verdict.duplicate:
+                    self.metrics.accepted_bytes.inc(len(upload.frame))
+                return accepted_answer(upload, verdict, self.collector_id)
+            case Conflict():
+                return self._conflict(upload, run)
+            case Corrupt(reason=reason):
+                log.error("corrupt object", identity=upload.identity, reason=reason)
+                raise Refusal(ErrorCode.CORRUPT_OBJECT, "a stored object is damaged: see the log")
+            case Spent():
+                raise spent_refusal(run)
+
+    def _conflict(self, upload: Upload, run: Run) -> Problem:
+        if run.conflict is None:
+            raise InvariantViolated("a conflict is told only with its quarantine manifest")
+        log.warning("identity conflict", identity=upload.identity, submitted=upload.digest)
+        return conflict_problem(run.conflict, quarantine_key(upload.identity, upload.digest))
+
+
+def spent_refusal(run: Run) -> Refusal:
+    """Gives the 503 of an upload whose tries or time are spent."""
+    if run.unsure or run.failure is None:
+        return Refusal(
+            ErrorCode.OUTCOME_UNKNOWN, "nobody knows whether it landed: send the same bytes again"
+        )
+    log.warning("store unavailable", reason=str(run.failure))
+    return Refusal(
+        ErrorCode.STORE_UNAVAILABLE, "the store did not answer: send the same bytes again"
+    )

@@ -1,0 +1,31 @@
+"""Whether an upload sent now has a chance: from the last store answer, not from a probe of ours."""
+
+import contextlib
+from typing import Final
+
+from sluice_gateway.gateway import Gateway
+from sluice_gateway.problems import Refusal
+from sluice_protocol.errors import ErrorCode, StoreError
+from sluice_protocol.keys import AUTHORITY_SETTINGS
+from sluice_protocol.units import NS_PER_S
+
+ASK_AFTER_S: Final = 5.0
+"""A worker that heard nothing from its store for this long asks it one cheap thing."""
+
+
+def why_not_ready(gateway: Gateway) -> Refusal | None:
+    """Gives the reason why this worker should get no uploads, or None."""
+    if gateway.lifecycle.draining:
+        return Refusal(ErrorCode.DRAINING, "this gateway is stopping")
+    if not gateway.store.healthy:
+        return Refusal(ErrorCode.STORE_UNAVAILABLE, "the store's last answer was a failure")
+    return None
+
+
+async def ask_store(gateway: Gateway) -> None:
+    """Asks the store for its authority record when it was silent for `ASK_AFTER_S`."""
+    silent_ns = gateway.clock.monotonic_ns() - gateway.store.answered_at_ns
+    if silent_ns < ASK_AFTER_S * NS_PER_S:
+        return
+    with contextlib.suppress(StoreError):  # the wrapper has noted it
+        await gateway.store.head(AUTHORITY_SETTINGS)

@@ -1,0 +1,99 @@
+"""Several workers on one port: started, kept alive, and ended together."""
+
+import multiprocessing
+import signal
+import socket
+import threading
+from contextlib import closing
+from dataclasses import replace
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from types import FrameType
+from typing import Final
+
+import structlog
+
+from sluice_gateway.logs import configure_logs
+from sluice_gateway.settings import GatewaySettings, check_settings, parse_listen
+from sluice_gateway.worker import WorkerPlan, bind, run_worker, worker_main
+from sluice_protocol.errors import BadUsage
+
+LOOK_S: Final = 0.5
+END_MARGIN_S: Final = 10.0
+
+log = structlog.get_logger()
+
+
+def run_gateway(settings: GatewaySettings, store_url: str) -> int:
+    """Serves with `settings.workers` processes until a signal ends it.
+
+    Returns:
+        The exit code: 0 when every running upload was answered.
+
+    Raises:
+        BadUsage: The settings cannot be served.
+    """
+    check_settings(settings)
+    host, port = parse_listen(settings.listen)
+    try:
+        reserved = bind(host, port)
+    except OSError as error:
+        raise BadUsage(f"cannot listen: {error}, listen=`{settings.listen}`") from error
+    with closing(reserved):
+        plan = WorkerPlan(
+            settings=settings,
+            store_url=store_url,
+            collector_id=settings.collector_id or socket.gethostname(),
+            host=host,
+            port=reserved.getsockname()[1],
+        )
+        return run_worker(plan) if settings.workers == 1 else _run_workers(plan)
+
+
+def _run_workers(plan: WorkerPlan) -> int:
+    configure_logs(worker=-1, skip_probe=plan.settings.skip_probe)
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    workers = [_start(replace(plan, index=index)) for index in range(plan.settings.workers)]
+    code = _keep(plan, workers, stopping)
+    return _end(plan, workers) or code
+
+
+def _start(plan: WorkerPlan) -> SpawnProcess:
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=worker_main, args=(plan,), name=f"worker-{plan.index}")
+    process.start()
+    return process
+
+
+def _keep(plan: WorkerPlan, workers: list[SpawnProcess], stopping: threading.Event) -> int:
+    """Replaces workers that were killed; ends all when one refuses to start."""
+    while not stopping.is_set():
+        wait([worker.sentinel for worker in workers], timeout=LOOK_S)
+        for index, worker in enumerate(workers):
+            code = worker.exitcode
+            if code is None or stopping.is_set():
+                continue
+            if code >= 0:
+                return code
+            log.error("worker killed, starting another", index=index, signal=-code)
+            workers[index] = _start(replace(plan, index=index))
+    return 0
+
+
+def _end(plan: WorkerPlan, workers: list[SpawnProcess]) -> int:
+    """Drains all workers within a bound; gives the worst exit code."""
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        worker.join(plan.settings.drain_time_s_max + END_MARGIN_S)
+        if worker.exitcode is None:
+            worker.kill()
+            worker.join()
+    return max(abs(worker.exitcode or 0) for worker in workers)

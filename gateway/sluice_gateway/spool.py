@@ -1,0 +1,110 @@
+"""Opens a spool: the local store that accepts, tied to one authority and to one process.
+
+Three things refuse a second writer: the authority names the one collector, a claim in the authority
+names the one spool directory, and a lock in that directory admits one process.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
+
+import msgspec
+import structlog
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import BadUsage, StoreError, StoreUnavailable
+from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.outcomes import Applied, Exists, Found
+from sluice_protocol.units import ObjectKey
+from sluice_store import ObjectStore, create_authority, read_authority
+from sluice_store.clock import IdSource
+from sluice_store.url import parse_local_path
+
+CLAIM: Final = ObjectKey("authority/v1/spool.json")
+LOCK_NAME: Final = ".spool.lock"
+
+log = structlog.get_logger()
+
+
+class SpoolClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """Ties an authority to one spool directory; the same record stands in both.
+
+    Attributes:
+        spool_id: ULID of the directory.
+        spool_writer: The collector id of its gateway.
+    """
+
+    schema: Literal["sluice.spool_claim.v1"] = "sluice.spool_claim.v1"
+    spool_id: str
+    spool_writer: str
+
+
+@contextmanager
+def locked(url: str) -> Iterator[None]:
+    """Holds the directory of a spool for this process.
+
+    Raises:
+        BadUsage: Another process holds it.
+    """
+    folder = parse_local_path(url)
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise BadUsage(f"another gateway holds this spool: stop it, spool=`{url}`") from error
+    finally:
+        os.close(handle)
+
+
+async def agree(local: ObjectStore, remote: ObjectStore) -> Authority:
+    """Gives the authority's settings, kept in the spool too so that it starts without a network.
+
+    Raises:
+        BadUsage: The spool was made for another authority.
+        StoreError: The authority cannot be read and the spool does not know it yet.
+    """
+    try:
+        agreed = await read_authority(remote)
+    except StoreUnavailable as error:
+        log.warning("authority not reached, the spool's copy holds", reason=str(error))
+        return await read_authority(local)
+    await create_authority(local, agreed)
+    if (await read_authority(local)).authority_id != agreed.authority_id:
+        raise BadUsage("the spool belongs to another authority: take another directory")
+    return agreed
+
+
+async def claim(local: ObjectStore, remote: ObjectStore, ids: IdSource, collector_id: str) -> None:
+    """Claims the authority for this spool, or finds that it is claimed so already.
+
+    Raises:
+        BadUsage: Another spool has claimed it: landing would mix two writers.
+        StoreError: No answer; call again.
+    """
+    body = await _own_claim(local, ids, collector_id)
+    match await remote.create(CLAIM, body):
+        case Applied():
+            return
+        case Exists():
+            found = await remote.get(CLAIM)
+            if isinstance(found, Found) and found.body == body:
+                return
+            raise BadUsage("another spool lands on this authority: nothing was landed")
+        case _:
+            raise StoreUnavailable("create", CLAIM, "the claim may not have landed: tried again")
+
+
+async def _own_claim(local: ObjectStore, ids: IdSource, collector_id: str) -> bytes:
+    body = encode_record(SpoolClaim(spool_id=ids.ulid(), spool_writer=collector_id))
+    outcome = await local.create(CLAIM, body)
+    if isinstance(outcome, Applied):
+        return body
+    found = await local.get(CLAIM)
+    if not isinstance(found, Found):
+        raise StoreError("get", CLAIM, "the spool's claim cannot be read")
+    decode_record(CLAIM, found.body, SpoolClaim)
+    return found.body

@@ -1,0 +1,163 @@
+"""One worker process: opens the store, serves, drains on SIGTERM, leaves with an exit code."""
+
+import asyncio
+import multiprocessing
+import signal
+import socket
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import structlog
+import uvloop
+
+from sluice_gateway.app import (
+    attach_lander,
+    build_gateway,
+    follow_decisions,
+    look_after,
+    serving,
+    serving_health,
+)
+from sluice_gateway.gateway import Gateway
+from sluice_gateway.logs import configure_logs
+from sluice_gateway.settings import GatewaySettings
+from sluice_gateway.spool import agree, claim, locked
+from sluice_protocol.errors import SluiceError, StoreError
+from sluice_store import open_store
+from sluice_store.authority import read_authority
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlan:
+    """What one worker is told; it crosses a process boundary.
+
+    Attributes:
+        settings: The gateway's settings.
+        store_url: The authority.
+        collector_id: The gateway's name in manifests.
+        host: Address to bind.
+        port: Port to bind, never 0.
+        index: Number of this worker, from 0.
+    """
+
+    settings: GatewaySettings
+    store_url: str
+    collector_id: str
+    host: str
+    port: int
+    index: int = 0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Gives a bound socket that shares its port with the other workers.
+
+    Raises:
+        OSError: The address cannot be bound.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind((host, port))
+    except OSError:
+        sock.close()
+        raise
+    sock.setblocking(False)  # noqa: FBT003 - the standard library's own form
+    return sock
+
+
+def run_worker(plan: WorkerPlan) -> int:
+    """Serves until SIGTERM or SIGINT; gives the exit code."""
+    configure_logs(worker=plan.index, skip_probe=plan.settings.skip_probe)
+    code, drained = 0, False
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            drained = runner.run(_serve(plan))
+    except* SluiceError as group:
+        error = _first(group)
+        code = error.exit_code.value
+        log.error("gateway stopped", reason=str(error))  # noqa: TRY400 - it says all
+    return code or int(not drained)
+
+
+def _first(group: BaseExceptionGroup[SluiceError]) -> SluiceError:
+    found = group.exceptions[0]
+    return found if isinstance(found, SluiceError) else _first(found)
+
+
+def worker_main(plan: WorkerPlan) -> None:
+    """Runs a worker as the whole life of a child process."""
+    sys.exit(run_worker(plan))
+
+
+async def _serve(plan: WorkerPlan) -> bool:
+    stop = _stop_event()
+    async with AsyncExitStack() as stack:
+        gateway = await _open(plan, stack)
+        await gateway.decisions.refresh()
+        await stack.enter_async_context(serving(gateway, bind(plan.host, plan.port)))
+        if plan.settings.metrics_port:
+            port = plan.settings.metrics_port + plan.index
+            await stack.enter_async_context(serving_health(gateway, plan.host, port))
+        log.info("listening", host=plan.host, port=plan.port, collector_id=plan.collector_id)
+        return await _until_drained(gateway, stop)
+
+
+async def _open(plan: WorkerPlan, stack: AsyncExitStack) -> Gateway:
+    """Opens the stores and makes the gateway's parts over them."""
+    if plan.settings.acceptance == "local_spool":
+        return await _open_spool(plan, stack)
+    store = await stack.enter_async_context(open_store(plan.store_url))
+    authority = await read_authority(store)
+    return build_gateway(store, authority, plan.settings, plan.collector_id)
+
+
+async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> Gateway:
+    stack.enter_context(locked(plan.settings.spool))
+    local = await stack.enter_async_context(open_store(plan.settings.spool))
+    remote = await stack.enter_async_context(open_store(plan.store_url))
+    authority = await agree(local, remote)
+    gateway = build_gateway(local, authority, plan.settings, plan.collector_id)
+    attach_lander(gateway, local, remote, authority)
+    try:
+        await claim(local, remote, gateway.ids, plan.collector_id)
+    except StoreError as error:
+        log.warning("authority not reached, batches wait in the spool", reason=str(error))
+    return gateway
+
+
+async def _until_drained(gateway: Gateway, stop: asyncio.Event) -> bool:
+    """Waits for the signal, then for the running uploads; gives whether all ended in time."""
+    async with asyncio.TaskGroup() as group:
+        keepers = [group.create_task(keep(gateway)) for keep in (look_after, follow_decisions)]
+        if gateway.lander is not None:
+            keepers.append(group.create_task(gateway.lander.run()))
+        await stop.wait()
+        gateway.lifecycle.drain()
+        log.info("draining", running=gateway.lifecycle.running)
+        drained = await gateway.lifecycle.wait_idle(gateway.settings.drain_time_s_max)
+        for keeper in keepers:
+            keeper.cancel()
+    log.info("drained", complete=drained)
+    return drained
+
+
+def _stop_event() -> asyncio.Event:
+    """Gives an event that a signal sets, or the death of the process that started this one."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        loop.add_reader(parent.sentinel, _orphaned, loop, parent.sentinel, stop)
+    return stop
+
+
+def _orphaned(loop: asyncio.AbstractEventLoop, sentinel: int, stop: asyncio.Event) -> None:
+    loop.remove_reader(sentinel)
+    stop.set()

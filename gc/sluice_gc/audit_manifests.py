@@ -1,0 +1,271 @@
+"""The part of an audit that reads manifests: one key range of `accepted/` or `quarantine/`.
+
+The body of a manifest is read once in its life: (key, ETag, sha256) is carried from certificate to
+certificate, and a key that was carried with the same ETag is not read again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import pyarrow as pa
+
+from sluice_gc.certificate import AuditCounts, EvidenceFile
+from sluice_gc.concurrency import for_each
+from sluice_gc.coverage import KeyRange
+from sluice_gc.evidence import MANIFESTS, NAMED, hexed, raw
+from sluice_gc.findings import Finding, Findings, SequenceWatch
+from sluice_gc.listing import RangeListing
+from sluice_gc.objects import put_table, read_table
+from sluice_gc.shards import Shard, split_shards
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.keys import (
+    ACCEPTED,
+    digest_of,
+    parse_accepted_key,
+    parse_digest,
+    parse_quarantine_key,
+)
+from sluice_protocol.manifests import (
+    AcceptedManifest,
+    ConflictManifest,
+    decode_accepted,
+    decode_conflict,
+    decode_record,
+)
+from sluice_protocol.outcomes import Found
+from sluice_protocol.units import Digest, ETag, ObjectKey
+from sluice_store.port import ListedObject, ObjectStore
+
+
+class ManifestTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One key range of manifests.
+
+    Attributes:
+        folder: Where evidence goes.
+        prefix: `accepted/v1/` or `quarantine/v1/`.
+        start_after: Lower bound, exclusive.
+        end_at: Upper bound, inclusive, or None.
+        shards: Into how many shards the named digests are split.
+        reads_max: Bodies read at once.
+        carried: The last certificate's files of manifests that may hold keys of this range.
+        reread: Whether every body is read again (`--deep`).
+    """
+
+    folder: str
+    prefix: str
+    start_after: str
+    end_at: str | None
+    shards: int
+    reads_max: int
+    carried: tuple[EvidenceFile, ...]
+    reread: bool
+
+
+class TaskFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What comes back from a task: only facts, the rows are in the files.
+
+    Attributes:
+        ranges: Each range with its prefix.
+        files: The evidence written.
+        counts: What was counted.
+    """
+
+    ranges: tuple[tuple[str, KeyRange], ...]
+    files: tuple[EvidenceFile, ...]
+    counts: AuditCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestRow:
+    """A manifest that names a blob."""
+
+    key: ObjectKey
+    etag: ETag
+    digest: Digest
+    last_modified_ns: int
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What one pass over the range gathers."""
+
+    carried: dict[str, tuple[str, Digest]]
+    findings: Findings = field(default_factory=Findings)
+    rows: list[ManifestRow] = field(default_factory=list)
+    bodies_read: int = 0
+
+
+async def audit_manifests(store: ObjectStore, task: ManifestTask) -> TaskFacts:
+    """Lists a range, reads what is new in it, and writes its evidence.
+
+    Raises:
+        AuditIncomplete: The range could not be listed in order to its end.
+        GcRefused: Carried evidence was altered.
+        StoreError: No answer, or a refusal.
+    """
+    carried = {} if task.reread else await _read_carried(store, task)
+    listing = RangeListing(store, task.prefix, task.start_after, task.end_at)
+    seen = _Pass(carried=carried)
+    watch = SequenceWatch(seen.findings)
+    async for page in listing.objects():
+        wanted = [one for one in page if _has_form(one.key, seen.findings, watch)]
+        seen.rows += await _read_page(store, wanted, seen, task.reads_max)
+    return TaskFacts(
+        ranges=((task.prefix, listing.shown()),),
+        files=await _write(store, task, seen),
+        counts=_count(task, seen),
+    )
+
+
+async def _read_carried(store: ObjectStore, task: ManifestTask) -> dict[str, tuple[str, Digest]]:
+    """Gives key -> (ETag, sha256) of the last certificate, within the range."""
+    low, high = task.start_after, task.end_at
+    carried: dict[str, tuple[str, Digest]] = {}
+    for file in task.carried:
+        table = await read_table(store, file, MANIFESTS)
+        columns = (table[name].to_pylist() for name in ("key", "etag", "sha256"))
+        for key, etag, sha256 in zip(*columns, strict=True):
+            if key > low and (high is None or key <= high):
+                carried[key] = (etag, hexed(sha256))
+    return carried
+
+
+def _has_form(key: ObjectKey, findings: Findings, watch: SequenceWatch) -> bool:
+    try:
+        if key.startswith(ACCEPTED):
+            watch.see(key, parse_accepted_key(key))
+        else:
+            parse_quarantine_key(key)
+    except InvalidRecord as error:
+        findings.add(Finding.FOREIGN, key, error.reason)
+        return False
+    return True
+
+
+async def _read_page(
+    store: ObjectStore, page: Sequence[ListedObject], seen: _Pass, at_once: int
+) -> list[ManifestRow]:
+    """Gives the rows of a page in key order; what cannot be read is a finding."""
+    rows: dict[ObjectKey, ManifestRow] = {}
+    unread = []
+    for listed in page:
+        known = seen.carried.get(listed.key)
+        if known is not None and known[0] == listed.etag:
+            rows[listed.key] = _row(listed, known[1])
+        else:
+            unread.append(listed)
+
+    async def one(listed: ListedObject) -> None:
+        digest = await _read_body(store, listed.key, seen)
+        if digest is not None:
+            rows[listed.key] = _row(listed, digest)
+
+    await for_each(unread, one, at_once=at_once)
+    return [rows[listed.key] for listed in page if listed.key in rows]
+
+
+async def _read_body(store: ObjectStore, key: ObjectKey, seen: _Pass) -> Digest | None:
+    read = await store.get(key)
+    seen.bodies_read += 1
+    if isinstance(read, Found):
+        return read_named(key, read.body, seen.findings)
+    detail = "listed, then gone: manifests are never deleted"
+    seen.findings.add(Finding.UNREADABLE_MANIFEST, key, detail)
+    return None
+
+
+def _row(listed: ListedObject, digest: Digest) -> ManifestRow:
+    return ManifestRow(
+        key=listed.key,
+        etag=listed.etag,
+        digest=digest,
+        last_modified_ns=listed.last_modified_ns,
+    )
+
+
+def read_named(key: ObjectKey, body: bytes, findings: Findings) -> Digest | None:
+    """Gives the sha256 that a manifest names; None, and a finding, when nobody can tell.
+
+    A manifest that belongs under another key still keeps the blob that it names.
+    """
+    accepted = key.startswith(ACCEPTED)
+    try:
+        if accepted:
+            return decode_accepted(key, body).digest
+        return Digest(decode_conflict(key, body).submitted_frame_sha256)
+    except InvalidRecord as error:
+        named = _salvage(key, body, accepted=accepted)
+        kind = Finding.UNREADABLE_MANIFEST if named is None else Finding.MISNAMED
+        findings.add(kind, key, error.reason)
+        return named
+
+
+def _salvage(key: ObjectKey, body: bytes, *, accepted: bool) -> Digest | None:
+    try:
+        if accepted:
+            return parse_digest(decode_record(key, body, AcceptedManifest).frame_sha256)
+        return parse_digest(decode_record(key, body, ConflictManifest).submitted_frame_sha256)
+    except (InvalidRecord, ValueError):
+        return None
+
+
+async def _write(store: ObjectStore, task: ManifestTask, seen: _Pass) -> tuple[EvidenceFile, ...]:
+    """Writes the manifests in key order, and the same split by shard of what they name."""
+    place = digest_of(f"{task.prefix} {task.start_after}".encode())[:16]
+    whole = await put_table(store, task.folder, "manifests", place, manifests_table(seen.rows))
+    files = [msgspec.structs.replace(whole, prefix=task.prefix, **_span(seen.rows))]
+    for shard in split_shards(task.shards):
+        table = named_table(seen.rows, shard)
+        if len(table):
+            put = await put_table(store, task.folder, "named", f"{shard.name}-{place}", table)
+            files.append(msgspec.structs.replace(put, place=shard.name))
+    if seen.findings.rows:
+        at = f"manifests-{place}"
+        files.append(await put_table(store, task.folder, "findings", at, seen.findings.table()))
+    return tuple(files)
+
+
+def _span(rows: Sequence[ManifestRow]) -> dict[str, str]:
+    return {"first_key": rows[0].key, "last_key": rows[-1].key} if rows else {}
+
+
+def manifests_table(rows: Sequence[ManifestRow]) -> pa.Table:
+    """Gives rows of `MANIFESTS`."""
+    return pa.table(
+        [
+            pa.array([row.key for row in rows], pa.string()),
+            pa.array([row.etag for row in rows], pa.string()),
+            pa.array([raw(row.digest) for row in rows], pa.binary(32)),
+            pa.array([row.last_modified_ns for row in rows], pa.int64()),
+        ],
+        schema=MANIFESTS,
+    )
+
+
+def named_table(rows: Sequence[ManifestRow], shard: Shard) -> pa.Table:
+    """Gives rows of `NAMED` whose digest belongs to a shard."""
+    mine = [row for row in rows if shard.first <= int(row.digest[:2], 16) < shard.end]
+    return pa.table(
+        [
+            pa.array([raw(row.digest) for row in mine], pa.binary(32)),
+            pa.array([not row.key.startswith(ACCEPTED) for row in mine], pa.bool_()),
+            pa.array([row.key for row in mine], pa.string()),
+        ],
+        schema=NAMED,
+    )
+
+
+def _count(task: ManifestTask, seen: _Pass) -> AuditCounts:
+    count = seen.findings.count
+    accepted = task.prefix == ACCEPTED
+    return AuditCounts(
+        accepted=len(seen.rows) if accepted else 0,
+        quarantined=0 if accepted else len(seen.rows),
+        bodies_read=seen.bodies_read,
+        unreadable_manifests=count(Finding.UNREADABLE_MANIFEST),
+        misnamed=count(Finding.MISNAMED),
+        foreign=count(Finding.FOREIGN),
+        gaps=count(Finding.GAP),
+        overlaps=count(Finding.OVERLAP),
+    )

@@ -1,0 +1,281 @@
+"""The part of an audit that joins: one shard of the sha256 space.
+
+It merges the manifests of the shard with their reverse references, both in key order, repairs
+missing references first, then lists the blobs' incarnations and compares them with every name.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice_gc.audit_manifests import TaskFacts
+from sluice_gc.certificate import AuditCounts, EvidenceFile
+from sluice_gc.concurrency import for_each
+from sluice_gc.coverage import KeyRange
+from sluice_gc.evidence import BLOBS, NAMED, NAMES, hexed, raw
+from sluice_gc.findings import Finding, Findings
+from sluice_gc.joins import are_named
+from sluice_gc.listing import RangeListing
+from sluice_gc.objects import TRIES_MAX, put_table, read_tables
+from sluice_gc.shards import Shard, parse_shard
+from sluice_protocol.errors import InvalidRecord, OutcomeUnknown
+from sluice_protocol.keys import (
+    ACCEPTED_BY_BLOB,
+    QUARANTINE_BY_BLOB,
+    RAW_BLOBS,
+    accepted_by_blob_key,
+    accepted_key,
+    blob_key,
+    digest_of,
+    parse_accepted_key,
+    parse_blob_key,
+    parse_by_blob_key,
+    parse_quarantine_key,
+    quarantine_by_blob_key,
+    quarantine_key,
+)
+from sluice_protocol.manifests import encode_reference
+from sluice_protocol.outcomes import Found, Missing, Unknown
+from sluice_protocol.units import Digest, ObjectKey
+from sluice_store.port import ListedIncarnation, ObjectStore
+
+_BLOBS_AT_ONCE: Final = 8
+"""A blob may hold 16 MiB: this bounds what deep reading holds in memory."""
+
+
+class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One shard of the sha256 space.
+
+    Attributes:
+        folder: Where evidence goes.
+        shard: Its name.
+        named: Files of `NAMED` of this shard.
+        reads_max: Requests at once.
+        deep: Share of blobs that are read again and hashed.
+        deep_seed: Chooses which.
+    """
+
+    folder: str
+    shard: str
+    named: tuple[EvidenceFile, ...]
+    reads_max: int
+    deep: float
+    deep_seed: int
+
+
+@dataclass(slots=True)
+class _Shard:
+    """What one pass over a shard gathers."""
+
+    task: ShardTask
+    shard: Shard
+    findings: Findings = field(default_factory=Findings)
+    names: set[bytes] = field(default_factory=set)
+    references: int = 0
+    deep_read: int = 0
+
+
+async def audit_shard(store: ObjectStore, task: ShardTask) -> TaskFacts:
+    """Joins manifests, references and blobs of a shard, and writes its evidence.
+
+    Raises:
+        AuditIncomplete: A range could not be listed in order to its end.
+        GcRefused: Evidence of the first part was altered.
+        StoreError: No answer, or a refusal.
+    """
+    seen = _Shard(task=task, shard=parse_shard(task.shard))
+    named = await read_tables(store, task.named, NAMED)
+    seen.names.update(named["sha256"].to_pylist())
+    ranges = [
+        (root, await _join_references(store, seen, root, _wanted(named, root)))
+        for root in (ACCEPTED_BY_BLOB, QUARANTINE_BY_BLOB)
+    ]
+    blobs, shown = await _list_blobs(store, seen)
+    ranges.append((RAW_BLOBS, shown))
+    await _read_deep(store, seen, blobs)
+    names = pa.table([pa.array(sorted(seen.names), pa.binary(32))], schema=NAMES)
+    counts = _compare(blobs, names, named, seen)
+    return TaskFacts(
+        ranges=tuple(ranges), files=await _write(store, seen, blobs, names), counts=counts
+    )
+
+
+def _wanted(named: pa.Table, root: str) -> list[tuple[str, str]]:
+    """Gives (reference key, manifest key) that must stand under a root, in key order."""
+    quarantined = root == QUARANTINE_BY_BLOB
+    mine = named.filter(pc.equal(named["quarantined"], quarantined))
+    pairs = zip(mine["sha256"].to_pylist(), mine["key"].to_pylist(), strict=True)
+    return sorted((reference_of(hexed(sha256), ObjectKey(key)), key) for sha256, key in pairs)
+
+
+def reference_of(digest: Digest, manifest_key: ObjectKey) -> ObjectKey:
+    """Gives the reverse reference that a manifest which names `digest` must have."""
+    try:
+        return accepted_by_blob_key(digest, parse_accepted_key(manifest_key))
+    except InvalidRecord:
+        return quarantine_by_blob_key(digest, parse_quarantine_key(manifest_key)[0])
+
+
+async def _join_references(
+    store: ObjectStore, seen: _Shard, root: str, wanted: list[tuple[str, str]]
+) -> KeyRange:
+    """Merges wanted references with those listed: repairs what is missing, names what is extra."""
+    listing = RangeListing(store, root, *seen.shard.bounds(root))
+    missing: list[tuple[str, str]] = []
+    extra: list[str] = []
+    pending = iter(wanted)
+    head = next(pending, None)
+    async for page in listing.objects():
+        for listed in page:
+            while head is not None and head[0] < listed.key:
+                missing.append(head)
+                head = next(pending, None)
+            if head is not None and head[0] == listed.key:
+                head = next(pending, None)
+            else:
+                extra.append(listed.key)
+            seen.references += 1
+    missing += [] if head is None else [head, *pending]
+    at_once = seen.task.reads_max
+    await for_each(missing, lambda pair: _repair(store, seen, *pair), at_once=at_once)
+    await for_each(extra, lambda key: _judge_extra(store, seen, key), at_once=at_once)
+    return listing.shown()
+
+
+async def _repair(store: ObjectStore, seen: _Shard, key: str, manifest_key: str) -> None:
+    body = encode_reference(ObjectKey(manifest_key))
+    for _ in range(TRIES_MAX):
+        if not isinstance(await store.create(ObjectKey(key), body), Unknown):
+            seen.findings.add(Finding.REFERENCE_REPAIRED, key, manifest_key)
+            return
+    raise OutcomeUnknown("create", key, TRIES_MAX)
+
+
+async def _judge_extra(store: ObjectStore, seen: _Shard, key: str) -> None:
+    """Takes a reference that no listed manifest wanted: it keeps its blob, whatever it is."""
+    try:
+        reference = parse_by_blob_key(key)
+    except InvalidRecord as error:
+        seen.findings.add(Finding.FOREIGN, key, error.reason)
+        return
+    seen.names.add(raw(reference.digest))
+    if key.startswith(ACCEPTED_BY_BLOB):
+        manifest = accepted_key(reference.identity)
+    else:
+        manifest = quarantine_key(reference.identity, reference.digest)
+    if isinstance(await store.head(manifest), Missing):
+        seen.findings.add(Finding.DANGLING_REFERENCE, key, manifest)
+
+
+async def _list_blobs(store: ObjectStore, seen: _Shard) -> tuple[pa.Table, KeyRange]:
+    listing = RangeListing(store, RAW_BLOBS, *seen.shard.bounds(RAW_BLOBS))
+    pages = [blobs_table(_formed(page, seen.findings)) async for page in listing.incarnations()]
+    return pa.concat_tables([BLOBS.empty_table(), *pages]), listing.shown()
+
+
+def _formed(
+    page: Iterable[ListedIncarnation], findings: Findings
+) -> Iterator[tuple[Digest, ListedIncarnation]]:
+    """Gives incarnations of blobs; a delete marker holds no bytes and is left where it is."""
+    for one in page:
+        try:
+            digest = parse_blob_key(one.key)
+        except InvalidRecord as error:
+            findings.add(Finding.FOREIGN, one.key, error.reason)
+            continue
+        if not one.marker:
+            yield digest, one
+
+
+def blobs_table(rows: Iterable[tuple[Digest, ListedIncarnation]]) -> pa.Table:
+    """Gives rows of `BLOBS`."""
+    taken = list(rows)
+    return pa.table(
+        [
+            pa.array([raw(digest) for digest, _ in taken], pa.binary(32)),
+            pa.array([one.incarnation for _, one in taken], pa.string()),
+            pa.array([one.last_modified_ns for _, one in taken], pa.int64()),
+            pa.array([one.size_bytes for _, one in taken], pa.int64()),
+            pa.array([one.current for _, one in taken], pa.bool_()),
+        ],
+        schema=BLOBS,
+    )
+
+
+def chosen_for_reading(sha256: bytes, share: float, seed: int) -> bool:
+    """Tells whether a seeded sample holds a blob: the same seed always holds the same ones."""
+    if share >= 1.0:
+        return True
+    mixed = hashlib.sha256(seed.to_bytes(8, "big", signed=True) + sha256).digest()
+    return int.from_bytes(mixed[:8], "big") < share * 2**64
+
+
+async def _read_deep(store: ObjectStore, seen: _Shard, blobs: pa.Table) -> None:
+    """Reads the chosen current blobs again and hashes them."""
+    share, seed = seen.task.deep, seen.task.deep_seed
+    if share <= 0.0:
+        return
+    current = blobs.filter(blobs["current"])["sha256"].to_pylist()
+    chosen = [one for one in current if chosen_for_reading(one, share, seed)]
+    await for_each(
+        chosen,
+        lambda one: _hash_blob(store, seen, hexed(one)),
+        at_once=min(seen.task.reads_max, _BLOBS_AT_ONCE),
+    )
+
+
+async def _hash_blob(store: ObjectStore, seen: _Shard, digest: Digest) -> None:
+    read = await store.get(blob_key(digest))
+    seen.deep_read += 1
+    if isinstance(read, Found) and digest_of(read.body) != digest:
+        seen.findings.add(Finding.CORRUPT_BLOB, blob_key(digest), digest_of(read.body))
+
+
+def _compare(blobs: pa.Table, names: pa.Table, named: pa.Table, seen: _Shard) -> AuditCounts:
+    """Joins names and blobs both ways and counts."""
+    current = blobs.filter(blobs["current"])
+    for sha256 in _lost(named, current):
+        seen.findings.add(Finding.MISSING_BLOB, blob_key(hexed(sha256)))
+    is_named = are_named(blobs["sha256"], names["sha256"])
+    is_current = blobs["current"].to_numpy()
+    count = seen.findings.count
+    return AuditCounts(
+        references=seen.references,
+        incarnations=len(blobs),
+        incarnations_bytes=pc.sum(blobs["size_bytes"]).as_py() or 0,
+        names=len(names),
+        orphans=int(np.count_nonzero(is_current & ~is_named)),
+        superseded=int(np.count_nonzero(is_named & ~is_current)),
+        missing_blobs=count(Finding.MISSING_BLOB),
+        corrupt_blobs=count(Finding.CORRUPT_BLOB),
+        deep_read=seen.deep_read,
+        foreign=count(Finding.FOREIGN),
+        dangling_references=count(Finding.DANGLING_REFERENCE),
+        references_repaired=count(Finding.REFERENCE_REPAIRED),
+    )
+
+
+def _lost(named: pa.Table, current: pa.Table) -> list[bytes]:
+    """Gives digests that a manifest names and no current blob has."""
+    there = are_named(named["sha256"], current["sha256"])
+    return sorted(set(named["sha256"].filter(pa.array(~there)).to_pylist()))
+
+
+async def _write(
+    store: ObjectStore, seen: _Shard, blobs: pa.Table, names: pa.Table
+) -> tuple[EvidenceFile, ...]:
+    folder, place = seen.task.folder, seen.task.shard
+    files = [
+        await put_table(store, folder, "names", place, names),
+        await put_table(store, folder, "blobs", place, blobs),
+    ]
+    if seen.findings.rows:
+        table = seen.findings.table()
+        files.append(await put_table(store, folder, "findings", f"shard-{place}", table))
+    return tuple(files)

@@ -1,0 +1,276 @@
+"""The record of a complete audit: what was listed, when, what was found, and what came before.
+
+A certificate is canonical JSON with an Ed25519 signature over its inner record. It carries the
+sha256 of the certificate before it, so that one that was altered, taken out or moved is named by
+whoever checks the chain, without a store and without trust in whoever keeps it.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from sluice_gc.coverage import PrefixCoverage, check_coverage
+from sluice_gc.errors import AuditIncomplete, CertificateInvalid
+from sluice_gc.merkle import root_of_roots
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.keys import (
+    ACCEPTED,
+    ACCEPTED_BY_BLOB,
+    AUDIT,
+    QUARANTINE,
+    QUARANTINE_BY_BLOB,
+    RAW_BLOBS,
+    digest_of,
+)
+from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.units import Digest, ObjectKey
+
+AUDITED_PREFIXES: Final = (ACCEPTED, QUARANTINE, ACCEPTED_BY_BLOB, QUARANTINE_BY_BLOB, RAW_BLOBS)
+"""Every prefix that a certificate covers, in the order of its root."""
+
+_DOMAIN: Final = b"sluice.audit_certificate.v1\n"
+
+
+class EvidenceFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One Parquet file of evidence under the audit's or plan's own folder.
+
+    Attributes:
+        kind: `manifests`, `named`, `names`, `blobs`, `findings` or `candidates`.
+        place: The shard that it holds, or a name of the key range.
+        key: Where it stands.
+        sha256: Of its bytes.
+        size_bytes: Length of it.
+        rows: Rows in it.
+        prefix: For `manifests`: of which prefix.
+        first_key: For `manifests`: the first one in it, empty when there is none.
+        last_key: For `manifests`: the last one in it.
+    """
+
+    kind: str
+    place: str
+    key: ObjectKey
+    sha256: Digest
+    size_bytes: int
+    rows: int
+    prefix: str = ""
+    first_key: str = ""
+    last_key: str = ""
+
+
+class AuditCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the audit counted; every field is a number of objects unless it says otherwise."""
+
+    accepted: int = 0
+    quarantined: int = 0
+    bodies_read: int = 0
+    references: int = 0
+    incarnations: int = 0
+    incarnations_bytes: int = 0
+    names: int = 0
+    orphans: int = 0
+    superseded: int = 0
+    missing_blobs: int = 0
+    unreadable_manifests: int = 0
+    corrupt_blobs: int = 0
+    deep_read: int = 0
+    misnamed: int = 0
+    foreign: int = 0
+    dangling_references: int = 0
+    references_repaired: int = 0
+    gaps: int = 0
+    overlaps: int = 0
+
+    def plus(self, other: "AuditCounts") -> "AuditCounts":
+        """Gives the sum, field by field."""
+        mine, more = msgspec.structs.asdict(self), msgspec.structs.asdict(other)
+        return AuditCounts(**{name: mine[name] + more[name] for name in mine})
+
+
+class Certificate(msgspec.Struct, frozen=True, kw_only=True):
+    """What one complete audit saw.
+
+    Attributes:
+        authority_id: The authority that was audited.
+        retry_horizon_s: The authority's horizon at that time, in seconds.
+        audit_id: ULID of the audit.
+        chain_index: 0 for the first certificate of the authority, then one more each.
+        previous_audit_id: The certificate before, empty for the first.
+        previous_sha256: The sha256 of that certificate's whole bytes, empty for the first.
+        started_at_unix_ns: The store's Date of an answer received before any evidence was asked.
+        finished_at_unix_ns: The store's Date of the last answer of evidence.
+        clock_skew_ns: The auditor's clock minus the store's, at the start.
+        deep: The share of blobs that were read again whole, 0.0 to 1.0.
+        shards: Into how many shards of the sha256 space the evidence is split.
+        coverage: One entry per audited prefix, in the order of `AUDITED_PREFIXES`.
+        merkle_root: Over the roots of the prefixes, in that order.
+        counts: What was found.
+        evidence: The Parquet files that hold the listed rows.
+    """
+
+    schema: Literal["sluice.audit_certificate.v1"] = "sluice.audit_certificate.v1"
+    authority_id: str
+    retry_horizon_s: int
+    audit_id: str
+    chain_index: int
+    previous_audit_id: str
+    previous_sha256: str
+    started_at_unix_ns: int
+    finished_at_unix_ns: int
+    clock_skew_ns: int
+    deep: float
+    shards: int
+    coverage: tuple[PrefixCoverage, ...]
+    merkle_root: Digest
+    counts: AuditCounts
+    evidence: tuple[EvidenceFile, ...]
+
+    def files(self, kind: str) -> tuple[EvidenceFile, ...]:
+        """Gives the evidence of one kind, in the order of its places."""
+        return tuple(one for one in self.evidence if one.kind == kind)
+
+
+class SignedCertificate(msgspec.Struct, frozen=True, kw_only=True):
+    """A certificate with the signature of whoever made it.
+
+    Attributes:
+        certificate: The record.
+        key_id: `key_id_of` the public key.
+        signature: Ed25519, base64, over a domain line and the record's canonical bytes.
+    """
+
+    certificate: Certificate
+    key_id: str
+    signature: str
+
+
+def certificate_key(audit_id: str) -> ObjectKey:
+    """Gives where the certificate of an audit stands."""
+    return ObjectKey(f"{AUDIT}{audit_id}/certificate.json")
+
+
+def chain_key(chain_index: int) -> ObjectKey:
+    """Gives the place in the chain that a certificate takes by conditional create."""
+    return ObjectKey(f"{AUDIT}chain/{chain_index:020d}.json")
+
+
+def key_id_of(public: Ed25519PublicKey) -> str:
+    """Gives the first 16 hex digits of the sha256 of the raw public key."""
+    return digest_of(public.public_bytes_raw())[:16]
+
+
+def merkle_root_of(coverage: Iterable[PrefixCoverage]) -> Digest:
+    """Gives the root over the prefixes' roots."""
+    return root_of_roots(one.root for one in coverage)
+
+
+def sign_bytes(key: Ed25519PrivateKey, domain: bytes, body: bytes) -> str:
+    """Gives the base64 Ed25519 signature over a domain line and a body."""
+    return base64.b64encode(key.sign(domain + body)).decode()
+
+
+def signature_holds(public: Ed25519PublicKey, signature: str, signed: bytes) -> bool:
+    """Tells whether a base64 signature is one of `signed`."""
+    try:
+        public.verify(base64.b64decode(signature, validate=True), signed)
+    except (InvalidSignature, binascii.Error, ValueError):
+        return False
+    return True
+
+
+def sign_certificate(certificate: Certificate, key: Ed25519PrivateKey) -> bytes:
+    """Gives the canonical bytes of the signed certificate, as they are stored."""
+    signed = SignedCertificate(
+        certificate=certificate,
+        key_id=key_id_of(key.public_key()),
+        signature=sign_bytes(key, _DOMAIN, encode_record(certificate)),
+    )
+    return encode_record(signed)
+
+
+def verify_certificate(
+    place: str, body: bytes, trusted: Mapping[str, Ed25519PublicKey]
+) -> Certificate:
+    """Reads a certificate and checks form, signature and coverage; needs no store.
+
+    Args:
+        place: The audit id or chain place that an error names.
+        body: The stored bytes.
+        trusted: Public keys by `key_id_of`.
+
+    Raises:
+        CertificateInvalid: It is altered, not signed by a trusted key, or not complete.
+    """
+    try:
+        signed = decode_record(place, body, SignedCertificate)
+    except InvalidRecord as error:
+        raise CertificateInvalid(place, error.reason) from error
+    if encode_record(signed) != body:
+        raise CertificateInvalid(place, "the stored bytes are not canonical: it was altered")
+    public = trusted.get(signed.key_id)
+    if public is None:
+        raise CertificateInvalid(place, f"signed by a key that is not trusted: {signed.key_id}")
+    inner = encode_record(signed.certificate)
+    if not signature_holds(public, signed.signature, _DOMAIN + inner):
+        raise CertificateInvalid(place, "the signature does not match: it was altered")
+    check_complete(signed.certificate)
+    return signed.certificate
+
+
+def check_complete(certificate: Certificate) -> None:
+    """Checks that a certificate covers every prefix from first to last key.
+
+    Raises:
+        CertificateInvalid: A prefix is missing, incomplete, or the root is not theirs.
+    """
+    prefixes = tuple(one.prefix for one in certificate.coverage)
+    if prefixes != AUDITED_PREFIXES:
+        raise CertificateInvalid(certificate.audit_id, f"covers {prefixes}")
+    try:
+        for one in certificate.coverage:
+            check_coverage(one)
+    except AuditIncomplete as error:
+        raise CertificateInvalid(certificate.audit_id, str(error)) from error
+    if merkle_root_of(certificate.coverage) != certificate.merkle_root:
+        raise CertificateInvalid(certificate.audit_id, "the Merkle root is not that of its ranges")
+
+
+def verify_chain(
+    bodies: Sequence[bytes | None], trusted: Mapping[str, Ed25519PublicKey]
+) -> tuple[Certificate, ...]:
+    """Checks certificates in the order of their chain places; needs no store.
+
+    Args:
+        bodies: The stored bytes by place, None where nothing stands.
+        trusted: Public keys by `key_id_of`.
+
+    Raises:
+        CertificateInvalid: The first one that is missing, altered, or not in its place.
+    """
+    checked: list[Certificate] = []
+    before: bytes | None = None
+    for index, body in enumerate(bodies):
+        if body is None:
+            raise CertificateInvalid(f"#{index}", "missing: no certificate stands at its place")
+        one = verify_certificate(f"#{index}", body, trusted)
+        _check_link(one, index, checked[-1] if checked else None, before)
+        checked.append(one)
+        before = body
+    return tuple(checked)
+
+
+def _check_link(
+    one: Certificate, index: int, last: Certificate | None, before: bytes | None
+) -> None:
+    if one.chain_index != index:
+        raise CertificateInvalid(one.audit_id, f"reordered: stands at #{index}")
+    if (one.previous_sha256 or None) != (digest_of(before) if before is not None else None):
+        raise CertificateInvalid(one.audit_id, "does not follow the certificate before it")
+    if last is None:
+        return
+    if one.previous_audit_id != last.audit_id or one.authority_id != last.authority_id:
+        raise CertificateInvalid(one.audit_id, "names another audit or authority before it")

@@ -1,0 +1,265 @@
+"""The record of a plan, and the rules under which there is none.
+
+A plan lists; it deletes nothing, and deleting proves every clause again. It is signed so that one
+edited by hand is refused by name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from sluice_gc.candidates import Tally
+from sluice_gc.certificate import (
+    Certificate,
+    EvidenceFile,
+    key_id_of,
+    sign_bytes,
+    signature_holds,
+)
+from sluice_gc.errors import GcRefused, Refusal
+from sluice_protocol.authority import Authority
+from sluice_protocol.deletion import Clause, clock_fell
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.keys import GC_PLANS
+from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
+
+_DOMAIN: Final = b"sluice.gc_plan.v1\n"
+
+SIZE_LIMITS: Final = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
+AGE_DAYS: Final = (7, 14, 30, 90)
+
+
+class Bucket(msgspec.Struct, frozen=True, kw_only=True):
+    """Candidates up to a limit, in bytes or days; no limit in the last bucket."""
+
+    up_to: int | None
+    tally: Tally
+
+
+class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What the plan proposes and what it leaves.
+
+    Attributes:
+        blobs: Current incarnations that the audit listed.
+        orphans: Current incarnations that may go.
+        superseded: Noncurrent versions of referenced blobs that may go.
+        kept: What stays, by the first clause that keeps it.
+        by_size: What may go, by its size in bytes.
+        by_age: What may go, by its age in days.
+    """
+
+    blobs: Tally
+    orphans: Tally
+    superseded: Tally
+    kept: dict[str, Tally]
+    by_size: tuple[Bucket, ...]
+    by_age: tuple[Bucket, ...]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be deleted, and on which certificate that rests.
+
+    Attributes:
+        plan_id: ULID.
+        authority_id: The authority whose blobs it lists.
+        retry_horizon_s: The authority's, when the plan was made, in seconds.
+        audit_id: The certificate.
+        certificate_sha256: The sha256 of that certificate's whole bytes.
+        made_at_unix_ns: The store's clock.
+        summary: For people.
+        candidates: The Parquet files of candidates, one per shard that has any.
+    """
+
+    schema: Literal["sluice.gc_plan.v1"] = "sluice.gc_plan.v1"
+    plan_id: str
+    authority_id: str
+    retry_horizon_s: int
+    audit_id: str
+    certificate_sha256: Digest
+    made_at_unix_ns: int
+    summary: PlanSummary
+    candidates: tuple[EvidenceFile, ...]
+
+
+class SignedPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan with the signature of whoever made it."""
+
+    plan: Plan
+    key_id: str
+    signature: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """Both clocks, read at about the same time."""
+
+    local_ns: UnixNs
+    store_ns: UnixNs
+
+
+def plan_key(plan_id: str) -> ObjectKey:
+    """Gives where a plan stands."""
+    return ObjectKey(f"{GC_PLANS}{plan_id}/plan.json")
+
+
+def sign_plan(plan: Plan, key: Ed25519PrivateKey) -> bytes:
+    """Gives the canonical bytes of the signed plan, as they are stored."""
+    signature = sign_bytes(key, _DOMAIN, encode_record(plan))
+    return encode_record(
+        SignedPlan(plan=plan, key_id=key_id_of(key.public_key()), signature=signature)
+    )
+
+
+def verify_plan(plan_id: str, body: bytes, trusted: Mapping[str, Ed25519PublicKey]) -> Plan:
+    """Reads a plan and checks its signature.
+
+    Raises:
+        GcRefused: It was edited, is another plan's, or is not signed by a trusted key.
+    """
+    try:
+        signed = decode_record(plan_key(plan_id), body, SignedPlan)
+    except InvalidRecord as error:
+        raise GcRefused(Refusal.PLAN_INVALID, str(error)) from error
+    public = trusted.get(signed.key_id)
+    inner = _DOMAIN + encode_record(signed.plan)
+    if public is None or not signature_holds(public, signed.signature, inner):
+        raise GcRefused(
+            Refusal.PLAN_INVALID, f"the plan was edited or its signer is not trusted: {plan_id}"
+        )
+    if signed.plan.plan_id != plan_id:
+        raise GcRefused(Refusal.PLAN_INVALID, f"plan {signed.plan.plan_id} stands at {plan_id}")
+    return signed.plan
+
+
+def check_clocks(clocks: Clocks, skew_s_max: float) -> None:
+    """Refuses to go on when this machine's clock and the store's differ by too much.
+
+    Raises:
+        GcRefused: They differ by more than `skew_s_max`.
+    """
+    skew_s = (clocks.local_ns - clocks.store_ns) / NS_PER_S
+    if abs(skew_s) > skew_s_max:
+        raise GcRefused(
+            Refusal.CLOCKS_DIFFER,
+            f"the local clock and the store's differ by {skew_s:.0f} s: set them right",
+        )
+
+
+def check_clock_fall(highest_ns: int, now_ns: int, authority: Authority) -> None:
+    """Refuses to go on when the store's clock fell.
+
+    Raises:
+        GcRefused: It fell by more than half the margin below a time that it gave before.
+    """
+    if clock_fell(highest_ns, now_ns, authority.margin_ns):
+        raise GcRefused(
+            Refusal.CLOCK_FELL,
+            f"the store's clock fell by {(highest_ns - now_ns) / NS_PER_S:.0f} s: find out why",
+        )
+
+
+def check_certificate_for(authority: Authority, certificate: Certificate) -> None:
+    """Refuses a certificate that cannot carry a plan under this authority.
+
+    Raises:
+        GcRefused: It is of another authority or horizon, covers nothing yet, or found keys or
+            bodies that it could not read.
+    """
+    if certificate.authority_id != authority.authority_id:
+        raise GcRefused(
+            Refusal.OTHER_AUTHORITY,
+            f"the certificate is of {certificate.authority_id}, not of {authority.authority_id}",
+        )
+    if certificate.retry_horizon_s != authority.retry_horizon_s:
+        raise GcRefused(
+            Refusal.HORIZON_NOT_COVERED,
+            "the certificate was made under another retry horizon: audit again",
+        )
+    counts = certificate.counts
+    if counts.foreign:
+        raise GcRefused(
+            Refusal.FOREIGN_KEYS,
+            f"{counts.foreign} keys of unknown form stand under the audited prefixes:"
+            " see the findings, move them away, audit again",
+        )
+    if counts.unreadable_manifests:
+        raise GcRefused(
+            Refusal.UNREADABLE_MANIFESTS,
+            f"{counts.unreadable_manifests} manifests are unreadable, they may name any blob:"
+            " see the findings, restore them, audit again",
+        )
+
+
+def check_horizon_covered(summary: PlanSummary) -> None:
+    """Refuses when orphans are old enough and the certificate covers the horizon of none.
+
+    Raises:
+        GcRefused: The audit started too early for every one of them.
+    """
+    uncovered = summary.kept.get(Clause.CERTIFICATE.value, Tally())
+    if uncovered.incarnations and not summary.orphans.incarnations:
+        raise GcRefused(
+            Refusal.HORIZON_NOT_COVERED,
+            f"no certificate covers the horizon of {uncovered.incarnations} orphans: audit again",
+        )
+
+
+def check_amount(summary: PlanSummary, max_delete_ratio: float) -> None:
+    """Refuses a plan that takes too much to be right.
+
+    Raises:
+        GcRefused: Every current blob would go, or more than `max_delete_ratio` of them or of
+            their bytes.
+    """
+    gone, all_blobs = summary.orphans, summary.blobs
+    if gone.incarnations and gone.incarnations == all_blobs.incarnations:
+        raise GcRefused(
+            Refusal.EVERY_BLOB,
+            f"all {gone.incarnations} blobs would go: is this the right store and prefix?",
+        )
+    shares = (
+        gone.incarnations / max(all_blobs.incarnations, 1),
+        gone.bytes / max(all_blobs.bytes, 1),
+    )
+    if max(shares) > max_delete_ratio:
+        raise GcRefused(
+            Refusal.DELETE_RATIO,
+            f"{max(shares):.0%} would go, above max_delete_ratio {max_delete_ratio:.0%}:"
+            " look at the orphans, then raise it by hand",
+        )
+
+
+def check_plan_for(plan: Plan, certificate: Certificate, certificate_sha256: Digest) -> None:
+    """Refuses a plan that does not rest on this certificate.
+
+    Raises:
+        GcRefused: It names another certificate, authority or horizon, or is older than it.
+    """
+    if plan.audit_id != certificate.audit_id or plan.certificate_sha256 != certificate_sha256:
+        raise GcRefused(Refusal.PLAN_INVALID, "the plan rests on another certificate")
+    if plan.authority_id != certificate.authority_id:
+        raise GcRefused(Refusal.OTHER_AUTHORITY, "plan and certificate are of two authorities")
+    if plan.retry_horizon_s != certificate.retry_horizon_s:
+        raise GcRefused(Refusal.PLAN_INVALID, "plan and certificate have two retry horizons")
+    if plan.made_at_unix_ns < certificate.finished_at_unix_ns:
+        raise GcRefused(
+            Refusal.PLAN_BEFORE_CERTIFICATE, "the plan is older than its certificate: plan again"
+        )
+
+
+def check_grace(plan: Plan, now_ns: UnixNs, grace_s: float) -> None:
+    """Refuses to carry out a plan before people had the time to look at it.
+
+    Raises:
+        GcRefused: The plan is younger than the grace.
+    """
+    age_s = (now_ns - plan.made_at_unix_ns) / NS_PER_S
+    if age_s < grace_s:
+        raise GcRefused(
+            Refusal.GRACE,
+            f"the plan is {age_s:.0f} s old, the grace is {grace_s:.0f} s: run it later",
+        )

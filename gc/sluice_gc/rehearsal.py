@@ -1,0 +1,57 @@
+"""Plants an orphan in the past of a fresh local store, so that a drill need not wait a week.
+
+The store is opened under a clock that stands in the past and stamps the blob with that time, as it
+would have then. Nothing is changed behind the store's back, and no rule is shortened: the authority
+keeps its horizon, and the drill's audit, plan and run are the ordinary ones.
+"""
+
+from pathlib import Path
+
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import blob_key, digest_of
+from sluice_protocol.outcomes import Applied
+from sluice_protocol.units import NS_PER_S, Digest, UnixNs
+from sluice_store.clock import Clock
+from sluice_store.local import open_local_store
+
+
+class _PastClock:
+    """A clock that runs `behind_ns` behind another one."""
+
+    def __init__(self, clock: Clock, behind_ns: int) -> None:
+        self._clock = clock
+        self._behind_ns = behind_ns
+
+    def now_ns(self) -> UnixNs:
+        return UnixNs(self._clock.now_ns() - self._behind_ns)
+
+    def monotonic_ns(self) -> int:
+        return self._clock.monotonic_ns()
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+
+
+async def plant_past_orphan(root: Path, frame: bytes, *, age_s: int, clock: Clock) -> Digest:
+    """Writes a blob without a manifest, `age_s` seconds ago by the store's own stamp.
+
+    Args:
+        root: Directory of a local store that holds nothing yet, not even its authority: a store's
+            clock never falls, so this must be the first thing that is ever written.
+        frame: The bytes of the blob.
+        age_s: How long ago, in seconds.
+        clock: The machine's clock.
+
+    Raises:
+        BadUsage: The store has a later stamp already, or the blob stands there.
+        StoreError: The directory cannot be a store.
+    """
+    digest = digest_of(frame)
+    past = _PastClock(clock, age_s * NS_PER_S)
+    async with open_local_store(root, clock=past) as store:
+        written = await store.create(blob_key(digest), frame)
+    if not isinstance(written, Applied):
+        raise BadUsage(f"the blob stands there already, root=`{root}`")
+    if written.date_ns > clock.now_ns() - age_s * NS_PER_S + NS_PER_S:
+        raise BadUsage(f"the store was used before, its past is fixed, root=`{root}`")
+    return digest

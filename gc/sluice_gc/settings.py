@@ -1,0 +1,95 @@
+"""Settings of audit and garbage collection."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+
+def default_key_file() -> Path:
+    """Gives where the auditor's key is kept: `$XDG_STATE_HOME/sluice/auditor.pem`."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "sluice" / "auditor.pem"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSettings:
+    """How an audit is made.
+
+    Attributes:
+        key_file: The auditor's Ed25519 private key, PEM, PKCS 8. `sluice audit key` makes it, or
+            the first audit of a store that has no certificate yet.
+        shards: Files into which the sha256 space is split; a divisor of 256. More shards need
+            less memory each: 16 hold 10^7 blobs in well under 1 GiB.
+        reads_max: Manifest bodies read at once by one task.
+        deep: Share of blobs that are read again whole and hashed, 0.0 to 1.0. Manifests are then
+            read again too.
+        deep_seed: Chooses which blobs a share below 1.0 holds; another seed, other blobs.
+    """
+
+    key_file: Path = field(default_factory=default_key_file)
+    shards: int = 16
+    reads_max: int = 32
+    deep: float = 0.0
+    deep_seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSettings:
+    """What a plan may propose.
+
+    Attributes:
+        key_file: The key that signs the plan; its public key is trusted for certificates too.
+        trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
+        max_delete_ratio: Most that may go, as a share of all incarnations and of all bytes, 0.0
+            to 1.0. A plan above it is refused: look at what it lists, then raise it by hand.
+        clock_skew_s_max: Most that this machine's clock and the store's may differ, in seconds.
+    """
+
+    key_file: Path = field(default_factory=default_key_file)
+    trusted_keys: tuple[str, ...] = ()
+    max_delete_ratio: float = 0.5
+    clock_skew_s_max: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """How a plan is carried out.
+
+    Attributes:
+        key_file: The key whose public half is trusted for certificates and plans.
+        trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
+        grace_s: How old a plan must be before it is carried out, in seconds; 24 h by default, so
+            that a person can look at it.
+        clock_skew_s_max: Most that this machine's clock and the store's may differ, in seconds.
+        batch: Candidates proved and deleted together; versioning is read before each batch.
+        proofs_at_once: Candidates of a batch whose evidence is read at the same time.
+        deletes_per_s_max: Upper limit of deletions a second; 0 is no limit.
+        undo: Whether each blob is copied to `gc/v1/trash/` before it is deleted.
+        dry_run: Stop after the proofs: nothing is deleted and nothing is written.
+    """
+
+    key_file: Path = field(default_factory=default_key_file)
+    trusted_keys: tuple[str, ...] = ()
+    grace_s: float = 86_400.0
+    clock_skew_s_max: float = 300.0
+    batch: int = 200
+    proofs_at_once: int = 16
+    deletes_per_s_max: float = 0.0
+    undo: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Where the tasks of an audit, plan or run are done.
+
+    Attributes:
+        engine: `local` in this process, or `spark` on Spark's executors.
+        master: Spark's master when `spark-submit` gives none; `local[2]` is two tasks at once.
+        driver_memory: Heap of Spark's JVM on one machine; evidence does not go through it.
+    """
+
+    engine: Literal["local", "spark"] = "local"
+    master: str = "local[2]"
+    driver_memory: str = "1g"

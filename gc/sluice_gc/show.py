@@ -1,0 +1,183 @@
+"""Tells why a blob went or why it stays: proofs on record, and each clause judged now."""
+
+import msgspec
+import pyarrow as pa
+
+from sluice_gc.chain import read_head
+from sluice_gc.errors import CertificateInvalid, GcRefused, Refusal
+from sluice_gc.evidence import NAMES, PROOFS, decode_table, hexed, raw
+from sluice_gc.objects import Trusted, read_tables
+from sluice_gc.planner import shard_files
+from sluice_gc.proof import Case, prove
+from sluice_gc.proof_records import proofs_prefix
+from sluice_gc.shards import parse_shard
+from sluice_protocol.deletion import AuditWord, Candidate, Keep
+from sluice_protocol.keys import blob_key
+from sluice_protocol.outcomes import Found
+from sluice_protocol.units import Digest, UnixNs
+from sluice_store.authority import read_authority
+from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
+
+
+class ProofOnRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One proof that stands in `gc/v1/proofs/`.
+
+    Attributes:
+        proof_key: The file.
+        plan_id: The plan that it belongs to.
+        audit_id: The certificate that it cites.
+        incarnation: The incarnation.
+        last_modified_unix_ns: When it was written.
+        proved_at_unix_ns: The store's clock when the evidence was read.
+        verdict: `may_go` or `keep`.
+        clause: The clause that kept it.
+        reason: Why.
+    """
+
+    proof_key: str
+    plan_id: str
+    audit_id: str
+    incarnation: str
+    last_modified_unix_ns: int
+    proved_at_unix_ns: int
+    verdict: str
+    clause: str | None
+    reason: str | None
+
+
+class IncarnationNow(msgspec.Struct, frozen=True, kw_only=True):
+    """An incarnation that stands, and what a run would say of it now."""
+
+    incarnation: str
+    last_modified_unix_ns: int
+    size_bytes: int
+    current: bool
+    verdict: str
+    clause: str | None
+    reason: str | None
+
+
+class BlobTold(msgspec.Struct, frozen=True, kw_only=True):
+    """All that garbage collection knows of one blob."""
+
+    sha256: str
+    audit_id: str | None
+    named_in_audit: bool | None
+    incarnations: tuple[IncarnationNow, ...]
+    proofs: tuple[ProofOnRecord, ...]
+
+
+async def explain_blob(store: ObjectStore, trusted: Trusted, digest: Digest) -> BlobTold:
+    """Gives the proofs on record of a blob, and what keeps each incarnation that stands.
+
+    Raises:
+        GcRefused: A proof file or evidence of the audit is damaged.
+        StoreError: No answer, or a refusal.
+    """
+    audit = await _ask_audit(store, trusted, digest)
+    named = audit.names_blob if audit else None
+    return BlobTold(
+        sha256=digest,
+        audit_id=audit.audit_id if audit else None,
+        named_in_audit=named,
+        incarnations=tuple(
+            [await _judge_now(store, digest, one, audit) for one in await _list(store, digest)]
+        ),
+        proofs=tuple(await _read_proofs(store, digest)),
+    )
+
+
+async def _ask_audit(store: ObjectStore, trusted: Trusted, digest: Digest) -> AuditWord | None:
+    try:
+        link = await read_head(store, trusted)
+    except CertificateInvalid:
+        return None
+    if link is None:
+        return None
+    certificate = link.certificate
+    byte = int(digest[:2], 16)
+    for place, names, _ in shard_files(certificate):
+        shard = parse_shard(place)
+        if shard.first <= byte < shard.end:
+            table = await read_tables(store, names, NAMES)
+            return AuditWord(
+                audit_id=certificate.audit_id,
+                started_at_ns=UnixNs(certificate.started_at_unix_ns),
+                complete=True,
+                names_blob=raw(digest) in set(table["sha256"].to_pylist()),
+            )
+    return None
+
+
+async def _list(store: ObjectStore, digest: Digest) -> list[ListedIncarnation]:
+    key = blob_key(digest)
+    return [
+        one
+        async for page in store.list_incarnations(key)
+        for one in page.incarnations
+        if one.key == key and not one.marker
+    ]
+
+
+async def _judge_now(
+    store: ObjectStore, digest: Digest, listed: ListedIncarnation, audit: AuditWord | None
+) -> IncarnationNow:
+    authority = await read_authority(store)
+    nothing = AuditWord(audit_id="", started_at_ns=UnixNs(0), complete=False, names_blob=None)
+    superseded = bool(audit and audit.names_blob) and not listed.current
+    case = Case(
+        candidate=Candidate(
+            key=listed.key,
+            digest=digest,
+            incarnation=listed.incarnation,
+            last_modified_ns=listed.last_modified_ns,
+            size_bytes=listed.size_bytes,
+        ),
+        superseded=superseded,
+        audit=audit or nothing,
+        retry_horizon_ns=authority.retry_horizon_ns,
+        versioning_enabled=await store.read_versioning() is Versioning.ENABLED,
+    )
+    verdict = (await prove(store, case)).verdict
+    kept = verdict if isinstance(verdict, Keep) else None
+    return IncarnationNow(
+        incarnation=listed.incarnation,
+        last_modified_unix_ns=listed.last_modified_ns,
+        size_bytes=listed.size_bytes,
+        current=listed.current,
+        verdict="keep" if kept else "may_go",
+        clause=kept.clause.value if kept else None,
+        reason=kept.reason if kept else None,
+    )
+
+
+async def _read_proofs(store: ObjectStore, digest: Digest) -> list[ProofOnRecord]:
+    found: list[ProofOnRecord] = []
+    async for page in store.list(proofs_prefix(digest)):
+        for listed in page.objects:
+            read = await store.get(listed.key)
+            if isinstance(read, Found):
+                found += _rows(listed.key, read.body, digest)
+    return sorted(found, key=lambda one: one.proved_at_unix_ns)
+
+
+def _rows(key: str, body: bytes, digest: Digest) -> list[ProofOnRecord]:
+    try:
+        table = decode_table(body, PROOFS)
+    except (ValueError, pa.ArrowException) as error:
+        raise GcRefused(Refusal.EVIDENCE_CHANGED, f"a proof is damaged: {key}") from error
+    return [
+        ProofOnRecord(
+            proof_key=key,
+            plan_id=row["plan_id"],
+            audit_id=row["audit_id"],
+            incarnation=row["incarnation"],
+            last_modified_unix_ns=row["last_modified_ns"],
+            proved_at_unix_ns=row["now_ns"],
+            verdict=row["verdict"],
+            clause=row["clause"],
+            reason=row["reason"],
+        )
+        for row in table.to_pylist()
+        if hexed(row["sha256"]) == digest
+    ]

@@ -1,0 +1,350 @@
+"""The part of a run that one task does: the candidates of one shard, batch by batch.
+
+A batch holds digests of one first byte. For each batch, in this order: the ground is read again
+(authority, versioning, clocks); every candidate is proved; the proofs are written by a conditional
+create; the exact incarnations are deleted; a mark says that the batch is done. A run that was
+killed starts the batch again under the next attempt, with all evidence read anew.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from sluice_gc.certificate import EvidenceFile
+from sluice_gc.concurrency import for_each
+from sluice_gc.errors import GcRefused, Refusal
+from sluice_gc.evidence import CANDIDATES, NAMES, encode_table, hexed
+from sluice_gc.objects import TRIES_MAX, create_once, read_table, read_tables
+from sluice_gc.plan import Clocks, check_clock_fall, check_clocks
+from sluice_gc.proof import ALL_CLAUSES, Case, Clauses, Proof, prove
+from sluice_gc.proof_records import proof_key, proofs_table
+from sluice_gc.trash import keep_for_undo
+from sluice_protocol.authority import Authority
+from sluice_protocol.deletion import AuditWord, Candidate, Clause, Keep, MayGo
+from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS, blob_key
+from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.outcomes import Deleted, Found, Missing
+from sluice_protocol.units import Incarnation, ObjectKey, UnixNs
+from sluice_store.authority import read_authority
+from sluice_store.clock import Clock
+from sluice_store.port import ObjectStore, Versioning
+
+_ATTEMPTS_MAX: Final = 1000
+
+
+class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
+    """The candidates of one shard.
+
+    Attributes:
+        plan_id: The plan.
+        authority: As it was when the run started.
+        audit_id: The certificate.
+        audit_started_at_ns: When that audit started.
+        highest_ns: The highest time that the store has shown: it must not fall much below.
+        candidates: The plan's file of this shard.
+        names: The certificate's files of names of this shard.
+        batch: Candidates proved and deleted together.
+        proofs_at_once: Of them, how many at the same time.
+        deletes_per_s_max: Limit of this task, 0 for none.
+        clock_skew_s_max: Most that the clocks may differ.
+        undo: Whether a copy is kept.
+        dry_run: Whether to stop after the proofs.
+    """
+
+    plan_id: str
+    authority: Authority
+    audit_id: str
+    audit_started_at_ns: int
+    highest_ns: int
+    candidates: EvidenceFile
+    names: tuple[EvidenceFile, ...]
+    batch: int
+    proofs_at_once: int
+    deletes_per_s_max: float
+    clock_skew_s_max: float
+    undo: bool
+    dry_run: bool
+
+
+class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sweep did.
+
+    Attributes:
+        deleted: Incarnations deleted.
+        deleted_bytes: Their bytes.
+        would_go: In a dry run: incarnations that all clauses let go.
+        kept: Candidates that stay, by clause.
+        unknown: Deletions that nobody could confirm; the next run looks again.
+        unread: Candidates kept because their evidence could not be read; the next run looks again.
+        batches: Batches done.
+        skipped: Batches that an earlier run had done.
+    """
+
+    deleted: int = 0
+    deleted_bytes: int = 0
+    would_go: int = 0
+    kept: dict[str, int] = {}
+    unknown: int = 0
+    unread: int = 0
+    batches: int = 0
+    skipped: int = 0
+
+    def plus(self, other: "SweepFacts") -> "SweepFacts":
+        """Gives the sum."""
+        return SweepFacts(
+            deleted=self.deleted + other.deleted,
+            deleted_bytes=self.deleted_bytes + other.deleted_bytes,
+            would_go=self.would_go + other.would_go,
+            kept=dict(Counter(self.kept) + Counter(other.kept)),
+            unknown=self.unknown + other.unknown,
+            unread=self.unread + other.unread,
+            batches=self.batches + other.batches,
+            skipped=self.skipped + other.skipped,
+        )
+
+
+class BatchDone(msgspec.Struct, frozen=True, kw_only=True):
+    """The mark that a batch needs no further attempt."""
+
+    schema: str = "sluice.gc_batch.v1"
+    plan_id: str
+    facts: SweepFacts
+
+
+class PlanStopped(msgspec.Struct, frozen=True, kw_only=True):
+    """The mark that a rule of safety broke under a plan: it never goes on, make a new one."""
+
+    schema: str = "sluice.gc_stopped.v1"
+    plan_id: str
+    rule: str
+    reason: str
+
+
+def stopped_key(plan_id: str) -> ObjectKey:
+    """Gives where the mark of a stopped plan stands."""
+    return ObjectKey(f"{GC_PLANS}{plan_id}/stopped.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """Candidates of one first byte, at most `batch` of them."""
+
+    hh: str
+    number: int
+    rows: list[dict[str, object]]
+
+    def done_key(self, plan_id: str) -> ObjectKey:
+        """Where its mark stands."""
+        return ObjectKey(f"{GC_PLANS}{plan_id}/done/{self.hh}-{self.number:06d}.json")
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """What stays the same from batch to batch."""
+
+    store: ObjectStore
+    task: SweepTask
+    clock: Clock
+    clauses: Clauses
+    names: frozenset[bytes]
+    highest_ns: int
+    facts: SweepFacts = field(default_factory=SweepFacts)
+
+
+async def sweep_shard(
+    store: ObjectStore, task: SweepTask, *, clock: Clock, clauses: Clauses = ALL_CLAUSES
+) -> SweepFacts:
+    """Proves and deletes the candidates of one shard; may be called again at any time.
+
+    Raises:
+        GcRefused: A rule of safety broke: nothing more is deleted.
+        StoreError: No answer, or a refusal; call again.
+        OutcomeUnknown: A proof could not be written; its batch deleted nothing.
+    """
+    names = await read_tables(store, task.names, NAMES)
+    sweep = _Sweep(
+        store=store,
+        task=task,
+        clock=clock,
+        clauses=clauses,
+        names=frozenset(names["sha256"].to_pylist()),
+        highest_ns=task.highest_ns,
+    )
+    table = await read_table(store, task.candidates, CANDIDATES)
+    try:
+        for batch in _batches(table, task.batch):
+            sweep.facts = sweep.facts.plus(await _sweep_batch(sweep, batch))
+    except GcRefused as refused:
+        await _mark_stopped(sweep, refused)
+        raise
+    return sweep.facts
+
+
+async def _mark_stopped(sweep: _Sweep, refused: GcRefused) -> None:
+    """Lets every other task of this plan stop before its next batch, wherever it runs."""
+    if sweep.task.dry_run:
+        return
+    plan_id = sweep.task.plan_id
+    mark = PlanStopped(plan_id=plan_id, rule=refused.rule.value, reason=refused.reason)
+    await create_once(sweep.store, stopped_key(plan_id), encode_record(mark))
+
+
+async def check_not_stopped(store: ObjectStore, plan_id: str) -> None:
+    """Refuses a plan under which a rule of safety broke.
+
+    Raises:
+        GcRefused: It was stopped; the error says why.
+    """
+    found = await store.get(stopped_key(plan_id))
+    if isinstance(found, Found):
+        mark = decode_record(stopped_key(plan_id), found.body, PlanStopped)
+        raise GcRefused(
+            Refusal.PLAN_STOPPED, f"the plan was stopped, make a new one: {mark.reason}"
+        )
+
+
+def _batches(table: pa.Table, size: int) -> Iterator[_Batch]:
+    """Cuts candidates into batches: a function of the plan alone, so that a run can go on."""
+    rows = sorted(table.to_pylist(), key=lambda row: (row["sha256"], row["last_modified_ns"]))
+    for first, group in groupby(rows, key=lambda row: row["sha256"][0]):
+        mine = list(group)
+        for number, at in enumerate(range(0, len(mine), size)):
+            yield _Batch(hh=f"{first:02x}", number=number, rows=mine[at : at + size])
+
+
+async def _sweep_batch(sweep: _Sweep, batch: _Batch) -> SweepFacts:
+    store, task = sweep.store, sweep.task
+    done = await store.head(batch.done_key(task.plan_id))
+    if not isinstance(done, Missing):
+        return SweepFacts(skipped=1)
+    versioning = await check_ground(sweep)
+    cases = [_case(sweep, row, versioning) for row in batch.rows]
+    proofs = await _prove_all(sweep, cases)
+    going = [one for one in proofs if isinstance(one.verdict, MayGo)]
+    kept = Counter(one.verdict.clause.value for one in proofs if isinstance(one.verdict, Keep))
+    if task.dry_run:
+        return SweepFacts(would_go=len(going), kept=dict(kept))
+    stop_on_broken(proofs)
+    await _write_proofs(sweep, batch, proofs)
+    unread = sum(one.evidence.now_ns is None for one in proofs)
+    facts = SweepFacts(kept=dict(kept), unread=unread, batches=1)
+    facts = facts.plus(await _delete_all(sweep, going))
+    if not facts.unknown and not facts.unread:
+        mark = encode_record(BatchDone(plan_id=task.plan_id, facts=facts))
+        await create_once(store, batch.done_key(task.plan_id), mark)
+    return facts
+
+
+async def check_ground(sweep: _Sweep) -> bool:
+    """Reads again what every deletion of the next batch stands on.
+
+    Returns:
+        Whether versioning reads `Enabled`.
+
+    Raises:
+        GcRefused: The plan was stopped, the authority changed, or a clock is wrong.
+    """
+    store, task = sweep.store, sweep.task
+    await check_not_stopped(store, task.plan_id)
+    now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns
+    check_clock_fall(sweep.highest_ns, now_ns, task.authority)
+    sweep.highest_ns = max(sweep.highest_ns, now_ns)
+    clocks = Clocks(local_ns=sweep.clock.now_ns(), store_ns=now_ns)
+    check_clocks(clocks, task.clock_skew_s_max)
+    if await read_authority(store) != task.authority:
+        raise GcRefused(Refusal.OTHER_AUTHORITY, "the authority's settings changed under the run")
+    return await store.read_versioning() is Versioning.ENABLED
+
+
+def stop_on_broken(proofs: list[Proof]) -> None:
+    """Stops everything when a proof shows that no deletion is safe any more.
+
+    Raises:
+        GcRefused: Versioning is not `Enabled`.
+    """
+    for proof in proofs:
+        if isinstance(proof.verdict, Keep) and proof.verdict.clause is Clause.VERSIONING:
+            raise GcRefused(Refusal.VERSIONING, "versioning is not Enabled any more: turn it on")
+
+
+def _case(sweep: _Sweep, row: dict[str, object], versioning: bool) -> Case:  # noqa: FBT001
+    task = sweep.task
+    sha256, stamp, size = row["sha256"], row["last_modified_ns"], row["size_bytes"]
+    if not isinstance(sha256, bytes) or not isinstance(stamp, int) or not isinstance(size, int):
+        raise GcRefused(Refusal.PLAN_INVALID, f"a candidate of plan {task.plan_id} has no form")
+    digest = hexed(sha256)
+    return Case(
+        candidate=Candidate(
+            key=blob_key(digest),
+            digest=digest,
+            incarnation=Incarnation(str(row["incarnation"])),
+            last_modified_ns=UnixNs(stamp),
+            size_bytes=size,
+        ),
+        superseded=bool(row["superseded"]),
+        audit=AuditWord(
+            audit_id=task.audit_id,
+            started_at_ns=UnixNs(task.audit_started_at_ns),
+            complete=True,
+            names_blob=sha256 in sweep.names,
+        ),
+        retry_horizon_ns=task.authority.retry_horizon_ns,
+        versioning_enabled=versioning,
+    )
+
+
+async def _prove_all(sweep: _Sweep, cases: list[Case]) -> list[Proof]:
+    proofs: dict[int, Proof] = {}
+
+    async def one(at: int) -> None:
+        proofs[at] = await prove(sweep.store, cases[at], sweep.clauses)
+
+    await for_each(range(len(cases)), one, at_once=sweep.task.proofs_at_once)
+    return [proofs[at] for at in range(len(cases))]
+
+
+async def _write_proofs(sweep: _Sweep, batch: _Batch, proofs: list[Proof]) -> None:
+    """Writes the proofs under the next attempt's key: an earlier or a rival one stays as it is."""
+    body = encode_table(proofs_table(sweep.task.plan_id, proofs))
+    for attempt in range(_ATTEMPTS_MAX):
+        key = proof_key(sweep.task.plan_id, batch.hh, batch.number, attempt)
+        if await create_once(sweep.store, key, body):
+            return
+    raise GcRefused(Refusal.PLAN_INVALID, f"batch {batch.hh}-{batch.number} had too many attempts")
+
+
+async def _delete_all(sweep: _Sweep, going: list[Proof]) -> SweepFacts:
+    facts = SweepFacts()
+    rate = sweep.task.deletes_per_s_max
+    for proof in going:
+        candidate = proof.case.candidate
+        if sweep.task.undo and not await keep_for_undo(sweep.store, candidate):
+            facts = facts.plus(SweepFacts(kept={"undo": 1}))
+            continue
+        if await delete_exactly(sweep.store, candidate):
+            facts = facts.plus(SweepFacts(deleted=1, deleted_bytes=candidate.size_bytes))
+        else:
+            facts = facts.plus(SweepFacts(unknown=1))
+        if rate > 0:
+            await sweep.clock.sleep(1 / rate)
+    return facts
+
+
+async def delete_exactly(store: ObjectStore, candidate: Candidate) -> bool:
+    """Deletes one incarnation; tries again while nobody knows whether it went.
+
+    Returns:
+        Whether it is known to be gone. A late or repeated delete can hit no other incarnation.
+
+    Raises:
+        StoreError: The store refused.
+    """
+    for _ in range(TRIES_MAX):
+        if isinstance(await store.delete(candidate.key, candidate.incarnation), Deleted):
+            return True
+    return False

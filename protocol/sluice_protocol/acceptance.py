@@ -1,0 +1,507 @@
+"""The acceptance of one upload, as a machine without I/O, clock or randomness.
+
+States and movers. A `Progress` is what a gateway knows of one upload; `Progress.doing` is the one
+action that it waits for. `begin` gives the first action; the shell performs it, translates what
+the store said into an observation, and calls `step`, until the action is a `Verdict`.
+
+    prove the blob   CreateBlob ─ Applied ──────────────────────────────► proved_at = its Date
+                        │ Exists                                               ▲
+                        ▼                                                      │
+                     HeadBlob ─ young and right ── proved_at = Last-Modified ──┤
+                        │ gone: again (twice: OverwriteBlob)                   │
+                        │ no checksum: HashBlob, then as HeadBlob              │
+                        │ wrong: OverwriteBlob, corrupt is told                │
+                        └ old: ReadManifest ── follows its blob ─► duplicate   │
+                                         └─ else OverwriteBlob ────────────────┘
+    own the identity CreateManifest ─ Applied ─► m = its Date
+                        │ Exists: ReadManifest ─► m = its Last-Modified
+    tell a conflict  CreateQuarantine ─ Applied / Exists: HeadQuarantine ─► m, then WriteReference
+
+What each move proves. A verdict of acceptance or conflict needs `m - proved_at < window`, where
+`window = retry_horizon - margin`, `m` is when the manifest appeared and `proved_at` when a blob
+with these bytes was last known to be there. Then the blob was younger than the retry horizon when
+the manifest named it, and garbage collection, whose certificate is later than the blob by more
+than the horizon, must have seen the manifest. Where the proof is too old the blob is proved again;
+the manifest stands by then, so a blob written after it is proof at once.
+
+An unknown outcome is evidence of nothing and costs one of a bounded number of tries. An illegal
+observation raises `InvariantViolated` and changes nothing. Source: `docs/protocol.md`, Accepting.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
+
+from sluice_protocol.errors import InvariantViolated
+from sluice_protocol.identity import Identity
+from sluice_protocol.outcomes import Applied, Exists, Missing, ObjectInfo, Unknown
+from sluice_protocol.units import Digest, UnixNs
+
+TRIES_MAX: Final = 12
+"""Unknown outcomes and restarts of one upload, together; past it the answer is 503."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What one upload asks for.
+
+    Attributes:
+        identity: The identity that the frame claims.
+        digest: The sha256 of the frame.
+        size_bytes: Length of the frame.
+        attempt_id: ULID of this handling, the same in all its tries.
+        window_ns: `retry_horizon - margin` of the authority.
+        sent_before: Whether the agent says that it has sent these bytes before.
+    """
+
+    identity: Identity
+    digest: Digest
+    size_bytes: int
+    attempt_id: str
+    window_ns: int
+    sent_before: bool = False
+
+
+# --- actions -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreateBlob:
+    """Create the blob with `If-None-Match: *`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadBlob:
+    """Read what the store knows of the blob."""
+
+
+@dataclass(frozen=True, slots=True)
+class HashBlob:
+    """Read the whole blob and hash it: the store holds no checksum of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverwriteBlob:
+    """Write the blob without a condition: same bytes, new incarnation."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadManifest:
+    """Read the identity's manifest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateManifest:
+    """Create the identity manifest with `If-None-Match: *`; the same bytes in every try."""
+
+    accepted_at_ns: UnixNs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateQuarantine:
+    """Create the quarantine manifest with `If-None-Match: *`; the same bytes in every try."""
+
+    accepted_digest: Digest
+    observed_at_ns: UnixNs
+
+
+@dataclass(frozen=True, slots=True)
+class HeadQuarantine:
+    """Read when the quarantine manifest appeared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """Verdict: 200. The manifest stands and its blob was proved in time."""
+
+    duplicate: bool
+    accepted_at_ns: UnixNs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """Verdict: 409. Another sha256 owns the identity and the quarantine manifest stands.
+
+    The shell writes the `quarantine-by-blob` reference, best effort, before it answers.
+    """
+
+    accepted_digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrupt:
+    """Verdict: 500 and an alert. A stored object is wrong and could not be healed."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Verdict: 503 `outcome_unknown`. The tries are spent; the same bytes may be sent again."""
+
+
+Verdict = Accepted | Conflict | Corrupt | Spent
+Request = (
+    CreateBlob
+    | HeadBlob
+    | HashBlob
+    | OverwriteBlob
+    | ReadManifest
+    | CreateManifest
+    | CreateQuarantine
+    | HeadQuarantine
+)
+Action = Request | Verdict
+
+
+# --- observations ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobHashed:
+    """What a full read of the blob gave.
+
+    Attributes:
+        info: What the store said of it in the same answer.
+        digest: The sha256 of the bytes read.
+    """
+
+    info: ObjectInfo
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestRead:
+    """A manifest that was read and agrees with its key.
+
+    Attributes:
+        digest: The sha256 that it names.
+        attempt_id: Who wrote it.
+        accepted_at_ns: What it says of its own time.
+        last_modified_ns: When it appeared, by the store's stamp.
+        date_ns: The store's clock in this answer.
+    """
+
+    digest: Digest
+    attempt_id: str
+    accepted_at_ns: UnixNs
+    last_modified_ns: UnixNs
+    date_ns: UnixNs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestUnreadable:
+    """An object stands under the identity's key that is no manifest of it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The store refused to overwrite the blob: no permission, a policy, or a lock."""
+
+    reason: str
+
+
+Observation = (
+    Applied
+    | Exists
+    | Unknown
+    | ObjectInfo
+    | Missing
+    | BlobHashed
+    | ManifestRead
+    | ManifestUnreadable
+    | Refused
+)
+
+
+# --- state -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The manifest that owns the identity, as far as this gateway has seen it.
+
+    Attributes:
+        digest: The sha256 that owns the identity.
+        own: Whether this very upload wrote it.
+        accepted_at_ns: What the manifest says of its own time.
+        appeared_at_ns: `m`: the Date of our create, or its Last-Modified.
+    """
+
+    digest: Digest
+    own: bool
+    accepted_at_ns: UnixNs
+    appeared_at_ns: UnixNs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """All that a gateway knows of one upload.
+
+    Attributes:
+        offer: What is asked for; it never changes.
+        doing: The action that is waited for, or the verdict.
+        proved_at_ns: When a right blob was last known to be there, or None.
+        aged_ns: Last-Modified of a right blob too old to go on with, while its manifest is read.
+        date_ns: The store's clock in the last answer about the blob.
+        accepted_at_ns: Fixed before the first try of the manifest, then never changed.
+        standing: The manifest, once seen.
+        quarantined_at_ns: When the quarantine manifest appeared, or None.
+        gone: How often the blob was reported to exist and then found missing.
+        tries: Unknown outcomes and restarts so far.
+        healed: Whether a wrong blob was met; the shell raises the alert.
+    """
+
+    offer: Offer
+    doing: Action
+    proved_at_ns: UnixNs | None = None
+    aged_ns: UnixNs | None = None
+    date_ns: UnixNs | None = None
+    accepted_at_ns: UnixNs | None = None
+    standing: Standing | None = None
+    quarantined_at_ns: UnixNs | None = None
+    gone: int = 0
+    tries: int = 0
+    healed: bool = False
+
+
+def begin(offer: Offer) -> Progress:
+    """Gives the first state of an upload; its `doing` is the first action."""
+    return Progress(offer=offer, doing=ReadManifest() if offer.sent_before else CreateBlob())
+
+
+def step(now: Progress, seen: Observation) -> Progress:  # noqa: C901, PLR0911 - one line per action
+    """Gives the next state after the observation of the action in `now.doing`.
+
+    Raises:
+        InvariantViolated: The observation does not belong to that action; nothing changed.
+    """
+    if isinstance(seen, Unknown):
+        return _again(now)
+    match now.doing:
+        case CreateBlob():
+            return _after_create_blob(now, seen)
+        case HeadBlob():
+            return _after_head_blob(now, seen)
+        case HashBlob():
+            return _after_hash_blob(now, seen)
+        case OverwriteBlob():
+            return _after_overwrite_blob(now, seen)
+        case ReadManifest():
+            return _after_read_manifest(now, seen)
+        case CreateManifest():
+            return _after_create_manifest(now, seen)
+        case CreateQuarantine():
+            return _after_create_quarantine(now, seen)
+        case HeadQuarantine():
+            return _after_head_quarantine(now, seen)
+        case Accepted() | Conflict() | Corrupt() | Spent():
+            raise _illegal(now, seen)
+        case _ as never:
+            assert_never(never)
+
+
+def _illegal(now: Progress, seen: Observation) -> InvariantViolated:
+    return InvariantViolated(f"observation {seen!r} does not belong to {now.doing!r}")
+
+
+def _again(now: Progress, doing: Request | None = None) -> Progress:
+    """Does the same once more, or starts at `doing`, while tries are left."""
+    if now.tries + 1 >= TRIES_MAX:
+        return replace(now, doing=Spent(), tries=now.tries + 1)
+    return replace(now, doing=doing or now.doing, tries=now.tries + 1)
+
+
+def _after_create_blob(now: Progress, seen: Observation) -> Progress:
+    match seen:
+        case Applied(date_ns=date_ns):
+            return _proved(now, proved_at_ns=date_ns, date_ns=date_ns)
+        case Exists():
+            return replace(now, doing=HeadBlob())
+        case _:
+            raise _illegal(now, seen)
+
+
+def _after_head_blob(now: Progress, seen: Observation) -> Progress:
+    match seen:
+        case Missing():
+            # The second time a condition is no help: some servers answer 412 over a delete marker.
+            write = CreateBlob() if now.gone == 0 else OverwriteBlob()
+            return _again(replace(now, gone=now.gone + 1), write)
+        case ObjectInfo(sha256=None) as info if info.size_bytes == now.offer.size_bytes:
+            return replace(now, doing=HashBlob())
+        case ObjectInfo() as info:
+            return _judge_blob(now, info, info.sha256)
+        case _:
+            raise _illegal(now, seen)
+
+
+def _after_hash_blob(now: Progress, seen: Observation) -> Progress:
+    match seen:
+        case Missing():
+            return _again(now, HeadBlob())
+        case BlobHashed(info=info, digest=digest):
+            return _judge_blob(now, info, digest)
+        case _:
+            raise _illegal(now, seen)
+
+
+def _judge_blob(now: Progress, info: ObjectInfo, digest: Digest | None) -> Progress:
+    """Decides what a stored blob is worth as a proof."""
+    if info.size_bytes != now.offer.size_bytes or digest != now.offer.digest:
+        return replace(now, doing=OverwriteBlob(), healed=True)
+    seen = replace(now, date_ns=info.date_ns)
+    if _follows_in_time(seen, info.last_modified_ns):
+        return _proved(seen, proved_at_ns=info.last_modified_ns, date_ns=info.date_ns)
+    if info.date_ns - info.last_modified_ns < now.offer.window_ns:
+        return _proved(seen, proved_at_ns=info.last_modified_ns, date_ns=info.date_ns)
+    if now.standing is None:
+        # Too old to go on with: only a manifest that followed it in time makes it good.
+        return replace(seen, doing=ReadManifest(), aged_ns=info.last_modified_ns)
+    return replace(seen, doing=OverwriteBlob())
+
+
+def _follows_in_time(now: Progress, last_modified_ns: UnixNs) -> bool:
+    """Tells whether the manifest that stands names these bytes and followed the blob in time."""
+    standing = now.standing
+    return (
+        standing is not None
+        and standing.digest == now.offer.digest
+        and standing.appeared_at_ns - last_modified_ns < now.offer.window_ns
+    )
+
+
+def _after_overwrite_blob(now: Progress, seen: Observation) -> Progress:
+    match seen:
+        case Applied(date_ns=date_ns):
+            return _proved(now, proved_at_ns=date_ns, date_ns=date_ns)
+        case Refused(reason=reason) if now.healed:
+            return replace(now, doing=Corrupt(reason=f"the wrong blob stays: {reason}"))
+        case Refused():
+            # A policy lets nobody refresh a blob: 503 until garbage collection took it.
+            return replace(now, doing=Spent())
+        case _:
+            raise _illegal(now, seen)
+
+
+def _proved(now: Progress, *, proved_at_ns: UnixNs, date_ns: UnixNs) -> Progress:
+    """Goes on after the blob was proved: to the manifest, or to the verdict where one stands."""
+    proved = replace(now, proved_at_ns=proved_at_ns, date_ns=date_ns)
+    if proved.standing is None:
+        return _create_manifest(proved)
+    return _judge_standing(proved)
+
+
+def _create_manifest(now: Progress) -> Progress:
+    if now.date_ns is None:
+        raise InvariantViolated("a manifest is created only after an answer about its blob")
+    at_ns = now.accepted_at_ns if now.accepted_at_ns is not None else now.date_ns
+    return replace(now, accepted_at_ns=at_ns, doing=CreateManifest(accepted_at_ns=at_ns))
+
+
+def _after_create_manifest(now: Progress, seen: Observation) -> Progress:
+    match seen:
+        case Applied(date_ns=date_ns) if now.accepted_at_ns is not None:
+            stands = Standing(
+                digest=now.offer.digest,
+                own=True,
+                accepted_at_ns=now.accepted_at_ns,
+                appeared_at_ns=date_ns,
+            )
+            return _judge_standing(replace(now, standing=stands))
+        case Exists():
+            return replace(now, doing=ReadManifest())
+        case _:
+            raise _illegal(now, seen)
+
+
+def _after_read_manifest(now: Progress, seen: Observation) -> Progress:
+    match seen:
+        case ManifestRead():
+            return _with_standing(now, seen)
+        case Missing():
+            return _without_standing(now)
+        case ManifestUnreadable(reason=reason):
+            return replace(now, doing=Corrupt(reason=reason))
+        case _:
+            raise _illegal(now, seen)
+
+
+def _with_standing(now: Progress, seen: ManifestRead) -> Progress:
+    stands = Standing(
+        digest=seen.digest,
+        own=seen.attempt_id == now.offer.attempt_id,
+        accepted_at_ns=seen.accepted_at_ns,
+        appeared_at_ns=seen.last_modified_ns,
+    )
+    known = replace(now, standing=stands, aged_ns=None)
+    if now.aged_ns is not None:
+        holds = _follows_in_time(known, now.aged_ns)
+        proved = replace(known, proved_at_ns=now.aged_ns)
+        return _judge_standing(proved) if holds else replace(known, doing=OverwriteBlob())
+    if now.proved_at_ns is not None:
+        return _judge_standing(known)
+    # A retry that read first: the manifest alone proves nothing of the blob.
+    return replace(known, doing=HeadBlob() if seen.digest == now.offer.digest else CreateBlob())
+
+
+def _without_standing(now: Progress) -> Progress:
+    """Goes on after a read that found no manifest, which proves nothing about writes in flight."""
+    if now.aged_ns is not None:
+        return replace(now, doing=OverwriteBlob(), aged_ns=None)
+    if now.proved_at_ns is not None:
+        return _again(_create_manifest(now))
+    return replace(now, doing=CreateBlob())
+
+
+def _judge_standing(now: Progress) -> Progress:
+    """Decides what to answer once the manifest is known and some proof of the blob is held."""
+    standing, proved_at_ns = now.standing, now.proved_at_ns
+    if standing is None or proved_at_ns is None:
+        raise InvariantViolated("a verdict needs a manifest and a proof of the blob")
+    if standing.digest != now.offer.digest:
+        return _judge_conflict(now, standing, proved_at_ns)
+    if standing.appeared_at_ns - proved_at_ns < now.offer.window_ns:
+        verdict = Accepted(duplicate=not standing.own, accepted_at_ns=standing.accepted_at_ns)
+        return replace(now, doing=verdict)
+    return _prove_again(now)
+
+
+def _judge_conflict(now: Progress, standing: Standing, proved_at_ns: UnixNs) -> Progress:
+    if now.quarantined_at_ns is None:
+        if now.date_ns is None:
+            raise InvariantViolated("a conflict is told only after an answer about the blob")
+        at_ns = now.accepted_at_ns if now.accepted_at_ns is not None else now.date_ns
+        action = CreateQuarantine(accepted_digest=standing.digest, observed_at_ns=at_ns)
+        return replace(now, doing=action, accepted_at_ns=at_ns)
+    if now.quarantined_at_ns - proved_at_ns < now.offer.window_ns:
+        return replace(now, doing=Conflict(accepted_digest=standing.digest))
+    return _prove_again(now)
+
+
+def _prove_again(now: Progress) -> Progress:
+    """Proves the blob anew: the proof is too old for the manifest that stands."""
+    return _again(replace(now, proved_at_ns=None), CreateBlob())
+
+
+def _after_create_quarantine(now: Progress, seen: Observation) -> Progress:
+    match seen:
+        case Applied(date_ns=date_ns):
+            return _judge_standing(replace(now, quarantined_at_ns=date_ns))
+        case Exists():
+            return replace(now, doing=HeadQuarantine())
+        case _:
+            raise _illegal(now, seen)
+
+
+def _after_head_quarantine(now: Progress, seen: Observation) -> Progress:
+    match seen, now.standing:
+        case ObjectInfo(last_modified_ns=at_ns), Standing():
+            return _judge_standing(replace(now, quarantined_at_ns=at_ns))
+        case Missing(date_ns=date_ns), Standing(digest=digest):
+            at_ns = now.accepted_at_ns if now.accepted_at_ns is not None else date_ns
+            create = CreateQuarantine(accepted_digest=digest, observed_at_ns=at_ns)
+            return _again(replace(now, accepted_at_ns=at_ns), create)
+        case _:
+            raise _illegal(now, seen)

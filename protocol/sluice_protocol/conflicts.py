@@ -1,0 +1,207 @@
+"""Conflicts and what people decide about them, as pure functions.
+
+A conflict is a quarantine manifest: bytes that were refused because others own the identity. Its
+id is its key in a form that fits one path segment. A decision is an append-only record:
+`accept_existing` closes a conflict, `quarantine_identity` also shuts out that agent and boot.
+Decisions are folded in the order of their ids; a quarantine is never lifted by a later one, the
+agent comes back under a new boot. Source: ADR 0023.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Final, Literal
+
+import msgspec
+
+from sluice_protocol.errors import BadUsage, InvalidFrame
+from sluice_protocol.frame import Frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import (
+    DECISIONS,
+    QUARANTINE_CONFLICTS,
+    parse_digest,
+    quarantine_key,
+)
+from sluice_protocol.ndjson import ndjson_from_columns
+from sluice_protocol.units import Digest, ObjectKey
+
+Action = Literal["accept_existing", "quarantine_identity"]
+Agent = tuple[str, str]
+"""An agent id and one boot id of it."""
+
+NOTE_CHARS_MAX: Final = 2000
+RECORD_CHARS_MAX: Final = 1000
+_ID: Final = re.compile(
+    r"(?P<agent>(?:[0-9a-f]{2})+)\.(?P<boot>(?:[0-9a-f]{2})+)"
+    r"\.(?P<start>[0-9]{20})-(?P<end>[0-9]{20})\.(?P<digest>[0-9a-f]{64})"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConflictName:
+    """Which refusal: the identity, and the bytes that were refused under it."""
+
+    identity: Identity
+    submitted: Digest
+
+    @property
+    def key(self) -> ObjectKey:
+        """The key of the quarantine manifest."""
+        return quarantine_key(self.identity, self.submitted)
+
+    @property
+    def id(self) -> str:
+        """The conflict's id: one path segment, made of the key alone."""
+        who = self.identity
+        agent, boot = who.agent_id.encode().hex(), who.boot_id.encode().hex()
+        return f"{agent}.{boot}.{who.seq_start:020d}-{who.seq_end:020d}.{self.submitted}"
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person decided about one conflict.
+
+    Attributes:
+        decision_id: ULID; the record's key and its place in the order.
+        action: What was decided.
+        conflict_id: Which conflict.
+        agent_id: Of the conflict, for readers and for the quarantine.
+        boot_id: See `agent_id`.
+        decided_by: The principal.
+        decided_at_unix_ns: When, by the clock of who wrote it.
+        note: Why, in the person's words.
+    """
+
+    schema: Literal["sluice.decision.v1"] = "sluice.decision.v1"
+    decision_id: str
+    action: Action
+    conflict_id: str
+    agent_id: str
+    boot_id: str
+    decided_by: str
+    decided_at_unix_ns: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decisions:
+    """All decisions, folded.
+
+    Attributes:
+        by_conflict: The latest decision about each conflict.
+        quarantined: Agents and boots that are shut out.
+    """
+
+    by_conflict: Mapping[str, Decision] = field(default_factory=dict)
+    quarantined: frozenset[Agent] = frozenset()
+
+    def state_of(self, conflict_id: str) -> str:
+        """Gives `open`, or the action that was decided."""
+        decision = self.by_conflict.get(conflict_id)
+        return "open" if decision is None else decision.action
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """How the records of two frames of one identity differ.
+
+    Attributes:
+        accepted_count: Records of the frame that owns the identity.
+        submitted_count: Records of the frame that was refused.
+        differing_count: Places at which the records differ or one is missing.
+        first_seq: Sequence number of the first such place; None when all records are equal and
+            only the encoding or the resource differs.
+        accepted_record: The owner's record there as a line of JSON, cut short; None when missing.
+        submitted_record: The refused record there.
+    """
+
+    accepted_count: int
+    submitted_count: int
+    differing_count: int
+    first_seq: int | None
+    accepted_record: str | None
+    submitted_record: str | None
+
+
+def parse_conflict_id(text: str) -> ConflictName:
+    """Takes an id apart.
+
+    Raises:
+        BadUsage: The text is no conflict id.
+    """
+    found = _ID.fullmatch(text)
+    if found is None:
+        raise BadUsage(f"not a conflict id: take one from the list, id=`{text[:64]}`")
+    try:
+        identity = Identity(
+            agent_id=bytes.fromhex(found["agent"]).decode(),
+            boot_id=bytes.fromhex(found["boot"]).decode(),
+            seq_start=int(found["start"]),
+            seq_end=int(found["end"]),
+        )
+    except (UnicodeDecodeError, InvalidFrame) as error:
+        raise BadUsage(f"not a conflict id: {error}") from error
+    return ConflictName(identity=identity, submitted=parse_digest(found["digest"]))
+
+
+def conflict_prefix(agent_id: str) -> str:
+    """Gives the prefix of every conflict of one agent."""
+    return f"{QUARANTINE_CONFLICTS}agent={agent_id.encode().hex()}/"
+
+
+def decision_key(decision_id: str) -> ObjectKey:
+    """Gives the key of a decision."""
+    return ObjectKey(f"{DECISIONS}{decision_id}.json")
+
+
+def check_note(note: str) -> str:
+    """Takes a person's note.
+
+    Raises:
+        BadUsage: It is too long.
+    """
+    if len(note) > NOTE_CHARS_MAX:
+        raise BadUsage(f"note is at most {NOTE_CHARS_MAX} characters")
+    return note
+
+
+def fold_decisions(known: Decisions, more: Iterable[Decision]) -> Decisions:
+    """Adds decisions, in any order and any number of times; the result is the same."""
+    latest = dict(known.by_conflict)
+    shut = set(known.quarantined)
+    for decision in more:
+        before = latest.get(decision.conflict_id)
+        if before is None or before.decision_id < decision.decision_id:
+            latest[decision.conflict_id] = decision
+        if decision.action == "quarantine_identity":
+            shut.add((decision.agent_id, decision.boot_id))
+    return replace(known, by_conflict=latest, quarantined=frozenset(shut))
+
+
+def difference_of(accepted: Frame, submitted: Frame) -> Difference:
+    """Compares two frames record by record; takes time in the number of records."""
+    first: tuple[int, str | None, str | None] | None = None
+    differing = 0
+    pairs = zip_longest(
+        ndjson_from_columns(accepted.columns), ndjson_from_columns(submitted.columns)
+    )
+    for place, (ours, theirs) in enumerate(pairs):
+        if ours == theirs:
+            continue
+        differing += 1
+        if first is None:
+            first = (accepted.identity.seq_start + place, _cut(ours), _cut(theirs))
+    seq, ours, theirs = first or (None, None, None)
+    return Difference(
+        accepted_count=accepted.envelope.count,
+        submitted_count=submitted.envelope.count,
+        differing_count=differing,
+        first_seq=seq,
+        accepted_record=ours,
+        submitted_record=theirs,
+    )
+
+
+def _cut(line: str | None) -> str | None:
+    return None if line is None else line[:RECORD_CHARS_MAX]

@@ -1,0 +1,231 @@
+"""The frame: header, envelope, payload. What agents send and `raw-blobs/` keeps for ever.
+
+Nothing here is trusted: a frame is checked in full before anything is written, and no length is
+believed before the bytes for it are there. The layout is stored; a change of it is a new version
+(`docs/protocol.md`, Frame).
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from sluice_protocol.column_checks import check_columns
+from sluice_protocol.columns import Columns, kind_of
+from sluice_protocol.compression import compress_payload, decompress_payload
+from sluice_protocol.envelope import Envelope, Resource, decode_envelope, encode_envelope
+from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
+from sluice_protocol.identity import Identity
+from sluice_protocol.payload import decode_payload, encode_payload
+from sluice_protocol.units import ENVELOPE_BYTES_MAX, FRAME_BYTES_MAX, PAYLOAD_RAW_BYTES_MAX
+
+MAGIC: Final = b"LMB1"
+FRAME_VERSION: Final = 1
+FLAG_ZSTD: Final = 1
+_HEADER: Final = struct.Struct("<4sHHIIII")
+HEADER_BYTES: Final = _HEADER.size
+HEAD_BYTES_MAX: Final = HEADER_BYTES + ENVELOPE_BYTES_MAX
+"""As many leading bytes of a frame always hold its header and envelope."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameHead:
+    """What stands before the payload.
+
+    Attributes:
+        envelope: Whose batch it is.
+        flags: Bit 0: the payload is zstd.
+        envelope_bytes: Length of the envelope.
+        payload_bytes: Length of the payload as stored.
+        payload_raw_bytes: Length of the payload after decompression.
+    """
+
+    envelope: Envelope
+    flags: int
+    envelope_bytes: int
+    payload_bytes: int
+    payload_raw_bytes: int
+
+    @property
+    def payload_start(self) -> int:
+        """Offset of the payload in the frame, in bytes."""
+        return HEADER_BYTES + self.envelope_bytes
+
+    @property
+    def frame_bytes(self) -> int:
+        """Length of the whole frame."""
+        return self.payload_start + self.payload_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Frame:
+    """A frame that passed every check.
+
+    Attributes:
+        envelope: Whose batch it is, and what it spans.
+        columns: The records.
+        flags: Bit 0: the payload was zstd.
+        payload_raw_bytes: Length of the payload after decompression.
+    """
+
+    envelope: Envelope
+    columns: Columns
+    flags: int
+    payload_raw_bytes: int
+
+    @property
+    def identity(self) -> Identity:
+        """The identity that the frame claims."""
+        return self.envelope.identity
+
+
+def decode_head(data: bytes | memoryview) -> FrameHead:
+    """Reads header and envelope of a frame whose payload may be cut off.
+
+    Args:
+        data: The first bytes of a frame; `HEAD_BYTES_MAX` of them are always enough.
+
+    Raises:
+        InvalidFrame: Header or envelope break a rule, or are cut off.
+        UnsupportedVersion: A frame or wire version that is not 1.
+        TooLarge: A payload over the limits of version 1.
+    """
+    view = memoryview(data)
+    if len(view) < HEADER_BYTES:
+        raise InvalidFrame("magic", f"frame is shorter than its header of {HEADER_BYTES} bytes")
+    magic, version, flags, envelope_bytes, stored, raw, reserved = _HEADER.unpack_from(view)
+    if magic != MAGIC:
+        raise InvalidFrame("magic", "is not LMB1")
+    if version != FRAME_VERSION:
+        raise UnsupportedVersion("frame_version", version)
+    _check_header(flags, envelope_bytes, reserved)
+    _check_payload_sizes(flags, stored, raw)
+    envelope = view[HEADER_BYTES : HEADER_BYTES + envelope_bytes]
+    if len(envelope) != envelope_bytes:
+        raise InvalidFrame("envelope_bytes", "frame ends inside the envelope")
+    return FrameHead(
+        envelope=decode_envelope(envelope),
+        flags=flags,
+        envelope_bytes=envelope_bytes,
+        payload_bytes=stored,
+        payload_raw_bytes=raw,
+    )
+
+
+def _check_header(flags: int, envelope_bytes: int, reserved: int) -> None:
+    if flags & ~FLAG_ZSTD:
+        raise InvalidFrame("flags", "has a bit set that version 1 does not know")
+    if reserved != 0:
+        raise InvalidFrame("reserved", "must be 0")
+    if envelope_bytes > ENVELOPE_BYTES_MAX:
+        raise InvalidFrame("envelope_bytes", f"must be at most {ENVELOPE_BYTES_MAX}")
+
+
+def _check_payload_sizes(flags: int, stored: int, raw: int) -> None:
+    if stored == 0:
+        raise InvalidFrame("payload_bytes", "payload is empty")
+    if raw == 0:
+        raise InvalidFrame("payload_raw_bytes", "payload is empty")
+    if stored > FRAME_BYTES_MAX:
+        raise TooLarge("payload_bytes", stored, FRAME_BYTES_MAX)
+    if raw > PAYLOAD_RAW_BYTES_MAX:
+        raise TooLarge("payload_raw_bytes", raw, PAYLOAD_RAW_BYTES_MAX)
+    if not flags & FLAG_ZSTD and stored != raw:
+        raise InvalidFrame("payload_raw_bytes", "must equal payload_bytes of a plain payload")
+
+
+def decode_frame(data: bytes, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> Frame:
+    """Reads a frame and checks every rule of version 1.
+
+    Args:
+        data: Exactly one frame.
+        frame_bytes_max: Most bytes to take; a gateway may be told to take less than version 1.
+
+    Raises:
+        InvalidFrame: The frame breaks a rule; the error names field and reason.
+        UnsupportedVersion: A frame or wire version that is not 1.
+        TooLarge: The frame is over `frame_bytes_max`, or its payload over the limits of version 1.
+    """
+    if len(data) > frame_bytes_max:
+        raise TooLarge("frame", len(data), frame_bytes_max)
+    head = decode_head(data)
+    if len(data) != head.frame_bytes:
+        reason = f"frame must be exactly {head.frame_bytes} bytes, is {len(data)}"
+        raise InvalidFrame("payload_bytes", reason)
+    columns = _decode_columns(head, memoryview(data)[head.payload_start :])
+    if (head.envelope.min_ts_ns, head.envelope.max_ts_ns) != span_of(columns):
+        raise InvalidFrame("min_ts", "min_ts and max_ts are not those of ts")
+    return Frame(
+        envelope=head.envelope,
+        columns=columns,
+        flags=head.flags,
+        payload_raw_bytes=head.payload_raw_bytes,
+    )
+
+
+def _decode_columns(head: FrameHead, stored: memoryview) -> Columns:
+    payload = stored
+    if head.flags & FLAG_ZSTD:
+        payload = memoryview(decompress_payload(stored, head.payload_raw_bytes))
+    return decode_payload(head.envelope.kind, payload, head.envelope.count)
+
+
+def span_of(columns: Columns) -> tuple[int, int] | tuple[None, None]:
+    """Gives the smallest and largest `ts`, Unix ns, or a pair of None where there is no `ts`."""
+    if columns.ts is None:
+        return None, None
+    return int(np.min(columns.ts)), int(np.max(columns.ts))
+
+
+def encode_frame(
+    *, identity: Identity, columns: Columns, resource: Resource = (), compress: bool = True
+) -> bytes:
+    """Gives the bytes of a frame; the same arguments give the same bytes.
+
+    Args:
+        identity: Whose batch it is; its range must span exactly the records.
+        columns: The records.
+        resource: Pairs of the resource, at most 64, each key once; order does not matter.
+        compress: Store the payload as zstd where that is smaller.
+
+    Raises:
+        InvalidFrame: The columns or the resource break a rule.
+        TooLarge: The frame or its payload would be over the limits of version 1.
+    """
+    check_columns(columns, identity.count)
+    envelope = encode_envelope(_envelope(identity, columns, resource))
+    if len(envelope) > ENVELOPE_BYTES_MAX:
+        raise InvalidFrame("resource", f"makes the envelope larger than {ENVELOPE_BYTES_MAX} bytes")
+    raw = encode_payload(columns)
+    if len(raw) > PAYLOAD_RAW_BYTES_MAX:
+        raise TooLarge("payload_raw_bytes", len(raw), PAYLOAD_RAW_BYTES_MAX)
+    flags, payload = _stored(raw, compress=compress)
+    size_bytes = HEADER_BYTES + len(envelope) + len(payload)
+    if size_bytes > FRAME_BYTES_MAX:
+        raise TooLarge("frame", size_bytes, FRAME_BYTES_MAX)
+    header = _HEADER.pack(MAGIC, FRAME_VERSION, flags, len(envelope), len(payload), len(raw), 0)
+    return b"".join((header, envelope, payload))
+
+
+def _envelope(identity: Identity, columns: Columns, resource: Resource) -> Envelope:
+    min_ts_ns, max_ts_ns = span_of(columns)
+    return Envelope(
+        agent_id=identity.agent_id,
+        boot_id=identity.boot_id,
+        seq_start=identity.seq_start,
+        seq_end=identity.seq_end,
+        count=identity.count,
+        kind=kind_of(columns),
+        min_ts_ns=min_ts_ns,
+        max_ts_ns=max_ts_ns,
+        resource=resource,
+    )
+
+
+def _stored(raw: bytes, *, compress: bool) -> tuple[int, bytes]:
+    if compress:
+        packed = compress_payload(raw)
+        if len(packed) < len(raw):
+            return FLAG_ZSTD, packed
+    return 0, raw

@@ -1,0 +1,263 @@
+"""Columns from plain records: what agents and the command line have in their hands.
+
+Every builder is a pure function: the same records in the same order give the same columns, with
+names sorted and each record's attributes in the order of the names.
+"""
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from sluice_protocol.columns import (
+    I64,
+    U8,
+    AttributeColumns,
+    EntryColumns,
+    LogColumns,
+    MetricColumns,
+    TextColumn,
+)
+from sluice_protocol.errors import InvalidFrame
+
+RAW_ATTRIBUTE: Final = "sluice.raw"
+"""Holds the original bytes, base64, of a body that was not UTF-8."""
+NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
+_OFFSET_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRecord:
+    """One log record.
+
+    Attributes:
+        ts_ns: Unix ns.
+        body: The line; bytes that are not UTF-8 are replaced and kept in `sluice.raw`.
+        severity: OpenTelemetry severity number, 0 (unspecified) to 24.
+        attributes: Attributes of this record.
+    """
+
+    ts_ns: int
+    body: str | bytes
+    severity: int = 0
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricPoint:
+    """One metric point.
+
+    Attributes:
+        ts_ns: Unix ns.
+        name: Name of the metric.
+        value: The value.
+        type: 0 gauge, 1 delta, 2 cumulative.
+        attributes: Attributes of this point.
+    """
+
+    ts_ns: int
+    name: str
+    value: float
+    type: int = 0
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryRecord:
+    """One opaque entry; `ts_ns` is given for all entries of a batch or for none."""
+
+    key: bytes
+    value: bytes
+    ts_ns: int | None = None
+
+
+def logs_from_records(records: Sequence[LogRecord]) -> LogColumns:
+    """Builds log columns.
+
+    Raises:
+        InvalidFrame: A value is outside its range, or text cannot be UTF-8.
+    """
+    bodies = [_bytes_of("body", record.body) for record in records]
+    attributes = [record.attributes for record in records]
+    body, attributes = _readable(bodies, attributes)
+    severity = [record.severity for record in records]
+    return LogColumns(
+        ts=_i64("ts", [record.ts_ns for record in records]),
+        body=body,
+        severity=_u8("severity", severity) if any(severity) else None,
+        attributes=attribute_columns(attributes),
+    )
+
+
+def logs_from_lines(
+    lines: Sequence[bytes],
+    ts_ns: I64,
+    *,
+    attributes: Mapping[str, str] = NO_ATTRIBUTES,
+) -> LogColumns:
+    """Builds log columns from raw lines that share their attributes: the fast way of file inputs.
+
+    Args:
+        lines: The lines without their line ends; bytes that are not UTF-8 are replaced and kept
+            in `sluice.raw`.
+        ts_ns: i64[n], Unix ns.
+        attributes: Attributes of every line.
+
+    Raises:
+        InvalidFrame: An attribute cannot be UTF-8.
+    """
+    body, own = _readable(lines, [attributes] * len(lines))
+    shared = all(each is attributes for each in own)
+    return LogColumns(
+        ts=ts_ns,
+        body=body,
+        attributes=(
+            _shared_attributes(attributes, len(lines)) if shared else attribute_columns(own)
+        ),
+    )
+
+
+def metrics_from_records(points: Sequence[MetricPoint]) -> MetricColumns:
+    """Builds metric columns.
+
+    Raises:
+        InvalidFrame: A value is outside its range, or text cannot be UTF-8.
+    """
+    names = sorted({point.name for point in points})
+    index = {name: place for place, name in enumerate(names)}
+    for name in names:
+        _bytes_of("names", name)
+    return MetricColumns(
+        ts=_i64("ts", [point.ts_ns for point in points]),
+        names=tuple(names),
+        name=np.array([index[point.name] for point in points], np.uint32),
+        value=np.array([point.value for point in points], np.float64),
+        type=_u8("type", [point.type for point in points]),
+        attributes=attribute_columns([point.attributes for point in points]),
+    )
+
+
+def entries_from_records(records: Sequence[EntryRecord]) -> EntryColumns:
+    """Builds entry columns.
+
+    Raises:
+        InvalidFrame: Some entries have a time and some have none, or one is outside its range.
+    """
+    times = [record.ts_ns for record in records if record.ts_ns is not None]
+    if times and len(times) != len(records):
+        raise InvalidFrame("ts", "some entries have a time and some have none")
+    return EntryColumns(
+        key=text_column("key", [record.key for record in records]),
+        value=text_column("val", [record.value for record in records]),
+        ts=_i64("ts", times) if times else None,
+    )
+
+
+def text_column(name: str, values: Sequence[bytes]) -> TextColumn:
+    """Lays byte strings end to end.
+
+    Raises:
+        InvalidFrame: They are longer together than an offset can say; the error names `name`.
+    """
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
+    if offsets[-1] > _OFFSET_MAX:
+        raise InvalidFrame(name, "is longer than 2 GiB")
+    return TextColumn(offsets=offsets.astype(np.int32), data=b"".join(values))
+
+
+def attribute_columns(rows: Sequence[Mapping[str, str]]) -> AttributeColumns | None:
+    """Builds the attributes of all records; None when no record has any.
+
+    Raises:
+        InvalidFrame: Text cannot be UTF-8.
+    """
+    names = sorted({name for row in rows for name in row})
+    if not names:
+        return None
+    for name in names:
+        _bytes_of("attr_names", name)
+    index = {name: place for place, name in enumerate(names)}
+    pairs = [sorted((index[name], value) for name, value in row.items()) for row in rows]
+    offsets = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, pairs), np.int32, len(rows)), out=offsets[1:])
+    return AttributeColumns(
+        names=tuple(names),
+        offsets=offsets,
+        keys=np.array([place for row in pairs for place, _ in row], np.uint32),
+        values=text_column(
+            "attr_val", [_bytes_of("attr_val", value) for row in pairs for _, value in row]
+        ),
+    )
+
+
+def _shared_attributes(attributes: Mapping[str, str], count: int) -> AttributeColumns | None:
+    one = attribute_columns([attributes])
+    if one is None:
+        return None
+    width = len(one.names)
+    if len(one.values.data) * count > _OFFSET_MAX:
+        raise InvalidFrame("attr_val", "is longer than 2 GiB")
+    lengths = np.tile(np.diff(one.values.offsets), count)
+    ends = np.zeros(count * width + 1, np.int32)
+    np.cumsum(lengths, out=ends[1:])
+    return AttributeColumns(
+        names=one.names,
+        offsets=np.arange(count + 1, dtype=np.int32) * np.int32(width),
+        keys=np.tile(one.keys, count),
+        values=TextColumn(offsets=ends, data=one.values.data * count),
+    )
+
+
+def _readable(
+    bodies: Sequence[bytes], attributes: list[Mapping[str, str]]
+) -> tuple[TextColumn, list[Mapping[str, str]]]:
+    # Nearly every batch is clean, which one look at the whole shows.
+    column = text_column("body", bodies)
+    if column.data.isascii():
+        return column, attributes
+    kept = list(bodies)
+    own = list(attributes)
+    for place in _not_utf8(bodies):
+        kept[place] = bodies[place].decode("utf-8", "replace").encode()
+        raw = base64.b64encode(bodies[place]).decode()
+        own[place] = {**attributes[place], RAW_ATTRIBUTE: raw}
+    return text_column("body", kept), own
+
+
+def _not_utf8(bodies: Iterable[bytes]) -> list[int]:
+    return [place for place, body in enumerate(bodies) if not _is_utf8(body)]
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _bytes_of(name: str, value: str | bytes) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidFrame(name, "text holds a lone surrogate, it cannot be UTF-8") from error
+
+
+def _i64(name: str, values: Sequence[int]) -> I64:
+    try:
+        return np.array(values, np.int64)
+    except OverflowError as error:
+        raise InvalidFrame(name, "is outside the range of a 64-bit integer") from error
+
+
+def _u8(name: str, values: Sequence[int]) -> U8:
+    try:
+        return np.array(values, np.uint8)
+    except OverflowError as error:
+        raise InvalidFrame(name, "is outside the range of an unsigned byte") from error

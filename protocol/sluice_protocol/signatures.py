@@ -1,0 +1,325 @@
+"""Request signatures: the one profile of RFC 9421 that sluice signs and accepts, as pure functions.
+
+The profile: exactly one signature, Ed25519, `tag="sluice"`, with `created`, `keyid` and `alg`.
+A request with a body covers `@method`, `@authority`, `@path`, `content-digest`, `content-length`
+and `content-type`; one without a body covers `@method`, `@authority`, `@path` and `@query`; both
+cover every sluice header that is present. Whoever verifies must also compare Content-Digest
+(RFC 9530) with the body that it read: the signature binds the header, not the bytes.
+
+A replay inside `SIGNATURE_AGE_S_MAX` is harmless by design: acceptance is idempotent by identity
+and digest.
+
+Source: RFC 9421 sections 2 and 3, RFC 9530 section 2, ADR 0020.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
+
+from sluice_protocol.errors import DigestMismatch, Unauthenticated
+from sluice_protocol.units import Digest
+
+SIGNATURE_AGE_S_MAX: Final = 300
+"""A signature older than this is stale."""
+SIGNATURE_SKEW_S_MAX: Final = 30
+"""A signature may be this far in the future: the signer's clock may run ahead."""
+SIGNATURE_TAG: Final = "sluice"
+SIGNATURE_ALG: Final = "ed25519"
+SIGNATURE_HEADER_CHARS_MAX: Final = 2048
+KEY_ID_CHARS_MAX: Final = 256
+
+RETRY_HEADER: Final = "sluice-retry"
+HIGH_WATER_HEADER: Final = "sluice-high-water"
+SLUICE_HEADERS: Final = (RETRY_HEADER, HIGH_WATER_HEADER)
+BODY_COMPONENTS: Final = (
+    *("@method", "@authority", "@path"),
+    *("content-digest", "content-length", "content-type"),
+)
+BODYLESS_COMPONENTS: Final = ("@method", "@authority", "@path", "@query")
+
+_LABEL: Final = "sluice"
+_INPUT: Final = re.compile(
+    r"(?P<label>[a-z*][a-z0-9_.*-]*)="
+    r'(?P<params>\((?P<names>"[a-z@-]+"(?: "[a-z@-]+")*)\)(?P<tail>(?:;[a-z]+=[^;,]+)*))'
+)
+_SIGNATURE: Final = re.compile(r"(?P<label>[a-z*][a-z0-9_.*-]*)=:(?P<value>[A-Za-z0-9+/]+={0,2}):")
+_PARAMETER: Final = re.compile(
+    r";(?:(?P<number>created|expires)=(?P<integer>[0-9]{1,15})|"
+    r'(?P<name>keyid|alg|tag|nonce)="(?P<text>[ !#-\[\]-~]*)")'
+)
+_SHA256_MEMBER: Final = re.compile(
+    r"(?:^|,)[ \t]*sha-256=:(?P<value>[A-Za-z0-9+/]{43}=):[ \t]*(?=,|$)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedView:
+    """What a signature may cover of one request.
+
+    Attributes:
+        method: The method in upper case.
+        authority: The Host header as sent.
+        path: The absolute path as sent, percent-encoding kept.
+        query: The query with its leading `?`; a lone `?` when there is none.
+        headers: Field values by lower-case name, each field once.
+    """
+
+    method: str
+    authority: str
+    path: str
+    query: str = "?"
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignatureClaim:
+    """A well-formed, fresh signature that nobody has checked against a key yet.
+
+    Attributes:
+        key_id: Which key it claims.
+        created_s: When it says it was made, Unix seconds.
+        covers_body: Whether Content-Digest is covered; a POST without it is not signed.
+        signature: The 64 bytes.
+        base: The bytes that were signed.
+    """
+
+    key_id: str
+    created_s: int
+    covers_body: bool
+    signature: bytes
+    base: bytes
+
+
+def content_digest(digest: Digest) -> str:
+    """Gives the Content-Digest field value of a sha256 (RFC 9530)."""
+    return f"sha-256=:{base64.b64encode(bytes.fromhex(digest)).decode()}:"
+
+
+def parse_content_digest(text: str) -> Digest:
+    """Takes the sha-256 out of a Content-Digest field; other algorithms are passed over.
+
+    Raises:
+        DigestMismatch: There is no sha-256 in it, more than one, or it is not 32 bytes of base64.
+    """
+    found = _SHA256_MEMBER.findall(text)
+    if len(found) != 1:
+        raise DigestMismatch("exactly one sha-256=:<base64>: in Content-Digest", text[:128])
+    return Digest(base64.b64decode(found[0]).hex())
+
+
+def view_request(
+    *, method: str, authority: str, path: str, query: str, headers: Iterable[tuple[str, str]]
+) -> SignedView:
+    """Makes the view of a request as it came in.
+
+    Args:
+        method: The request's method.
+        authority: The Host header.
+        path: The raw path.
+        query: The raw query without `?`.
+        headers: Every field line, in any case of letters.
+
+    Raises:
+        Unauthenticated: A field that the profile reads was sent more than once.
+    """
+    seen: dict[str, str] = {}
+    for name, value in headers:
+        lower = name.lower()
+        if lower in seen and lower in _READ_FIELDS:
+            raise Unauthenticated(f"{lower} was sent more than once")
+        seen[lower] = value.strip()
+    return SignedView(
+        method=method, authority=authority, path=path, query=f"?{query}", headers=seen
+    )
+
+
+_READ_FIELDS: Final = frozenset(
+    (*BODY_COMPONENTS, *SLUICE_HEADERS, "signature", "signature-input", "host")
+)
+
+
+def sign_request(  # noqa: PLR0913 - one keyword for each thing that is signed
+    *,
+    key: Ed25519PrivateKey,
+    key_id: str,
+    method: str,
+    authority: str,
+    path: str,
+    headers: Mapping[str, str],
+    created_s: int,
+    query: str = "",
+) -> dict[str, str]:
+    """Signs a request by the profile.
+
+    Args:
+        key: The signer's key.
+        key_id: The id under which the verifier knows it: printable ASCII, no quote, no backslash.
+        method: The method.
+        authority: The Host header that will be sent.
+        path: The absolute path that will be sent.
+        headers: What will be sent; with `content-digest` in it the request has a body and
+            `content-length` and `content-type` must be there too.
+        created_s: The signer's clock, Unix seconds.
+        query: The raw query without `?`, covered only when there is no body.
+
+    Returns:
+        The fields `Signature-Input` and `Signature`.
+    """
+    view = view_request(
+        method=method, authority=authority, path=path, query=query, headers=headers.items()
+    )
+    names = _components_for(view)
+    params = (
+        f"{_inner_list(names)};created={created_s};"
+        f'keyid="{key_id}";alg="{SIGNATURE_ALG}";tag="{SIGNATURE_TAG}"'
+    )
+    value = base64.b64encode(key.sign(signature_base(view, names, params))).decode()
+    return {"Signature-Input": f"{_LABEL}={params}", "Signature": f"{_LABEL}=:{value}:"}
+
+
+def signature_base(view: SignedView, names: Sequence[str], params: str) -> bytes:
+    """Gives the bytes that are signed (RFC 9421 section 2.5).
+
+    Raises:
+        Unauthenticated: A covered field is not in the request, or is not ASCII.
+    """
+    lines = [f'"{name}": {_component(view, name)}' for name in names]
+    try:
+        return "\n".join([*lines, f'"@signature-params": {params}']).encode("ascii")
+    except UnicodeEncodeError as error:
+        raise Unauthenticated("a covered component is not ASCII") from error
+
+
+def read_signature(
+    view: SignedView,
+    *,
+    now_s: int,
+    age_s_max: int = SIGNATURE_AGE_S_MAX,
+    skew_s_max: int = SIGNATURE_SKEW_S_MAX,
+) -> SignatureClaim:
+    """Reads the one signature of a request and holds it against the profile and the clock.
+
+    Raises:
+        Unauthenticated: There is none, more than one, another profile, a component missing or
+            beyond the profile, or it is stale or of the future.
+    """
+    label, params, names, fields = _parse_input(_field(view, "signature-input"))
+    if set(names) != set(_components_for(view)) or len(set(names)) != len(names):
+        raise Unauthenticated("the signature covers other components than the profile's")
+    if fields.get("alg") != SIGNATURE_ALG or fields.get("tag") != SIGNATURE_TAG:
+        raise Unauthenticated("alg is not ed25519 or tag is not sluice")
+    created_s = _check_times(fields, now_s, age_s_max, skew_s_max)
+    return SignatureClaim(
+        key_id=_key_id(fields),
+        created_s=created_s,
+        covers_body="content-digest" in names,
+        signature=_parse_signature(view, label),
+        base=signature_base(view, names, params),
+    )
+
+
+def verify_signature(claim: SignatureClaim, key: Ed25519PublicKey) -> None:
+    """Holds the claim against a key.
+
+    Raises:
+        Unauthenticated: That key did not sign it.
+    """
+    try:
+        key.verify(claim.signature, claim.base)
+    except InvalidSignature as error:
+        raise Unauthenticated("the signature does not verify") from error
+
+
+def _components_for(view: SignedView) -> tuple[str, ...]:
+    required = BODY_COMPONENTS if "content-digest" in view.headers else BODYLESS_COMPONENTS
+    return (*required, *(name for name in SLUICE_HEADERS if name in view.headers))
+
+
+def _inner_list(names: Iterable[str]) -> str:
+    return "(" + " ".join(f'"{name}"' for name in names) + ")"
+
+
+def _component(view: SignedView, name: str) -> str:
+    match name:
+        case "@method":
+            return view.method
+        case "@authority":
+            return normal_authority(view.authority)
+        case "@path":
+            return view.path
+        case "@query":
+            return view.query
+        case _:
+            return _field(view, name)
+
+
+def normal_authority(authority: str) -> str:
+    """Gives an authority in lower case and without a default port (RFC 9421 section 2.2.3)."""
+    return re.sub(r":(?:80|443)?$", "", authority.lower())
+
+
+def _field(view: SignedView, name: str) -> str:
+    value = view.headers.get(name)
+    if value is None:
+        raise Unauthenticated(f"the field {name} is missing")
+    return value
+
+
+def _parse_input(text: str) -> tuple[str, str, list[str], dict[str, str]]:
+    found = _INPUT.fullmatch(text) if len(text) <= SIGNATURE_HEADER_CHARS_MAX else None
+    if found is None:
+        raise Unauthenticated("Signature-Input is not exactly one signature in canonical form")
+    names = found["names"].replace('"', "").split(" ")
+    return found["label"], found["params"], names, _parse_parameters(found["tail"])
+
+
+def _parse_parameters(tail: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    end = 0
+    for found in _PARAMETER.finditer(tail):
+        name = found["number"] or found["name"]
+        if found.start() != end or name in fields:
+            break
+        fields[name] = found["integer"] or found["text"] or ""
+        end = found.end()
+    if end != len(tail):
+        raise Unauthenticated("Signature-Input has a parameter that the profile does not know")
+    return fields
+
+
+def _key_id(fields: Mapping[str, str]) -> str:
+    key_id = fields.get("keyid", "")
+    if not 1 <= len(key_id) <= KEY_ID_CHARS_MAX:
+        raise Unauthenticated("keyid is missing or too long")
+    return key_id
+
+
+def _check_times(fields: Mapping[str, str], now_s: int, age_s_max: int, skew_s_max: int) -> int:
+    if "created" not in fields:
+        raise Unauthenticated("created is missing")
+    created_s = int(fields["created"])
+    if created_s > now_s + skew_s_max:
+        raise Unauthenticated("created lies in the future: set the signer's clock")
+    if created_s < now_s - age_s_max or now_s - skew_s_max > int(fields.get("expires", now_s)):
+        raise Unauthenticated("the signature is stale: set the signer's clock and sign again")
+    return created_s
+
+
+def _parse_signature(view: SignedView, label: str) -> bytes:
+    text = _field(view, "signature")
+    found = _SIGNATURE.fullmatch(text) if len(text) <= SIGNATURE_HEADER_CHARS_MAX else None
+    if found is None or found["label"] != label:
+        raise Unauthenticated("Signature is not exactly one value under Signature-Input's label")
+    try:
+        return base64.b64decode(found["value"], validate=True)
+    except binascii.Error as error:
+        raise Unauthenticated("Signature is not base64") from error

@@ -1,0 +1,155 @@
+"""What a read of the register proves about a write whose answer was lost or said "mismatch".
+
+One rule carries all of it: a swap names the ETag that it replaces, and no ETag ever recurs, because
+no two bodies are ever equal (revision and nonce). So once a read shows another ETag than the one a
+try was made on, that try either has landed already or never will.
+
+Producers. A try is told from a rival's by `writers`: id and write counter. The list keeps the 64
+latest producers and survives dequeues. A producer that is not in it was pushed out only if at
+least 64 writes came after its own; fewer writes than that, and it never landed.
+
+Consumers. An epoch is one's own only with one's own owner id beside it.
+
+Pure: no I/O, clock or randomness. Source: `docs/queue.md`, Unknown outcomes; ADR 0041.
+"""
+
+from dataclasses import dataclass
+
+from sluice_protocol.units import ETag
+from sluice_queue.register import WRITERS_MAX, Register
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One read of the register."""
+
+    state: Register
+    etag: ETag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendTry:
+    """One producer's write in flight.
+
+    Attributes:
+        producer_id: Who writes.
+        counter: The write counter that it puts beside its id.
+        on: The ETag that it replaces.
+        revision: The revision that it writes.
+    """
+
+    producer_id: bytes
+    counter: int
+    on: ETag
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landed:
+    """The write is in the register."""
+
+    first_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The state written on still stands: send the same bytes again, only one of them can land."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotLanded:
+    """The write is not in the register and can no longer land: build it anew on what stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """So many producers wrote since that nobody can tell. Appending again may double: count it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Superseded:
+    """Another process writes under this producer's id: stop."""
+
+    counter: int
+
+
+AppendVerdict = Landed | Pending | NotLanded | Evicted | Superseded
+
+
+def judge_append(tried: AppendTry, seen: Seen) -> AppendVerdict:
+    """Tells what became of a write from a read made after it."""
+    if seen.etag == tried.on:
+        return Pending()
+    mine = seen.state.writer(tried.producer_id)
+    if mine is None:
+        writes_since = seen.state.revision - tried.revision
+        full = len(seen.state.writers) >= WRITERS_MAX
+        return Evicted() if full and writes_since >= WRITERS_MAX else NotLanded()
+    if mine.counter == tried.counter:
+        return Landed(first_sequence=mine.first_sequence)
+    if mine.counter > tried.counter:
+        return Superseded(counter=mine.counter)
+    return NotLanded()
+
+
+def may_append(seen: Seen, producer_id: bytes, counter: int) -> Superseded | None:
+    """Tells whether a producer whose last landed write is `counter` may write on this state."""
+    mine = seen.state.writer(producer_id)
+    if mine is not None and mine.counter > counter:
+        return Superseded(counter=mine.counter)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A consumer's claim: the epoch that it opened, under its own id."""
+
+    epoch: int
+    owner: bytes
+
+
+def holds(state: Register, holder: Holder) -> bool:
+    """Tells whether the claim stands: the epoch is the holder's only with its id beside it."""
+    return (state.epoch, state.owner) == (holder.epoch, holder.owner)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAgain:
+    """Another state stands: take the epoch after the one that it shows."""
+
+
+OpenVerdict = Holder | Pending | OpenAgain
+
+
+def judge_open(claim: Holder, on: ETag, seen: Seen) -> OpenVerdict:
+    """Tells from a later read whether a consumer's opening landed."""
+    if seen.etag == on:
+        return Pending()
+    return claim if holds(seen.state, claim) else OpenAgain()
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """The acknowledgement stands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overtaken:
+    """Another consumer opened the lane: nothing more may be changed."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AckAgain:
+    """The acknowledgement is not in the register: build it on what stands."""
+
+
+AckVerdict = Acked | Overtaken | AckAgain
+
+
+def judge_ack(holder: Holder, through: int, seen: Seen) -> AckVerdict:
+    """Tells from a read whether an acknowledgement stands, may be tried, or is forbidden."""
+    if not holds(seen.state, holder):
+        return Overtaken(epoch=seen.state.epoch)
+    return Acked() if seen.state.acked_through >= through else AckAgain()

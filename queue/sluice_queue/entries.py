@@ -1,0 +1,173 @@
+"""One queue entry: where a work list lies and what it holds, as bytes.
+
+| offset | bytes | field |
+|---|---|---|
+| 0 | 4 | length of what follows |
+| 4 | 8 | sequence |
+| 12 | 8 | size of the work list object, bytes |
+| 20 | 4 | batches in the list |
+| 24 | 8 | sum of their frame bytes |
+| 32 | 8 | first accepted_at, Unix ns |
+| 40 | 8 | last accepted_at, Unix ns |
+| 48 | 8 | ingestion time: the store's clock before the append, Unix ns |
+| 56 | 2 | length of the location |
+| 58 | 2 | length of the metadata |
+| 60 | … | location (UTF-8), then metadata |
+
+All integers are little-endian and unsigned. Source: `docs/queue.md`; ADR 0040.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.units import ObjectKey, UnixNs
+
+METADATA_BYTES_MAX: Final = 512
+LOCATION_BYTES_MAX: Final = 512
+LENGTH: Final = struct.Struct("<I")
+_FIXED: Final = struct.Struct("<QQIQQQQHH")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """An entry before a swap gives it its sequence.
+
+    Attributes:
+        location: The key of the work list.
+        size_bytes: Size of the work list object.
+        batches: How many batches the list holds.
+        frame_bytes: Sum of the sizes of their frames.
+        first_accepted_at_ns: The earliest of their acceptance times.
+        last_accepted_at_ns: The latest of them.
+        ingested_at_ns: The store's clock shortly before the append.
+        metadata: The caller's own bytes, at most 512.
+    """
+
+    location: ObjectKey
+    size_bytes: int
+    batches: int
+    frame_bytes: int
+    first_accepted_at_ns: UnixNs
+    last_accepted_at_ns: UnixNs
+    ingested_at_ns: UnixNs
+    metadata: bytes = b""
+
+    def __post_init__(self) -> None:
+        """Refuses what an entry cannot carry."""
+        if len(self.metadata) > METADATA_BYTES_MAX:
+            raise BadUsage(
+                f"metadata is at most {METADATA_BYTES_MAX} bytes, found=`{len(self.metadata)}`"
+            )
+        if not 0 < len(self.location.encode()) <= LOCATION_BYTES_MAX:
+            raise BadUsage(
+                f"location is 1 to {LOCATION_BYTES_MAX} bytes, location=`{self.location}`"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptor:
+    """One entry of a lane as a consumer sees it; the fields are those of `Draft`.
+
+    Attributes:
+        sequence: Its number in the lane: 1, 2, 3 … without gaps.
+    """
+
+    sequence: int
+    location: ObjectKey
+    size_bytes: int
+    batches: int
+    frame_bytes: int
+    first_accepted_at_ns: UnixNs
+    last_accepted_at_ns: UnixNs
+    ingested_at_ns: UnixNs
+    metadata: bytes = b""
+
+
+def encode_entry(sequence: int, draft: Draft) -> bytes:
+    """Gives the bytes of an entry, its length first."""
+    location = draft.location.encode()
+    fixed = _FIXED.pack(
+        sequence,
+        draft.size_bytes,
+        draft.batches,
+        draft.frame_bytes,
+        draft.first_accepted_at_ns,
+        draft.last_accepted_at_ns,
+        draft.ingested_at_ns,
+        len(location),
+        len(draft.metadata),
+    )
+    tail = location + draft.metadata
+    return LENGTH.pack(len(fixed) + len(tail)) + fixed + tail
+
+
+def decode_entry(key: str, record: bytes) -> Descriptor:
+    """Reads one entry without its length.
+
+    Raises:
+        InvalidRecord: The record is cut short, too long, or its location is not UTF-8.
+    """
+    if len(record) < _FIXED.size:
+        raise InvalidRecord(key, "queue entry is shorter than its fixed part")
+    sequence, size, batches, frames, first, last, at, place_bytes, meta_bytes = _FIXED.unpack_from(
+        record
+    )
+    tail = record[_FIXED.size :]
+    if len(tail) != place_bytes + meta_bytes:
+        raise InvalidRecord(key, f"queue entry {sequence} does not end where it says")
+    return Descriptor(
+        sequence=sequence,
+        location=_location(key, tail[:place_bytes]),
+        size_bytes=size,
+        batches=batches,
+        frame_bytes=frames,
+        first_accepted_at_ns=UnixNs(first),
+        last_accepted_at_ns=UnixNs(last),
+        ingested_at_ns=UnixNs(at),
+        metadata=tail[place_bytes:],
+    )
+
+
+def _location(key: str, raw: bytes) -> ObjectKey:
+    try:
+        return ObjectKey(raw.decode())
+    except UnicodeDecodeError as error:
+        raise InvalidRecord(key, "the location of a queue entry is not UTF-8") from error
+
+
+def skip_entries(key: str, body: bytes | memoryview, start: int, count: int) -> int:
+    """Gives the offset behind `count` entries from `start`, reading only their lengths.
+
+    Raises:
+        InvalidRecord: The body ends before.
+    """
+    at = start
+    for _ in range(count):
+        if at + LENGTH.size > len(body):
+            raise InvalidRecord(key, "queue entries end too early")
+        at += LENGTH.size + LENGTH.unpack_from(body, at)[0]
+    if at > len(body):
+        raise InvalidRecord(key, "queue entries end too early")
+    return at
+
+
+def decode_entries(
+    key: str, body: bytes | memoryview, first_sequence: int
+) -> tuple[Descriptor, ...]:
+    """Reads entries that fill `body` wholly and count up from `first_sequence`.
+
+    Raises:
+        InvalidRecord: An entry is malformed or out of sequence.
+    """
+    found: list[Descriptor] = []
+    at = 0
+    while at < len(body):
+        end = skip_entries(key, body, at, 1)
+        entry = decode_entry(key, bytes(body[at + LENGTH.size : end]))
+        if entry.sequence != first_sequence + len(found):
+            raise InvalidRecord(key, f"queue entry {entry.sequence} is out of sequence")
+        found.append(entry)
+        at = end
+    return tuple(found)

@@ -1,0 +1,161 @@
+"""One lane's register on a store: reading it, creating it, and waiting between tries."""
+
+import random  # noqa: TID251 - as a type, and made once below
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from ulid import ULID
+
+from sluice_protocol.authority import LANES_MAX
+from sluice_protocol.errors import BadUsage, OutcomeUnknown, StoreUnavailable
+from sluice_protocol.keys import register_key
+from sluice_protocol.outcomes import Found, Missing, ReplaceOutcome
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_queue.decisions import Seen
+from sluice_queue.metrics import QueueMetrics
+from sluice_queue.register import Register, decode_register, encode_register
+from sluice_queue.settings import RetrySettings
+from sluice_store.clock import Clock, IdSource, SystemClock, SystemIds
+from sluice_store.port import ObjectStore
+
+_QUEUE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """Names one lane of one queue.
+
+    Raises:
+        BadUsage: The queue's name is not 1 to 40 of `a-z 0-9 _ -`, or the lane is out of range.
+    """
+
+    queue: str
+    lane: int
+
+    def __post_init__(self) -> None:
+        """Refuses a name that no key could carry."""
+        if _QUEUE_NAME.fullmatch(self.queue) is None:
+            raise BadUsage(f"queue name must be 1 to 40 of a-z, 0-9, _ and -, queue=`{self.queue}`")
+        if not 0 <= self.lane < LANES_MAX:
+            raise BadUsage(f"lane must be 0 to {LANES_MAX - 1}, lane=`{self.lane}`")
+
+    @property
+    def key(self) -> ObjectKey:
+        """The key of the lane's register."""
+        return register_key(self.queue, self.lane)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """Time, ids and chance, as a simulation hands them in.
+
+    Attributes:
+        clock: For waits and for bounds; it proves nothing.
+        ids: For nonces, owner ids and names of work lists.
+        rng: For the jitter of waits.
+        metrics: Where the queue counts.
+    """
+
+    clock: Clock = field(default_factory=SystemClock)
+    ids: IdSource = field(default_factory=SystemIds)
+    rng: random.Random = field(default_factory=random.Random)
+    metrics: QueueMetrics = field(default_factory=QueueMetrics)
+
+    def id_bytes(self) -> bytes:
+        """Gives 16 fresh bytes."""
+        return bytes(ULID.from_str(self.ids.ulid()))
+
+
+class RegisterClient:
+    """Reads and swaps one lane's register, and keeps the newest time that the store told."""
+
+    def __init__(self, store: ObjectStore, lane: Lane, tools: Tools) -> None:
+        """Binds the lane to a store."""
+        self.store = store
+        self.lane = lane
+        self.tools = tools
+        self.date_ns = UnixNs(0)
+        self._dated_at_ns = 0
+
+    def saw(self, date_ns: UnixNs) -> None:
+        """Takes note of the store's clock in an answer."""
+        self.date_ns = UnixNs(max(self.date_ns, date_ns))
+        self._dated_at_ns = self.tools.clock.monotonic_ns()
+
+    @property
+    def store_now_ns(self) -> UnixNs:
+        """The store's clock by its last answer plus the time since."""
+        return UnixNs(self.date_ns + self.tools.clock.monotonic_ns() - self._dated_at_ns)
+
+    async def read(self) -> Seen | None:
+        """Reads the register, or gives None where none stands.
+
+        Raises:
+            StoreError: The store did not answer.
+            InvalidRecord: The bytes are no register.
+        """
+        match await self.store.get(self.lane.key):
+            case Missing(date_ns=date_ns):
+                self.saw(date_ns)
+                return None
+            case Found(info=info, body=body):
+                self.saw(info.date_ns)
+                return Seen(state=decode_register(self.lane.key, body), etag=info.etag)
+
+    async def read_or_create(self, tries: "Tries") -> Seen:
+        """Reads the register; where none stands, creates an empty one first.
+
+        Raises:
+            OutcomeUnknown: The bounds of `tries` are spent.
+        """
+        while True:
+            try:
+                seen = await self.read()
+                if seen is not None:
+                    return seen
+                empty = Register(revision=1, nonce=self.tools.id_bytes())
+                # Whatever comes of it, the next read shows one register that all agree on.
+                await self.store.create(self.lane.key, encode_register(empty))
+            except StoreUnavailable as error:
+                await tries.again(error)
+                continue
+            await tries.again(None)
+
+    async def swap(self, seen: Seen, state: Register) -> ReplaceOutcome:
+        """Writes `state` over what was seen.
+
+        Raises:
+            StoreError: The store refused; nothing was written.
+        """
+        return await self.store.replace(self.lane.key, encode_register(state), if_match=seen.etag)
+
+
+class Tries:
+    """Counts the tries of one operation and waits between them, with full jitter."""
+
+    def __init__(
+        self, operation: str, key: ObjectKey, settings: RetrySettings, tools: Tools
+    ) -> None:
+        """Starts the operation's time."""
+        self._operation = operation
+        self._key = key
+        self._settings = settings
+        self._tools = tools
+        self._ends_ns = tools.clock.monotonic_ns() + int(settings.total_s * NS_PER_S)
+        self.count = 0
+
+    async def again(self, cause: Exception | None) -> None:
+        """Waits before the next try.
+
+        Raises:
+            OutcomeUnknown: Count or time is spent; the cause is chained.
+        """
+        self.count += 1
+        spent = self.count >= self._settings.tries_max
+        if spent or self._tools.clock.monotonic_ns() >= self._ends_ns:
+            raise OutcomeUnknown(self._operation, self._key, self.count) from cause
+        bound_s = min(
+            self._settings.backoff_max_s, self._settings.backoff_s * 2 ** min(self.count - 1, 30)
+        )
+        await self._tools.clock.sleep(self._tools.rng.uniform(0, bound_s))

@@ -1,0 +1,219 @@
+"""Takes batches, gathers them into work lists, and appends those to one lane.
+
+`produce` returns at once with a handle; what it was given becomes durable by the next flush, which
+starts after an interval, at a size, or on request. While a flush writes its list and waits for its
+swap, the next one gathers: everything that piled up behind a swap goes into the one after it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from sluice_protocol.errors import SluiceError
+from sluice_protocol.manifests import AcceptedManifest
+from sluice_queue.appender import Appender
+from sluice_queue.entries import Draft
+from sluice_queue.lane import Lane, Tools
+from sluice_queue.settings import ProducerSettings
+from sluice_queue.worklists import too_old, write_work_list
+from sluice_store.port import ObjectStore
+
+
+class WriteHandle:
+    """What became of one `produce`."""
+
+    def __init__(self) -> None:
+        """Starts undecided."""
+        self._done = asyncio.Event()
+        self._sequence = 0
+        self._error: SluiceError | None = None
+
+    def settle(self, sequence: int, error: SluiceError | None = None) -> None:
+        """Tells the outcome; called once by the producer."""
+        self._sequence, self._error = sequence, error
+        self._done.set()
+
+    async def await_durable(self) -> None:
+        """Waits until the batches stand in the queue.
+
+        Raises:
+            OutcomeUnknown: Nobody knows whether they do.
+            SluiceError: They do not.
+        """
+        await self.result()
+
+    async def result(self) -> int:
+        """Waits, then gives the sequence of the entry that carries the batches.
+
+        Raises:
+            OutcomeUnknown: Nobody knows whether they stand in the queue.
+            SluiceError: They do not.
+        """
+        await self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return self._sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Buffered:
+    batches: tuple[AcceptedManifest, ...]
+    metadata: bytes
+    handle: WriteHandle
+    size_bytes: int
+
+
+class Producer:
+    """One producer of one lane; make it with `Producer.open`."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        lane: Lane,
+        *,
+        tools: Tools | None = None,
+        settings: ProducerSettings | None = None,
+    ) -> None:
+        """Binds a producer to a lane; its flusher runs inside `open`."""
+        self._tools = tools if tools is not None else Tools()
+        self._settings = settings if settings is not None else ProducerSettings()
+        self._appender = Appender(store, lane, tools=self._tools, settings=self._settings)
+        self._buffer: list[_Buffered] = []
+        self._unflushed_bytes = 0
+        self._wake = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._room = asyncio.Condition()
+        self._closing = False
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        store: ObjectStore,
+        *,
+        queue: str,
+        lane: int,
+        tools: Tools | None = None,
+        settings: ProducerSettings | None = None,
+    ) -> AsyncIterator["Producer"]:
+        """Runs a producer; leaving the block flushes what is left."""
+        producer = cls(store, Lane(queue=queue, lane=lane), tools=tools, settings=settings)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(producer.run(tasks))
+            try:
+                yield producer
+            finally:
+                producer.close()
+
+    def close(self) -> None:
+        """Ends the flusher after one last flush."""
+        self._closing = True
+        self._wake.set()
+        self._urgent.set()
+
+    async def produce(
+        self, batches: Sequence[AcceptedManifest], metadata: bytes = b""
+    ) -> WriteHandle:
+        """Takes batches; waits while more than `max_unflushed_bytes` are not durable.
+
+        Args:
+            batches: At least one; all of agents that map to this lane.
+            metadata: At most 512 bytes that the entry carries; calls with equal metadata share one.
+        """
+        size_bytes = sum(batch.frame_bytes for batch in batches)
+        async with self._room:
+            await self._room.wait_for(lambda: self._fits(size_bytes))
+            self._unflushed_bytes += size_bytes
+        handle = WriteHandle()
+        self._buffer.append(
+            _Buffered(
+                batches=tuple(batches), metadata=metadata, handle=handle, size_bytes=size_bytes
+            )
+        )
+        self._wake.set()
+        if sum(one.size_bytes for one in self._buffer) >= self._settings.flush_bytes:
+            self._urgent.set()
+        return handle
+
+    def _fits(self, size_bytes: int) -> bool:
+        # One call larger than the whole bound goes alone, or it would wait for ever.
+        unflushed = self._unflushed_bytes
+        return unflushed == 0 or unflushed + size_bytes <= self._settings.max_unflushed_bytes
+
+    def flush(self) -> None:
+        """Starts a flush now."""
+        self._wake.set()
+        self._urgent.set()
+
+    async def run(self, tasks: asyncio.TaskGroup) -> None:
+        """Flushes until `close`; each flush is a task of its own, so that swaps group."""
+        while True:
+            await self._wake.wait()
+            if not self._closing:
+                await self._gather()
+            taken, self._buffer = self._buffer, []
+            self._wake.clear()
+            self._urgent.clear()
+            if taken:
+                tasks.create_task(self._flush(taken))
+            if self._closing and not self._buffer:
+                return
+
+    async def _gather(self) -> None:
+        """Waits for the interval to pass, or for enough bytes."""
+        sleeping = asyncio.ensure_future(self._tools.clock.sleep(self._settings.flush_interval_s))
+        urgent = asyncio.ensure_future(self._urgent.wait())
+        try:
+            await asyncio.wait((sleeping, urgent), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            urgent.cancel()
+
+    async def _flush(self, taken: list[_Buffered]) -> None:
+        """Writes the lists, appends their entries in one swap, and tells every caller."""
+        groups = _grouped(taken, self._settings.list_batches_max)
+        try:
+            drafts = [await self._list(group) for group in groups]
+            drafts = [
+                await self._list(group) if self._stale(draft) else draft
+                for group, draft in zip(groups, drafts, strict=True)
+            ]
+            first = await self._appender.append(drafts)
+        except SluiceError as error:
+            for one in taken:
+                one.handle.settle(0, error)
+        else:
+            for index, group in enumerate(groups):
+                for one in group:
+                    one.handle.settle(first + index)
+        finally:
+            async with self._room:
+                self._unflushed_bytes -= sum(one.size_bytes for one in taken)
+                self._room.notify_all()
+
+    def _stale(self, draft: Draft) -> bool:
+        return too_old(draft.ingested_at_ns, self._appender.client.store_now_ns)
+
+    async def _list(self, group: list[_Buffered]) -> Draft:
+        return await write_work_list(
+            self._appender.client,
+            [batch for one in group for batch in one.batches],
+            retry=self._settings.retry,
+            metadata=group[0].metadata,
+        )
+
+
+def _grouped(taken: list[_Buffered], batches_max: int) -> list[list[_Buffered]]:
+    """Cuts what was taken into lists: equal metadata together, in order, bounded."""
+    groups: list[list[_Buffered]] = []
+    held = 0
+    for one in taken:
+        fits = groups and groups[-1][0].metadata == one.metadata
+        if fits and held + len(one.batches) <= batches_max:
+            groups[-1].append(one)
+            held += len(one.batches)
+        else:
+            groups.append([one])
+            held = len(one.batches)
+    return groups

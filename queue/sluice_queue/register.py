@@ -1,0 +1,340 @@
+"""The register of one lane: the bytes that every producer and the one consumer swap.
+
+| offset | bytes | field |
+|---|---|---|
+| 0 | 4 | magic `LMQ1` |
+| 4 | 2 | version = 1 |
+| 6 | 2 | flags = 0 |
+| 8 | 8 | revision: grows by one with every write |
+| 16 | 16 | nonce of the writer: equal bytes never recur, so an ETag never does |
+| 32 | 8 | epoch of the consumer |
+| 40 | 16 | owner of the epoch, zero before the first consumer |
+| 56 | 8 | next_sequence; the first entry of a lane is 1 |
+| 64 | 8 | acked_through; 0 before the first acknowledgement |
+| 72 | 4 | count of entries in this body, at most 4 096 |
+| 76 | 2 | count of writers, at most 64 |
+| 78 | 2 | reserved = 0 |
+| 80 | 4 | count of segments, at most 4 096 |
+| 84 | 4 | bytes of the entries |
+| 88 | 32 each | writers, latest first: id 16, counter 8, first sequence of the last write 8 |
+| … | 24 each | segments, oldest first: first sequence 8, last sequence 8, size in bytes 8 |
+| … | … | entries (`entries.py`), oldest first; the body ends exactly there |
+
+All integers are little-endian and unsigned. The entries of the body are the newest `count`;
+everything between `acked_through` and them lies in the segments. Append and dequeue copy entries
+as bytes and never decode them. Pure: no I/O, clock or randomness.
+
+Source: `docs/queue.md`; ADR 0040.
+"""
+
+import struct
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sluice_protocol.errors import InvalidRecord, InvariantViolated, UnsupportedVersion
+from sluice_queue.entries import Descriptor, Draft, decode_entries, encode_entry, skip_entries
+
+MAGIC: Final = b"LMQ1"
+SEGMENT_MAGIC: Final = b"LMQS"
+VERSION: Final = 1
+ENTRIES_MAX: Final = 4096
+WRITERS_MAX: Final = 64
+SEGMENTS_MAX: Final = 4096
+ID_BYTES: Final = 16
+NOBODY: Final = bytes(ID_BYTES)
+
+_HEADER: Final = struct.Struct("<4sHHQ16sQ16sQQIHHII")
+_WRITER: Final = struct.Struct("<16sQQ")
+_SEGMENT: Final = struct.Struct("<QQQ")
+_SEGMENT_HEADER: Final = struct.Struct("<4sHHQQ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """What the register remembers of one producer.
+
+    Attributes:
+        producer_id: 16 bytes, unique to one life of one producer.
+        counter: How many writes of it have landed; grows by one with each.
+        first_sequence: The sequence of the first entry of its last write.
+    """
+
+    producer_id: bytes
+    counter: int
+    first_sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRef:
+    """An immutable object that holds older entries, both sequences inclusive."""
+
+    first: int
+    last: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Register:
+    """One state of a lane. `entries` are the bytes of the newest `count` entries, undecoded."""
+
+    revision: int
+    nonce: bytes
+    epoch: int = 0
+    owner: bytes = NOBODY
+    next_sequence: int = 1
+    acked_through: int = 0
+    count: int = 0
+    writers: tuple[Writer, ...] = ()
+    segments: tuple[SegmentRef, ...] = ()
+    entries: bytes = b""
+
+    @property
+    def first_held(self) -> int:
+        """The sequence of the first entry of the body; `next_sequence` when it holds none."""
+        return self.next_sequence - self.count
+
+    @property
+    def waiting(self) -> int:
+        """How many entries are not acknowledged."""
+        return self.next_sequence - 1 - self.acked_through
+
+    def writer(self, producer_id: bytes) -> Writer | None:
+        """Gives what is remembered of a producer, or None."""
+        return next((one for one in self.writers if one.producer_id == producer_id), None)
+
+
+def encode_register(state: Register) -> bytes:
+    """Gives the bytes of a state.
+
+    Raises:
+        InvariantViolated: The state breaks a bound of the format.
+    """
+    _check(state)
+    header = _HEADER.pack(
+        MAGIC,
+        VERSION,
+        0,
+        state.revision,
+        state.nonce,
+        state.epoch,
+        state.owner,
+        state.next_sequence,
+        state.acked_through,
+        state.count,
+        len(state.writers),
+        0,
+        len(state.segments),
+        len(state.entries),
+    )
+    parts = [header]
+    parts += [_WRITER.pack(w.producer_id, w.counter, w.first_sequence) for w in state.writers]
+    parts += [_SEGMENT.pack(s.first, s.last, s.size_bytes) for s in state.segments]
+    parts.append(state.entries)
+    return b"".join(parts)
+
+
+def _check(state: Register) -> None:
+    if len(state.nonce) != ID_BYTES or len(state.owner) != ID_BYTES:
+        raise InvariantViolated("nonce and owner of a register are 16 bytes each")
+    if state.count > ENTRIES_MAX or len(state.segments) > SEGMENTS_MAX:
+        raise InvariantViolated(f"register holds too much, count=`{state.count}`")
+    if reason := _broken(state):
+        raise InvariantViolated(f"register is inconsistent: {reason}")
+
+
+def _broken(state: Register) -> str | None:
+    """Tells which rule between the fields does not hold, or None."""
+    if state.next_sequence < 1 or not 0 <= state.acked_through < state.next_sequence:
+        return "acked_through is not below next_sequence"
+    expected = state.acked_through + 1
+    for index, segment in enumerate(state.segments):
+        starts_right = segment.first == expected or (index == 0 and segment.first <= expected)
+        if not starts_right or segment.last < max(segment.first, expected):
+            return "segments do not follow one another from acked_through"
+        expected = segment.last + 1
+    if state.first_held != expected:
+        return "entries do not begin where segments and acked_through end"
+    return None
+
+
+def decode_register(key: str, body: bytes) -> Register:
+    """Reads the header of a state; the entries stay bytes.
+
+    Raises:
+        InvalidRecord: The bytes are no register, or its fields contradict one another.
+        UnsupportedVersion: A later version wrote it.
+    """
+    if len(body) < _HEADER.size or body[:4] != MAGIC:
+        raise InvalidRecord(key, "not a queue register")
+    fields = _HEADER.unpack_from(body)
+    version, flags, writers, segments, entry_bytes = (
+        fields[1],
+        fields[2],
+        fields[10],
+        fields[12],
+        fields[13],
+    )
+    if (version, flags) != (VERSION, 0):
+        raise UnsupportedVersion("queue register version", version)
+    segments_at = _HEADER.size + writers * _WRITER.size
+    entries_at = segments_at + segments * _SEGMENT.size
+    if len(body) != entries_at + entry_bytes:
+        raise InvalidRecord(key, "queue register does not end where its header says")
+    state = Register(
+        revision=fields[3],
+        nonce=fields[4],
+        epoch=fields[5],
+        owner=fields[6],
+        next_sequence=fields[7],
+        acked_through=fields[8],
+        count=fields[9],
+        writers=_writers(body[_HEADER.size : segments_at]),
+        segments=_segments(body[segments_at:entries_at]),
+        entries=body[entries_at:],
+    )
+    if reason := _broken(state):
+        raise InvalidRecord(key, f"queue register: {reason}")
+    return state
+
+
+def _writers(body: bytes) -> tuple[Writer, ...]:
+    return tuple(
+        Writer(producer_id=who, counter=counter, first_sequence=first)
+        for who, counter, first in _WRITER.iter_unpack(body)
+    )
+
+
+def _segments(body: bytes) -> tuple[SegmentRef, ...]:
+    return tuple(
+        SegmentRef(first=first, last=last, size_bytes=size)
+        for first, last, size in _SEGMENT.iter_unpack(body)
+    )
+
+
+def held_descriptors(key: str, state: Register) -> tuple[Descriptor, ...]:
+    """Decodes the entries of the body.
+
+    Raises:
+        InvalidRecord: They are malformed, out of sequence, or not `count`.
+    """
+    found = decode_entries(key, state.entries, state.first_held)
+    if len(found) != state.count:
+        raise InvalidRecord(key, f"queue register holds {len(found)} entries, not {state.count}")
+    return found
+
+
+# --- moves: each gives the next state; the shell swaps it in -----------------------------------
+
+
+def append(state: Register, drafts: tuple[Draft, ...], writer: Writer, nonce: bytes) -> Register:
+    """Gives the state with `drafts` behind the others; existing entries are copied as bytes.
+
+    Args:
+        state: What stands; the drafts must fit (`room`).
+        drafts: At least one.
+        writer: Who appends; its `first_sequence` is set here.
+        nonce: 16 fresh bytes.
+    """
+    first = state.next_sequence
+    added = b"".join(encode_entry(first + index, draft) for index, draft in enumerate(drafts))
+    me = replace(writer, first_sequence=first)
+    others = tuple(one for one in state.writers if one.producer_id != writer.producer_id)
+    return replace(
+        state,
+        revision=state.revision + 1,
+        nonce=nonce,
+        next_sequence=first + len(drafts),
+        count=state.count + len(drafts),
+        writers=(me, *others)[:WRITERS_MAX],
+        entries=state.entries + added,
+    )
+
+
+def room(state: Register) -> int:
+    """Gives how many entries fit before older ones must move to a segment."""
+    return ENTRIES_MAX - state.count
+
+
+def dequeue(key: str, state: Register, through: int, nonce: bytes) -> Register:
+    """Gives the state with everything up to `through` acknowledged and gone.
+
+    Raises:
+        InvariantViolated: `through` is not in `acked_through < through < next_sequence`.
+        InvalidRecord: The entries are cut short.
+    """
+    if not state.acked_through < through < state.next_sequence:
+        raise InvariantViolated(f"dequeue past what the lane holds, through=`{through}`")
+    dropped = max(0, through + 1 - state.first_held)
+    cut = skip_entries(key, state.entries, 0, dropped)
+    return replace(
+        state,
+        revision=state.revision + 1,
+        nonce=nonce,
+        acked_through=through,
+        count=state.count - dropped,
+        segments=tuple(one for one in state.segments if one.last > through),
+        entries=state.entries[cut:],
+    )
+
+
+def open_epoch(state: Register, owner: bytes, nonce: bytes) -> Register:
+    """Gives the state in which `owner` holds the next epoch."""
+    return replace(
+        state, revision=state.revision + 1, nonce=nonce, epoch=state.epoch + 1, owner=owner
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spill:
+    """The older half of a full register on its way into a segment.
+
+    Attributes:
+        ref: The segment, as the header will name it.
+        body: Its bytes; the same state gives the same bytes.
+        after: The register without those entries; it still has the old revision and nonce, because
+            it is never written by itself: the append that follows is the same swap.
+    """
+
+    ref: SegmentRef
+    body: bytes
+    after: Register
+
+
+def spill(key: str, state: Register) -> Spill:
+    """Moves the older half of the held entries out of the register.
+
+    Raises:
+        InvariantViolated: The register holds fewer than two entries.
+    """
+    half = state.count // 2
+    if half == 0:
+        raise InvariantViolated("nothing to move to a segment")
+    cut = skip_entries(key, state.entries, 0, half)
+    first, last = state.first_held, state.first_held + half - 1
+    body = _SEGMENT_HEADER.pack(SEGMENT_MAGIC, VERSION, 0, first, last) + state.entries[:cut]
+    ref = SegmentRef(first=first, last=last, size_bytes=len(body))
+    after = replace(
+        state,
+        count=state.count - half,
+        segments=(*state.segments, ref),
+        entries=state.entries[cut:],
+    )
+    return Spill(ref=ref, body=body, after=after)
+
+
+def decode_segment(key: str, body: bytes) -> tuple[Descriptor, ...]:
+    """Reads a segment wholly.
+
+    Raises:
+        InvalidRecord: The bytes are no segment, or do not hold what the header says.
+        UnsupportedVersion: A later version wrote it.
+    """
+    if len(body) < _SEGMENT_HEADER.size or body[:4] != SEGMENT_MAGIC:
+        raise InvalidRecord(key, "not a queue segment")
+    _, version, flags, first, last = _SEGMENT_HEADER.unpack_from(body)
+    if (version, flags) != (VERSION, 0):
+        raise UnsupportedVersion("queue segment version", version)
+    found = decode_entries(key, memoryview(body)[_SEGMENT_HEADER.size :], first)
+    if not found or found[-1].sequence != last:
+        raise InvalidRecord(key, "queue segment does not end at its last sequence")
+    return found

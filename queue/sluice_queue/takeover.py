@@ -1,0 +1,164 @@
+"""Goes on as a producer of an earlier life, and fences that life off.
+
+A producer that keeps a durable note of what it is about to append (the reconciler) appends under
+one id for ever. Its write counter has two halves: the life (which process, upper 32 bits) and how
+many of its writes have landed in all lives (lower 32 bits). A new life first swaps in its own
+number without any entry. From then on a write of an earlier life cannot land any more: the ETag
+it was made on is gone, and a later try of it meets a higher life. What stood right before that
+swap is the final answer to "did my last write land?".
+
+Source: `docs/queue.md`, Producers with a durable note; ADR 0042.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sluice_protocol.errors import StoreUnavailable
+from sluice_protocol.outcomes import Applied, Mismatch, Unknown
+from sluice_queue.appender import Appender
+from sluice_queue.decisions import AppendTry, Evicted, Landed, Pending, Seen, judge_append
+from sluice_queue.errors import ProducerSuperseded
+from sluice_queue.lane import Lane, RegisterClient, Tools, Tries
+from sluice_queue.register import WRITERS_MAX, Register, Writer
+from sluice_queue.settings import ProducerSettings
+from sluice_store.port import ObjectStore
+
+_LIFE_SHIFT: Final = 32
+_WRITES_MASK: Final = (1 << _LIFE_SHIFT) - 1
+
+
+def counter_of(life: int, writes: int) -> int:
+    """Gives the write counter of the `writes`-th landed write, made in life `life`."""
+    return life << _LIFE_SHIFT | writes
+
+
+def writes_of(counter: int) -> int:
+    """Gives how many writes have landed in all lives."""
+    return counter & _WRITES_MASK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenOver:
+    """A lane's producer in a new life.
+
+    Attributes:
+        appender: Appends in this life.
+        writes: How many writes of all earlier lives have landed, for ever.
+        forgotten: The register had pushed the producer out: `writes` may be too low.
+    """
+
+    appender: Appender
+    writes: int
+    forgotten: bool
+
+
+async def take_over(
+    store: ObjectStore,
+    lane: Lane,
+    *,
+    producer_id: bytes,
+    life: int,
+    writes: int = 0,
+    tools: Tools | None = None,
+) -> TakenOver:
+    """Fences every earlier life of a producer off and goes on as it.
+
+    Args:
+        store: Where the lane lies.
+        lane: Which lane.
+        producer_id: 16 bytes, the same in every life.
+        life: Higher than any life before; the caller's own durable record gives it out.
+        writes: How many landed writes the caller's record knows of.
+        tools: Time, ids and chance.
+
+    Raises:
+        ProducerSuperseded: A higher life stands already.
+        OutcomeUnknown: The bounds are spent.
+        StoreError: The store refused.
+    """
+    with_tools = tools if tools is not None else Tools()
+    bounds = ProducerSettings()
+    client = RegisterClient(store, lane, with_tools)
+    tries = Tries("take over", lane.key, bounds.retry, with_tools)
+    fence = _Fence(client=client, producer_id=producer_id, life=life, writes=writes)
+    while True:
+        try:
+            if await fence.step(await client.read_or_create(tries)):
+                break
+        except StoreUnavailable as error:
+            await tries.again(error)
+            continue
+        await tries.again(None)
+    counter = counter_of(life, fence.writes)
+    appender = Appender(
+        store, lane, tools=with_tools, settings=bounds, producer=(producer_id, counter)
+    )
+    return TakenOver(appender=appender, writes=fence.writes, forgotten=fence.forgotten)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Fence:
+    """The swap that puts the new life into the register, once it was sent."""
+
+    client: RegisterClient
+    producer_id: bytes
+    life: int
+    tried: AppendTry | None = None
+    after: Register | None = None
+    writes: int = 0
+    forgotten: bool = False
+
+    async def step(self, seen: Seen) -> bool:
+        """Judges the swap in flight, or builds and sends one; True once it stands."""
+        if self.tried is not None:
+            match judge_append(self.tried, seen):
+                case Landed():
+                    return True
+                case Pending():
+                    pass  # the same bytes again: only one of them can land
+                case Evicted():
+                    self.after, self.forgotten = None, True
+                case _:
+                    self.after = None
+        if self.after is None:
+            self._build(seen)
+        return await self._send(seen)
+
+    def _build(self, seen: Seen) -> None:
+        """Makes the state with the new life; what stood before is the last word on old writes."""
+        state, before = seen.state, seen.state.writer(self.producer_id)
+        if before is not None and before.counter >= counter_of(self.life, 0):
+            raise ProducerSuperseded(self.client.lane.key, self.life, before.counter)
+        if before is not None:
+            self.writes = max(self.writes, writes_of(before.counter))
+        if before is None and len(state.writers) >= WRITERS_MAX:
+            self.forgotten = True
+        counter = counter_of(self.life, self.writes)
+        me = Writer(
+            producer_id=self.producer_id,
+            counter=counter,
+            first_sequence=before.first_sequence if before is not None else 0,
+        )
+        others = tuple(one for one in state.writers if one.producer_id != self.producer_id)
+        self.after = replace(
+            state,
+            revision=state.revision + 1,
+            nonce=self.client.tools.id_bytes(),
+            writers=(me, *others)[:WRITERS_MAX],
+        )
+        self.tried = AppendTry(
+            producer_id=self.producer_id,
+            counter=counter,
+            on=seen.etag,
+            revision=self.after.revision,
+        )
+
+    async def _send(self, seen: Seen) -> bool:
+        if self.after is None:
+            return False
+        match await self.client.swap(seen, self.after):
+            case Applied(date_ns=date_ns):
+                self.client.saw(date_ns)
+                return True
+            case Mismatch() | Unknown():
+                return False

@@ -1,0 +1,77 @@
+"""Composition root of the reconciler's process: store, service and operator API."""
+
+import asyncio
+import signal
+
+import structlog
+from aiohttp import web
+
+from sluice_protocol.errors import BadUsage
+from sluice_reconciler.api import make_app
+from sluice_reconciler.full_pass import PassReport
+from sluice_reconciler.service import Reconciler
+from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store.port import ObjectStore
+from sluice_store.url import open_store
+
+log = structlog.get_logger()
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+async def run_once(url: str, settings: ReconcilerSettings) -> PassReport:
+    """Opens the store, makes one full pass, and closes it.
+
+    Raises:
+        SluiceError: As `Reconciler.once`.
+    """
+    async with open_store(url) as store:
+        reconciler = await Reconciler.of(store, settings=settings)
+        return await reconciler.once()
+
+
+async def serve(url: str, settings: ReconcilerSettings) -> None:
+    """Runs service and operator API until SIGTERM or SIGINT.
+
+    Raises:
+        SluiceError: The store cannot be opened, or the address cannot be used.
+    """
+    async with open_store(url) as store:
+        await _serve(store, settings)
+
+
+async def _serve(store: ObjectStore, settings: ReconcilerSettings) -> None:
+    host, port = parse_listen(settings.listen)
+    if not settings.api_token and host not in LOOPBACK:
+        raise BadUsage(
+            f"set an api_token to listen beyond this machine, listen=`{settings.listen}`"
+        )
+    reconciler = await Reconciler.of(store, settings=settings)
+    runner = web.AppRunner(make_app(reconciler))
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        log.info("reconciler serves", addresses=[str(one) for one in runner.addresses])
+        await _until_told(asyncio.get_running_loop())
+    finally:
+        await runner.cleanup()
+
+
+async def _until_told(loop: asyncio.AbstractEventLoop) -> None:
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    await told.wait()
+
+
+def parse_listen(listen: str) -> tuple[str, int]:
+    """Gives host and port of `host:port`.
+
+    Raises:
+        BadUsage: It has another form.
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal():
+        raise BadUsage(f"listen must be host:port, listen=`{listen}`")
+    return host.strip("[]"), int(port)

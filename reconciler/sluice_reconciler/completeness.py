@@ -1,0 +1,133 @@
+"""What is missing: per (agent, boot) the gaps between what was accepted.
+
+Read from `accepted/` itself, so it is right whatever a reconciler did or did not do yet.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import ACCEPTED, agent_prefix, parse_accepted_key
+from sluice_protocol.units import NS_PER_S
+from sluice_store.port import ListedObject, ObjectStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Sequence numbers that never arrived although later ones did.
+
+    Attributes:
+        seq_start: First missing number.
+        seq_end: Last missing number.
+        age_s: Time since the store took the first batch behind the gap, seconds.
+    """
+
+    seq_start: int
+    seq_end: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootReport:
+    """One life of one agent.
+
+    Attributes:
+        agent_id: The agent.
+        boot_id: Which life.
+        batches: Accepted batches.
+        ranges: The union of their ranges, disjoint, in order.
+        overlaps: Batches that share a number with an earlier one.
+        gaps: What is missing before the highest accepted number; a boot starts at 0.
+        last_accepted_s: Time since the store took the latest batch, seconds.
+    """
+
+    agent_id: str
+    boot_id: str
+    batches: int
+    ranges: tuple[tuple[int, int], ...]
+    overlaps: int
+    gaps: tuple[Gap, ...]
+    last_accepted_s: float
+
+
+async def read_completeness(
+    store: ObjectStore, agent_id: str | None = None
+) -> AsyncIterator[BootReport]:
+    """Gives a report of every boot, agent by agent, from a listing alone.
+
+    Raises:
+        StoreError: The store did not answer.
+    """
+    prefix = ACCEPTED if agent_id is None else agent_prefix(agent_id)
+    tally: BootTally | None = None
+    boot: tuple[str, str] | None = None
+    date_ns = 0
+    async for page in store.list(prefix):
+        date_ns = page.date_ns
+        for listed in page.objects:
+            one = _dated(listed)
+            if one is None:
+                continue
+            if tally is None or boot != _boot(one[0]):
+                if tally is not None:
+                    yield tally.report(date_ns)
+                boot = _boot(one[0])
+                tally = BootTally(*boot)
+            tally.add(*one)
+    if tally is not None:
+        yield tally.report(date_ns)
+
+
+def _boot(who: Identity) -> tuple[str, str]:
+    return who.agent_id, who.boot_id
+
+
+def _dated(listed: ListedObject) -> tuple[Identity, int] | None:
+    try:
+        return parse_accepted_key(listed.key), listed.last_modified_ns
+    except InvalidRecord:
+        return None
+
+
+class BootTally:
+    """Adds one boot's batches up as a listing brings them, in key order."""
+
+    def __init__(self, agent_id: str, boot_id: str) -> None:
+        """Starts a boot."""
+        self._agent_id = agent_id
+        self._boot_id = boot_id
+        self._batches = 0
+        self._overlaps = 0
+        self._ranges: list[tuple[int, int]] = []
+        self._gaps: list[tuple[int, int, int]] = []
+        self._latest_ns = 0
+
+    def add(self, who: Identity, appeared_ns: int) -> None:
+        """Takes the next batch."""
+        expected = self._ranges[-1][1] + 1 if self._ranges else 0
+        self._batches += 1
+        self._latest_ns = max(self._latest_ns, appeared_ns)
+        if who.seq_start > expected:
+            self._gaps.append((expected, who.seq_start - 1, appeared_ns))
+        self._overlaps += who.seq_start < expected
+        if self._ranges and who.seq_start <= expected:
+            self._ranges[-1] = (self._ranges[-1][0], max(expected - 1, who.seq_end))
+        else:
+            self._ranges.append((who.seq_start, who.seq_end))
+
+    def report(self, now_ns: int) -> BootReport:
+        """Gives what the boot holds and lacks."""
+        gaps = tuple(
+            Gap(seq_start=start, seq_end=end, age_s=max(0, now_ns - since) / NS_PER_S)
+            for start, end, since in self._gaps
+        )
+        return BootReport(
+            agent_id=self._agent_id,
+            boot_id=self._boot_id,
+            batches=self._batches,
+            ranges=tuple(self._ranges),
+            overlaps=self._overlaps,
+            gaps=gaps,
+            last_accepted_s=max(0, now_ns - self._latest_ns) / NS_PER_S,
+        )

@@ -1,0 +1,199 @@
+"""The whole path of one batch, read from the store alone: it works with every service down."""
+
+from dataclasses import dataclass, field
+
+from sluice_protocol.errors import BadUsage, InvalidFrame, InvalidRecord
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import (
+    accepted_by_blob_prefix,
+    accepted_key,
+    parse_by_blob_key,
+    parse_digest,
+    quarantine_by_blob_prefix,
+)
+from sluice_protocol.manifests import AcceptedManifest, decode_accepted
+from sluice_protocol.outcomes import Missing, ObjectInfo
+from sluice_protocol.units import Digest
+from sluice_queue.lane import Lane
+from sluice_queue.view import list_lanes, read_lane
+from sluice_queue.worklists import read_work_list
+from sluice_reconciler.indexes import entries_of
+from sluice_reconciler.lane_owner import read_lane_state
+from sluice_reconciler.lane_state import Ledger
+from sluice_reconciler.marks import Mark, mark_key
+from sluice_reconciler.runs import Standing
+from sluice_reconciler.sorting import fresh
+from sluice_reconciler.verify import Sound, look
+from sluice_store.port import ObjectStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePlace:
+    """Where a batch stands in one queue.
+
+    Attributes:
+        queue: Name of the queue.
+        lane: Number of the lane.
+        enqueued: Whether the reconciler gave it to the lane.
+        sequence: The waiting entry that carries it; None when it was acknowledged, or never given.
+        acked_through: The lane's frontier.
+        work_list: The key of the list that carries it, while it waits.
+    """
+
+    queue: str
+    lane: int
+    enqueued: bool
+    sequence: int | None
+    acked_through: int
+    work_list: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Path:
+    """All that the store knows of one identity.
+
+    Attributes:
+        identity: Who.
+        manifest_key: Where its manifest belongs.
+        manifest: The manifest, or None when the identity was never accepted.
+        accepted_for_s: Age of the manifest, seconds.
+        blob: `ok`, or what is wrong with the blob.
+        indexes: Each derived key and whether it stands.
+        queues: Where it stands in each queue.
+        mark: Why the reconciler holds it back, or None.
+        quarantined: Keys of quarantine manifests of other bytes under this identity.
+    """
+
+    identity: Identity
+    manifest_key: str
+    manifest: AcceptedManifest | None = None
+    accepted_for_s: float | None = None
+    blob: str = "not accepted"
+    indexes: dict[str, bool] = field(default_factory=dict)
+    queues: tuple[QueuePlace, ...] = ()
+    mark: str | None = None
+    quarantined: tuple[str, ...] = ()
+
+
+def parse_subject(text: str) -> Identity | Digest:
+    """Takes `agent/boot/start-end`, an accepted key, or 64 hex digits.
+
+    Raises:
+        BadUsage: It is none of them.
+    """
+    if len(text) == 64 and "/" not in text:  # noqa: PLR2004 - a sha256 in hex
+        try:
+            return parse_digest(text)
+        except ValueError as error:
+            raise BadUsage(f"a sha256 is 64 lower-case hex digits, found=`{text}`") from error
+    parts = text.rsplit("/", 2)
+    bounds = parts[-1].split("-")
+    try:
+        return Identity(
+            agent_id=parts[0],
+            boot_id=parts[1],
+            seq_start=int(bounds[0]),
+            seq_end=int(bounds[1]),
+        )
+    except (IndexError, ValueError, InvalidFrame) as error:
+        raise BadUsage(
+            f"name a batch as agent/boot/start-end or by its sha256, found=`{text}`"
+        ) from error
+
+
+async def explain(store: ObjectStore, subject: Identity | Digest) -> list[Path]:
+    """Gives the path of an identity, or of every identity that names a blob.
+
+    Raises:
+        StoreError: The store did not answer.
+    """
+    if isinstance(subject, Identity):
+        return [await _path(store, subject)]
+    accepted = await _references(store, accepted_by_blob_prefix(subject))
+    refused = await _references(store, quarantine_by_blob_prefix(subject))
+    return [await _path(store, who) for who in sorted({*accepted, *refused})]
+
+
+async def _references(store: ObjectStore, prefix: str) -> list[Identity]:
+    return [
+        parse_by_blob_key(one.key).identity
+        async for page in store.list(prefix)
+        for one in page.objects
+    ]
+
+
+async def _path(store: ObjectStore, who: Identity) -> Path:
+    key = accepted_key(who)
+    read = await store.get(key)
+    if isinstance(read, Missing):
+        return Path(identity=who, manifest_key=key, quarantined=await _quarantined(store, who))
+    try:
+        manifest = decode_accepted(key, read.body)
+    except InvalidRecord as error:
+        return Path(identity=who, manifest_key=key, blob=f"manifest is not valid: {error.reason}")
+    seen = await look(store, key)
+    sound = Sound(key=key, manifest=manifest, body=read.body, date_ns=read.info.date_ns)
+    marked = await store.head(mark_key(key))
+    return Path(
+        identity=who,
+        manifest_key=key,
+        manifest=manifest,
+        accepted_for_s=(read.info.date_ns - manifest.accepted_at_unix_ns) / 1e9,
+        blob=f"{seen.reason}: {seen.detail}" if isinstance(seen, Mark) else "ok",
+        indexes=await _indexes(store, sound),
+        queues=await _queues(store, who),
+        mark=mark_key(key) if isinstance(marked, ObjectInfo) else None,
+        quarantined=await _quarantined(store, who),
+    )
+
+
+async def _indexes(store: ObjectStore, sound: Sound) -> dict[str, bool]:
+    return {key: isinstance(await store.head(key), ObjectInfo) for key, _body in entries_of(sound)}
+
+
+async def _quarantined(store: ObjectStore, who: Identity) -> tuple[str, ...]:
+    prefix = accepted_key(who).replace("accepted/v1/", "quarantine/v1/identity-conflict/", 1)
+    return tuple(
+        [
+            one.key
+            async for page in store.list(prefix.removesuffix(".json") + "/")
+            for one in page.objects
+        ]
+    )
+
+
+async def _queues(store: ObjectStore, who: Identity) -> tuple[QueuePlace, ...]:
+    """Looks into the lane of the batch's agent in every queue."""
+    lanes = await list_lanes(store)
+    found: list[QueuePlace] = []
+    for queue in sorted({lane.queue for lane in lanes}):
+        for lane in (one for one in lanes if one.queue == queue):
+            place = await _place(store, lane, who)
+            if place is not None:
+                found.append(place)
+    return tuple(found)
+
+
+async def _place(store: ObjectStore, lane: Lane, who: Identity) -> QueuePlace | None:
+    stored = await read_lane_state(store, lane)
+    ledger = Ledger(stored.record.boots if stored is not None else ())
+    boot = ledger.boot(who.agent_id, who.boot_id)
+    if boot is None:
+        return None
+    done = ledger.standing(who) is not Standing.NEW
+    if done:
+        done = not (await fresh(store, ledger, [who]))[0]
+    view = await read_lane(store, lane.queue, lane.lane)
+    carrier = None
+    for entry in view.descriptors:
+        if who in [one.identity for one in (await read_work_list(store, lane, entry)).batches]:
+            carrier = entry
+            break
+    return QueuePlace(
+        queue=lane.queue,
+        lane=lane.lane,
+        enqueued=done or carrier is not None,
+        sequence=carrier.sequence if carrier is not None else None,
+        acked_through=view.state.acked_through,
+        work_list=carrier.location if carrier is not None else None,
+    )

@@ -1,0 +1,258 @@
+"""The full pass: lists all of `accepted/` and `quarantine/` and takes what is not done to its end.
+
+Keys come in order, so the batches of one boot come together. A run of the ledger is compared as a
+whole: the seal of what is listed inside it against its own. When they agree, nothing of it needs a
+request; when they do not, the run is sorted out. Memory: one chunk of new keys, and the runs of one
+boot.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import structlog
+
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import (
+    ACCEPTED,
+    QUARANTINE,
+    QUARANTINE_BY_BLOB,
+    accepted_key,
+    lane_of,
+    parse_accepted_key,
+    parse_quarantine_key,
+)
+from sluice_protocol.manifests import decode_conflict
+from sluice_protocol.outcomes import Found, Missing
+from sluice_protocol.units import ObjectKey, UnixNs
+from sluice_reconciler.completeness import BootReport, BootTally
+from sluice_reconciler.desk import LaneDesk, Takeover
+from sluice_reconciler.indexes import put_derived, quarantine_entry
+from sluice_reconciler.intake import Intake, Outcome
+from sluice_reconciler.marks import UNHEALTHY, Mark, Reason
+from sluice_reconciler.runs import BootRuns, Run, Standing, seal_of
+from sluice_reconciler.sorting import fresh
+
+log = structlog.get_logger()
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassReport:
+    """What one full pass did.
+
+    Attributes:
+        listed: Keys under `accepted/`.
+        outcome: What became of those that were not done.
+        quarantined: Reverse references of quarantine manifests written.
+        held_back: Marks that stand after the pass.
+        boots: What each boot holds and lacks.
+    """
+
+    listed: int
+    outcome: Outcome
+    quarantined: int
+    held_back: int
+    boots: tuple[BootReport, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class _RunSum:
+    """What was listed so far inside one run."""
+
+    batches: int = 0
+    seal: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _BootScan:
+    """The comparison of one boot's listing with one queue's ledger, as it stood before the boot."""
+
+    desk: LaneDesk
+    before: BootRuns
+    sums: dict[int, _RunSum] = field(default_factory=dict)
+
+    def is_new(self, who: Identity) -> bool:
+        """Tells whether a batch is surely new; what may be done is only added up."""
+        match self.before.standing(who.seq_start, who.seq_end):
+            case Standing.NEW:
+                return True
+            case Standing.DONE if (who.seq_start, who.seq_end) in self.before.extras:
+                return False
+            case Standing.DONE | Standing.MAYBE:
+                run = self.before.run_of(who.seq_start, who.seq_end)
+                if run is not None:
+                    held = self.sums.setdefault(run.start, _RunSum())
+                    held.batches += 1
+                    held.seal = (held.seal + seal_of(who.seq_start, who.seq_end)) & _MASK
+                return False
+
+    def suspects(self) -> list[tuple[int, int]]:
+        """Gives the runs whose listing does not agree with their seal."""
+        return [
+            (run.start, run.end)
+            for run in self.before.runs
+            if (self._sum(run.start).batches, self._sum(run.start).seal) != (run.batches, run.seal)
+        ]
+
+    def _sum(self, start: int) -> _RunSum:
+        return self.sums.get(start, _RunSum())
+
+
+class FullPass:
+    """One pass over everything; make a new one for each pass."""
+
+    def __init__(self, intake: Intake, *, takeover: Takeover | None = None) -> None:
+        """Binds the pass to an intake."""
+        self._intake = intake
+        self._store = intake.store
+        self._takeover = takeover
+        self._chunk: list[ObjectKey] = []
+        self._outcome = Outcome()
+        self._listed = 0
+        self._date_ns = UnixNs(0)
+        self._tallies: list[BootTally] = []
+
+    async def run(self) -> PassReport:
+        """Makes the pass.
+
+        Raises:
+            StoreError: The store did not answer; what was done so far stands.
+            OutcomeUnknown: The bounds of a write are spent; so for that.
+        """
+        await self._read_marks()
+        for desk in self._intake.desks.values():
+            await desk.refresh()
+        boot: tuple[str, str] | None = None
+        scans: list[_BootScan] = []
+        async for key, who, appeared_ns in self._keys():
+            if boot != (who.agent_id, who.boot_id):
+                await self._finish_boot(boot, scans)
+                boot = (who.agent_id, who.boot_id)
+                scans = self._scans(*boot)
+                self._tallies.append(BootTally(*boot))
+            self._tallies[-1].add(who, appeared_ns)
+            if any([scan.is_new(who) for scan in scans]):  # noqa: C419 - each must add up
+                await self._take(key)
+        await self._finish_boot(boot, scans)
+        await self._flush()
+        quarantined = await self._quarantine()
+        return PassReport(
+            listed=self._listed,
+            outcome=self._outcome,
+            quarantined=quarantined,
+            held_back=len(self._intake.marked),
+            boots=tuple(tally.report(self._date_ns) for tally in self._tallies),
+        )
+
+    async def _read_marks(self) -> None:
+        self._intake.marked = {
+            listed.key async for page in self._store.list(UNHEALTHY) for listed in page.objects
+        }
+
+    async def _keys(self) -> AsyncIterator[tuple[ObjectKey, Identity, UnixNs]]:
+        """Lists `accepted/`; a key of another form is marked and passed over."""
+        async for page in self._store.list(ACCEPTED):
+            self._listed += len(page.objects)
+            self._date_ns = page.date_ns
+            self._intake.metrics.listed.inc(len(page.objects))
+            for one in page.objects:
+                try:
+                    yield one.key, parse_accepted_key(one.key), one.last_modified_ns
+                except InvalidRecord as error:
+                    await self._hold_back(one.key, Reason.FOREIGN_KEY, error.reason, page.date_ns)
+
+    async def _hold_back(self, key: ObjectKey, reason: Reason, detail: str, at_ns: UnixNs) -> None:
+        mark = Mark(key=key, reason=reason, detail=detail, seen_at_unix_ns=at_ns)
+        await self._intake.mark(mark)
+        self._outcome = self._outcome.plus(Outcome(held_back=1))
+
+    def _scans(self, agent_id: str, boot_id: str) -> list[_BootScan]:
+        """Freezes what each queue was given of a boot, before anything is added to it."""
+        lane = lane_of(agent_id, self._intake.lanes)
+        found: list[_BootScan] = []
+        for queue in self._intake.settings.queue_names:
+            desk = self._intake.desks[queue, lane]
+            now = desk.ledger.boot(agent_id, boot_id) or BootRuns()
+            frozen = BootRuns(runs=[_copy(run) for run in now.runs], extras=list(now.extras))
+            found.append(_BootScan(desk=desk, before=frozen))
+        return found
+
+    async def _finish_boot(self, boot: tuple[str, str] | None, scans: list[_BootScan]) -> None:
+        """Sorts out the runs that do not agree with what was listed."""
+        if boot is None:
+            return
+        for scan in scans:
+            for start, end in scan.suspects():
+                await self._sort_out(boot, scan, start, end)
+
+    async def _sort_out(self, boot: tuple[str, str], scan: _BootScan, start: int, end: int) -> None:
+        await self._flush()
+        prefix = accepted_key(
+            Identity(agent_id=boot[0], boot_id=boot[1], seq_start=start, seq_end=end)
+        ).rpartition("/")[0]
+        inside: list[Identity] = []
+        last = f"{prefix}/{end:020d}-{end:020d}.json"
+        async for page in self._store.list(
+            f"{prefix}/", start_after=f"{prefix}/{start:020d}", end_at=last
+        ):
+            inside += [who for one in page.objects if (who := _parsed(one.key)) is not None]
+        todo, _ = await fresh(self._store, scan.desk.ledger, inside)
+        for who in todo:
+            await self._take(accepted_key(who))
+
+    async def _take(self, key: ObjectKey) -> None:
+        self._chunk.append(key)
+        if len(self._chunk) >= self._intake.settings.list_batches_max:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        chunk, self._chunk = self._chunk, []
+        if chunk:
+            done = await self._intake.take(chunk, takeover=self._takeover)
+            self._outcome = self._outcome.plus(done)
+
+    async def _quarantine(self) -> int:
+        """Writes the reverse reference of every quarantine manifest that has none."""
+        standing = {
+            one.key async for page in self._store.list(QUARANTINE_BY_BLOB) for one in page.objects
+        }
+        written = 0
+        async for page in self._store.list(QUARANTINE):
+            found = await self._intake.each(
+                [(one.key, page.date_ns) for one in page.objects],
+                lambda item: self._quarantine_one(*item, standing=standing),
+            )
+            written += sum(found)
+        return written
+
+    async def _quarantine_one(
+        self, key: ObjectKey, date_ns: UnixNs, *, standing: set[ObjectKey]
+    ) -> bool:
+        try:
+            who, submitted = parse_quarantine_key(key)
+            place, body = quarantine_entry(key, who, submitted)
+            if place in standing:
+                return False
+            match await self._store.get(key):
+                case Missing():
+                    return False
+                case Found(body=found):
+                    decode_conflict(key, found)
+        except InvalidRecord as error:
+            await self._hold_back(key, Reason.INVALID_MANIFEST, error.reason, date_ns)
+            return False
+        return await put_derived(self._store, place, body)
+
+
+def _copy(run: Run) -> Run:
+    """Gives a copy of a run."""
+    return Run(start=run.start, end=run.end, batches=run.batches, seal=run.seal)
+
+
+def _parsed(key: ObjectKey) -> Identity | None:
+    try:
+        return parse_accepted_key(key)
+    except InvalidRecord:
+        return None

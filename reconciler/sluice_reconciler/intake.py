@@ -1,0 +1,225 @@
+"""Takes accepted keys from any route to the end: verified, indexed, enqueued, or marked.
+
+Every route (full pass, scanner, events) hands keys in here and ends in the same state, in any
+order and any number of times.
+"""
+
+import asyncio
+import random  # noqa: TID251 - as a type
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+
+from sluice_protocol.keys import accepted_key, lane_of, parse_accepted_key
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_queue.lane import Lane, Tools
+from sluice_reconciler.desk import LaneDesk, Takeover
+from sluice_reconciler.indexes import entries_of, put_derived
+from sluice_reconciler.live import LiveState
+from sluice_reconciler.marks import Mark, clear_mark, mark_key, put_mark
+from sluice_reconciler.metrics import ReconcilerMetrics
+from sluice_reconciler.settings import ReconcilerSettings
+from sluice_reconciler.sorting import fresh
+from sluice_reconciler.verify import Sound, look
+from sluice_store.port import ObjectStore
+
+log = structlog.get_logger()
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of some keys.
+
+    Attributes:
+        sound: Batches whose blob was proved and whose indexes stand.
+        enqueued: Batches appended, counted once per queue.
+        indexed: Index entries that were not there before.
+        left: Batches left to another reconciler that holds their lane.
+        held_back: Objects that were marked.
+    """
+
+    sound: int = 0
+    enqueued: int = 0
+    indexed: int = 0
+    left: int = 0
+    held_back: int = 0
+
+    def plus(self, other: "Outcome") -> "Outcome":
+        """Gives the sum of both."""
+        return Outcome(
+            sound=self.sound + other.sound,
+            enqueued=self.enqueued + other.enqueued,
+            indexed=self.indexed + other.indexed,
+            left=self.left + other.left,
+            held_back=self.held_back + other.held_back,
+        )
+
+
+class Intake:
+    """Verifies, indexes and enqueues accepted batches."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        lanes: int,
+        *,
+        settings: ReconcilerSettings,
+        tools: Tools,
+        metrics: ReconcilerMetrics,
+    ) -> None:
+        """Binds a desk for every lane of every queue.
+
+        Args:
+            store: The acceptance authority.
+            lanes: Lane count of the authority.
+            settings: How the reconciler works.
+            tools: Time, ids and chance.
+            metrics: Where it counts.
+        """
+        self.store = store
+        self.lanes = lanes
+        self.settings = settings
+        self.metrics = metrics
+        self._rng: random.Random = tools.rng
+        self._gate = asyncio.Semaphore(settings.concurrency)
+        self.marked: set[ObjectKey] = set()
+        self.live = LiveState()
+        self.date_ns = UnixNs(0)
+        self.desks = {
+            (queue, lane): LaneDesk(store, Lane(queue=queue, lane=lane), tools, metrics)
+            for queue in settings.queue_names
+            for lane in range(lanes)
+        }
+
+    async def take(self, keys: Sequence[ObjectKey], *, takeover: Takeover | None = None) -> Outcome:
+        """Takes accepted keys to their end.
+
+        Args:
+            keys: Keys under `accepted/`, in the order in which they are to be enqueued.
+            takeover: When a lane of another reconciler may be taken; by age of the batch when None.
+
+        Raises:
+            StoreError: The store did not answer or refused; the same keys may be taken again.
+            OutcomeUnknown: The bounds of a write are spent; the same keys may be taken again.
+        """
+        looked = await self.each(keys, self._look)
+        sound = [one for one in looked if isinstance(one, Sound)]
+        marks = [one for one in looked if isinstance(one, Mark)]
+        await self.each(marks, self.mark)
+        self._saw(sound)
+        indexed = sum(await self.each(sound, self._index))
+        enqueued, left = await self._enqueue(sound, takeover)
+        await self.each([one for one in sound if self._is_marked(one.key)], self._heal)
+        return Outcome(
+            sound=len(sound),
+            enqueued=enqueued,
+            indexed=indexed,
+            left=left,
+            held_back=len(marks),
+        )
+
+    async def take_new(
+        self, keys: Sequence[ObjectKey], *, takeover: Takeover | None = None
+    ) -> Outcome:
+        """Takes those of the keys to their end that some queue was not given yet.
+
+        For routes that repeat themselves: what is done costs no request.
+
+        Raises:
+            StoreError: As `take`.
+            OutcomeUnknown: As `take`.
+        """
+        wanted: dict[ObjectKey, None] = {}
+        for desk in self.desks.values():
+            mine = [
+                who
+                for who in map(parse_accepted_key, dict.fromkeys(keys))
+                if lane_of(who.agent_id, self.lanes) == desk.lane.lane
+            ]
+            todo, _ = await fresh(self.store, desk.ledger, mine)
+            wanted.update(dict.fromkeys(accepted_key(who) for who in todo))
+        return await self.take(list(wanted), takeover=takeover) if wanted else Outcome()
+
+    async def each(self, items: Iterable[_In], do: Callable[[_In], Awaitable[_Out]]) -> list[_Out]:
+        """Does one thing to many, as many at once as settings allow, results in order."""
+
+        async def gated(item: _In) -> _Out:
+            async with self._gate:
+                return await do(item)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(gated(item)) for item in items]
+        except BaseExceptionGroup as group:
+            raise _first(group) from group
+        return [task.result() for task in running]
+
+    async def _look(self, key: ObjectKey) -> Sound | Mark | None:
+        full = self._rng.random() < self.settings.full_read_share
+        return await look(self.store, key, full=full)
+
+    def _saw(self, sound: Sequence[Sound]) -> None:
+        """Feeds the live state and the lag; the store's clock is that of the latest answer."""
+        self.date_ns = max([self.date_ns, *(one.date_ns for one in sound)])
+        self.live.saw([one.manifest for one in sound], self.date_ns)
+        oldest = min((one.manifest.accepted_at_ns for one in sound), default=self.date_ns)
+        self.metrics.lag.labels("enqueue").set(max(0, self.date_ns - oldest) / NS_PER_S)
+
+    async def mark(self, mark: Mark) -> None:
+        """Marks an object as held back."""
+        if mark_key(mark.key) not in self.marked:
+            log.error("batch held back", key=mark.key, reason=mark.reason, detail=mark.detail)
+            await put_mark(self.store, mark)
+            self.marked.add(mark_key(mark.key))
+
+    def _is_marked(self, key: ObjectKey) -> bool:
+        return mark_key(key) in self.marked
+
+    async def _heal(self, sound: Sound) -> None:
+        log.warning("batch has healed", key=sound.key)
+        await clear_mark(self.store, sound.key)
+        self.marked.discard(mark_key(sound.key))
+
+    async def _index(self, sound: Sound) -> int:
+        return sum([await put_derived(self.store, *entry) for entry in entries_of(sound)])
+
+    async def _enqueue(self, sound: Sequence[Sound], takeover: Takeover | None) -> tuple[int, int]:
+        """Appends batches to every queue, lane by lane; gives how many went and how many stayed."""
+        by_lane: dict[int, list[Sound]] = {}
+        for one in sound:
+            by_lane.setdefault(lane_of(one.manifest.agent_id, self.lanes), []).append(one)
+        went = left = 0
+        for queue in self.settings.queue_names:
+            for lane, batches in sorted(by_lane.items()):
+                rule = takeover if takeover is not None else self._rule(batches)
+                done = await self.desks[queue, lane].enqueue(
+                    [one.manifest for one in batches], takeover=rule
+                )
+                went, left = (
+                    (went + done, left) if done is not None else (went, left + len(batches))
+                )
+        return went, left
+
+    def _rule(self, batches: Sequence[Sound]) -> Takeover:
+        oldest = min(one.manifest.accepted_at_ns for one in batches)
+        waited_ns = max(one.date_ns for one in batches) - oldest
+        patience_ns = int(self.settings.takeover_after_s * NS_PER_S)
+        return Takeover.AT_ONCE if waited_ns > patience_ns else Takeover.IF_FREE
+
+    async def close(self) -> None:
+        """Stores what each held lane was given."""
+        for desk in self.desks.values():
+            await desk.close()
+
+
+def _first(group: BaseExceptionGroup) -> BaseException:
+    """Gives one error of a group: they all say the same of the store."""
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

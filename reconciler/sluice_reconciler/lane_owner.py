@@ -1,0 +1,268 @@
+"""Owns one lane of one queue: enqueues each batch once, over crashes and against rivals.
+
+One flush, and what a crash after each step leaves:
+
+    1 write the work list                  a list that no register names; the collector takes it
+    2 swap the note: pending = its batches  the next life asks the register: not landed, forget it
+    3 append to the register               the next life asks the register: landed, keep it
+    4 fold pending into the ledger          stored with the next note; until then as after step 3
+
+Taking over: raise `life` in the lane's state by a swap, then put it into the register
+(`sluice_queue.takeover`). A rival of an earlier life fails at its next swap of either object and
+raises `LaneLost`; it has then changed nothing that the new life does not know.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sluice_protocol.errors import SluiceError, StoreUnavailable
+from sluice_protocol.identity import Identity
+from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.outcomes import Applied, Exists, Found, Mismatch, Missing, Unknown
+from sluice_protocol.units import ETag
+from sluice_queue.appender import Appender
+from sluice_queue.errors import ProducerSuperseded
+from sluice_queue.lane import Lane, Tools, Tries
+from sluice_queue.settings import RetrySettings
+from sluice_queue.takeover import take_over
+from sluice_queue.worklists import write_work_list
+from sluice_reconciler.lane_state import (
+    LaneRecord,
+    Ledger,
+    Pending,
+    decode_lane,
+    encode_lane,
+    lane_key,
+)
+from sluice_reconciler.runs import Standing
+from sluice_store.port import ObjectStore
+
+
+class LaneLost(SluiceError):
+    """Another reconciler took the lane over; read its state before going on."""
+
+    def __init__(self, lane_key: str, life: int) -> None:
+        """Carries the key of the lane's state and the life that was overtaken."""
+        super().__init__(lane_key, life)
+        self.lane_key = lane_key
+        self.life = life
+
+    def __str__(self) -> str:
+        """Says which lane."""
+        return f"another reconciler took this lane over, key=`{self.lane_key}`, life=`{self.life}`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A lane's state as it was read."""
+
+    record: LaneRecord
+    etag: ETag
+
+
+async def read_lane_state(store: ObjectStore, lane: Lane) -> Stored | None:
+    """Reads a lane's state, or gives None where none stands.
+
+    Raises:
+        InvalidRecord: The bytes are no state.
+        StoreError: The store did not answer.
+    """
+    key = lane_key(lane)
+    match await store.get(key):
+        case Missing():
+            return None
+        case Found(info=info, body=body):
+            return Stored(record=decode_lane(key, body), etag=info.etag)
+
+
+class LaneOwner:
+    """One process's hold on one lane. Make it with `LaneOwner.take`."""
+
+    def __init__(
+        self, store: ObjectStore, lane: Lane, stored: Stored, appender: Appender, tools: Tools
+    ) -> None:
+        """Takes a lane that `take` won."""
+        self._store = store
+        self._lane = lane
+        self._stored = stored
+        self._appender = appender
+        self._tools = tools
+        self._retry = RetrySettings()
+        self.ledger = Ledger(stored.record.boots)
+        self.forgotten = False
+
+    @classmethod
+    async def take(cls, store: ObjectStore, lane: Lane, tools: Tools) -> "LaneOwner":
+        """Takes the lane over and settles what an earlier life left pending.
+
+        Raises:
+            LaneLost: A rival took it over at the same time.
+            OutcomeUnknown: The bounds of a write are spent.
+            StoreError: The store refused.
+        """
+        stored = await _raise_life(store, lane, tools)
+        record = stored.record
+        try:
+            taken = await take_over(
+                store,
+                lane,
+                producer_id=bytes.fromhex(record.producer_id),
+                life=record.life,
+                writes=record.writes,
+                tools=tools,
+            )
+        except ProducerSuperseded as error:
+            raise LaneLost(lane_key(lane), record.life) from error
+        owner = cls(store, lane, stored, taken.appender, tools)
+        owner.forgotten = taken.forgotten and bool(record.pending)
+        if taken.writes > record.writes:
+            for one in record.pending:
+                owner.ledger.add(one)
+        await owner._write(writes=max(taken.writes, record.writes), pending=())
+        return owner
+
+    async def enqueue(self, batches: Sequence[AcceptedManifest]) -> int:
+        """Enqueues the batches that were not, in one work list; gives how many those were.
+
+        All belong to agents of this lane. A batch that stands inside a run must be sorted out by
+        the caller before (`Standing.MAYBE`): here it counts as not enqueued.
+
+        Raises:
+            LaneLost: A rival took the lane over; what of this call landed, its state knows.
+            OutcomeUnknown: The bounds are spent; take the lane again to learn what landed.
+            StoreError: The store refused.
+        """
+        once = {one.identity: one for one in batches}
+        fresh = [one for who, one in once.items() if self._is_fresh(who)]
+        if not fresh:
+            return 0
+        draft = await write_work_list(self._appender.client, fresh, retry=self._retry)
+        pending = tuple(_pending(one.identity) for one in fresh)
+        writes = self._stored.record.writes
+        await self._write(writes=writes, pending=pending)
+        try:
+            await self._appender.append([draft])
+        except ProducerSuperseded as error:
+            raise LaneLost(lane_key(self._lane), self._stored.record.life) from error
+        for one in pending:
+            self.ledger.add(one)
+        self._stored = Stored(
+            record=_with(self._stored.record, writes=writes + 1, pending=()),
+            etag=self._stored.etag,
+        )
+        return len(fresh)
+
+    def _is_fresh(self, who: Identity) -> bool:
+        return self.ledger.standing(who) is not Standing.DONE
+
+    async def close(self) -> None:
+        """Stores the ledger as it stands, so that the next life has nothing to settle.
+
+        Raises:
+            LaneLost: A rival took the lane over.
+        """
+        await self._write(writes=self._stored.record.writes, pending=())
+
+    async def _write(self, *, writes: int, pending: tuple[Pending, ...]) -> None:
+        """Swaps the lane's state; only this life's own state is ever replaced."""
+        record = LaneRecord(
+            queue=self._lane.queue,
+            lane=self._lane.lane,
+            nonce=self._tools.id_bytes().hex(),
+            producer_id=self._stored.record.producer_id,
+            life=self._stored.record.life,
+            writes=writes,
+            pending=pending,
+            boots=self.ledger.stored(),
+        )
+        self._stored = await _swap(self._store, self._lane, self._stored, record, self._tools)
+
+
+def _pending(who: Identity) -> Pending:
+    return Pending(
+        agent_id=who.agent_id,
+        boot_id=who.boot_id,
+        seq_start=who.seq_start,
+        seq_end=who.seq_end,
+    )
+
+
+def _with(record: LaneRecord, *, writes: int, pending: tuple[Pending, ...]) -> LaneRecord:
+    """Gives the record with other counts; its boots are stored anew with the next write."""
+    return LaneRecord(
+        queue=record.queue,
+        lane=record.lane,
+        nonce=record.nonce,
+        producer_id=record.producer_id,
+        life=record.life,
+        writes=writes,
+        pending=pending,
+    )
+
+
+async def _swap(
+    store: ObjectStore, lane: Lane, stored: Stored, record: LaneRecord, tools: Tools
+) -> Stored:
+    """Replaces the state that was read; an unknown outcome is settled by the record's nonce.
+
+    Raises:
+        LaneLost: Another state stands.
+        OutcomeUnknown: The bounds are spent.
+    """
+    key, body = lane_key(lane), encode_lane(record)
+    tries = Tries("swap", key, RetrySettings(), tools)
+    while True:
+        try:
+            outcome = await store.replace(key, body, if_match=stored.etag)
+            match outcome:
+                case Applied(etag=etag):
+                    return Stored(record=record, etag=etag)
+                case Mismatch() | Unknown():
+                    now = await read_lane_state(store, lane)
+        except StoreUnavailable as error:
+            await tries.again(error)
+            continue
+        if now is not None and now.record.nonce == record.nonce:
+            return now
+        if now is None or now.etag != stored.etag:
+            raise LaneLost(key, record.life)
+        await tries.again(None)
+
+
+async def _raise_life(store: ObjectStore, lane: Lane, tools: Tools) -> Stored:
+    """Puts the next life into the lane's state; creates the state where none stands."""
+    tries = Tries("take", lane_key(lane), RetrySettings(), tools)
+    while True:
+        stored = await read_lane_state(store, lane)
+        if stored is None:
+            await _create(store, lane, tools)
+        else:
+            old = stored.record
+            record = LaneRecord(
+                queue=old.queue,
+                lane=old.lane,
+                nonce=tools.id_bytes().hex(),
+                producer_id=old.producer_id,
+                life=old.life + 1,
+                writes=old.writes,
+                pending=old.pending,
+                boots=old.boots,
+            )
+            try:
+                return await _swap(store, lane, stored, record, tools)
+            except LaneLost:
+                pass  # a rival swapped first: raise the life above its own
+        await tries.again(None)
+
+
+async def _create(store: ObjectStore, lane: Lane, tools: Tools) -> None:
+    """Creates an empty state; whatever comes of it, the next read shows one that all agree on."""
+    record = LaneRecord(
+        queue=lane.queue,
+        lane=lane.lane,
+        nonce=tools.id_bytes().hex(),
+        producer_id=tools.id_bytes().hex(),
+    )
+    match await store.create(lane_key(lane), encode_lane(record)):
+        case Applied() | Exists() | Unknown():
+            return

@@ -1,0 +1,54 @@
+"""Metrics of the reconciler.
+
+| name | type | labels | meaning |
+|---|---|---|---|
+| sluice_reconciler_passes_total | counter | outcome | full passes over `accepted/` |
+| sluice_reconciler_listed_total | counter | none | keys that passes listed |
+| sluice_reconciler_enqueued_total | counter | queue | batches appended |
+| sluice_reconciler_maybe_doubled_total | counter | queue | batches appended that may be there |
+| sluice_reconciler_unhealthy_count | gauge | none | batches that could not be enqueued |
+| sluice_reconciler_hints_dropped_total | counter | none | event keys left to the full pass |
+| sluice_reconciler_events_total | counter | kind | events taken: accepted, foreign, invalid |
+| sluice_reconciler_lanes_lost_total | counter | queue | lanes that another reconciler took over |
+| sluice_reconciler_oldest_gap_seconds | gauge | none | age of the oldest gap, 0 for none |
+| sluice_reconciler_lag_seconds | gauge | stage | age of the oldest batch before the stage |
+| sluice_reconciler_pass_seconds | gauge | none | duration of the last full pass |
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class ReconcilerMetrics:
+    """The reconciler's metrics on one registry."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        """Registers them; without a registry they count for nobody."""
+        on = registry if registry is not None else CollectorRegistry()
+        self.registry = on
+        self.passes = Counter("sluice_reconciler_passes", "full passes", ["outcome"], registry=on)
+        self.listed = Counter("sluice_reconciler_listed", "keys listed", registry=on)
+        self.enqueued = Counter(
+            "sluice_reconciler_enqueued", "batches appended", ["queue"], registry=on
+        )
+        self.maybe_doubled = Counter(
+            "sluice_reconciler_maybe_doubled", "possible duplicates", ["queue"], registry=on
+        )
+        self.unhealthy = Gauge(
+            "sluice_reconciler_unhealthy_count", "batches held back", registry=on
+        )
+        self.hints_dropped = Counter(
+            "sluice_reconciler_hints_dropped", "event keys dropped", registry=on
+        )
+        self.events = Counter("sluice_reconciler_events", "events taken", ["kind"], registry=on)
+        self.lanes_lost = Counter(
+            "sluice_reconciler_lanes_lost", "lanes taken over by others", ["queue"], registry=on
+        )
+        self.oldest_gap = Gauge(
+            "sluice_reconciler_oldest_gap_seconds", "age of the oldest gap", registry=on
+        )
+        self.lag = Gauge(
+            "sluice_reconciler_lag_seconds", "age before the stage", ["stage"], registry=on
+        )
+        self.pass_seconds = Gauge(
+            "sluice_reconciler_pass_seconds", "duration of the last pass", registry=on
+        )

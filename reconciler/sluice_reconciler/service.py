@@ -1,0 +1,199 @@
+"""The reconciler as a service: full passes for ever, and what it knows for the operator API."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import InvalidRecord, OutcomeUnknown, StoreError
+from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_queue.collector import Collector
+from sluice_queue.lane import Tools
+from sluice_reconciler.desk import Takeover
+from sluice_reconciler.full_pass import FullPass, PassReport
+from sluice_reconciler.http_queue import HttpQueue
+from sluice_reconciler.intake import Intake
+from sluice_reconciler.metrics import ReconcilerMetrics
+from sluice_reconciler.scanner import Scanner
+from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store.authority import read_authority
+from sluice_store.port import ObjectStore
+
+log = structlog.get_logger()
+
+HINTS_MAX = 100_000
+"""Keys named by events that wait to be taken; more are left to the full pass."""
+
+FAILURES_READY_MAX = 3
+"""Passes in a row that may fail before the service says that it is not ready."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Health:
+    """What `/readyz` tells.
+
+    Attributes:
+        passes: Full passes that ended well.
+        failures: Passes in a row that did not.
+        last: The last report.
+    """
+
+    passes: int = 0
+    failures: int = 0
+    last: PassReport | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the service does its work."""
+        return self.passes > 0 and self.failures < FAILURES_READY_MAX
+
+
+class Reconciler:
+    """Finds every accepted batch and takes it to its end."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        authority: Authority,
+        *,
+        settings: ReconcilerSettings | None = None,
+        tools: Tools | None = None,
+        metrics: ReconcilerMetrics | None = None,
+    ) -> None:
+        """Binds the parts; nothing is read yet."""
+        self.settings = settings if settings is not None else ReconcilerSettings()
+        self.metrics = metrics if metrics is not None else ReconcilerMetrics()
+        self._tools = tools if tools is not None else Tools()
+        self.intake = Intake(
+            store, authority.lanes, settings=self.settings, tools=self._tools, metrics=self.metrics
+        )
+        self.health = Health()
+        self._scanner = Scanner(self.intake)
+        self._collector = Collector(
+            store,
+            retry_horizon_ns=authority.retry_horizon_ns,
+            grace_s=self.settings.collect_grace_s,
+            tools=self._tools,
+        )
+        self._hints: asyncio.Queue[ObjectKey] = asyncio.Queue(HINTS_MAX)
+        self.http_queues = {
+            name: HttpQueue(store, name, self._tools, lease_s=self.settings.lease_s)
+            for name in self.settings.http_queue_names
+        }
+
+    @classmethod
+    async def of(
+        cls,
+        store: ObjectStore,
+        *,
+        settings: ReconcilerSettings | None = None,
+        tools: Tools | None = None,
+        metrics: ReconcilerMetrics | None = None,
+    ) -> "Reconciler":
+        """Makes the reconciler of a store's authority.
+
+        Raises:
+            BadUsage: The store has no authority yet.
+            StoreError: The store did not answer.
+        """
+        authority = await read_authority(store)
+        return cls(store, authority, settings=settings, tools=tools, metrics=metrics)
+
+    async def once(self, *, takeover: Takeover | None = Takeover.AT_ONCE) -> PassReport:
+        """Makes one full pass and stores what the lanes were given.
+
+        Raises:
+            StoreError: The store did not answer or refused.
+            OutcomeUnknown: The bounds of a write are spent; a further pass settles it.
+        """
+        report = await self._pass(takeover)
+        await self.intake.close()
+        return report
+
+    async def _pass(self, takeover: Takeover | None) -> PassReport:
+        started_ns = self._tools.clock.monotonic_ns()
+        report = await FullPass(self.intake, takeover=takeover).run()
+        took_ns = self._tools.clock.monotonic_ns() - started_ns
+        self.metrics.pass_seconds.set(took_ns / NS_PER_S)
+        self.metrics.oldest_gap.set(
+            max((gap.age_s for boot in report.boots for gap in boot.gaps), default=0)
+        )
+        self.metrics.unhealthy.set(report.held_back)
+        done = report.outcome
+        if done.sound or done.held_back:
+            log.info(
+                "full pass",
+                listed=report.listed,
+                enqueued=done.enqueued,
+                indexed=done.indexed,
+                left=done.left,
+                held_back=report.held_back,
+                took_ms=took_ns // 1_000_000,
+            )
+        return report
+
+    async def run(self) -> None:
+        """Works on every route until it is cancelled; trouble of the store is waited out."""
+        settings = self.settings
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._every(settings.pass_interval_s, self._guarded_pass))
+                tasks.create_task(self._every(settings.scan_interval_s, self._scan))
+                tasks.create_task(self._every(settings.collect_interval_s, self._collect))
+                tasks.create_task(self._take_hints())
+        finally:
+            await self.intake.close()
+
+    async def _every(self, seconds: float, do: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            try:
+                await do()
+            except (StoreError, OutcomeUnknown, InvalidRecord) as error:
+                log.warning("route failed", route=do.__name__, reason=str(error))
+            await self._tools.clock.sleep(seconds)
+
+    async def _scan(self) -> None:
+        await self._scanner.scan()
+
+    async def _collect(self) -> None:
+        await self._collector.run()
+
+    def hint(self, keys: Sequence[ObjectKey]) -> int:
+        """Takes accepted keys that an event named; gives how many there was room for.
+
+        What is dropped here is found by the next full pass.
+        """
+        taken = 0
+        for key in keys:
+            try:
+                self._hints.put_nowait(key)
+            except asyncio.QueueFull:
+                self.metrics.hints_dropped.inc(len(keys) - taken)
+                break
+            taken += 1
+        return taken
+
+    async def _take_hints(self) -> None:
+        while True:
+            keys = [await self._hints.get()]
+            while not self._hints.empty() and len(keys) < self.settings.list_batches_max:
+                keys.append(self._hints.get_nowait())
+            try:
+                await self.intake.take_new(keys)
+            except (StoreError, OutcomeUnknown) as error:
+                log.warning("route failed", route="events", reason=str(error))
+                await self._tools.clock.sleep(1.0)
+
+    async def _guarded_pass(self) -> None:
+        try:
+            self.health.last = await self._pass(None)
+        except (StoreError, OutcomeUnknown) as error:
+            self.health.failures += 1
+            self.metrics.passes.labels("failed").inc()
+            log.warning("full pass failed", reason=str(error))
+        else:
+            self.health.passes += 1
+            self.health.failures = 0
+            self.metrics.passes.labels("done").inc()

@@ -1,0 +1,111 @@
+"""The ingest job: a Structured Streaming query over the queue's descriptors into the lake.
+
+Records never pass through the JVM. The query brings descriptors; each micro-batch is judged on the
+driver, written by the executors and committed by `microbatch` (ADR 0050, ADR 0052).
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice_protocol.errors import SluiceError
+from sluice_protocol.lake import INGEST_QUEUE
+from sluice_spark.descriptors import Waiting, decode_descriptors
+from sluice_spark.errors import JobFailed
+from sluice_spark.facts import Fact
+from sluice_spark.guard import QueueGuard
+from sluice_spark.microbatch import Ingester, Totals, open_snapshot
+from sluice_spark.session import Session, SessionSettings, checkpoint_folder, open_session
+from sluice_spark.settings import IngestSettings
+from sluice_spark.tasks import plan_tasks, run_tasks
+from sluice_spark.tracebacks import last_line
+from sluice_store.clock import SystemClock, SystemIds
+
+
+@dataclass(slots=True)
+class Sink:
+    """What Spark calls for each micro-batch; it keeps the error, which Spark would wrap."""
+
+    ingester: Ingester
+    failure: BaseException | None = field(default=None)
+
+    def __call__(self, frame: Any, batch_id: int) -> None:  # noqa: ANN401, ARG002 - Spark's call
+        """Ingests the rows of one micro-batch."""
+        try:
+            self.ingester.ingest(decode_descriptors(frame.toArrow()))
+        except BaseException as error:
+            self.failure = error
+            raise
+
+
+def run_ingest(store_url: str, settings: IngestSettings, *, spark: Session | None = None) -> Totals:
+    """Runs the job until it is stopped, or, with `once`, until what waited is in the lake.
+
+    Args:
+        store_url: The store whose queue is consumed and in which the lake lies.
+        settings: How.
+        spark: A running session; one is started and stopped when there is none.
+
+    Raises:
+        Fenced: A newer job took over; this one has changed nothing since.
+        SluiceError: What went wrong, in one line.
+    """
+    with QueueGuard(store_url, INGEST_QUEUE) as guard:
+        snapshot = open_snapshot(store_url)
+        guard.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
+        session = spark or open_session(_session(settings), delta=False)
+        try:
+            return _run(session, store_url, settings, guard)
+        finally:
+            if spark is None:
+                session.stop()
+
+
+def _session(settings: IngestSettings) -> SessionSettings:
+    return SessionSettings(master=settings.master, driver_memory=settings.driver_memory)
+
+
+def _run(session: Session, store_url: str, settings: IngestSettings, guard: QueueGuard) -> Totals:
+    def write(rows: Sequence[Waiting]) -> list[Fact]:
+        tasks = plan_tasks(store_url, rows, session.sparkContext.defaultParallelism)
+        return run_tasks(session, tasks)
+
+    ingester = Ingester(
+        store_url=store_url, guard=guard, write=write, clock=SystemClock(), ids=SystemIds()
+    )
+    sink = Sink(ingester)
+    query = _query(session, store_url, settings, sink)
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        pass
+    except Exception as error:  # noqa: BLE001 - Spark raises whatever it likes
+        _raise(sink.failure, error)
+    finally:
+        with suppress(Exception):
+            query.stop()
+    return ingester.totals
+
+
+def _query(session: Session, store_url: str, settings: IngestSettings, sink: Sink) -> Any:  # noqa: ANN401
+    stream = (
+        session.readStream.format("sluice")
+        .option("store", store_url)
+        .option("queue", INGEST_QUEUE)
+        .option("maxBytesPerTrigger", settings.max_bytes_per_trigger)
+        .option("maxBatchesPerTrigger", settings.max_batches_per_trigger)
+        .load()
+    )
+    checkpoint = checkpoint_folder(store_url, settings.checkpoint)
+    writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    if settings.once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{settings.trigger_s} seconds").start()
+
+
+def _raise(failure: BaseException | None, error: Exception) -> None:
+    """Raises what went wrong on our side rather than Spark's wrapping of it."""
+    if isinstance(failure, SluiceError):
+        raise failure
+    raise JobFailed(f"ingest stopped: {last_line(str(failure or error))}") from error

@@ -1,0 +1,140 @@
+"""The ledger and the dead letters: reading identities, and rows as files ready to commit."""
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from sluice_protocol.identity import Identity
+from sluice_protocol.lake import ACCEPTED_HOUR, BATCHES, DEAD_LETTERS, Table, accepted_hour
+from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_spark.descriptors import Waiting
+from sluice_spark.facts import DeadFact, FileFact, stats_of
+from sluice_spark.files import open_filesystem, partition_folder, sync_file
+from sluice_spark.schemas import arrow_schema
+from sluice_store.lake import lake_location
+
+_NS_PER_US: Final = 1000
+_NS_PER_MS: Final = NS_PER_S // 1000
+_IDENTITY: Final = ["agent_id", "boot_id", "seq_start", "seq_end"]
+
+
+def hours_of(rows: Iterable[Waiting]) -> list[str]:
+    """Gives the ledger partitions that rows belong to."""
+    return sorted({accepted_hour(row.manifest.accepted_at_unix_ns) for row in rows})
+
+
+def read_identities(ledger: DeltaTable, rows: Sequence[Waiting]) -> set[Identity]:
+    """Gives the identities that the ledger has of the rows' agents in the rows' accepted hours.
+
+    An identity has one manifest and so one accepted hour: nothing outside can be the same.
+    """
+    hours = hours_of(rows)
+    if not hours:
+        return set()
+    agents = pa.array(sorted({row.manifest.agent_id for row in rows}))
+    dataset = ledger.to_pyarrow_dataset(file_pruning_predicate=[(ACCEPTED_HOUR, "in", hours)])
+    found = dataset.to_table(columns=_IDENTITY, filter=pc.field("agent_id").isin(agents))
+    return {
+        Identity(agent_id=agent, boot_id=boot, seq_start=start, seq_end=end)
+        for agent, boot, start, end in zip(
+            *(found.column(name).to_pylist() for name in _IDENTITY), strict=True
+        )
+    }
+
+
+def _columns(manifest: AcceptedManifest, lane: int, sequence: int) -> dict[str, Any]:
+    return {
+        "agent_id": manifest.agent_id,
+        "boot_id": manifest.boot_id,
+        "seq_start": manifest.seq_start,
+        "seq_end": manifest.seq_end,
+        "kind": manifest.kind,
+        "frame_sha256": manifest.frame_sha256,
+        "frame_bytes": manifest.frame_bytes,
+        "record_count": manifest.record_count,
+        "accepted_at": manifest.accepted_at_unix_ns // _NS_PER_US,
+        "accepted_at_ns": manifest.accepted_at_unix_ns,
+        "lane": lane,
+        "queue_sequence": sequence,
+    }
+
+
+def _ledger_row(row: Waiting) -> dict[str, Any]:
+    return _columns(row.manifest, row.lane, row.sequence) | {
+        "min_ts_ns": row.manifest.min_ts_unix_ns,
+        "max_ts_ns": row.manifest.max_ts_unix_ns,
+        "collector_id": row.manifest.collector_id,
+        "principal": row.manifest.principal,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallFiles:
+    """Writes small tables of the driver's own: one file per accepted hour.
+
+    Attributes:
+        store_url: The store.
+        name: Stem of the files, never used before.
+        now_ns: When they are written.
+    """
+
+    store_url: str
+    name: str
+    now_ns: UnixNs
+
+    def write_ledger(self, rows: Sequence[Waiting]) -> list[FileFact]:
+        """Writes ledger rows."""
+        return self._write(BATCHES, [(row, _ledger_row(row)) for row in rows])
+
+    def write_dead_letters(self, dead: Sequence[tuple[Waiting, DeadFact]]) -> list[FileFact]:
+        """Writes the batches that could not be read, each with its reason."""
+        rows = []
+        for row, fact in dead:
+            found = {
+                "reason": fact.reason.value,
+                "detail": fact.detail,
+                "observed_at": self.now_ns // _NS_PER_US,
+            }
+            rows.append((row, _columns(row.manifest, row.lane, row.sequence) | found))
+        return self._write(DEAD_LETTERS, rows)
+
+    def _write(self, table: Table, rows: Sequence[tuple[Waiting, Any]]) -> list[FileFact]:
+        by_hour: dict[str, list[Any]] = {}
+        for row, columns in rows:
+            hour = accepted_hour(row.manifest.accepted_at_unix_ns)
+            by_hour.setdefault(hour, []).append(columns)
+        return [self._write_hour(table, hour, found) for hour, found in sorted(by_hour.items())]
+
+    def _write_hour(self, table: Table, hour: str, rows: list[Any]) -> FileFact:
+        arrow = pa.Table.from_pylist(rows, schema=arrow_schema(table, partition=False))
+        sink = io.BytesIO()
+        with pq.ParquetWriter(sink, arrow.schema, compression="zstd", store_schema=False) as writer:
+            writer.write_table(arrow)
+        path = f"{partition_folder(ACCEPTED_HOUR, hour)}/{self.name}.parquet"
+        self._put(table, path, sink.getvalue())
+        return FileFact(
+            table=table.name,
+            path=path,
+            partition=hour,
+            size_bytes=len(sink.getvalue()),
+            written_at_ms=self.now_ns // _NS_PER_MS,
+            stats=stats_of(table, writer.writer.metadata),
+        )
+
+    def _put(self, table: Table, path: str, body: bytes) -> None:
+        location = lake_location(self.store_url, table.name)
+        filesystem, root = open_filesystem(location)
+        if location.is_local:
+            Path(root, path).parent.mkdir(parents=True, exist_ok=True)
+        with filesystem.open_output_stream(f"{root}/{path}") as sink:
+            sink.write(body)
+        if location.is_local:
+            sync_file(f"{root}/{path}")

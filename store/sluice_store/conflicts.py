@@ -1,0 +1,226 @@
+"""Reads conflicts from a store and writes what people decide about them.
+
+Gateway, reconciler and command line share it; what anything means is `sluice_protocol.conflicts`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sluice_protocol.conflicts import (
+    Action,
+    ConflictName,
+    Decision,
+    Decisions,
+    Difference,
+    check_note,
+    conflict_prefix,
+    decision_key,
+    difference_of,
+    fold_decisions,
+)
+from sluice_protocol.errors import InvalidFrame, OutcomeUnknown, UnsupportedVersion
+from sluice_protocol.frame import Frame, decode_frame
+from sluice_protocol.keys import DECISIONS, QUARANTINE_CONFLICTS, parse_quarantine_key
+from sluice_protocol.manifests import (
+    AcceptedManifest,
+    ConflictManifest,
+    decode_accepted,
+    decode_conflict,
+    decode_record,
+    encode_record,
+)
+from sluice_protocol.outcomes import Applied, Exists, Found, Missing, Unknown
+from sluice_protocol.units import ObjectKey, UnixNs
+from sluice_store.clock import Clock, IdSource
+from sluice_store.port import ObjectStore
+
+CONFLICTS_PAGE_MAX: Final = 500
+TRIES_MAX: Final = 5
+READS_AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedConflict:
+    """One conflict as its key tells it.
+
+    Attributes:
+        name: Identity and refused bytes.
+        first_seen_ns: When the quarantine manifest appeared, by the store's stamp.
+    """
+
+    name: ConflictName
+    first_seen_ns: UnixNs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConflictDetail:
+    """Everything that the store knows of one conflict.
+
+    Attributes:
+        name: Identity and refused bytes.
+        manifest: The quarantine manifest.
+        first_seen_ns: When it appeared.
+        accepted: The manifest that owns the identity.
+        difference: How the records differ, or None when a blob cannot be read.
+    """
+
+    name: ConflictName
+    manifest: ConflictManifest
+    first_seen_ns: UnixNs
+    accepted: AcceptedManifest | None
+    difference: Difference | None
+
+
+async def list_conflicts(
+    store: ObjectStore, *, agents: Sequence[str] | None, after: ObjectKey | None, limit: int
+) -> tuple[ListedConflict, ...]:
+    """Lists conflicts in the order of their keys.
+
+    Args:
+        store: The authority.
+        agents: Whose conflicts, or None for everybody's.
+        after: The key of the last one already seen.
+        limit: Most to give, at most `CONFLICTS_PAGE_MAX`.
+
+    Raises:
+        StoreError: No answer, or a refusal.
+        InvalidRecord: A key under `quarantine/` that nobody can have written.
+    """
+    prefixes = [QUARANTINE_CONFLICTS]
+    if agents is not None:
+        prefixes = sorted(conflict_prefix(agent) for agent in agents)
+    found: list[ListedConflict] = []
+    for prefix in prefixes:
+        async for listed in _under(store, prefix, after or ""):
+            found.append(listed)
+            if len(found) == min(limit, CONFLICTS_PAGE_MAX):
+                return tuple(found)
+    return tuple(found)
+
+
+async def _under(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[ListedConflict]:
+    start_after = after if after.startswith(prefix) else ""
+    if after > prefix and not start_after:
+        return  # the whole prefix lies before what was already seen
+    async for page in store.list(prefix, start_after=start_after):
+        for item in page.objects:
+            identity, submitted = parse_quarantine_key(item.key)
+            name = ConflictName(identity=identity, submitted=submitted)
+            yield ListedConflict(name=name, first_seen_ns=item.last_modified_ns)
+
+
+async def read_conflict(store: ObjectStore, name: ConflictName) -> ConflictDetail | None:
+    """Reads one conflict with both frames; None when there is no such conflict.
+
+    Raises:
+        StoreError: No answer, or a refusal.
+        InvalidRecord: A manifest that is damaged.
+    """
+    found = await store.get(name.key)
+    if isinstance(found, Missing):
+        return None
+    manifest = decode_conflict(name.key, found.body)
+    accepted_key = ObjectKey(manifest.accepted_manifest_key)
+    owner = await store.get(accepted_key)
+    return ConflictDetail(
+        name=name,
+        manifest=manifest,
+        first_seen_ns=found.info.last_modified_ns,
+        accepted=decode_accepted(accepted_key, owner.body) if isinstance(owner, Found) else None,
+        difference=await _difference(store, manifest),
+    )
+
+
+async def _difference(store: ObjectStore, manifest: ConflictManifest) -> Difference | None:
+    accepted = await store.get(ObjectKey(manifest.accepted_raw_blob_key))
+    submitted = await store.get(ObjectKey(manifest.submitted_raw_blob_key))
+    if isinstance(accepted, Missing) or isinstance(submitted, Missing):
+        return None
+    return await asyncio.to_thread(_compare, accepted.body, submitted.body)
+
+
+def _compare(accepted: bytes, submitted: bytes) -> Difference | None:
+    ours, theirs = _decode(accepted), _decode(submitted)
+    return None if ours is None or theirs is None else difference_of(ours, theirs)
+
+
+def _decode(blob: bytes) -> Frame | None:
+    try:
+        return decode_frame(blob)
+    except (InvalidFrame, UnsupportedVersion):
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolver:
+    """Who decides, and the clocks and ids for the record."""
+
+    store: ObjectStore
+    clock: Clock
+    ids: IdSource
+    decided_by: str
+
+    async def resolve(self, name: ConflictName, action: Action, note: str) -> Decision:
+        """Writes a decision; it is durable when this returns.
+
+        Raises:
+            BadUsage: The note is too long.
+            OutcomeUnknown: Nobody knows whether it landed; it may be given again.
+            StoreError: The store refused.
+        """
+        decision = Decision(
+            decision_id=self.ids.ulid(),
+            action=action,
+            conflict_id=name.id,
+            agent_id=name.identity.agent_id,
+            boot_id=name.identity.boot_id,
+            decided_by=self.decided_by,
+            decided_at_unix_ns=self.clock.now_ns(),
+            note=check_note(note),
+        )
+        key, body = decision_key(decision.decision_id), encode_record(decision)
+        for _ in range(TRIES_MAX):
+            match await self.store.create(key, body):
+                case Applied() | Exists():  # the id is fresh: what exists is our own
+                    return decision
+                case Unknown():
+                    await self.clock.sleep(0.1)
+        raise OutcomeUnknown("create", key, TRIES_MAX)
+
+
+class DecisionsReader:
+    """Keeps all decisions in memory and reads the ones that are new.
+
+    Ids carry their writer's clock, so a new record may sort before one already read: every
+    refresh lists the keys anew and reads only the unknown ones.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        """Starts with none."""
+        self._store = store
+        self._known: set[ObjectKey] = set()
+        self.current = Decisions()
+
+    async def refresh(self) -> Decisions:
+        """Reads what is new.
+
+        Raises:
+            StoreError: No answer, or a refusal; what was known before stays.
+            InvalidRecord: A decision that is damaged.
+        """
+        fresh: list[ObjectKey] = []
+        async for page in self._store.list(DECISIONS):
+            fresh += [item.key for item in page.objects if item.key not in self._known]
+        for first in range(0, len(fresh), READS_AT_ONCE):
+            keys = fresh[first : first + READS_AT_ONCE]
+            read = await asyncio.gather(*(self._read(key) for key in keys))
+            self.current = fold_decisions(self.current, read)
+            self._known.update(keys)
+        return self.current
+
+    async def _read(self, key: ObjectKey) -> Decision:
+        found = await self._store.get(key)
+        body = found.body if isinstance(found, Found) else b""
+        return decode_record(key, body, Decision)

@@ -1,0 +1,5 @@
+"""The embedded default: a directory as an object store, safe between processes of one machine."""
+
+from sluice_store.local.store import LocalStore, open_local_store
+
+__all__ = ["LocalStore", "open_local_store"]

@@ -1,0 +1,292 @@
+"""The verbs of the local store as blocking calls: what is done to files, and in which order.
+
+A body is written to a hidden file, stamped and synced, and only then gets its name: by `link(2)`,
+which fails when the name is taken, or under a lock by `rename(2)`, which takes the place of the old
+state at once. Then the folder is synced. So a crash leaves the whole object or none.
+
+What another process may already see, but a crash could still take back, is made durable before
+anyone is told of it: `create` syncs before it says `Exists`, and a read syncs the folder of a young
+object (ADR 0010).
+"""
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sluice_protocol.errors import ChecksumRefused
+from sluice_protocol.keys import digest_of
+from sluice_protocol.outcomes import (
+    Applied,
+    CreateOutcome,
+    Deleted,
+    DeleteOutcome,
+    Exists,
+    Found,
+    GetOutcome,
+    HeadOutcome,
+    Mismatch,
+    Missing,
+    ObjectInfo,
+    OverwriteOutcome,
+    ReplaceOutcome,
+    Unknown,
+    UnknownReason,
+)
+from sluice_protocol.units import NS_PER_S, Digest, ETag, Incarnation, ObjectKey, UnixNs
+from sluice_store.clock import IdSource
+from sluice_store.local.attributes import read_sha256, write_sha256
+from sluice_store.local.durable import DurableNames
+from sluice_store.local.errors import translated
+from sluice_store.local.listing import incarnations_of
+from sluice_store.local.paths import Layout
+from sluice_store.local.stamps import StampClock
+from sluice_store.local.syncer import DirectorySync
+
+_YOUNG_NS: Final = 60 * NS_PER_S
+"""A folder entry older than this is on disk: every file system writes its metadata out sooner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """A synced file that has no name of its own yet."""
+
+    path: Path
+    stamp: UnixNs
+
+
+class LocalFiles:
+    """The verbs of one local store. Every method blocks and may be called from any thread."""
+
+    def __init__(
+        self, layout: Layout, stamps: StampClock, syncer: DirectorySync, ids: IdSource
+    ) -> None:
+        """Takes its parts; the folders of the layout stand already."""
+        self._layout = layout
+        self._stamps = stamps
+        self._syncer = syncer
+        self._ids = ids
+        self._known = DurableNames(layout.root)
+
+    def now_ns(self) -> UnixNs:
+        """Gives the store's time."""
+        return self._stamps.now_ns()
+
+    def create(self, key: ObjectKey, body: bytes, sha256: Digest | None) -> CreateOutcome:
+        """Writes an object where none stands."""
+        path = self._layout.object_of(key)
+        with translated("create", key), self._written(key, body, sha256) as written:
+            made = self._make_folders(path.parent)
+            try:
+                os.link(written.path, path)
+            except FileExistsError:
+                return self._exists(path)
+            return self._settle(path, written.stamp, made)
+
+    def replace(self, key: ObjectKey, body: bytes, if_match: ETag) -> ReplaceOutcome:
+        """Writes an object over the state tagged `if_match`.
+
+        Its stamp is above that state's, because the caller has read the state before.
+        """
+        path = self._layout.object_of(key)
+        with translated("replace", key), self._written(key, body, None) as written:
+            with self._locked(key):
+                if self._stamp_of(path) != Incarnation(if_match):
+                    return Mismatch(date_ns=self._stamps.now_ns())
+                written.path.replace(path)
+            return self._settle(path, written.stamp, [])
+
+    def overwrite(self, key: ObjectKey, body: bytes, sha256: Digest | None) -> OverwriteOutcome:
+        """Writes an object over whatever stands there, which stays as a noncurrent incarnation."""
+        path = self._layout.object_of(key)
+        with translated("overwrite", key), self._locked(key):
+            made = self._make_folders(path.parent)
+            if not path.exists():
+                with self._written(key, body, sha256) as written, suppress(FileExistsError):
+                    os.link(written.path, path)
+                    return self._settle(path, written.stamp, made)
+            with self._written(key, body, sha256) as written:
+                made += self._keep_old(key, path)
+                written.path.replace(path)
+                return self._settle(path, written.stamp, made)
+
+    def get(self, key: ObjectKey, first: int, last: int | None) -> GetOutcome:
+        """Reads an object or a range of it, all from one incarnation."""
+        with translated("get", key):
+            fd = _open(self._layout.object_of(key))
+            if fd is None:
+                return Missing(date_ns=self._stamps.now_ns())
+            with os.fdopen(fd, "rb", buffering=0):
+                info = self._info(key, fd, self._layout.object_of(key))
+                end = info.size_bytes if last is None else min(last + 1, info.size_bytes)
+                return Found(info=info, body=_read_exactly(fd, first, end))
+
+    def head(self, key: ObjectKey) -> HeadOutcome:
+        """Reads what is known of the current object."""
+        with translated("head", key):
+            return self._head_file(key, self._layout.object_of(key))
+
+    def head_incarnation(self, key: ObjectKey, incarnation: Incarnation) -> HeadOutcome:
+        """Reads what is known of one incarnation, current or not."""
+        with translated("head_incarnation", key):
+            current = self._head_file(key, self._layout.object_of(key))
+            if isinstance(current, ObjectInfo) and current.incarnation == incarnation:
+                return current
+            return self._head_file(key, self._layout.generation_of(key, incarnation))
+
+    def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+        """Removes one incarnation; the newest noncurrent one takes the place of a current one."""
+        path = self._layout.object_of(key)
+        with translated("delete", key):
+            with self._locked(key):
+                self._remove(key, path, incarnation)
+            folders = {path.parent, self._layout.generations_of(key)}
+            try:
+                self._syncer.sync({folder for folder in folders if folder.is_dir()})
+            except OSError as error:
+                return Unknown(reason=UnknownReason.SERVER_ERROR, detail=str(error))
+            return Deleted(date_ns=self._stamps.now_ns())
+
+    def _remove(self, key: ObjectKey, path: Path, incarnation: Incarnation) -> None:
+        """Removes the noncurrent name first: a crash between may have left both."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            self._layout.generation_of(key, incarnation).unlink()
+        if self._stamp_of(path) != incarnation:
+            return
+        heir = next((old for old in incarnations_of(self._layout, key) if not old.current), None)
+        if heir is None:
+            path.unlink()
+        else:
+            self._layout.generation_of(key, heir.incarnation).replace(path)
+
+    def _exists(self, path: Path) -> Exists:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        self._syncer.sync({path.parent})
+        return Exists(date_ns=self._stamps.now_ns())
+
+    def _settle(self, path: Path, stamp: UnixNs, made: list[Path]) -> Applied | Unknown:
+        """Makes a name durable that others may see already; a failure leaves its fate open."""
+        try:
+            self._syncer.sync({path.parent, *(folder.parent for folder in made)})
+        except OSError as error:
+            return Unknown(reason=UnknownReason.SERVER_ERROR, detail=str(error))
+        self._known.add_folders(made)
+        self._known.add_state(path, stamp)
+        tag = str(stamp)
+        return Applied(etag=ETag(tag), incarnation=Incarnation(tag), date_ns=stamp)
+
+    def _keep_old(self, key: ObjectKey, path: Path) -> list[Path]:
+        """Gives the current state a second name among the generations, durable before it goes."""
+        old = self._layout.generation_of(key, self._stamp_of(path) or Incarnation("0"))
+        made = self._make_folders(old.parent)
+        with suppress(FileExistsError):
+            os.link(path, old)
+        self._syncer.sync({old.parent, *(folder.parent for folder in made)})
+        return made
+
+    def _make_folders(self, folder: Path) -> list[Path]:
+        """Makes a folder and gives those on its way that this process has not seen durable."""
+        made = self._known.unknown_folders(folder)
+        if made:
+            folder.mkdir(parents=True, exist_ok=True)
+        return made
+
+    def _stamp_of(self, path: Path) -> Incarnation | None:
+        try:
+            return Incarnation(str(path.stat().st_mtime_ns))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _head_file(self, key: ObjectKey, path: Path) -> HeadOutcome:
+        fd = _open(path)
+        if fd is None:
+            return Missing(date_ns=self._stamps.now_ns())
+        try:
+            return self._info(key, fd, path)
+        finally:
+            os.close(fd)
+
+    def _info(self, key: ObjectKey, fd: int, path: Path) -> ObjectInfo:
+        found = os.fstat(fd)
+        stamp, now = found.st_mtime_ns, self._stamps.now_ns()
+        if now - stamp < _YOUNG_NS and not self._known.has_state(path, stamp):
+            self._syncer.sync({path.parent})
+            self._known.add_state(path, stamp)
+        return ObjectInfo(
+            key=key,
+            size_bytes=found.st_size,
+            etag=ETag(str(stamp)),
+            incarnation=Incarnation(str(stamp)),
+            last_modified_ns=UnixNs(stamp),
+            sha256=read_sha256(fd, stamp),
+            date_ns=now,
+        )
+
+    @contextmanager
+    def _locked(self, key: ObjectKey) -> Iterator[None]:
+        """Holds the key's stripe against every other thread and process that changes a state."""
+        fd = os.open(self._layout.lock_of(key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def _written(self, key: ObjectKey, body: bytes, sha256: Digest | None) -> Iterator[_Written]:
+        """Writes and syncs a hidden file; removes its hidden name at the end.
+
+        The sha256 is checked as a store on the network would check it.
+        """
+        digest = digest_of(body)
+        if sha256 is not None and digest != sha256:
+            raise ChecksumRefused("create", key, "the body does not match its sha256: send it anew")
+        path = self._layout.temporary / self._ids.ulid()
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                stamp = self._fill(fd, body, digest)
+            finally:
+                os.close(fd)
+            yield _Written(path=path, stamp=stamp)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _fill(self, fd: int, body: bytes, digest: Digest) -> UnixNs:
+        rest = memoryview(body)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        stamp = self._stamps.next_ns()
+        write_sha256(fd, stamp, digest)
+        os.utime(fd, ns=(stamp, stamp))
+        os.fsync(fd)
+        return stamp
+
+
+def _open(path: Path) -> int | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    return None
+
+
+def _read_exactly(fd: int, first: int, end: int) -> bytes:
+    """Reads the bytes `first` to `end`; an object never changes in place."""
+    parts: list[bytes] = []
+    while first < end:
+        part = os.pread(fd, end - first, first)
+        if not part:
+            raise OSError(errno.EIO, "the file is shorter than it was")
+        parts.append(part)
+        first += len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)

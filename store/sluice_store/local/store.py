@@ -1,0 +1,183 @@
+"""The local store behind the port: blocking work in threads of its own."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeVar
+
+from sluice_protocol.errors import StoreMisconfigured
+from sluice_protocol.outcomes import (
+    CreateOutcome,
+    DeleteOutcome,
+    GetOutcome,
+    HeadOutcome,
+    OverwriteOutcome,
+    ReplaceOutcome,
+)
+from sluice_protocol.units import NS_PER_S, Digest, ETag, Incarnation, ObjectKey
+from sluice_store.clock import Clock, IdSource, SystemClock, SystemIds
+from sluice_store.local.errors import translated
+from sluice_store.local.files import LocalFiles
+from sluice_store.local.listing import walk_incarnations, walk_objects
+from sluice_store.local.paths import Layout
+from sluice_store.local.stamps import StampClock
+from sluice_store.local.syncer import DirectorySync, GroupSync, fsync_directory
+from sluice_store.port import IncarnationPage, ListedIncarnation, ListPage, Versioning
+
+_T = TypeVar("_T")
+
+THREADS: Final = 64
+PAGE_OBJECTS: Final = 1000
+_LEFT_OVER_NS: Final = 3600 * NS_PER_S
+"""A hidden file older than this belongs to a writer that died."""
+_PROBE_NS: Final = 123_456_789
+
+
+class LocalStore:
+    """A directory as an object store; see `sluice_store.local.files` for its order of writes."""
+
+    def __init__(self, layout: Layout, files: LocalFiles, threads: ThreadPoolExecutor) -> None:
+        """Takes its parts; `open_local_store` makes them."""
+        self._layout = layout
+        self._files = files
+        self._threads = threads
+
+    async def create(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> CreateOutcome:
+        """Writes `body` where nothing stands."""
+        return await self._run(lambda: self._files.create(key, body, sha256))
+
+    async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
+        """Writes `body` over the state tagged `if_match`; the old state is not kept."""
+        return await self._run(lambda: self._files.replace(key, body, if_match))
+
+    async def overwrite(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> OverwriteOutcome:
+        """Writes `body` whatever stands there; the old state stays noncurrent."""
+        return await self._run(lambda: self._files.overwrite(key, body, sha256))
+
+    async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
+        """Reads an object or a range of it."""
+        return await self._run(lambda: self._files.get(key, first, last))
+
+    async def head(self, key: ObjectKey) -> HeadOutcome:
+        """Reads what is known of an object."""
+        return await self._run(lambda: self._files.head(key))
+
+    async def head_incarnation(self, key: ObjectKey, incarnation: Incarnation) -> HeadOutcome:
+        """Reads what is known of one incarnation."""
+        return await self._run(lambda: self._files.head_incarnation(key, incarnation))
+
+    async def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+        """Removes exactly this incarnation."""
+        return await self._run(lambda: self._files.delete(key, incarnation))
+
+    async def list(
+        self, prefix: str, *, start_after: str = "", end_at: str | None = None
+    ) -> AsyncIterator[ListPage]:
+        """Lists current objects, page by page."""
+        walk = walk_objects(self._layout, prefix, start_after, end_at)
+        async for page, last in self._pages("list", prefix, walk):
+            date_ns = await self._run(self._files.now_ns)
+            yield ListPage(objects=page, date_ns=date_ns, last=last)
+
+    async def list_incarnations(
+        self, prefix: str, *, start_after: str = "", end_at: str | None = None
+    ) -> AsyncIterator[IncarnationPage]:
+        """Lists every incarnation, page by page; there are no delete markers."""
+        walk: Iterator[ListedIncarnation] = walk_incarnations(
+            self._layout, prefix, start_after, end_at
+        )
+        async for page, last in self._pages("list_incarnations", prefix, walk):
+            date_ns = await self._run(self._files.now_ns)
+            yield IncarnationPage(incarnations=page, date_ns=date_ns, last=last)
+
+    async def read_versioning(self) -> Versioning:
+        """Says that a delete of an incarnation spares every other: it always does here."""
+        return Versioning.ENABLED
+
+    async def _pages(
+        self, operation: str, prefix: str, walk: Iterator[_T]
+    ) -> AsyncIterator[tuple[tuple[_T, ...], bool]]:
+        def take() -> tuple[_T, ...]:
+            with translated(operation, prefix):
+                return tuple(islice(walk, PAGE_OBJECTS))
+
+        page = await self._run(take)
+        while True:
+            following = await self._run(take) if len(page) == PAGE_OBJECTS else ()
+            yield page, not following
+            if not following:
+                return
+            page = following
+
+    async def _run(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _prepare(layout: Layout, ids: IdSource, now_ns: int) -> None:
+    """Makes the folders and refuses a file system that cannot keep stamps."""
+    for folder in (layout.root, layout.temporary, layout.locks, layout.generations):
+        folder.mkdir(parents=True, exist_ok=True)
+        fsync_directory(folder)
+    fsync_directory(layout.root.parent)
+    probe = layout.temporary / ids.ulid()
+    stamp = now_ns // NS_PER_S * NS_PER_S + _PROBE_NS
+    try:
+        probe.write_bytes(b"")
+        os.utime(probe, ns=(stamp, stamp))
+        kept = probe.stat().st_mtime_ns == stamp
+    finally:
+        probe.unlink(missing_ok=True)
+    if not kept:
+        raise StoreMisconfigured(
+            "open", str(layout.root), "the file system keeps no nanoseconds: use another, ext4 say"
+        )
+
+
+def _sweep(layout: Layout, now_ns: int) -> None:
+    """Removes what writers that died left behind."""
+    for path in layout.temporary.iterdir():
+        with suppress(FileNotFoundError):  # another opener sweeps too, and writers come and go
+            if path.stat().st_mtime_ns < now_ns - _LEFT_OVER_NS:
+                path.unlink()
+
+
+@asynccontextmanager
+async def open_local_store(
+    root: Path,
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    syncer: DirectorySync | None = None,
+) -> AsyncIterator[LocalStore]:
+    """Opens a directory as a store and makes it when it is missing.
+
+    Args:
+        root: The directory. It must be on a local file system with hard links and flock.
+        clock: The machine's clock when None.
+        ids: The system's randomness when None.
+        syncer: Grouped fsyncs when None.
+
+    Raises:
+        StoreMisconfigured: The path is no directory, is read-only, or cannot keep stamps.
+        StoreDenied: This user may not write there.
+    """
+    layout, clock, ids = Layout(root=root), clock or SystemClock(), ids or SystemIds()
+    with translated("open", str(root)):
+        await asyncio.to_thread(_prepare, layout, ids, clock.now_ns())
+        stamps = StampClock(layout.clock, clock)
+        await asyncio.to_thread(_sweep, layout, clock.now_ns())
+    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sluice-store")
+    try:
+        files = LocalFiles(layout, stamps, syncer or GroupSync(), ids)
+        yield LocalStore(layout, files, threads)
+    finally:
+        await asyncio.to_thread(threads.shutdown)
+        stamps.close()

@@ -1,0 +1,93 @@
+"""Where an S3 store is and how it is spoken to; credentials come as every AWS tool takes them."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from sluice_protocol.errors import BadUsage
+
+
+class Addressing(StrEnum):
+    """Where the bucket's name stands in a URL."""
+
+    PATH = "path"
+    VIRTUAL = "virtual"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Settings:
+    """One bucket and prefix as a store.
+
+    Attributes:
+        bucket: The bucket's name.
+        prefix: The deployment's prefix: empty, or ending in a slash.
+        endpoint: URL of the server; AWS's own for the region when None.
+        region: The region; the session's when None, and `us-east-1` when that has none.
+        addressing: Bucket in the host or in the path; `virtual` on AWS, `path` at an endpoint of
+            one's own, when None.
+        profile: Profile of the AWS configuration; the default one when None.
+        ca_bundle: File of certificate authorities to trust; the system's when None.
+        connect_timeout_s: Bound on making a connection, waiting for a free one included, seconds.
+        request_timeout_s: Bound on one whole exchange, seconds.
+        in_flight_bytes_max: Bound on the bodies in flight from this process, bytes.
+        connections_max: Bound on open connections.
+    """
+
+    bucket: str
+    prefix: str = ""
+    endpoint: str | None = None
+    region: str | None = None
+    addressing: Addressing | None = None
+    profile: str | None = None
+    ca_bundle: str | None = None
+    connect_timeout_s: float = 5.0
+    request_timeout_s: float = 20.0
+    in_flight_bytes_max: int = 128 * 1024 * 1024
+    connections_max: int = 256
+
+
+_OPTIONS: Final = frozenset({"endpoint", "region", "addressing", "profile", "ca_bundle"})
+
+
+def parse_s3_url(url: str) -> S3Settings:
+    """Reads `s3://bucket/prefix?endpoint=…&region=…&addressing=path|virtual&profile=…&ca_bundle=…`.
+
+    Raises:
+        BadUsage: The URL has no bucket, or an option that is not known.
+    """
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.scheme != "s3" or not parts.netloc or "@" in parts.netloc:
+        raise BadUsage(f"an S3 store is s3://bucket/prefix, without credentials in it, url=`{url}`")
+    unknown = sorted(options.keys() - _OPTIONS)
+    if unknown:
+        raise BadUsage(
+            f"unknown option in the store URL: use {sorted(_OPTIONS)}, found=`{unknown}`"
+        )
+    prefix = unquote(parts.path).strip("/")
+    return S3Settings(
+        bucket=parts.netloc,
+        prefix=f"{prefix}/" if prefix else "",
+        endpoint=_endpoint(options.get("endpoint")),
+        region=options.get("region") or None,
+        addressing=_addressing(options.get("addressing")),
+        profile=options.get("profile") or None,
+        ca_bundle=options.get("ca_bundle") or None,
+    )
+
+
+def _endpoint(text: str | None) -> str | None:
+    if not text:
+        return None
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.netloc or parts.path.strip("/"):
+        raise BadUsage(f"an endpoint is https://host:port, endpoint=`{text}`")
+    return text.rstrip("/")
+
+
+def _addressing(text: str | None) -> Addressing | None:
+    try:
+        return Addressing(text) if text else None
+    except ValueError as error:
+        raise BadUsage(f"addressing is path or virtual, addressing=`{text}`") from error

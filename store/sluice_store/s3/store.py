@@ -1,0 +1,207 @@
+"""The S3 adapter: hot verbs by signed requests of its own, listings by the SDK (ADR 0012)."""
+
+from collections.abc import AsyncIterator
+
+from sluice_protocol.errors import StoreMisconfigured
+from sluice_protocol.keys import digest_of
+from sluice_protocol.outcomes import (
+    Applied,
+    CreateOutcome,
+    Deleted,
+    DeleteOutcome,
+    Exists,
+    Found,
+    GetOutcome,
+    HeadOutcome,
+    Mismatch,
+    Missing,
+    ObjectInfo,
+    OverwriteOutcome,
+    ReplaceOutcome,
+    Unknown,
+)
+from sluice_protocol.resolution import (
+    Condition,
+    ConditionFailed,
+    NothingThere,
+    PastEnd,
+    Refusal,
+    Refused,
+    Succeeded,
+    Uncertain,
+    resolve_delete,
+    resolve_read,
+    resolve_write,
+)
+from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey
+from sluice_store.port import IncarnationPage, ListPage, Versioning
+from sluice_store.s3.answers import encode_checksum, parse_incarnation, parse_info
+from sluice_store.s3.errors import refusal_error
+from sluice_store.s3.exchange import Bucket, Exchange, Request, Transport
+
+_CHECKSUM_MODE = {"x-amz-checksum-mode": "ENABLED"}
+
+
+class S3Store:
+    """One bucket and prefix as a store. One verb is one request; nothing is tried again here."""
+
+    def __init__(self, wire: Transport, bucket: Bucket, prefix: str) -> None:
+        """Takes its parts; `open_s3_store` makes them."""
+        self._wire = wire
+        self._bucket = bucket
+        self._prefix = prefix
+        self._bucket_seen = False
+
+    async def create(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> CreateOutcome:
+        """Writes `body` where nothing stands."""
+        exchange = await self._put(key, body, sha256, {"If-None-Match": "*"})
+        match resolve_write(Condition.IF_ABSENT, exchange.seen):
+            case ConditionFailed():
+                return Exists(date_ns=exchange.date_ns)
+            case Succeeded() | Uncertain() | Refused() as verdict:
+                return _written("create", key, exchange, verdict)
+
+    async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
+        """Writes `body` over the state tagged `if_match`."""
+        exchange = await self._put(key, body, None, {"If-Match": if_match})
+        match resolve_write(Condition.IF_MATCH, exchange.seen):
+            case ConditionFailed():
+                return Mismatch(date_ns=exchange.date_ns)
+            case Succeeded() | Uncertain() | Refused() as verdict:
+                return _written("replace", key, exchange, verdict)
+
+    async def overwrite(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> OverwriteOutcome:
+        """Writes `body` whatever stands there."""
+        exchange = await self._put(key, body, sha256, {})
+        match resolve_write(Condition.NONE, exchange.seen):
+            case ConditionFailed():
+                raise refusal_error(Refusal.REJECTED, "overwrite", key, exchange.detail)
+            case Succeeded() | Uncertain() | Refused() as verdict:
+                return _written("overwrite", key, exchange, verdict)
+
+    async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
+        """Reads an object or a range of it."""
+        headers = dict(_CHECKSUM_MODE)
+        if first or last is not None:
+            headers["Range"] = f"bytes={first}-{'' if last is None else last}"
+        exchange = await self._wire.send(
+            Request(method="GET", key=self._prefix + key, headers=headers)
+        )
+        match resolve_read(exchange.seen):
+            case Succeeded():
+                return Found(info=parse_info(key, exchange.headers), body=exchange.body)
+            case PastEnd():
+                info = await self.head(key)
+                return Found(info=info, body=b"") if isinstance(info, ObjectInfo) else info
+            case NothingThere():
+                return Missing(date_ns=exchange.date_ns)
+            case Refused(refusal=refusal):
+                raise refusal_error(refusal, "get", key, exchange.detail)
+
+    async def head(self, key: ObjectKey) -> HeadOutcome:
+        """Reads what the store knows of an object."""
+        return await self._head("head", key, ())
+
+    async def head_incarnation(self, key: ObjectKey, incarnation: Incarnation) -> HeadOutcome:
+        """Reads what the store knows of one version."""
+        return await self._head("head_incarnation", key, (("versionId", incarnation),))
+
+    async def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+        """Removes exactly this version."""
+        try:
+            return await self._delete(key, (("versionId", incarnation),))
+        except StoreMisconfigured:
+            # versitygw refuses (400) a version that is gone while others stand. Version ids never
+            # come back, so here, and only here, a read that finds nothing is a proof.
+            seen = await self.head_incarnation(key, incarnation)
+            if isinstance(seen, Missing):
+                return Deleted(date_ns=seen.date_ns)
+            raise
+
+    async def delete_current(self, key: ObjectKey) -> DeleteOutcome:
+        """Puts a delete marker over the key: not of the port, the doctor looks at its effect."""
+        return await self._delete(key, ())
+
+    async def list(
+        self, prefix: str, *, start_after: str = "", end_at: str | None = None
+    ) -> AsyncIterator[ListPage]:
+        """Lists current objects, page by page."""
+        async for page in self._bucket.objects(prefix, start_after, end_at):
+            yield page
+
+    async def list_incarnations(
+        self, prefix: str, *, start_after: str = "", end_at: str | None = None
+    ) -> AsyncIterator[IncarnationPage]:
+        """Lists every version and delete marker, page by page."""
+        async for page in self._bucket.incarnations(prefix, start_after, end_at):
+            yield page
+
+    async def read_versioning(self) -> Versioning:
+        """Reads whether the bucket keeps versions now."""
+        return await self._bucket.read_versioning()
+
+    async def _put(
+        self, key: ObjectKey, body: bytes, sha256: Digest | None, condition: dict[str, str]
+    ) -> Exchange:
+        digest = sha256 or digest_of(body)
+        headers = {"x-amz-checksum-sha256": encode_checksum(digest), **condition}
+        request = Request(method="PUT", key=self._prefix + key, headers=headers, sha256=digest)
+        return await self._wire.send(request, body)
+
+    async def _head(
+        self, operation: str, key: ObjectKey, query: tuple[tuple[str, str], ...]
+    ) -> HeadOutcome:
+        exchange = await self._wire.send(
+            Request(method="HEAD", key=self._prefix + key, headers=_CHECKSUM_MODE, query=query)
+        )
+        match resolve_read(exchange.seen):
+            case Succeeded():
+                return parse_info(key, exchange.headers)
+            case NothingThere() | PastEnd():
+                await self._expect_bucket(operation, key)
+                return Missing(date_ns=exchange.date_ns)
+            case Refused(refusal=refusal):
+                raise refusal_error(refusal, operation, key, exchange.detail)
+
+    async def _expect_bucket(self, operation: str, key: ObjectKey) -> None:
+        """Tells a missing bucket from a missing key, which a HEAD without a body cannot, once."""
+        if self._bucket_seen:
+            return
+        exchange = await self._wire.send(Request(method="HEAD", key="", headers={}))
+        match resolve_read(exchange.seen):
+            case NothingThere():
+                raise refusal_error(Refusal.NO_BUCKET, operation, key, self._bucket.name)
+            case Succeeded() | PastEnd() | Refused():
+                self._bucket_seen = True
+
+    async def _delete(self, key: ObjectKey, query: tuple[tuple[str, str], ...]) -> DeleteOutcome:
+        exchange = await self._wire.send(
+            Request(method="DELETE", key=self._prefix + key, headers={}, query=query)
+        )
+        match resolve_delete(exchange.seen):
+            case Succeeded():
+                return Deleted(date_ns=exchange.date_ns)
+            case Uncertain(reason=reason):
+                return Unknown(reason=reason, detail=exchange.detail)
+            case Refused(refusal=refusal):
+                raise refusal_error(refusal, "delete", key, exchange.detail)
+
+
+def _written(
+    operation: str, key: ObjectKey, exchange: Exchange, verdict: Succeeded | Uncertain | Refused
+) -> Applied | Unknown:
+    match verdict:
+        case Succeeded():
+            return Applied(
+                etag=ETag(exchange.headers.get("ETag", "")),
+                incarnation=parse_incarnation(exchange.headers),
+                date_ns=exchange.date_ns,
+            )
+        case Uncertain(reason=reason):
+            return Unknown(reason=reason, detail=exchange.detail)
+        case Refused(refusal=refusal):
+            raise refusal_error(refusal, operation, key, exchange.detail)

@@ -1,0 +1,46 @@
+"""Store URLs: which store, and where."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import unquote
+
+from sluice_protocol.errors import BadUsage
+from sluice_store.local import open_local_store
+from sluice_store.port import ObjectStore
+from sluice_store.s3.settings import parse_s3_url
+
+
+def parse_local_path(url: str) -> Path:
+    """Gives the directory of a `file://` URL: absolute, or relative as in `file://./.sluice`.
+
+    Raises:
+        BadUsage: The URL names no directory.
+    """
+    path = unquote(url.removeprefix("file://"))
+    if not path.startswith(("/", "./", "../")) or "?" in url:
+        raise BadUsage(f"a local store is file:///absolute/path or file://./relative, url=`{url}`")
+    return Path(path).absolute()
+
+
+@asynccontextmanager
+async def open_store(url: str) -> AsyncIterator[ObjectStore]:
+    """Opens the store that a URL names.
+
+    Args:
+        url: `file:///path`, `file://./path`, or `s3://bucket/prefix?endpoint=…&region=…`.
+
+    Raises:
+        BadUsage: The URL is of another form.
+        StoreError: The store cannot be opened.
+    """
+    if url.startswith("file://"):
+        async with open_local_store(parse_local_path(url)) as local:
+            yield local
+    elif url.startswith("s3://"):
+        from sluice_store.s3.opening import open_s3_store  # noqa: PLC0415 - an extra, slow
+
+        async with open_s3_store(parse_s3_url(url)) as remote:
+            yield remote
+    else:
+        raise BadUsage(f"a store is file:///path or s3://bucket/prefix, url=`{url}`")

@@ -1,0 +1,51 @@
+"""The conformance suite over the local store, and its races between processes."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support.store_conformance import assert_conforms
+from support.store_worker import race_processes
+
+from sluice_protocol.units import ObjectKey
+from sluice_store import open_store
+from sluice_store.conformance import CHECKS, Check
+from sluice_store.local import open_local_store
+from sluice_store.races import read_counter
+
+PROCESSES = 8
+KEY = ObjectKey("race/key")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_local_conforms(check: Check, tmp_path: Path) -> None:
+    """The directory keeps every promise of the port."""
+
+    async def run() -> None:
+        async with open_local_store(tmp_path) as store:
+            await assert_conforms("local", check, store, "place/")
+
+    asyncio.run(run())
+
+
+def test_local_race_between_processes_has_one_winner(tmp_path: Path) -> None:
+    """64 creates of one key from 8 processes: exactly one is applied."""
+    won = race_processes("create", f"file://{tmp_path}", KEY, 64 // PROCESSES, PROCESSES)
+    assert sum(won) == 1
+
+
+def test_local_counter_between_processes_is_exact(tmp_path: Path) -> None:
+    """8 processes that add 25 each by compare-and-swap end at exactly 200."""
+    url = f"file://{tmp_path}"
+
+    async def start() -> None:
+        async with open_store(url) as store:
+            await store.create(KEY, b"0")
+
+    async def end() -> int:
+        async with open_store(url) as store:
+            return await read_counter(store, KEY)
+
+    asyncio.run(start())
+    race_processes("add", url, KEY, 25, PROCESSES)
+    assert asyncio.run(end()) == PROCESSES * 25

@@ -1,0 +1,86 @@
+"""The conformance suite over a real S3 server, versitygw 1.8.0, on its posix backend."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.store_buckets import make_bucket
+from support.store_conformance import assert_conforms
+from support.store_versitygw import CREDENTIALS, Server, versitygw
+from support.store_worker import race_processes
+
+from sluice_protocol.units import ObjectKey
+from sluice_store import open_store
+from sluice_store.conformance import CHECKS, Check
+from sluice_store.races import race_create, read_counter
+
+pytestmark = pytest.mark.s3
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("versitygw")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    with versitygw(folder) as running:
+        yield running
+
+
+def _bucket(check: str) -> str:
+    return check.replace("_", "-")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_versitygw_conforms(check: Check, server: Server) -> None:
+    """The server keeps every promise of the port, but for the deviations in the table."""
+    url = server.url(_bucket(check.__name__), "some/prefix")
+
+    async def run() -> None:
+        await make_bucket(url)
+        async with open_store(url) as store:
+            await assert_conforms("versitygw", check, store, "place/")
+
+    asyncio.run(run())
+
+
+def test_versitygw_two_endpoints_are_one_store(server: Server, folder: Path) -> None:
+    """Two servers over one directory decide a race together: one winner of 64."""
+
+    async def run(second: Server) -> None:
+        await make_bucket(server.url("two-endpoints"))
+        async with (
+            open_store(server.url("two-endpoints")) as one,
+            open_store(second.url("two-endpoints")) as other,
+        ):
+            await race_create([one, other], ObjectKey("key"), 64)
+
+    with versitygw(folder) as second:
+        asyncio.run(run(second))
+
+
+def test_versitygw_races_between_processes_are_exact(server: Server) -> None:
+    """64 creates from 4 processes have one winner, and their increments add up."""
+    url, key, counter = server.url("processes"), ObjectKey("key"), ObjectKey("counter")
+
+    async def start() -> None:
+        await make_bucket(url)
+        async with open_store(url) as store:
+            await store.create(counter, b"0")
+
+    async def end() -> int:
+        async with open_store(url) as store:
+            return await read_counter(store, counter)
+
+    asyncio.run(start())
+    assert sum(race_processes("create", url, key, 16, 4)) == 1
+    race_processes("add", url, counter, 15, 4)
+    assert asyncio.run(end()) == 60

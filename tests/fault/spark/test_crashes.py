@@ -1,0 +1,122 @@
+"""The driver dies at every step; whatever runs next, every record is in the lake exactly once."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.spark_lake import Deployment, Sent, assert_lake_holds, make_batch
+from support.spark_local import ingest_locally, ingester, waiting_rows
+
+from sluice_protocol.errors import Fenced
+from sluice_protocol.lake import BATCHES
+from sluice_spark.errors import CommitConflict, LakeInconsistent
+from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE
+from sluice_spark.guard import QueueGuard
+from sluice_spark.ledger import SmallFiles
+from sluice_spark.microbatch import open_snapshot
+from sluice_spark.tables import commit_files
+
+TESTS = Path(__file__).parents[2]
+STEPS = (
+    "before_write",
+    "after_write",
+    "after_dead_letters",
+    "before_records_logs",
+    "after_records_logs",
+    "after_records_metrics",
+    "after_records_entries",
+    "before_ledger",
+    "after_ledger",
+    "before_ack",
+    "after_ack",
+)
+
+
+def die_at(deployment: Deployment, step: str, entries_max: int | None = None) -> None:
+    arguments = [deployment.url, *([str(entries_max)] if entries_max else [])]
+    died = subprocess.run(
+        [sys.executable, "-m", "support.spark_local", *arguments],
+        cwd=TESTS,
+        env=os.environ | {FAILPOINT_VARIABLE: step, "PYTHONPATH": str(TESTS)},
+        check=False,
+        capture_output=True,
+        timeout=60,
+    )
+    assert died.returncode == FAILPOINT_EXIT_CODE, died.stderr.decode()
+
+
+def backlog(deployment: Deployment) -> tuple[list[Sent], Sent]:
+    """Three entries a lane of every kind; one batch has no blob, one is enqueued twice."""
+    kinds = ("logs", "metrics", "entries")
+    good = [make_batch(n * 10, agent=f"host-{n % 4}", kind=kinds[n % 3]) for n in range(12)]
+    lost = make_batch(5000, agent="host-0")
+    deployment.accept(good)
+    deployment.accept([lost], blobs=False)
+    deployment.enqueue(good[:6])
+    deployment.enqueue([*good[6:], good[0], lost])
+    deployment.enqueue([good[1], good[1], lost])
+    return good, lost
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_crash_then_run_again_every_record_once(step: str, tmp_path: Path) -> None:
+    """After a crash at any step the same rows, or other boundaries, give the same lake.
+
+    The blob that was missing comes back meanwhile: the batch is in the ledger only if its records
+    are in the lake, so enqueueing it again brings it in exactly once.
+    """
+    deployment = Deployment(tmp_path).init()
+    good, lost = backlog(deployment)
+    die_at(deployment, step)
+    deployment.put_blob(lost)
+    ingest_locally(deployment.url, entries_max=1)
+    deployment.enqueue([lost])
+    ingest_locally(deployment.url)
+    assert_lake_holds(deployment, [*good, lost])
+
+
+@pytest.mark.parametrize("step", ["after_records_logs:2", "before_ledger:2", "after_ledger:2"])
+def test_crash_in_small_steps_then_all_at_once(step: str, tmp_path: Path) -> None:
+    """A run that went entry by entry and died is finished by one that takes everything at once."""
+    deployment = Deployment(tmp_path).init()
+    good, lost = backlog(deployment)
+    die_at(deployment, step, entries_max=1)
+    die_at(deployment, "after_write", entries_max=2)
+    ingest_locally(deployment.url)
+    assert_lake_holds(deployment, good)
+    assert {row["seq_start"] for row in deployment.rows("dead_letters")} == {5000}
+    assert lost not in good
+
+
+def test_older_job_with_a_stale_snapshot_is_refused(tmp_path: Path) -> None:
+    """A job that was overtaken while it wrote cannot commit what it wrote: not even once more."""
+    deployment = Deployment(tmp_path).init()
+    deployment.deliver([make_batch(n * 10, agent=f"host-{n}") for n in range(4)])
+    with QueueGuard(deployment.url, "spark") as guard:
+        guard.open(lambda _: 0)
+        job = ingester(deployment.url, guard)
+        stale, rows = open_snapshot(deployment.url), waiting_rows(deployment.url)
+        ingest_locally(deployment.url)
+        with pytest.raises(Fenced):
+            job.ingest(rows)
+    files = SmallFiles(store_url=deployment.url, name="late", now_ns=1).write_ledger(rows)
+    with pytest.raises(CommitConflict):
+        commit_files(stale.ledger, BATCHES, files, {0: 1}, {})
+    assert_lake_holds(deployment, deployment.sent)
+
+
+def test_ledger_lost_is_told_and_not_papered_over(tmp_path: Path) -> None:
+    """A lake whose tables do not belong together stops the job with what to do."""
+    deployment = Deployment(tmp_path).init()
+    deployment.deliver([make_batch(0)])
+    ingest_locally(deployment.url)
+    deployment.deliver([make_batch(10)])
+    with QueueGuard(deployment.url, "spark") as guard:
+        snapshot = open_snapshot(deployment.url)
+        guard.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
+        job, rows = ingester(deployment.url, guard), waiting_rows(deployment.url)
+        (tmp_path / "lake" / "v1" / "logs").rename(tmp_path / "moved")
+        with pytest.raises(LakeInconsistent, match="sluice rebuild"):
+            job.ingest(rows)

@@ -1,0 +1,172 @@
+"""Bytes that are stored or sent are pinned: a change of one of these files is a new version."""
+
+import struct
+
+import cbor2
+import msgspec
+import pytest
+import zstandard
+from support.frames import assert_same, entries, identity, logs, metrics
+from support.golden import golden
+
+from sluice_protocol.authority import Authority, decode_authority
+from sluice_protocol.columns import Columns
+from sluice_protocol.envelope import Resource
+from sluice_protocol.frame import HEADER_BYTES, decode_frame, decode_head, encode_frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import (
+    accepted_key,
+    blob_key,
+    digest_of,
+    manifest_id,
+    quarantine_key,
+)
+from sluice_protocol.manifests import (
+    AcceptedManifest,
+    ConflictManifest,
+    WorkList,
+    decode_accepted,
+    decode_conflict,
+    decode_record,
+    encode_record,
+    encode_reference,
+)
+from sluice_protocol.units import UnixNs
+
+RESOURCE = (("host.name", "web-1"), ("service.name", "größe"))
+FRAMES: dict[str, tuple[Columns, Resource]] = {
+    "logs": (logs(), ()),
+    "logs-resource": (logs(), RESOURCE),
+    "metrics": (metrics(), RESOURCE),
+    "entries": (entries(), ()),
+    "entries-bare": (entries(with_ts=False), ()),
+}
+WHO = identity(3, agent="agent-ü/1", boot="boot 1")
+AT_NS = UnixNs(1_790_000_000_987_654_321)
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_plain_frame_is_pinned(name: str) -> None:
+    """The bytes of a plain frame never change, and mean what they meant."""
+    columns, resource = FRAMES[name]
+    made = encode_frame(identity=WHO, columns=columns, resource=resource, compress=False)
+    pinned = golden(f"protocol/{name}.lmbatch", made)
+    assert made == pinned
+    frame = decode_frame(pinned)
+    assert (frame.identity, frame.envelope.resource) == (WHO, resource)
+    assert_same(frame.columns, columns)
+
+
+def _repeated() -> Columns:
+    lines = [f"line {place} of a log that repeats itself" for place in range(200)]
+    from sluice_protocol.records import LogRecord, logs_from_records  # noqa: PLC0415
+
+    return logs_from_records(
+        [LogRecord(ts_ns=place, body=line) for place, line in enumerate(lines)]
+    )
+
+
+def test_zstd_frame_is_pinned() -> None:
+    """A stored zstd frame is read for ever; another zstd may pack the same payload otherwise."""
+    who = identity(200)
+    made = encode_frame(identity=who, columns=_repeated())
+    pinned = golden("protocol/logs-zstd.lmbatch", made)
+    frame = decode_frame(pinned)
+    assert frame.flags == 1
+    assert frame.identity == who
+    assert_same(frame.columns, _repeated())
+
+
+@pytest.mark.parametrize("name", [*FRAMES, "logs-zstd"])
+def test_pinned_frame_is_what_another_decoder_reads(name: str) -> None:
+    """An independent CBOR library finds the same canonical maps in the pinned bytes."""
+    data = golden(f"protocol/{name}.lmbatch", b"")
+    head = decode_head(data)
+    envelope = cbor2.loads(data[HEADER_BYTES : head.payload_start])
+    assert envelope["agent_id"] == head.envelope.agent_id
+    assert cbor2.dumps(envelope, canonical=True) == data[HEADER_BYTES : head.payload_start]
+    payload = data[head.payload_start :]
+    if head.flags:
+        payload = zstandard.ZstdDecompressor().decompress(payload)
+    columns = cbor2.loads(payload)
+    assert cbor2.dumps(columns, canonical=True) == payload
+    if "ts" in columns:
+        count = head.envelope.count
+        assert min(struct.unpack(f"<{count}q", columns["ts"].value)) == head.envelope.min_ts_ns
+
+
+def _accepted(who: Identity = WHO) -> AcceptedManifest:
+    digest = digest_of(b"frame")
+    return AcceptedManifest(
+        agent_id=who.agent_id,
+        boot_id=who.boot_id,
+        seq_start=who.seq_start,
+        seq_end=who.seq_end,
+        frame_sha256=digest,
+        frame_bytes=5,
+        raw_blob_key=blob_key(digest),
+        accepted_at_unix_ns=AT_NS,
+        collector_id="gw-1",
+        wire_version=1,
+        frame_version=1,
+        attempt_id="01K5N7W3M0000000000000000A",
+        kind="logs",
+        record_count=3,
+        min_ts_unix_ns=1,
+        max_ts_unix_ns=3,
+        principal="host-1",
+    )
+
+
+def test_accepted_manifest_is_pinned() -> None:
+    """The record that decides an identity, and the names made from it."""
+    manifest = _accepted()
+    body = golden("protocol/accepted.json", encode_record(manifest))
+    assert encode_record(manifest) == body
+    key = accepted_key(WHO)
+    assert decode_accepted(key, body) == manifest
+    names = "\n".join((key, manifest_id(key, AT_NS), encode_reference(key).decode()))
+    assert golden("protocol/accepted-names.txt", names.encode()) == names.encode()
+
+
+def test_conflict_manifest_is_pinned() -> None:
+    """The record of refused bytes."""
+    accepted, submitted = digest_of(b"frame"), digest_of(b"other")
+    manifest = ConflictManifest(
+        agent_id=WHO.agent_id,
+        boot_id=WHO.boot_id,
+        seq_start=WHO.seq_start,
+        seq_end=WHO.seq_end,
+        accepted_manifest_key=accepted_key(WHO),
+        accepted_raw_blob_key=blob_key(accepted),
+        accepted_frame_sha256=accepted,
+        submitted_raw_blob_key=blob_key(submitted),
+        submitted_frame_sha256=submitted,
+        observed_at_unix_ns=AT_NS,
+        collector_id="gw-1",
+    )
+    body = golden("protocol/conflict.json", encode_record(manifest))
+    assert encode_record(manifest) == body
+    assert decode_conflict(quarantine_key(WHO, submitted), body) == manifest
+
+
+def test_work_list_is_pinned() -> None:
+    """The list that a queue entry points at."""
+    work = WorkList(queue="spark", lane=2, batches=(_accepted(), _accepted(identity(3))))
+    body = golden("protocol/work-list.json", encode_record(work))
+    assert encode_record(work) == body
+    assert decode_record("k", body, WorkList) == work
+
+
+def test_authority_is_pinned() -> None:
+    """The settings that all parts agree on."""
+    settings = Authority(authority_id="01K5N7W3M0000000000000000B", created_at_unix_ns=AT_NS)
+    body = golden("protocol/authority.json", encode_record(settings))
+    assert encode_record(settings) == body
+    assert decode_authority(body) == settings
+
+
+def test_readers_ignore_fields_of_the_future() -> None:
+    """A stored record with a field that this build does not know is read."""
+    future = msgspec.json.decode(encode_record(_accepted())) | {"of_the_future": [1]}
+    assert decode_accepted(accepted_key(WHO), msgspec.json.encode(future)) == _accepted()

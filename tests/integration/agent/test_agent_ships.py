@@ -1,0 +1,131 @@
+"""The whole agent as a process, against a double of the gateway on real sockets."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from support.agent_gateway import GatewayDouble, Scripted, answers, same_bytes
+
+from sluice_agent.signing import make_key
+
+ARGS = ("--host-metrics-s", "0", "--batch-age-s", "0.05", "--batch-bytes", "20000")
+
+
+Key = tuple[Path, dict[str, Ed25519PublicKey]]
+
+
+def sluice(*args: str, stdin: bytes | None = None, timeout_s: float = 60) -> tuple[int, dict, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "sluice_cli", *args, "--json"],
+        input=stdin, capture_output=True, timeout=timeout_s, check=False,
+    )  # fmt: skip
+    told = json.loads(done.stdout) if done.stdout else {}
+    return done.returncode, told, done.stderr.decode()
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Key:
+    made = make_key(tmp_path / "key.pem")
+    return tmp_path / "key.pem", {made.key_id: made.key.public_key()}
+
+
+def test_forward_ships_every_line_signed(tmp_path: Path, key: Key) -> None:
+    """A pipe's lines arrive byte for byte, in order, under signatures that verify."""
+    path, keys = key
+    lines = [f"2026-11-21T02:00:00Z line {n}".encode() for n in range(5000)]
+    with GatewayDouble(keys=keys) as gateway:
+        code, told, log = sluice(
+            "forward", "--gateway", gateway.url, "--key", str(path), "--spool", str(tmp_path / "s"),
+            "--durability", "accepted", "--agent-id", "host-1", "--batch-bytes", "50000",
+            stdin=b"\n".join(lines),
+        )  # fmt: skip
+        assert (code, told["sealed_records"], told["waiting"]) == (0, 5000, 0), log
+        assert gateway.bodies() == lines
+        assert gateway.problems == []
+        assert all(f.envelope.agent_id == "host-1" for f in gateway.frames())
+
+
+def test_once_ships_files_and_goes_on_where_it_stopped(tmp_path: Path, key: Key) -> None:
+    """A second run ships what was appended since, and nothing twice."""
+    path, keys = key
+    log = tmp_path / "app.log"
+    log.write_bytes(b"one\ntwo\n")
+    with GatewayDouble(keys=keys) as gateway:
+        args = (
+            "agent", "run", "--once", "--gateway", gateway.url, "--key", str(path),
+            "--spool", str(tmp_path / "s"), "--paths", str(tmp_path / "*.log"), *ARGS,
+        )  # fmt: skip
+        assert sluice(*args)[0] == 0
+        with log.open("ab") as file:
+            file.write(b"three\n")
+        assert sluice(*args)[0] == 0
+        assert sorted(gateway.bodies()) == sorted([b"one", b"two", b"three"])
+
+
+def test_fails_over_when_one_gateway_is_dead(tmp_path: Path, key: Key) -> None:
+    """With one of two gateways dead everything is still accepted."""
+    path, keys = key
+    with GatewayDouble(keys=keys) as gateway:
+        code, told, log = sluice(
+            "forward", "--gateway", f"http://127.0.0.1:9,{gateway.url}", "--key", str(path),
+            "--spool", str(tmp_path / "s"), "--durability", "accepted", stdin=b"a\nb\n",
+        )  # fmt: skip
+        assert (code, told["waiting"]) == (0, 0), log
+        assert gateway.bodies() == [b"a", b"b"]
+
+
+def test_conflict_is_parked_listed_and_sent_again(tmp_path: Path) -> None:
+    """409 parks the batch with its reason; `parked retry` sends the same bytes again."""
+    spool = str(tmp_path / "s")
+    args = ("forward", "--spool", spool, "--durability", "accepted")
+    with GatewayDouble(script=answers((409, "identity_conflict"))) as gateway:
+        code, told, _ = sluice(*args, "--gateway", gateway.url, stdin=b"a\n")
+        assert (code, told["parked"], told["waiting"]) == (1, 1, 0)
+        code, parked, _ = sluice("agent", "parked", "list", "--spool", spool)
+        assert code == 1
+        assert [(p["reason"], p["status"]) for p in parked] == [("identity_conflict", 409)]
+        assert sluice("agent", "parked", "retry", parked[0]["name"], "--spool", spool)[0] == 0
+        assert sluice(*args, "--gateway", gateway.url, stdin=b"")[0] == 0
+        assert gateway.bodies() == [b"a"]
+        assert same_bytes(gateway.seen)
+        assert gateway.seen[-1].headers["sluice-retry"] == "1"
+
+
+def test_refusal_stops_and_keeps(tmp_path: Path) -> None:
+    """401 ends `forward --durability accepted` with an error; the batch waits for the next run."""
+    spool = str(tmp_path / "s")
+    args = ("forward", "--spool", spool, "--durability", "accepted")
+    with GatewayDouble(script=answers((401, "unauthenticated"))) as gateway:
+        code, _, log = sluice(*args, "--gateway", gateway.url, stdin=b"a\n")
+        assert code == 1
+        assert "gateway refuses this agent" in log
+        assert sluice(*args, "--gateway", gateway.url, stdin=b"")[0] == 0
+        assert gateway.bodies() == [b"a"]
+
+
+def test_lost_answers_send_the_same_bytes(tmp_path: Path) -> None:
+    """A reset after the batch was accepted sends the same bytes again, marked as a retry."""
+    script = [Scripted(drop=True, apply=True), Scripted(503, "outcome_unknown"), None]
+    with GatewayDouble(script=lambda n, _: script[min(n, 2)]) as gateway:
+        code, _, log = sluice(
+            "forward", "--gateway", gateway.url, "--spool", str(tmp_path / "s"),
+            "--durability", "accepted", stdin=b"a\n",
+        )  # fmt: skip
+        assert code == 0, log
+        assert same_bytes(gateway.seen)
+        assert [s.headers.get("sluice-retry") for s in gateway.seen] == [None, "1", "1"]
+        assert all(s.headers["sluice-high-water"] == "0" for s in gateway.seen)
+
+
+def test_unwritable_spool_says_so(tmp_path: Path) -> None:
+    """A spool that cannot be made is a clear error before anything is read."""
+    (tmp_path / "file").write_bytes(b"")
+    code, _, log = sluice(
+        "forward", "--gateway", "http://127.0.0.1:9", "--spool", str(tmp_path / "file" / "s"),
+        stdin=b"a\n",
+    )  # fmt: skip
+    assert code == 1
+    assert "spool cannot be written" in log

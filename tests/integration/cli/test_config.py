@@ -1,0 +1,71 @@
+"""Settings come from the file, then the environment, then flags, and `config show` tells which."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def sluice(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("SLUICE_")}
+    return subprocess.run(
+        [sys.executable, "-m", "sluice_cli", *arguments],
+        cwd=folder,
+        env={**clean, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def shown(folder: Path, **env: str) -> dict[str, tuple[str, str]]:
+    done = sluice(folder, "config", "show", "gateway", "--json", **env)
+    assert done.returncode == 0, done.stderr
+    return {one["option"]: (one["value"], one["origin"]) for one in json.loads(done.stdout)}
+
+
+def test_later_source_wins_and_is_named(tmp_path: Path) -> None:
+    """A default, a value of the file, and one of the environment, each with its origin."""
+    (tmp_path / "sluice.toml").write_text(
+        'store = "file:///file"\n[gateway]\nworkers = 3\nlisten = "127.0.0.1:1"\n'
+    )
+    found = shown(tmp_path, SLUICE_GATEWAY_LISTEN="127.0.0.1:2")
+    assert found["--workers"] == ("3", "sluice.toml")
+    assert found["--listen"] == ("127.0.0.1:2", "SLUICE_GATEWAY_LISTEN")
+    assert found["--store"] == ("file:///file", "sluice.toml")
+    assert found["--collector-id"] == ("", "default")
+    assert shown(tmp_path, SLUICE_STORE="file:///env")["--store"] == ("file:///env", "SLUICE_STORE")
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ("stor = 1\n", "stor"),
+        ("[gateway]\nlistn = 1\n", "listn"),
+        ("[gateway\n", "not TOML"),
+    ],
+)
+def test_bad_settings_are_bad_usage(tmp_path: Path, settings: str, named: str) -> None:
+    """An unknown key or a broken file ends with exit code 2 and says what is wrong."""
+    (tmp_path / "sluice.toml").write_text(settings)
+    done = sluice(tmp_path, "gateway")
+    assert done.returncode == 2
+    assert named in done.stderr + done.stdout
+
+
+def test_named_file_must_exist(tmp_path: Path) -> None:
+    """A settings file that was asked for and is not there is an error."""
+    done = sluice(tmp_path, "gateway", SLUICE_CONFIG="nowhere.toml")
+    assert done.returncode == 2
+    assert "nowhere.toml" in done.stderr
+
+
+def test_help_lists_every_command(tmp_path: Path) -> None:
+    """`sluice --help` names the commands without importing them."""
+    done = sluice(tmp_path, "--help")
+    assert done.returncode == 0
+    for command in ("gateway", "reconciler", "agent", "query", "policies", "gc"):
+        assert command in done.stdout

@@ -1,0 +1,105 @@
+"""Real gateway processes on one directory: races on one identity, workers, signals."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import aiohttp
+from support.gateway import (
+    Answer,
+    Client,
+    GatewayProcess,
+    TestKey,
+    bodies_under,
+    clean_env,
+    frame_of,
+    gateways,
+    identity,
+    write_principals,
+)
+
+from sluice_protocol.keys import ACCEPTED, QUARANTINE, RAW_BLOBS, digest_of
+
+HOST = TestKey("host-1", ("host-1",))
+ROUNDS = 25
+
+
+async def upload_all(servers: list[GatewayProcess], frames: list[bytes]) -> list[Answer]:
+    """Sends frame i to server i mod n, all at once."""
+    async with aiohttp.ClientSession() as session:
+        clients = [Client(session, server.port, HOST) for server in servers]
+        return await asyncio.gather(
+            *(clients[i % len(clients)].upload(frame) for i, frame in enumerate(frames))
+        )
+
+
+def test_two_gateways_race_with_the_same_bytes(tmp_path: Path) -> None:
+    """However many send the same bytes through both: all 200, exactly one of them new."""
+    with gateways(tmp_path, HOST, count=2) as servers:
+        for seq in range(ROUNDS):
+            frame = frame_of(identity(seq=seq))
+            answers = asyncio.run(upload_all(servers, [frame] * 6))
+            assert {answer.status for answer in answers} == {200}
+            assert [a.body["duplicate"] for a in answers].count(False) == 1
+    accepted = asyncio.run(bodies_under(f"file://{tmp_path}/store", ACCEPTED))
+    assert len(accepted) == ROUNDS
+
+
+def test_two_gateways_race_with_different_bytes(tmp_path: Path) -> None:
+    """Six frames fight for one identity: one owns it, five get 409 that names the same owner."""
+    with gateways(tmp_path, HOST, count=2) as servers:
+        for seq in range(ROUNDS):
+            frames = [frame_of(identity(seq=seq), text=f"claim {n}") for n in range(6)]
+            answers = asyncio.run(upload_all(servers, frames))
+            assert sorted(answer.status for answer in answers) == [200, 409, 409, 409, 409, 409]
+            owner = next(a.body["frame_sha256"] for a in answers if a.status == 200)
+            losers = [answer.body for answer in answers if answer.status == 409]
+            assert {body["accepted_frame_sha256"] for body in losers} == {owner}
+    url = f"file://{tmp_path}/store"
+    assert len(asyncio.run(bodies_under(url, ACCEPTED))) == ROUNDS
+    assert len(asyncio.run(bodies_under(url, QUARANTINE))) == 5 * ROUNDS
+    blobs = asyncio.run(bodies_under(url, RAW_BLOBS))
+    assert len(blobs) == 6 * ROUNDS
+    assert all(digest_of(body) in key for key, body in blobs.items())
+
+
+def test_workers_share_one_port_and_end_together(tmp_path: Path) -> None:
+    """Two workers serve one port; SIGTERM ends the whole gateway with 0."""
+    with gateways(tmp_path, HOST, flags=("--workers", "2")) as (server,):
+        frames = [frame_of(identity(seq=seq)) for seq in range(20)]
+        answers = asyncio.run(upload_all([server], frames))
+        assert {answer.status for answer in answers} == {200}
+        assert server.stop() == 0
+        workers = {
+            json.loads(line)["worker"]
+            for line in server.log.read_text(encoding="utf-8").splitlines()
+            if '"listening"' in line
+        }
+        assert workers == {0, 1}
+
+
+def test_gateway_needs_an_authority(tmp_path: Path) -> None:
+    """On a store without authority settings a gateway does not start, and says what to run."""
+    principals = write_principals(tmp_path / "principals.toml", HOST)
+    flags = ("--store", f"file://{tmp_path}/none", "--principals", str(principals))
+    done = subprocess.run(
+        (
+            sys.executable,
+            "-c",
+            "from sluice_cli.main import main; main()",
+            "gateway",
+            *flags,
+            "--listen",
+            "127.0.0.1:0",
+        ),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env=clean_env(),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 3
+    assert "sluice init" in done.stderr

@@ -1,0 +1,338 @@
+"""`local_spool`: accepted here first, landed on the authority later, whole and once."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+from support.gateway import (
+    Client,
+    CountingStore,
+    TestKey,
+    bodies_under,
+    clean_env,
+    frame_of,
+    identity,
+    run,
+    start_gateway,
+    write_principals,
+)
+
+from sluice_gateway.app import attach_lander, build_gateway, serving
+from sluice_gateway.gateway import Gateway
+from sluice_gateway.lander import Lander, marker_key
+from sluice_gateway.settings import GatewaySettings
+from sluice_gateway.spool import agree, claim
+from sluice_gateway.worker import bind
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import BadUsage, StoreUnavailable
+from sluice_protocol.keys import (
+    ACCEPTED,
+    QUARANTINE,
+    RAW_BLOBS,
+    accepted_key,
+    blob_key,
+    digest_of,
+)
+from sluice_protocol.outcomes import CreateOutcome, Found, Missing, Unknown, UnknownReason
+from sluice_protocol.units import Digest, ObjectKey
+from sluice_store import SystemIds, create_authority, open_store
+
+HOST = TestKey("host-1", ("host-1",))
+OPS = TestKey("ops", (), roles=("operator",))
+WRITER = "spool-gw"
+AGREED = Authority(
+    authority_id="01J00000000000000000000000", acceptance="local_spool", spool_writer=WRITER
+)
+
+
+class Remote(CountingStore):
+    """The authority, which may be out of reach, or lose its answers."""
+
+    away = False
+    lossy = 0
+
+    async def create(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> CreateOutcome:
+        if self.away:
+            raise StoreUnavailable("create", key, "out of reach")
+        outcome = await super().create(key, body, sha256=sha256)
+        if self.lossy > 0:
+            self.lossy -= 1
+            return Unknown(reason=UnknownReason.RESET)
+        return outcome
+
+
+@dataclass
+class Spooling:
+    """A spooling gateway over two directories."""
+
+    gateway: Gateway
+    lander: Lander
+    local: CountingStore
+    remote: Remote
+    client: Client
+
+
+@asynccontextmanager
+async def spooling(tmp_path: Path) -> AsyncIterator[Spooling]:
+    principals = write_principals(tmp_path / "principals.toml", HOST, OPS)
+    settings = GatewaySettings(
+        principals=principals,
+        acceptance="local_spool",
+        spool=f"file://{tmp_path}/spool",
+        upload_time_s_max=5.0,
+    )
+    async with (
+        open_store(f"file://{tmp_path}/spool") as spool,
+        open_store(f"file://{tmp_path}/store") as authority,
+    ):
+        await create_authority(authority, AGREED)
+        local, remote = CountingStore(spool), Remote(authority)
+        agreed = await agree(local, remote)
+        gateway = build_gateway(local, agreed, settings, WRITER)
+        attach_lander(gateway, local, remote, agreed)
+        assert gateway.lander is not None
+        sock = bind("127.0.0.1", 0)
+        port = sock.getsockname()[1]
+        async with serving(gateway, sock), aiohttp.ClientSession() as session:
+            client = Client(session, port, HOST)
+            yield Spooling(gateway, gateway.lander, local, remote, client)
+
+
+def test_spooled_batch_lands_with_its_own_manifest(tmp_path: Path) -> None:
+    """200 from the spool; then blob and the same manifest bytes stand in the authority."""
+
+    async def main() -> None:
+        async with spooling(tmp_path) as spooled:
+            frame = frame_of()
+            assert (await spooled.client.upload(frame)).body["duplicate"] is False
+            assert [key for verb, key in spooled.remote.calls if verb == "create"] == []
+            await spooled.lander.land_once()
+            key = accepted_key(identity())
+            here = await spooled.local.inner.get(key)
+            there = await spooled.remote.inner.get(key)
+            assert isinstance(here, Found)
+            assert isinstance(there, Found)
+            assert here.body == there.body
+            blob = await spooled.remote.inner.get(blob_key(digest_of(frame)))
+            assert isinstance(blob, Found)
+            assert blob.body == frame
+            assert isinstance(await spooled.local.inner.head(blob_key(digest_of(frame))), Missing)
+            assert spooled.lander.pending == 0
+            # The spool goes on deciding: duplicates and conflicts, without its blob.
+            spooled.gateway.cache.__init__(0)  # type: ignore[misc]
+            assert (await spooled.client.upload(frame, Sluice_Retry="1")).body["duplicate"] is True
+            assert (await spooled.client.upload(frame_of(text="other"))).status == 409
+
+    run(main())
+
+
+def test_spool_accepts_while_the_authority_is_away(tmp_path: Path) -> None:
+    """Nothing is refused and nothing lands; when it is back everything does, once."""
+
+    async def main() -> None:
+        async with spooling(tmp_path) as spooled:
+            spooled.remote.away = True
+            for seq in range(5):
+                assert (await spooled.client.upload(frame_of(identity(seq=seq)))).status == 200
+            with pytest.raises(StoreUnavailable):
+                await spooled.lander.land_once()
+            assert (await spooled.client.upload(frame_of(text="x"))).status == 409
+            spooled.remote.away = False
+            await spooled.lander.land_once()
+            assert spooled.lander.pending == 0
+        url = f"file://{tmp_path}/store"
+        assert len(await bodies_under(url, ACCEPTED)) == 5
+        assert len(await bodies_under(url, RAW_BLOBS)) == 6
+        assert len(await bodies_under(url, QUARANTINE)) == 1
+
+    run(main())
+
+
+def test_lost_answers_do_not_double_a_landing(tmp_path: Path) -> None:
+    """Own writes that nobody confirmed are met again and taken for what they are."""
+
+    async def main() -> None:
+        async with spooling(tmp_path) as spooled:
+            await spooled.lander.land_once()
+            assert (await spooled.client.upload(frame_of())).status == 200
+            spooled.remote.lossy = 2
+            await spooled.lander.land_once()
+            assert spooled.lander.pending == 0
+            metric = spooled.gateway.metrics.spool_landed.labels("accepted")
+            assert metric._value.get() == 1
+        assert len(await bodies_under(f"file://{tmp_path}/store", QUARANTINE)) == 0
+
+    run(main())
+
+
+def test_landing_resumes_after_a_crash_at_every_step(tmp_path: Path) -> None:
+    """A new process finds what is pending by itself: no marker, marker without its blob's end."""
+
+    async def main() -> None:
+        async with spooling(tmp_path) as spooled:
+            for seq in range(3):
+                assert (await spooled.client.upload(frame_of(identity(seq=seq)))).status == 200
+            await spooled.lander.land_once()
+            # Crash before the marker of batch 1 and before the deletion of blob 2.
+            frame = frame_of(identity(seq=1))
+            key = marker_key(accepted_key(identity(seq=1)))
+            info = await spooled.local.inner.head(key)
+            await spooled.local.inner.delete(key, info.incarnation)  # type: ignore[arg-type,union-attr]
+            await spooled.local.inner.create(blob_key(digest_of(frame)), frame)
+        async with spooling(tmp_path) as resumed:
+            await resumed.lander.land_once()
+            assert resumed.lander.pending == 0
+            assert isinstance(await resumed.local.inner.head(key), object)
+            assert not isinstance(await resumed.local.inner.head(key), Missing)
+        url = f"file://{tmp_path}"
+        assert len(await bodies_under(f"{url}/store", ACCEPTED)) == 3
+        assert len(await bodies_under(f"{url}/store", QUARANTINE)) == 0
+        assert len(await bodies_under(f"{url}/spool", RAW_BLOBS)) == 0
+
+    run(main())
+
+
+def test_conflict_on_landing_overwrites_nothing(tmp_path: Path) -> None:
+    """Foreign bytes own the identity there: a quarantine record and an alert, both blobs kept."""
+
+    async def main() -> None:
+        theirs = Path(tmp_path / "theirs")
+        async with spooling(theirs) as other:
+            assert (await other.client.upload(frame_of(text="theirs"))).status == 200
+            await other.lander.land_once()
+        manifests = await bodies_under(f"file://{theirs}/store", ACCEPTED)
+        async with spooling(tmp_path) as spooled:
+            for key, body in manifests.items():
+                await spooled.remote.inner.create(ObjectKey(key), body)
+            assert (await spooled.client.upload(frame_of(text="ours"))).status == 200
+            await spooled.lander.land_once()
+            assert spooled.lander.pending == 0
+        url = f"file://{tmp_path}/store"
+        assert await bodies_under(url, ACCEPTED) == manifests
+        records = await bodies_under(url, QUARANTINE)
+        ours = digest_of(frame_of(text="ours"))
+        assert [json.loads(body)["submitted_frame_sha256"] for body in records.values()] == [ours]
+        assert blob_key(ours) in await bodies_under(url, RAW_BLOBS)
+
+    run(main())
+
+
+def test_decisions_land_too(tmp_path: Path) -> None:
+    """What an operator decided at the spool stands in the authority."""
+
+    async def main() -> None:
+        async with spooling(tmp_path) as spooled:
+            await spooled.client.upload(frame_of(text="a"))
+            await spooled.client.upload(frame_of(text="b"))
+            listed = await spooled.client.ask("/v1/conflicts")
+            conflict_id = listed.body["conflicts"][0]["id"]
+            ops = Client(spooled.client.session, spooled.client.port, OPS)
+            path = f"/v1/conflicts/{conflict_id}/resolve"
+            assert (await ops.tell(path, {"action": "accept_existing"})).status == 200
+            await spooled.lander.land_once()
+            assert spooled.lander.pending == 0
+        assert len(await bodies_under(f"file://{tmp_path}/store", "decisions/v1/")) == 1
+
+    run(main())
+
+
+def test_second_spool_is_refused(tmp_path: Path) -> None:
+    """The authority belongs to the first spool that claimed it; another lands nothing."""
+
+    async def main() -> None:
+        async with (
+            open_store(f"file://{tmp_path}/store") as remote,
+            open_store(f"file://{tmp_path}/one") as one,
+            open_store(f"file://{tmp_path}/two") as two,
+        ):
+            ids = SystemIds()
+            await claim(one, remote, ids, WRITER)
+            await claim(one, remote, ids, WRITER)
+            with pytest.raises(BadUsage, match="another spool"):
+                await claim(two, remote, ids, WRITER)
+
+    run(main())
+
+
+def refused(tmp_path: Path, *flags: str) -> str:
+    done = subprocess.run(
+        (
+            sys.executable,
+            "-c",
+            "from sluice_cli.main import main; main()",
+            "gateway",
+            "--store",
+            f"file://{tmp_path}/store",
+            "--listen",
+            "127.0.0.1:0",
+            "--principals",
+            str(tmp_path / "principals.toml"),
+            *flags,
+        ),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env=clean_env(),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2, done.stderr
+    return done.stderr
+
+
+def test_real_process_spools_and_lands(tmp_path: Path) -> None:
+    """Killed before it landed; started again it lands by itself. Second writers are refused."""
+
+    async def init() -> None:
+        async with open_store(f"file://{tmp_path}/store") as store:
+            await create_authority(store, AGREED)
+
+    async def ship(port: int) -> None:
+        async with aiohttp.ClientSession() as session:
+            client = Client(session, port, HOST)
+            for seq in range(10):
+                assert (await client.upload(frame_of(identity(seq=seq)))).status == 200
+
+    async def landed() -> None:
+        async with asyncio.timeout(20):
+            while len(await bodies_under(url, ACCEPTED)) < 10:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+    asyncio.run(init())
+    url = f"file://{tmp_path}/store"
+    principals = write_principals(tmp_path / "principals.toml", HOST)
+    spool = ("--acceptance", "local_spool", "--spool", f"file://{tmp_path}/spool")
+    slow = (*spool, "--collector-id", WRITER, "--object-landing-interval-ms", "60000")
+    first = start_gateway(tmp_path, url, principals, *slow)
+    try:
+        asyncio.run(ship(first.port))
+        assert "another gateway holds this spool" in refused(tmp_path, *slow)
+        assert "another spool writer" in refused(
+            tmp_path,
+            "--acceptance",
+            "local_spool",
+            "--spool",
+            f"file://{tmp_path}/other",
+            "--collector-id",
+            "someone-else",
+        )
+        assert "accepts elsewhere" in refused(tmp_path, "--collector-id", WRITER)
+    finally:
+        first.kill()
+    assert len(asyncio.run(bodies_under(url, ACCEPTED))) < 10
+    fast = (*spool, "--collector-id", WRITER, "--object-landing-interval-ms", "50")
+    second = start_gateway(tmp_path, url, principals, *fast)
+    try:
+        asyncio.run(landed())
+        assert second.stop() == 0
+    finally:
+        second.kill()

@@ -1,0 +1,161 @@
+"""Real TLS handshakes: who a client certificate makes you, and who is not let in."""
+
+import io
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+from support.gateway import (
+    MEDIA_TYPE,
+    Answer,
+    Running,
+    TestKey,
+    frame_of,
+    identity,
+    run,
+    running,
+    upload_fields,
+)
+from support.gateway_tls import CLIENT, SERVER, Pem, TestAuthority
+
+HOST = TestKey("host-1", ("host-1",))
+FLEET = """
+[[principals]]
+name = "exact"
+agents = ["host-2"]
+spiffe = "spiffe://td/special/host-2"
+[[principals]]
+name = "fleet"
+agent_template = "spiffe://td/agent/{agent}"
+"""
+HEX = b"host-1".hex()
+
+
+class _Fleet(TestKey):
+    """The signer's entry with the certificates' entries behind it."""
+
+    @property
+    def entry(self) -> str:
+        return super().entry + FLEET
+
+
+async def post(
+    authority: TestAuthority,
+    pem: Pem | None,
+    served: Running,
+    frame: bytes,
+    *,
+    signed: bool = False,
+) -> Answer:
+    url = f"https://127.0.0.1:{served.port}/v1/batches"
+    fields = upload_fields(frame)
+    if signed:
+        fields = HOST.sign(fields, f"127.0.0.1:{served.port}")
+    connector = aiohttp.TCPConnector(ssl=authority.client_context(pem))
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.post(url, data=io.BytesIO(frame), headers=fields) as answer,
+    ):
+        return Answer(answer.status, await answer.json(content_type=None), answer.headers)
+
+
+def serve(tmp_path: Path, body: Callable[[TestAuthority, Running], Awaitable[None]]) -> None:
+    async def main() -> None:
+        authority = TestAuthority(tmp_path / "ca")
+        server = authority.issue("server", usage=SERVER)
+        async with running(
+            tmp_path,
+            _Fleet("host-1", ("host-1",), key=HOST.key),
+            tls_certificate=server.certificate,
+            tls_key=server.key,
+            tls_client_ca=authority.path,
+        ) as served:
+            await body(authority, served)
+
+    run(main())
+
+
+def test_spiffe_id_is_the_sender(tmp_path: Path) -> None:
+    """An exact id and a template over one segment; the manifest's agent must be the SAN's."""
+
+    async def body(authority: TestAuthority, served: Running) -> None:
+        mine = authority.issue("mine", f"spiffe://td/agent/{HEX}")
+        assert (await post(authority, mine, served, frame_of())).status == 200
+        foreign = frame_of(identity("host-9"))
+        assert (await post(authority, mine, served, foreign)).status == 403
+        exact = authority.issue("exact", "spiffe://td/special/host-2")
+        assert (await post(authority, exact, served, frame_of(identity("host-2")))).status == 200
+
+    serve(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    "uris",
+    [
+        (),
+        (f"spiffe://td/agent/{HEX}", "spiffe://td/agent/62"),
+        ("spiffe://td/agent/zz",),
+        (f"spiffe://td/agent/{HEX}/more",),
+        (f"spiffe://td/agent/{HEX.upper()}",),
+        (f"spiffe://other/agent/{HEX}",),
+        (f"https://td/agent/{HEX}",),
+    ],
+)
+def test_certificates_that_are_nobody(tmp_path: Path, uris: tuple[str, ...]) -> None:
+    """A valid certificate without exactly one known SPIFFE id is 401, before any store call."""
+
+    async def body(authority: TestAuthority, served: Running) -> None:
+        pem = authority.issue("odd", *uris)
+        answer = await post(authority, pem, served, frame_of())
+        assert (answer.status, answer.body["code"]) == (401, "unauthenticated")
+        assert served.store.calls == []
+
+    serve(tmp_path, body)
+
+
+def test_certificates_that_fail_the_handshake(tmp_path: Path) -> None:
+    """Expired, for another use, or of another authority: no request gets through."""
+
+    async def body(authority: TestAuthority, served: Running) -> None:
+        uri = f"spiffe://td/agent/{HEX}"
+        stranger = TestAuthority(tmp_path / "other").issue("stranger", uri, usage=CLIENT)
+        expired = authority.issue("expired", uri, expired=True)
+        for_servers = authority.issue("for-servers", uri, usage=SERVER)
+        for pem in (stranger, expired, for_servers):
+            with pytest.raises(aiohttp.ClientError):
+                await post(authority, pem, served, frame_of())
+        assert served.store.calls == []
+
+    serve(tmp_path, body)
+
+
+def test_without_a_certificate_a_signature_counts(tmp_path: Path) -> None:
+    """No certificate: a signature over TLS is good, nothing at all is 401."""
+
+    async def body(authority: TestAuthority, served: Running) -> None:
+        assert (await post(authority, None, served, frame_of())).status == 401
+        assert (await post(authority, None, served, frame_of(), signed=True)).status == 200
+
+    serve(tmp_path, body)
+
+
+def test_chunked_body_over_mtls_is_411(tmp_path: Path) -> None:
+    """A sender known by certificate may try chunks: 411, told before the endless body."""
+
+    async def body(authority: TestAuthority, served: Running) -> None:
+        async def endless() -> object:
+            for _ in range(50):
+                yield b"x" * 65536
+
+        pem = authority.issue("mine", f"spiffe://td/agent/{HEX}")
+        connector = aiohttp.TCPConnector(ssl=authority.client_context(pem))
+        url = f"https://127.0.0.1:{served.port}/v1/batches"
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.post(url, data=endless(), headers={"Content-Type": MEDIA_TYPE}) as answer,
+        ):
+            assert answer.status == 411
+        assert served.store.calls == []
+
+    serve(tmp_path, body)

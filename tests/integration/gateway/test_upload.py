@@ -1,0 +1,307 @@
+"""Uploads over real sockets, each answer of the protocol's table."""
+
+import asyncio
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from support.gateway import (
+    Running,
+    TestKey,
+    frame_of,
+    identity,
+    run,
+    running,
+    upload_fields,
+)
+
+from sluice_protocol.keys import (
+    QUARANTINE_CONFLICTS,
+    accepted_key,
+    blob_key,
+    digest_of,
+    quarantine_by_blob_key,
+    quarantine_key,
+)
+from sluice_protocol.manifests import decode_accepted, decode_conflict
+from sluice_protocol.outcomes import Found
+
+HOST = TestKey("host-1", ("host-1",))
+OTHER = TestKey("host-2", ("host-2",))
+
+
+def serve(tmp_path: Path, body: Callable[[Running], Any], **settings: Any) -> None:
+    async def main() -> None:
+        async with running(tmp_path, HOST, OTHER, **settings) as served:
+            await body(served)
+
+    run(main())
+
+
+def test_upload_new_then_duplicate(tmp_path: Path) -> None:
+    """A new batch is accepted once; the same bytes again are the same acceptance."""
+
+    async def body(served: Running) -> None:
+        frame = frame_of()
+        first = await served.client.upload(frame)
+        again = await served.client.upload(frame)
+        assert (first.status, first.body["duplicate"]) == (200, False)
+        assert (again.status, again.body["duplicate"]) == (200, True)
+        assert first.body["manifest_key"] == accepted_key(identity())
+        assert first.body["accepted_at_unix_ns"] == again.body["accepted_at_unix_ns"]
+        assert "blob;dur=" in first.headers["Server-Timing"]
+        blob = await served.store.inner.get(blob_key(digest_of(frame)))
+        assert isinstance(blob, Found)
+        assert blob.body == frame
+        manifest = await served.store.inner.get(accepted_key(identity()))
+        assert isinstance(manifest, Found)
+        decoded = decode_accepted(manifest.info.key, manifest.body)
+        assert (decoded.principal, decoded.collector_id) == ("host-1", "gw-test")
+        assert decoded.accepted_at_unix_ns == first.body["accepted_at_unix_ns"]
+
+    serve(tmp_path, body)
+
+
+def test_upload_duplicate_without_the_cache(tmp_path: Path) -> None:
+    """What another gateway accepted is read from the store, and is the same answer."""
+
+    async def body(served: Running) -> None:
+        frame = frame_of()
+        first = await served.client.upload(frame)
+        again = await served.client.upload(frame)
+        retried = await served.client.upload(frame, Sluice_Retry="1")
+        assert [a.body["duplicate"] for a in (first, again, retried)] == [False, True, True]
+        assert retried.body["accepted_at_unix_ns"] == first.body["accepted_at_unix_ns"]
+
+    serve(tmp_path, body, cache_entries_max=0)
+
+
+def test_upload_retry_reads_before_it_writes(tmp_path: Path) -> None:
+    """Sluice-Retry: 1 of an accepted batch costs a GET and a HEAD and no write."""
+
+    async def body(served: Running) -> None:
+        frame = frame_of()
+        await served.client.upload(frame)
+        served.store.calls.clear()
+        await served.client.upload(frame, Sluice_Retry="1")
+        assert [verb for verb, _ in served.store.calls] == ["get", "head"]
+
+    serve(tmp_path, body, cache_entries_max=0)
+
+
+def test_upload_conflict_leaves_its_record(tmp_path: Path) -> None:
+    """Other bytes under an accepted identity: 409, with quarantine manifest and reference."""
+
+    async def body(served: Running) -> None:
+        first, second = frame_of(text="one"), frame_of(text="two")
+        await served.client.upload(first)
+        answer = await served.client.upload(second)
+        assert (answer.status, answer.body["code"]) == (409, "identity_conflict")
+        assert answer.headers["Content-Type"] == "application/problem+json"
+        assert answer.body["accepted_frame_sha256"] == digest_of(first)
+        assert answer.body["submitted_frame_sha256"] == digest_of(second)
+        assert answer.body["quarantine_key"] == quarantine_key(identity(), digest_of(second))
+        assert (answer.body["retryable"], answer.body["effect"]) == (False, "none")
+        record = await served.store.inner.get(answer.body["quarantine_key"])
+        assert isinstance(record, Found)
+        conflict = decode_conflict(record.info.key, record.body)
+        assert conflict.accepted_frame_sha256 == digest_of(first)
+        reference = await served.store.inner.get(
+            quarantine_by_blob_key(digest_of(second), identity())
+        )
+        assert isinstance(reference, Found)
+        assert json.loads(reference.body)["manifest_key"].startswith(QUARANTINE_CONFLICTS)
+        for key in ("accepted_raw_blob_key", "submitted_raw_blob_key"):
+            assert isinstance(await served.store.inner.get(answer.body[key]), Found)
+
+    serve(tmp_path, body)
+
+
+def test_upload_for_a_foreign_agent_never_reaches_the_store(tmp_path: Path) -> None:
+    """403 comes before any store call, with a text that says nothing."""
+
+    async def body(served: Running) -> None:
+        served.client.key = OTHER
+        answer = await served.client.upload(frame_of())
+        assert (answer.status, answer.body["code"]) == (403, "forbidden_agent")
+        assert "host" not in json.dumps(answer.body)
+        assert served.store.calls == []
+
+    serve(tmp_path, body)
+
+
+def _bomb() -> bytes:
+    """A frame whose zstd payload unfolds to far more than its header says."""
+    whole = frame_of(compress=False)
+    envelope_bytes = struct.unpack_from("<I", whole, 8)[0]
+    payload = zstandard.compress(b"\0" * (256 << 20))
+    head = struct.pack("<4sHHIIII", b"LMB1", 1, 1, envelope_bytes, len(payload), 4096, 0)
+    return head + whole[24 : 24 + envelope_bytes] + payload
+
+
+def _wrong_count() -> bytes:
+    return frame_of(identity(count=2), compress=False).replace(b"ecount\x02", b"ecount\x03")
+
+
+BAD_FRAMES = {
+    "truncated": frame_of()[:-1],
+    "longer": frame_of() + b"\0",
+    "empty": b"",
+    "magic": b"XMB1" + frame_of()[4:],
+    "version": frame_of()[:4] + b"\x02\0" + frame_of()[6:],
+    "flags": frame_of()[:6] + b"\x80\0" + frame_of()[8:],
+    "count": _wrong_count(),
+    "bomb": _bomb(),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FRAMES)
+def test_upload_of_a_bad_frame_writes_nothing(tmp_path: Path, name: str) -> None:
+    """Truncated, wrong magic, wrong count, a bomb: 400 that names the field, no store call."""
+
+    async def body(served: Running) -> None:
+        answer = await served.client.upload(BAD_FRAMES[name])
+        wanted = "unsupported_version" if name == "version" else "invalid_frame"
+        assert (answer.status, answer.body["code"]) == (400, wanted)
+        assert "field=" in answer.body["detail"]
+        assert served.store.calls == []
+
+    serve(tmp_path, body)
+
+
+def test_upload_unknown_senders(tmp_path: Path) -> None:
+    """No signature, an unknown key, a stale or replaced signature: 401 before any store call."""
+
+    async def body(served: Running) -> None:
+        frame, client = frame_of(), served.client
+        fields = upload_fields(frame)
+        stale = HOST.sign(fields, client.authority, created_s=1_700_000_000)
+        elsewhere = HOST.sign(fields, "gw.example:1")
+        stranger = TestKey("stranger", ("host-1",)).sign(fields, client.authority)
+        borrowed = HOST.sign(upload_fields(frame_of(text="x" * 5)), client.authority)
+        borrowed = borrowed | fields
+        for headers in (fields, stale, elsewhere, stranger, borrowed):
+            answer = await client.send(frame, headers)
+            assert (answer.status, answer.body["code"]) == (401, "unauthenticated")
+            assert answer.body["detail"] == "the sender is not known"
+        assert served.store.calls == []
+
+    serve(tmp_path, body)
+
+
+def test_upload_wrong_digest_comes_before_the_frame(tmp_path: Path) -> None:
+    """A body damaged on the way is told apart from a bad frame: it may be sent again."""
+
+    async def body(served: Running) -> None:
+        frame = frame_of()
+        fields = HOST.sign(upload_fields(frame), served.client.authority)
+        answer = await served.client.send(b"X" + frame[1:], fields)
+        assert (answer.status, answer.body["code"]) == (400, "digest_mismatch")
+        assert answer.body["retryable"] is True
+        assert served.store.calls == []
+
+    serve(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("extra", "status", "code"),
+    [
+        ({"Content_Type": "application/json"}, 415, "unsupported_media_type"),
+        ({"Content_Encoding": "gzip"}, 415, "unsupported_media_type"),
+        ({"Content_Encoding": "identity"}, 415, "unsupported_media_type"),
+    ],
+)
+def test_upload_head_refusals(
+    tmp_path: Path, extra: dict[str, str], status: int, code: str
+) -> None:
+    """Another media type or any Content-Encoding is 415."""
+
+    async def body(served: Running) -> None:
+        answer = await served.client.upload(frame_of(), **extra)
+        assert (answer.status, answer.body["code"]) == (status, code)
+
+    serve(tmp_path, body)
+
+
+def test_upload_too_large(tmp_path: Path) -> None:
+    """Over the limit is 413, told before the body is read."""
+
+    async def body(served: Running) -> None:
+        answer = await served.client.upload(frame_of(size=200_000))
+        assert (answer.status, answer.body["code"]) == (413, "too_large")
+        assert served.store.calls == []
+
+    serve(tmp_path, body, frame_bytes_max=100_000)
+
+
+def test_upload_needs_a_length(tmp_path: Path) -> None:
+    """A chunked body is 411: a signature covers Content-Length, so mTLS alone can get here."""
+
+    async def body(served: Running) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        fields = HOST.sign(upload_fields(b""), served.client.authority)
+        fields.pop("Content-Length")
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        writer.write(
+            f"POST /v1/batches HTTP/1.1\r\nHost: {served.client.authority}\r\n{head}"
+            "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n".encode()
+        )
+        answer = await asyncio.wait_for(reader.read(), 5)
+        assert answer.startswith(b"HTTP/1.1 401 ")
+        writer.close()
+        await writer.wait_closed()
+
+    serve(tmp_path, body)
+
+
+def test_overloaded_is_told_before_the_body(tmp_path: Path) -> None:
+    """Over the bytes in flight: 503 with Retry-After, and the client reads it."""
+
+    async def body(served: Running) -> None:
+        frame = frame_of(size=3_000_000)
+        with served.gateway.budget.take(4_000_000):
+            answer = await served.client.upload(frame)
+        assert (answer.status, answer.body["code"]) == (503, "overloaded")
+        assert answer.headers["Retry-After"] == "1"
+        assert (answer.body["effect"], answer.body["retryable"]) == ("none", True)
+        assert served.gateway.budget.held_bytes == 0
+        assert (await served.client.upload(frame)).status == 200
+
+    serve(tmp_path, body, frame_bytes_max=4_000_000, inflight_bytes_max=4_000_000)
+
+
+def test_draining_is_told(tmp_path: Path) -> None:
+    """A gateway that is stopping fails /readyz and refuses uploads, and stays alive."""
+
+    async def body(served: Running) -> None:
+        assert (await served.client.get("/readyz"))[0] == 200
+        served.gateway.lifecycle.drain()
+        answer = await served.client.upload(frame_of())
+        assert (answer.status, answer.body["code"]) == (503, "draining")
+        assert (await served.client.get("/readyz"))[0] == 503
+        assert (await served.client.get("/livez"))[0] == 200
+        assert served.store.calls == []
+
+    serve(tmp_path, body)
+
+
+def test_metrics_and_openapi(tmp_path: Path) -> None:
+    """Outcomes are counted without agent ids, and the surface describes itself."""
+
+    async def body(served: Running) -> None:
+        await served.client.upload(frame_of())
+        status, text = await served.client.get("/metrics")
+        assert status == 200
+        assert 'sluice_accepts_total{outcome="new"} 1.0' in text
+        assert "host-1" not in text
+        status, text = await served.client.get("/openapi.json")
+        document = json.loads(text)
+        assert document["openapi"] == "3.1.0"
+        assert "AcceptedAnswer" in document["components"]["schemas"]
+        assert (await served.client.get("/nothing"))[0] == 404
+
+    serve(tmp_path, body)

@@ -1,0 +1,77 @@
+"""Audit, plan and run on a real directory: what goes, what stays, and why."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support.gc_world import HORIZON_S, KEYS, open_world
+
+from sluice_gc.chain import verify_store_chain
+from sluice_gc.errors import GcRefused, Refusal
+from sluice_gc.show import explain_blob
+from sluice_protocol.keys import accepted_by_blob_key, quarantine_by_blob_key
+from sluice_protocol.outcomes import Found
+
+
+def test_cycle_deletes_only_the_orphan_past_its_horizon(tmp_path: Path) -> None:
+    """Accepted and quarantined blobs and a young orphan stay; the old orphan goes with a proof."""
+
+    async def scenario() -> None:
+        async with open_world(tmp_path / "store") as world:
+            accepted = await world.accept(0)
+            refused = await world.quarantine(0, salt="other bytes")
+            orphan = await world.orphan(10)
+            world.clock.pass_s(HORIZON_S + 1)
+            young = await world.orphan(20)
+            report = await world.cycle()
+            assert (report.facts.deleted, report.facts.kept) == (1, {})
+            assert not await world.has(orphan)
+            assert await world.has(accepted)
+            assert await world.has(refused)
+            assert await world.has(young)
+            told = await explain_blob(world.store, KEYS.trusted, orphan)
+            assert [one.verdict for one in told.proofs] == ["may_go"]
+            assert told.incarnations == ()
+
+    asyncio.run(scenario())
+
+
+def test_audit_repairs_missing_references_first(tmp_path: Path) -> None:
+    """A reconciler that never ran costs no blob: the audit writes the references that lack."""
+
+    async def scenario() -> None:
+        async with open_world(tmp_path / "store") as world:
+            accepted = await world.accept(0, indexed=False)
+            refused = await world.quarantine(0, salt="other", indexed=False)
+            certificate = await world.audit()
+            assert certificate.counts.references_repaired == 2
+            who = world.identity(0)
+            for key in (
+                accepted_by_blob_key(accepted, who),
+                quarantine_by_blob_key(refused, who),
+            ):
+                assert isinstance(await world.store.get(key), Found)
+            again = await world.audit()
+            assert again.counts.references_repaired == 0
+            assert again.counts.bodies_read == 0
+            assert (again.counts.accepted, again.counts.quarantined) == (1, 1)
+            chain = await verify_store_chain(world.store, KEYS.trusted)
+            assert [one.audit_id for one in chain] == [certificate.audit_id, again.audit_id]
+
+    asyncio.run(scenario())
+
+
+def test_certificate_too_early_for_every_orphan_is_refused(tmp_path: Path) -> None:
+    """An orphan may be old by now; without a later audit there is no plan."""
+
+    async def scenario() -> None:
+        async with open_world(tmp_path / "store") as world:
+            await world.accept(0)
+            await world.orphan(10)
+            await world.audit()
+            world.clock.pass_s(HORIZON_S + 1)
+            with pytest.raises(GcRefused) as refused:
+                await world.plan()
+            assert refused.value.rule is Refusal.HORIZON_NOT_COVERED
+
+    asyncio.run(scenario())

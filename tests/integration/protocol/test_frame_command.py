@@ -1,0 +1,47 @@
+"""`sluice frame`, as a shell runs it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+LINES = (
+    '{"ts":"2026-01-01T00:00:00.000000001Z","body":"hé"}\n'
+    '{"ts":"2026-01-01T00:00:00.000000003Z","body":"","severity":9,"attributes":{"a":"b"}}\n'
+)
+ENCODE = ("encode", "--agent", "A", "--boot", "B", "--seq-start", "3", "--kind", "logs")
+
+
+def _frame(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = (sys.executable, "-m", "sluice_cli", "frame", *arguments)
+    return subprocess.run(command, input=given, capture_output=True, check=False, timeout=60)
+
+
+def test_frames_go_through_the_shell_and_back(tmp_path: Path) -> None:
+    """NDJSON in, frame out; frame in, the same NDJSON out; and what it says of itself."""
+    out = tmp_path / "one.lmbatch"
+    resource = ("--resource", "host.name=h1", "--resource", "z=")
+    made = _frame(*ENCODE, *resource, given=LINES.encode())
+    assert (made.returncode, made.stderr) == (0, b"")
+    out.write_bytes(made.stdout)
+    assert _frame("inspect", str(out), "--records").stdout.decode() == LINES
+    told = json.loads(_frame("inspect", "-", "--json", given=made.stdout).stdout)
+    assert told["resource"] == {"host.name": "h1", "z": ""}
+    assert (told["seq_start"], told["seq_end"], told["record_count"]) == (3, 4, 2)
+    assert told["accepted_key"].endswith("/00000000000000000003-00000000000000000004.json")
+    assert told["min_ts"] == "2026-01-01T00:00:00.000000001Z"
+
+
+def test_bad_input_gives_one_line_and_a_code() -> None:
+    """What is wrong is said in one line; usage is 2, a broken frame is 1."""
+    cases = (
+        (_frame(*ENCODE, given=b'{"ts":1}'), 2, b"line 1: Object missing required field `body`"),
+        (_frame(*ENCODE), 2, b"there is no record"),
+        (_frame(*ENCODE, "--resource", "x", given=LINES.encode()), 2, b"KEY=VALUE"),
+        (_frame("inspect", "/nonexistent"), 2, b"frame cannot be read"),
+        (_frame("inspect", "-", given=b"LMB1"), 1, b"field=`magic`"),
+    )
+    for done, code, says in cases:
+        assert done.returncode == code
+        assert says in done.stderr
+        assert done.stderr.count(b"\n") == 1

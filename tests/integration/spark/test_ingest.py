@@ -1,0 +1,129 @@
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.spark_lake import Deployment, Sent, assert_lake_holds, make_batch
+
+from sluice_protocol.errors import BadUsage, Fenced
+from sluice_spark.errors import JobFailed
+from sluice_spark.guard import QueueGuard
+from sluice_spark.ingest import run_ingest
+from sluice_spark.microbatch import Totals
+from sluice_spark.settings import IngestSettings
+
+pytestmark = pytest.mark.spark
+
+
+def ingest(spark: Any, deployment: Deployment, **more: Any) -> Totals:
+    return run_ingest(deployment.url, IngestSettings(once=True, **more), spark=spark)
+
+
+def mixed(first: int = 0, batches: int = 6, agents: int = 3) -> list[Sent]:
+    kinds = ("logs", "metrics", "entries")
+    return [
+        make_batch(first + n * 10, agent=f"host-{n % agents}", kind=kinds[(n // agents) % 3])
+        for n in range(batches)
+    ]
+
+
+def test_ingest_records_are_those_that_were_sent(spark: Any, tmp_path: Path) -> None:
+    """Every record of every kind reaches its table once, value by value, run after run."""
+    deployment = Deployment(tmp_path).init()
+    deployment.deliver(mixed(batches=9))
+    totals = ingest(spark, deployment)
+    assert (totals.batches, totals.records) == (9, 90)
+    assert_lake_holds(deployment, deployment.sent)
+    deployment.deliver(mixed(first=1000))
+    ingest(spark, deployment)
+    assert_lake_holds(deployment, deployment.sent)
+    assert ingest(spark, deployment).batches == 0
+
+
+def test_ingest_checkpoint_lost_replays_nothing(spark: Any, tmp_path: Path) -> None:
+    """Without its checkpoint the job goes on where the tables are; a batch enqueued twice is one.
+
+    Small micro-batches change every boundary on the way.
+    """
+    deployment = Deployment(tmp_path).init()
+    for n in range(3):
+        deployment.deliver(mixed(first=n * 1000, batches=2))
+    ingest(spark, deployment)
+    shutil.rmtree(tmp_path / ".sluice" / "spark")
+    deployment.enqueue(deployment.sent[:3])
+    deployment.deliver(mixed(first=9000, batches=3))
+    ingest(spark, deployment, max_batches_per_trigger=1)
+    assert_lake_holds(deployment, deployment.sent)
+
+
+def test_ingest_missing_blob_is_a_dead_letter_until_it_is_back(spark: Any, tmp_path: Path) -> None:
+    """A batch without a blob stops nothing, is told, and comes in when it is enqueued again."""
+    deployment = Deployment(tmp_path).init()
+    good, lost = make_batch(0), make_batch(10)
+    deployment.accept([good])
+    deployment.accept([lost], blobs=False)
+    deployment.enqueue([good, lost])
+    assert ingest(spark, deployment).dead_letters == 1
+    assert_lake_holds(deployment, [good])
+    (letter,) = deployment.rows("dead_letters")
+    assert (letter["seq_start"], letter["reason"]) == (10, "missing")
+    deployment.put_blob(lost)
+    deployment.enqueue([lost])
+    assert ingest(spark, deployment).batches == 1
+    assert_lake_holds(deployment, [good, lost])
+
+
+def test_ingest_checkpoint_of_another_queue_is_one_clear_line(spark: Any, tmp_path: Path) -> None:
+    """A checkpoint of another deployment is refused; nothing is read by it."""
+    ours, other = Deployment(tmp_path / "a").init(), Deployment(tmp_path / "b")
+    other.init("B")
+    folder = f"file://{tmp_path}/checkpoint"
+    ours.deliver([make_batch(0)])
+    other.deliver([make_batch(0)])
+    ingest(spark, ours, checkpoint=folder)
+    with pytest.raises(JobFailed, match=r"checkpoint is of another queue") as refused:
+        ingest(spark, other, checkpoint=folder)
+    assert "\n" not in str(refused.value)
+
+
+def test_ingest_older_of_two_jobs_is_fenced(spark: Any, tmp_path: Path) -> None:
+    """The job that opened the queue first changes nothing once a second one has opened it."""
+    deployment = Deployment(tmp_path).init()
+    deployment.deliver(mixed())
+    with QueueGuard(deployment.url, "spark") as older:
+        older.open(lambda _: 0)
+        ingest(spark, deployment)
+        with pytest.raises(Fenced):
+            older.check()
+        with pytest.raises(Fenced):
+            older.acknowledge({0: 10, 1: 10})
+    assert_lake_holds(deployment, deployment.sent)
+
+
+def test_source_records_face_gives_every_record(spark: Any, tmp_path: Path) -> None:
+    """The records face gives exactly the declared schema, chosen columns only, batch and stream."""
+    deployment = Deployment(tmp_path).init()
+    deployment.deliver(mixed(batches=9))
+    reader = spark.read.format("sluice").option("store", deployment.url).option("face", "records")
+    logs = reader.option("kind", "logs").load()
+    assert logs.count() == 30
+    bodies = {row.body for row in logs.select("body").collect()}
+    assert bodies == {row[4] for one in deployment.sent[:3] for row in one.rows}
+    metrics = reader.option("kind", "metrics").option("columns", "name,value").load()
+    assert metrics.columns == ["name", "value"]
+    assert metrics.count() == 30
+    with pytest.raises(Exception, match="no such column"):
+        reader.option("kind", "metrics").option("columns", "nme").load().count()
+
+
+def test_source_refuses_options_that_mean_nothing() -> None:
+    """Options are read once, at the edge."""
+    from pyspark_sluice.source import parse_options  # noqa: PLC0415
+
+    for wrong in (
+        {},
+        {"store": "file:///x", "face": "x"},
+        {"store": "s", "maxBytesPerTrigger": "0"},
+    ):
+        with pytest.raises(BadUsage):
+            parse_options(wrong)

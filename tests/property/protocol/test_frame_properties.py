@@ -1,0 +1,185 @@
+"""Frames under chance: what goes in comes out; damage never gives anything but a typed error."""
+
+import os
+import random
+import tracemalloc
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.frames import assert_same
+from support.mutations import damaged
+
+from sluice_protocol.columns import Columns, kind_of
+from sluice_protocol.envelope import encode_envelope
+from sluice_protocol.errors import SluiceError
+from sluice_protocol.frame import HEADER_BYTES, Frame, decode_frame, decode_head, encode_frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.ndjson import columns_from_ndjson, ndjson_from_columns
+from sluice_protocol.payload import encode_payload
+from sluice_protocol.records import (
+    EntryRecord,
+    LogRecord,
+    MetricPoint,
+    entries_from_records,
+    logs_from_records,
+    metrics_from_records,
+)
+from sluice_protocol.units import PAYLOAD_RAW_BYTES_MAX
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+_TS = st.integers(-(2**63), 2**63 - 1)
+_ATTRIBUTES = st.dictionaries(_TEXT.filter(bool), _TEXT, max_size=3)
+_LOGS = st.lists(
+    st.builds(
+        LogRecord,
+        ts_ns=_TS,
+        body=_TEXT | st.binary(max_size=12),
+        severity=st.integers(0, 24),
+        attributes=_ATTRIBUTES,
+    ),
+    min_size=1,
+    max_size=8,
+).map(logs_from_records)
+_METRICS = st.lists(
+    st.builds(
+        MetricPoint,
+        ts_ns=_TS,
+        name=_TEXT.filter(bool),
+        value=st.floats(),
+        type=st.integers(0, 2),
+        attributes=_ATTRIBUTES,
+    ),
+    min_size=1,
+    max_size=8,
+).map(metrics_from_records)
+
+
+def _entries(ts: st.SearchStrategy[int] | st.SearchStrategy[None]) -> st.SearchStrategy[Columns]:
+    one = st.builds(EntryRecord, key=st.binary(max_size=9), value=st.binary(max_size=9), ts_ns=ts)
+    return st.lists(one, min_size=1, max_size=8).map(entries_from_records)
+
+
+_COLUMNS = _LOGS | _METRICS | _entries(_TS) | _entries(st.none())
+_ID = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=16)
+_RESOURCE = st.dictionaries(_TEXT, _TEXT, max_size=5).map(lambda pairs: tuple(pairs.items()))
+
+
+@given(
+    columns=_COLUMNS,
+    agent=_ID,
+    boot=_ID,
+    start=st.integers(0, 2**63 - 9),
+    resource=_RESOURCE,
+    compress=st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_round_trip(
+    columns: Columns,
+    agent: str,
+    boot: str,
+    start: int,
+    resource: tuple[tuple[str, str], ...],
+    compress: bool,
+) -> None:
+    """Any records come back value by value, and give the same bytes again."""
+    who = Identity(agent_id=agent, boot_id=boot, seq_start=start, seq_end=start + len(columns) - 1)
+    data = encode_frame(identity=who, columns=columns, resource=resource, compress=compress)
+    frame = decode_frame(data)
+    assert frame.identity == who
+    assert dict(frame.envelope.resource) == dict(resource)
+    assert_same(frame.columns, columns)
+    again = encode_frame(
+        identity=who,
+        columns=frame.columns,
+        resource=frame.envelope.resource,
+        compress=compress,
+    )
+    assert again == data
+
+
+@given(columns=_COLUMNS)
+@settings(max_examples=200, deadline=None)
+def test_ndjson_round_trip(columns: Columns) -> None:
+    """Any columns that plain records can say come back through NDJSON; NaN keeps being NaN."""
+    again = columns_from_ndjson(kind_of(columns), list(ndjson_from_columns(columns)))
+    lines = list(ndjson_from_columns(columns))
+    assert list(ndjson_from_columns(again)) == lines
+
+
+@given(data=st.binary(max_size=300))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_give_a_typed_error(data: bytes) -> None:
+    """Bytes from anywhere are refused by name, with and without a good magic."""
+    for start in (b"", b"LMB1\x01\0\0\0"):
+        with pytest.raises(SluiceError):
+            decode_frame(start + data)
+
+
+def _check_canonical(data: bytes, frame: Frame) -> None:
+    """What was taken in has exactly one encoding: the bytes that came."""
+    head = decode_head(data)
+    stored = data[head.payload_start :]
+    raw = (
+        zstandard.ZstdDecompressor().decompress(stored, head.payload_raw_bytes)[:]
+        if (head.flags)
+        else stored
+    )
+    assert encode_payload(frame.columns) == raw
+    assert encode_envelope(frame.envelope) == data[HEADER_BYTES : head.payload_start]
+
+
+def _hurt(seed: int, count: int) -> tuple[int, int]:
+    taken = refused = 0
+    for data in damaged(random.Random(seed), count):
+        try:
+            frame = decode_frame(data)
+        except SluiceError as error:
+            refused += bool(str(error))
+        else:
+            _check_canonical(data, frame)
+            taken += 1
+    return taken, refused
+
+
+def test_damage_gives_typed_errors_only() -> None:
+    """Thousands of wounds: a typed error, or a frame with exactly this one encoding."""
+    taken, refused = _hurt(seed=1, count=4_000)
+    assert refused > taken > 0
+
+
+@pytest.mark.long
+def test_long_damage_gives_typed_errors_only_in_bounded_memory() -> None:
+    """A hundred thousand wounds, with the memory of each bounded by the limits of version 1."""
+    seed = int(os.environ.get("SLUICE_FUZZ_SEED", "2026"))
+    tracemalloc.start()
+    try:
+        taken, refused = _hurt(seed, 100_000)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert taken + refused == 100_000, f"seed={seed}"
+    assert peak_bytes < PAYLOAD_RAW_BYTES_MAX + (16 << 20), f"seed={seed}"
+
+
+def test_bombs_are_refused_before_memory_is_spent() -> None:
+    """A small frame that would grow to 256 MiB costs no more than itself."""
+    bomb = zstandard.ZstdCompressor().compress(bytes(256 << 20))
+    good = encode_frame(
+        identity=Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=0),
+        columns=logs_from_records([LogRecord(ts_ns=0, body="x")]),
+        compress=False,
+    )
+    head = decode_head(good)
+    envelope = good[HEADER_BYTES : head.payload_start]
+    sizes = np.array([len(envelope), len(bomb), 64 << 20, 0], "<u4").tobytes()
+    frame = b"LMB1\x01\0\x01\0" + sizes + envelope + bomb
+    tracemalloc.start()
+    try:
+        with pytest.raises(SluiceError, match="payload_raw_bytes"):
+            decode_frame(frame)
+        assert tracemalloc.get_traced_memory()[1] < (1 << 20)
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,163 @@
+"""Every interleaving of uploads and sweeps, within bounds.
+
+None breaks a promise, and each planted omission does.
+"""
+
+from collections.abc import Callable
+
+import pytest
+from support import mutants
+from support.model import (
+    HORIZON,
+    Blob,
+    Bounds,
+    Manifest,
+    Rules,
+    Store,
+    Sweeper,
+    World,
+    explore,
+)
+
+from sluice_protocol import deletion as d
+
+ORPHAN = Store(blobs=(Blob("A", 1, 0),), next_number=10)
+EMPTY = Store(next_number=10)
+ACCEPTED = Store(blobs=(Blob("A", 1, 0),), manifest=Manifest("A", "u0", 0), next_number=10)
+UNPROVED = Store(blobs=(Blob("A", 1, 0),), manifest=Manifest("A", "u0", 4), next_number=10)
+"""A manifest that appeared too long after its blob: it has caused no 200."""
+OWNED_BY_OTHER = Store(
+    blobs=(Blob("B", 1, 0), Blob("A", 2, 0)), manifest=Manifest("B", "u0", 0), next_number=10
+)
+
+
+CONDEMNED = (Sweeper("proved", 4, frozenset(), Blob("A", 1, 0), 1),)
+"""A sweeper that proved the blob an orphan just before the unproved manifest appeared."""
+
+
+def condemned(*uploads: tuple[str, str, bool]) -> World:
+    return World(4, UNPROVED, (), CONDEMNED, waiting=uploads)
+
+
+def world(store: Store, *uploads: tuple[str, str, bool], sweepers: int = 1, now: int = 0) -> World:
+    return World(now, store, (), (Sweeper(),) * sweepers, waiting=uploads)
+
+
+NEW = ("u1", "A", False)
+SECOND = ("u2", "A", False)
+RIVAL = ("u2", "B", False)
+RETRY = ("u1", "A", True)
+
+SOUND = {
+    "an old orphan is met": (world(ORPHAN, NEW), Bounds(time_max=5)),
+    "two uploads of the same bytes": (world(EMPTY, NEW, SECOND), Bounds(time_max=4, faults_max=0)),
+    "two uploads of other bytes": (world(EMPTY, NEW, RIVAL), Bounds(time_max=4, faults_max=0)),
+    "an old blob of a conflict": (world(OWNED_BY_OTHER, NEW), Bounds(time_max=5)),
+    "a retry of something accepted": (world(ACCEPTED, RETRY), Bounds(time_max=9)),
+    "a retry of something condemned": (condemned(RETRY), Bounds(time_max=9)),
+    "two retries of something condemned": (
+        condemned(RETRY, ("u2", "A", True)),
+        Bounds(time_max=6, faults_max=0),
+    ),
+    "a wrong blob under the key": (
+        world(Store(blobs=(Blob("A", 1, 0), Blob("A", 2, 0, wrong=True)), next_number=10), NEW),
+        Bounds(time_max=5, faults_max=0),
+    ),
+    "a cached duplicate": (world(ORPHAN, NEW, SECOND), Bounds(time_max=4, faults_max=0)),
+    "two sweepers": (world(ORPHAN, NEW, sweepers=2), Bounds(time_max=5, faults_max=0)),
+    "two cycles": (world(ORPHAN, NEW), Bounds(time_max=7, faults_max=0, cycles_max=2)),
+}
+
+
+DEEP = {
+    "two uploads, two faults": (world(EMPTY, NEW, SECOND), Bounds(time_max=5, faults_max=1)),
+    "a rival, one fault": (world(EMPTY, NEW, RIVAL), Bounds(time_max=5, faults_max=1)),
+    "an orphan, two uploads": (world(ORPHAN, NEW, SECOND), Bounds(time_max=5, faults_max=0)),
+    "an orphan, two faults": (world(ORPHAN, NEW), Bounds(time_max=7, faults_max=2)),
+    "an old orphan": (world(ORPHAN, NEW), Bounds(time_max=9)),
+    "an old blob of a conflict": (world(OWNED_BY_OTHER, NEW), Bounds(time_max=9)),
+    "an orphan, two sweepers": (world(ORPHAN, NEW, sweepers=2), Bounds(time_max=7)),
+}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", DEEP)
+def test_acceptance_keeps_its_promises_deeper(name: str) -> None:
+    """The same with more faults, more actors and more time, up to two million states each."""
+    start, bounds = DEEP[name]
+    found = explore(start, Rules(cache_accepted=True), bounds)
+    print(f"{name}: {found.states} states, complete={found.complete}")
+    assert found.broken is None, "\n".join(found.trail)
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_acceptance_keeps_its_promises(name: str) -> None:
+    """No interleaving within the bounds tells a 200 or a 409 whose blob goes missing."""
+    start, bounds = SOUND[name]
+    found = explore(start, Rules(cache_accepted=True), bounds)
+    assert found.broken is None, "\n".join(found.trail)
+    assert found.complete, f"stopped at {found.states} states"
+    assert found.states > 100
+
+
+UNVERSIONED = tuple(
+    clause
+    for clause in d.DELETION_CLAUSES
+    if clause not in {d.versioning_enabled, d.incarnation_exact, d.still_listed}
+)
+"""What a sweeper would check that takes a key for an incarnation."""
+
+PLANTED: dict[str, tuple[Rules, World, Bounds]] = {
+    **{
+        step.__name__: (Rules(step=step), start, Bounds(time_max=9))
+        for step, start in (
+            (mutants.no_age_rule, world(ORPHAN, NEW)),
+            (mutants.no_date_rule, world(EMPTY, NEW)),
+            (mutants.no_date_rule_on_exists, world(EMPTY, NEW)),
+            (mutants.retry_without_head, condemned(RETRY)),
+            (mutants.retry_with_bare_head, condemned(RETRY)),
+            (mutants.exists_is_success, world(EMPTY, NEW, RIVAL)),
+            (mutants.unknown_is_failure, world(EMPTY, NEW)),
+            (mutants.empty_read_is_proof, world(EMPTY, NEW)),
+            (mutants.conflict_without_proof, world(OWNED_BY_OTHER, NEW)),
+        )
+    },
+    "a cache filled by reads": (
+        Rules(cache_reads=True),
+        condemned(RETRY, ("u2", "A", False)),
+        Bounds(time_max=9),
+    ),
+    "a sweeper with a shorter horizon": (
+        Rules(sweeper_horizon=HORIZON - 3),
+        world(ORPHAN, NEW),
+        Bounds(time_max=6),
+    ),
+    "suspended versioning": (
+        Rules(versioned=False, plan_clauses=d.PLAN_CLAUSES[2:], deletion_clauses=UNVERSIONED),
+        world(ORPHAN, NEW),
+        Bounds(time_max=7),
+    ),
+    "absence by lagging references": (
+        Rules(lagging_references=True),
+        world(ORPHAN, NEW),
+        Bounds(time_max=9),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_omission_is_found(name: str) -> None:
+    """Each omission has a counterexample, so the exploration above could have found it."""
+    rules, start, bounds = PLANTED[name]
+    found = explore(start, rules, bounds)
+    assert found.broken is not None, f"not found in {found.states} states"
+    print(f"{name}: {found.broken}", *found.trail, sep="\n  ")
+
+
+def test_mutants_are_not_the_machine() -> None:
+    """Every planted step differs from the product's own function."""
+    planted: list[Callable[..., object]] = [
+        rules.step for rules, _, _ in PLANTED.values() if rules.step is not Rules().step
+    ]
+    assert len(planted) == len(set(planted)) == 9

@@ -1,0 +1,351 @@
+"""A gateway under test: in this process over any store, or as real processes on a directory."""
+
+import asyncio
+import base64
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import uvloop
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from yarl import URL
+
+from sluice_gateway.app import build_gateway, serving
+from sluice_gateway.gateway import Gateway
+from sluice_gateway.settings import GatewaySettings
+from sluice_gateway.worker import bind
+from sluice_protocol.authority import Authority
+from sluice_protocol.columns import LogColumns, TextColumn
+from sluice_protocol.frame import encode_frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import digest_of
+from sluice_protocol.outcomes import (
+    CreateOutcome,
+    DeleteOutcome,
+    GetOutcome,
+    HeadOutcome,
+    OverwriteOutcome,
+    ReplaceOutcome,
+)
+from sluice_protocol.signatures import content_digest, sign_request
+from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey
+from sluice_store import create_authority, open_store
+from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
+
+MEDIA_TYPE = "application/vnd.lightmetrics.batch"
+TS_NS = 1_800_000_000_000_000_000
+
+
+def run(body: Coroutine[Any, Any, None]) -> None:
+    """Runs a test on the loop that the gateway runs on."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(body)
+
+
+def identity(agent: str = "host-1", seq: int = 0, count: int = 1, boot: str = "b1") -> Identity:
+    return Identity(agent_id=agent, boot_id=boot, seq_start=seq, seq_end=seq + count - 1)
+
+
+def frame_of(
+    who: Identity | None = None, text: str = "hello", *, size: int = 0, compress: bool = True
+) -> bytes:
+    """A frame of log records; `size` pads the first with bytes that do not compress."""
+    who = who or identity()
+    bodies = [f"{text} {index}".encode() for index in range(who.count)]
+    if size:
+        bodies[0] += base64.b64encode(np.random.default_rng(7).bytes(size * 3 // 4))
+    offsets = np.cumsum([0, *map(len, bodies)]).astype(np.int32)
+    columns = LogColumns(
+        ts=np.arange(who.count, dtype=np.int64) + TS_NS,
+        body=TextColumn(offsets=offsets, data=b"".join(bodies)),
+        severity=None,
+        attributes=None,
+    )
+    return encode_frame(identity=who, columns=columns, compress=compress)
+
+
+@dataclass(frozen=True)
+class TestKey:
+    """A signer and its entry in the principals file."""
+
+    __test__ = False
+
+    name: str
+    agents: tuple[str, ...]
+    roles: tuple[str, ...] = ("agent",)
+    key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
+
+    @property
+    def key_id(self) -> str:
+        return f"{self.name}-key"
+
+    @property
+    def entry(self) -> str:
+        raw = self.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        return (
+            f"[[principals]]\nname = {json.dumps(self.name)}\nroles = {json.dumps(self.roles)}\n"
+            f"agents = {json.dumps(self.agents)}\n"
+            f'keys = [{{ id = "{self.key_id}", ed25519 = "{base64.b64encode(raw).decode()}" }}]\n'
+        )
+
+    def sign(self, fields: Mapping[str, str], authority: str, **changed: Any) -> dict[str, str]:
+        spoken: dict[str, Any] = {
+            "method": "POST",
+            "path": "/v1/batches",
+            "created_s": int(time.time()),
+        } | changed
+        return dict(fields) | sign_request(
+            key=self.key, key_id=self.key_id, authority=authority, headers=fields, **spoken
+        )
+
+
+def upload_fields(frame: bytes, **extra: str) -> dict[str, str]:
+    fields = {
+        "Content-Digest": content_digest(digest_of(frame)),
+        "Content-Length": str(len(frame)),
+        "Content-Type": MEDIA_TYPE,
+    }
+    return fields | {name.replace("_", "-"): value for name, value in extra.items()}
+
+
+def write_principals(path: Path, *keys: TestKey) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(key.entry for key in keys), encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    body: dict[str, Any]
+    headers: Mapping[str, str]
+
+
+@dataclass
+class Client:
+    """An uploader with a key, against one gateway."""
+
+    session: aiohttp.ClientSession
+    port: int
+    key: TestKey
+
+    @property
+    def authority(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def upload(self, frame: bytes, **extra: str) -> Answer:
+        fields = self.key.sign(upload_fields(frame, **extra), self.authority)
+        return await self.send(frame, fields)
+
+    async def send(self, frame: bytes, fields: Mapping[str, str]) -> Answer:
+        url = f"http://{self.authority}/v1/batches"
+        async with self.session.post(url, data=io.BytesIO(frame), headers=fields) as answer:
+            return Answer(answer.status, await answer.json(content_type=None), answer.headers)
+
+    async def ask(self, path: str, query: str = "") -> Answer:
+        """A signed GET."""
+        fields = self.key.sign({}, self.authority, method="GET", path=path, query=query)
+        url = URL(f"http://{self.authority}{path}" + (f"?{query}" if query else ""), encoded=True)
+        async with self.session.get(url, headers=fields) as answer:
+            return Answer(answer.status, await answer.json(content_type=None), answer.headers)
+
+    async def tell(self, path: str, body: dict[str, str]) -> Answer:
+        """A signed POST of JSON."""
+        data = json.dumps(body).encode()
+        fields = upload_fields(data) | {"Content-Type": "application/json"}
+        fields = self.key.sign(fields, self.authority, path=path)
+        url = f"http://{self.authority}{path}"
+        async with self.session.post(url, data=data, headers=fields) as answer:
+            return Answer(answer.status, await answer.json(content_type=None), answer.headers)
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self.session.get(f"http://{self.authority}{path}") as answer:
+            return answer.status, await answer.text()
+
+
+class CountingStore:
+    """Any store, with its calls written down."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+        self.calls: list[tuple[str, str]] = []
+
+    async def create(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> CreateOutcome:
+        self.calls.append(("create", key))
+        return await self.inner.create(key, body, sha256=sha256)
+
+    async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
+        self.calls.append(("replace", key))
+        return await self.inner.replace(key, body, if_match=if_match)
+
+    async def overwrite(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> OverwriteOutcome:
+        self.calls.append(("overwrite", key))
+        return await self.inner.overwrite(key, body, sha256=sha256)
+
+    async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
+        self.calls.append(("get", key))
+        return await self.inner.get(key, first=first, last=last)
+
+    async def head(self, key: ObjectKey) -> HeadOutcome:
+        self.calls.append(("head", key))
+        return await self.inner.head(key)
+
+    async def head_incarnation(self, key: ObjectKey, incarnation: Incarnation) -> HeadOutcome:
+        self.calls.append(("head", key))
+        return await self.inner.head_incarnation(key, incarnation)
+
+    async def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+        self.calls.append(("delete", key))
+        return await self.inner.delete(key, incarnation)
+
+    def list(
+        self, prefix: str, *, start_after: str = "", end_at: str | None = None
+    ) -> AsyncIterator[ListPage]:
+        self.calls.append(("list", prefix))
+        return self.inner.list(prefix, start_after=start_after, end_at=end_at)
+
+    def list_incarnations(
+        self, prefix: str, *, start_after: str = "", end_at: str | None = None
+    ) -> AsyncIterator[IncarnationPage]:
+        self.calls.append(("list", prefix))
+        return self.inner.list_incarnations(prefix, start_after=start_after, end_at=end_at)
+
+    async def read_versioning(self) -> Versioning:
+        return await self.inner.read_versioning()
+
+
+@dataclass
+class Running:
+    """A gateway serving in this process."""
+
+    gateway: Gateway
+    port: int
+    store: CountingStore
+    client: Client
+
+
+@asynccontextmanager
+async def running(
+    tmp_path: Path,
+    *keys: TestKey,
+    store: ObjectStore | None = None,
+    authority: Authority | None = None,
+    **settings: Any,
+) -> AsyncIterator[Running]:
+    """Serves on a free port over a directory, or over `store`."""
+    async with open_store(f"file://{tmp_path}/store") as local:
+        counting = CountingStore(store or local)
+        agreed = authority or await create_authority(local)
+        principals = write_principals(tmp_path / "principals.toml", *keys)
+        limits = GatewaySettings(principals=principals, **settings)
+        gateway = build_gateway(counting, agreed, limits, "gw-test")
+        sock = bind("127.0.0.1", 0)
+        port = sock.getsockname()[1]
+        async with serving(gateway, sock), aiohttp.ClientSession() as session:
+            yield Running(gateway, port, counting, Client(session, port, keys[0]))
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@dataclass
+class GatewayProcess:
+    """A real `sluice gateway` process."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    def stop(self, timeout_s: float = 20.0) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def start_gateway(directory: Path, store_url: str, principals: Path, *flags: str) -> GatewayProcess:
+    """Starts a gateway and waits until it listens."""
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / f"gateway-{time.monotonic_ns()}.log"
+    command = [
+        *(sys.executable, "-c", "from sluice_cli.main import main; main()", "gateway"),
+        *("--store", store_url, "--listen", "127.0.0.1:0", "--principals", str(principals)),
+        *flags,
+    ]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stderr=out, stdout=out, cwd=directory, env=clean_env())
+    return GatewayProcess(process, _await_port(process, log), log)
+
+
+def clean_env() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+
+
+def _await_port(process: subprocess.Popen[bytes], log: Path) -> int:
+    until = time.monotonic() + 30
+    while time.monotonic() < until and process.poll() is None:
+        for line in log.read_text(encoding="utf-8").splitlines():
+            if '"listening"' in line:
+                return int(json.loads(line)["port"])
+        time.sleep(0.02)
+    raise AssertionError(f"gateway did not start: {log.read_text(encoding='utf-8')}")
+
+
+@contextmanager
+def gateways(
+    directory: Path, *keys: TestKey, count: int = 1, flags: tuple[str, ...] = ()
+) -> Iterator[list[GatewayProcess]]:
+    """Real gateway processes over one directory; all ended at the end."""
+    store_url = f"file://{directory}/store"
+    asyncio.run(_init(store_url))
+    principals = write_principals(directory / "principals.toml", *keys)
+    started: list[GatewayProcess] = []
+    try:
+        for _ in range(count):
+            server = start_gateway(directory, store_url, principals, *flags)
+            started.append(server)
+        yield started
+    finally:
+        for server in started:
+            if server.process.poll() is None:
+                server.kill()
+
+
+async def _init(store_url: str) -> None:
+    async with open_store(store_url) as store:
+        await create_authority(store)
+
+
+async def bodies_under(url: str, prefix: str) -> dict[str, bytes]:
+    """Every object under a prefix."""
+    found: dict[str, bytes] = {}
+    async with open_store(url) as store:
+        async for page in store.list(prefix):
+            for item in page.objects:
+                read = await store.get(item.key)
+                found[item.key] = getattr(read, "body", b"")
+    return found

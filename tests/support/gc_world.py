@@ -1,0 +1,204 @@
+"""A small deployment for audit and GC: a local store under a clock that the test moves."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from support.frames import logs
+from support.gc_store import VersionedStore
+
+from sluice_gc.audit import Auditor
+from sluice_gc.certificate import Certificate, key_id_of
+from sluice_gc.engine import LocalEngine
+from sluice_gc.objects import Keys
+from sluice_gc.plan import Plan
+from sluice_gc.planner import Planner
+from sluice_gc.proof import ALL_CLAUSES, Clauses
+from sluice_gc.runner import Runner, RunReport
+from sluice_gc.settings import AuditSettings, PlanSettings, RunSettings
+from sluice_protocol.authority import Authority
+from sluice_protocol.frame import encode_frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import (
+    accepted_by_blob_key,
+    accepted_key,
+    blob_key,
+    digest_of,
+    quarantine_by_blob_key,
+    quarantine_key,
+)
+from sluice_protocol.manifests import (
+    AcceptedManifest,
+    ConflictManifest,
+    encode_record,
+    encode_reference,
+)
+from sluice_protocol.outcomes import Applied, Found
+from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
+from sluice_store.authority import create_authority
+from sluice_store.clock import SystemIds
+from sluice_store.local import open_local_store
+from sluice_store.port import ObjectStore
+
+START_NS = 1_790_000_000 * NS_PER_S
+HORIZON_S, MARGIN_S = 300, 80
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+KEYS = Keys(private=KEY, trusted={key_id_of(KEY.public_key()): KEY.public_key()})
+AUDIT = AuditSettings(shards=4)
+PLAN = PlanSettings(max_delete_ratio=0.9)
+RUN = RunSettings(grace_s=0.0)
+
+
+class MovedClock:
+    """A clock that stands still until the test moves it."""
+
+    def __init__(self, at_ns: int = START_NS) -> None:
+        self.at_ns = at_ns
+
+    def now_ns(self) -> UnixNs:
+        return UnixNs(self.at_ns)
+
+    def monotonic_ns(self) -> int:
+        return self.at_ns
+
+    async def sleep(self, seconds: float) -> None:
+        self.at_ns += int(seconds * NS_PER_S)
+        await asyncio.sleep(0)
+
+    def pass_s(self, seconds: float) -> None:
+        self.at_ns += int(seconds * NS_PER_S)
+
+
+@dataclass
+class GcWorld:
+    """The store, its clock, and what a gateway would have written."""
+
+    store: ObjectStore
+    clock: MovedClock
+    authority: Authority
+    ids: SystemIds = field(default_factory=SystemIds)
+
+    def frame(self, start: int, *, agent: str = "host-1", salt: str = "") -> bytes:
+        who = Identity(agent_id=agent, boot_id="b1", seq_start=start, seq_end=start + 2)
+        return encode_frame(identity=who, columns=logs(), resource=(("salt", salt),))
+
+    def identity(self, start: int, agent: str = "host-1") -> Identity:
+        return Identity(agent_id=agent, boot_id="b1", seq_start=start, seq_end=start + 2)
+
+    async def put_blob(self, frame: bytes) -> Digest:
+        digest = digest_of(frame)
+        await self.store.create(blob_key(digest), frame)
+        return digest
+
+    async def accept(
+        self, start: int, *, agent: str = "host-1", indexed: bool = True, salt: str = ""
+    ) -> Digest:
+        """Accepts a batch as a gateway does, and indexes it as the reconciler does."""
+        digest = await self.put_blob(self.frame(start, agent=agent, salt=salt))
+        await self.put_manifest(self.identity(start, agent), digest, indexed=indexed)
+        return digest
+
+    async def put_manifest(
+        self, who: Identity, digest: Digest, *, indexed: bool = True, key: ObjectKey | None = None
+    ) -> None:
+        manifest = AcceptedManifest(
+            agent_id=who.agent_id,
+            boot_id=who.boot_id,
+            seq_start=who.seq_start,
+            seq_end=who.seq_end,
+            frame_sha256=digest,
+            frame_bytes=100,
+            raw_blob_key=blob_key(digest),
+            accepted_at_unix_ns=self.clock.now_ns(),
+            collector_id="gw",
+            wire_version=1,
+            frame_version=1,
+            attempt_id="01ARZ3NDEKTSV4RRFFQ69G5FAV",
+            kind="logs",
+            record_count=3,
+            min_ts_unix_ns=0,
+            max_ts_unix_ns=1,
+            principal="host-1",
+        )
+        await self.store.create(key or accepted_key(who), encode_record(manifest))
+        if indexed:
+            body = encode_reference(accepted_key(who))
+            await self.store.create(accepted_by_blob_key(digest, who), body)
+
+    async def quarantine(self, start: int, *, salt: str, indexed: bool = True) -> Digest:
+        """Refuses other bytes under an accepted identity, as a gateway does."""
+        who, digest = self.identity(start), await self.put_blob(self.frame(start, salt=salt))
+        conflict = ConflictManifest(
+            agent_id=who.agent_id,
+            boot_id=who.boot_id,
+            seq_start=who.seq_start,
+            seq_end=who.seq_end,
+            accepted_manifest_key=accepted_key(who),
+            accepted_raw_blob_key=blob_key(digest),
+            accepted_frame_sha256=digest,
+            submitted_raw_blob_key=blob_key(digest),
+            submitted_frame_sha256=digest,
+            observed_at_unix_ns=self.clock.now_ns(),
+            collector_id="gw",
+        )
+        await self.store.create(quarantine_key(who, digest), encode_record(conflict))
+        if indexed:
+            body = encode_reference(quarantine_key(who, digest))
+            await self.store.create(quarantine_by_blob_key(digest, who), body)
+        return digest
+
+    async def orphan(self, start: int, *, salt: str = "orphan") -> Digest:
+        """Leaves a blob whose gateway died before its manifest."""
+        return await self.put_blob(self.frame(start, salt=salt))
+
+    async def has(self, digest: Digest) -> bool:
+        return isinstance(await self.store.get(blob_key(digest)), Found)
+
+    async def audit(self, settings: AuditSettings = AUDIT, keys: Keys = KEYS) -> Certificate:
+        engine = LocalEngine(self.store)
+        return await Auditor(self.store, engine, keys, self.clock, self.ids).audit(settings)
+
+    async def plan(self, settings: PlanSettings = PLAN, audit_id: str | None = None) -> Plan:
+        engine = LocalEngine(self.store)
+        planner = Planner(self.store, engine, KEYS, self.clock, self.ids)
+        return await planner.plan(settings, audit_id)
+
+    async def run(
+        self, plan: Plan, settings: RunSettings = RUN, clauses: Clauses = ALL_CLAUSES
+    ) -> RunReport:
+        engine = LocalEngine(self.store)
+        return await Runner(self.store, engine, KEYS.trusted, self.clock, clauses).run(
+            plan.plan_id, settings
+        )
+
+    async def cycle(self, clauses: Clauses = ALL_CLAUSES) -> RunReport:
+        """Audits, plans and runs."""
+        await self.audit()
+        return await self.run(await self.plan(), clauses=clauses)
+
+
+async def must_apply(store: ObjectStore, key: ObjectKey, body: bytes) -> None:
+    """Overwrites an object."""
+    assert isinstance(await store.overwrite(key, body), Applied)
+
+
+@asynccontextmanager
+async def open_world(root: Path) -> AsyncIterator[GcWorld]:
+    """Opens a deployment with a short horizon in a fresh directory."""
+    clock = MovedClock()
+    async with open_local_store(root, clock=clock) as store:
+        wanted = Authority(authority_id="A1", retry_horizon_s=HORIZON_S, margin_s=MARGIN_S)
+        yield GcWorld(store=store, clock=clock, authority=await create_authority(store, wanted))
+
+
+@asynccontextmanager
+async def memory_world() -> AsyncIterator[tuple[GcWorld, VersionedStore]]:
+    """Gives a deployment on the versioned store in memory."""
+    clock = MovedClock()
+    store = VersionedStore(clock=clock)
+    wanted = Authority(authority_id="A1", retry_horizon_s=HORIZON_S, margin_s=MARGIN_S)
+    authority = await create_authority(store, wanted)
+    yield GcWorld(store=store, clock=clock, authority=authority), store

@@ -1,0 +1,518 @@
+"""A breadth-first checker of acceptance and deletion over one identity.
+
+Actors: uploads (each driven by the product's own `acceptance.step`), sweepers (driven by the
+product's own deletion clauses), and a store with versions. Every interleaving of their single
+store calls is explored, with answers lost, writes applied late, deletes late and doubled, crashes
+and the passing of time, up to stated bounds. Breadth first, so a counterexample is a shortest one.
+
+Time is whole units; `HORIZON` and `MARGIN` stand for the authority's settings.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from sluice_protocol import acceptance as a
+from sluice_protocol import deletion as d
+from sluice_protocol.identity import Identity
+from sluice_protocol.outcomes import Applied, Exists, Missing, ObjectInfo, Unknown, UnknownReason
+from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey, UnixNs
+
+HORIZON = 3
+MARGIN = 1
+IDENTITY = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=0)
+LOST = Unknown(reason=UnknownReason.TIMEOUT)
+Step = Callable[[a.Progress, a.Observation], a.Progress]
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """One incarnation of one digest; `wrong` bytes fail their checksum."""
+
+    digest: str
+    number: int
+    born: int
+    wrong: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The identity manifest, or a quarantine manifest when `digest` is the refused one."""
+
+    digest: str
+    attempt: str
+    born: int
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """What is stored: incarnations oldest first, the last of a digest is its current one."""
+
+    blobs: tuple[Blob, ...] = ()
+    manifest: Manifest | None = None
+    quarantine: tuple[Manifest, ...] = ()
+    next_number: int = 1
+
+    def current(self, digest: str) -> Blob | None:
+        found = [blob for blob in self.blobs if blob.digest == digest]
+        return found[-1] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One handling of one upload by one gateway."""
+
+    name: str
+    progress: a.Progress
+    alive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A request that is still under way after its sender gave up on the answer."""
+
+    kind: str
+    digest: str
+    attempt: str = ""
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sweeper:
+    """One cycle: begin, read accepted/, read quarantine/, pick an incarnation, prove, delete."""
+
+    phase: str = "idle"
+    started: int = 0
+    named: frozenset[str] = frozenset()
+    target: Blob | None = None
+    cycles: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One state of everything."""
+
+    now: int
+    store: Store
+    uploads: tuple[Upload, ...]
+    sweepers: tuple[Sweeper, ...] = ()
+    late: frozenset[Late] = frozenset()
+    faults: int = 0
+    waiting: tuple[tuple[str, str, bool], ...] = ()
+    """Uploads that have not begun: (name, digest, sent_before)."""
+    acked: frozenset[tuple[str, str, bool]] = frozenset()
+    """Verdicts told so far: (kind, digest, duplicate)."""
+    cache: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The system under check: the product's functions, or a mutant of them."""
+
+    step: Step = a.step
+    first: Callable[[a.Offer], a.Progress] = a.begin
+    plan_clauses: tuple[d.ClauseCheck, ...] = d.PLAN_CLAUSES
+    deletion_clauses: tuple[d.ClauseCheck, ...] = d.DELETION_CLAUSES
+    superseded_clauses: tuple[d.ClauseCheck, ...] = d.SUPERSEDED_CLAUSES
+    sweeper_horizon: int = HORIZON
+    versioned: bool = True
+    lagging_references: bool = False
+    cache_accepted: bool = False
+    """The product's cache: what this gateway itself answered 200."""
+    cache_reads: bool = False
+    """The planted one: what was merely read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """How far to look."""
+
+    time_max: int = 7
+    faults_max: int = 1
+    states_max: int = 2_000_000
+    cycles_max: int = 1
+
+
+@dataclass
+class Found:
+    """The result of an exploration."""
+
+    states: int
+    broken: str | None = None
+    trail: list[str] = field(default_factory=list)
+    complete: bool = True
+
+
+def offer(name: str, digest: str, *, sent_before: bool) -> a.Offer:
+    return a.Offer(
+        identity=IDENTITY,
+        digest=Digest(digest),
+        size_bytes=1,
+        attempt_id=name,
+        window_ns=HORIZON - MARGIN,
+        sent_before=sent_before,
+    )
+
+
+# --- the store's answers -----------------------------------------------------------------------
+
+
+def _info(blob: Blob, now: int) -> ObjectInfo:
+    return ObjectInfo(
+        key=ObjectKey(blob.digest),
+        size_bytes=1,
+        etag=ETag("e"),
+        incarnation=Incarnation(str(blob.number)),
+        last_modified_ns=UnixNs(blob.born),
+        sha256=Digest("wrong" if blob.wrong else blob.digest),
+        date_ns=UnixNs(now),
+    )
+
+
+def _applied(now: int) -> Applied:
+    return Applied(etag=ETag("e"), incarnation=None, date_ns=UnixNs(now))
+
+
+def _add_blob(store: Store, digest: str, now: int, *, versioned: bool) -> Store:
+    number = store.next_number if versioned else 0
+    kept = store.blobs
+    if not versioned:
+        kept = tuple(blob for blob in kept if blob.digest != digest)
+    return replace(
+        store, blobs=(*kept, Blob(digest, number, now)), next_number=store.next_number + 1
+    )
+
+
+def perform(  # noqa: PLR0911 - one line per request
+    store: Store, upload: Upload, now: int, *, versioned: bool
+) -> tuple[Store, a.Observation]:
+    """Does one request of an upload at once and gives the store's honest answer."""
+    digest, name = upload.progress.offer.digest, upload.name
+    current = store.current(digest)
+    match upload.progress.doing:
+        case a.CreateBlob() if current is not None:
+            return store, Exists(date_ns=UnixNs(now))
+        case a.CreateBlob() | a.OverwriteBlob():
+            return _add_blob(store, digest, now, versioned=versioned), _applied(now)
+        case a.HeadBlob():
+            return store, Missing(date_ns=UnixNs(now)) if current is None else _info(current, now)
+        case a.CreateManifest() if store.manifest is not None:
+            return store, Exists(date_ns=UnixNs(now))
+        case a.CreateManifest():
+            return replace(store, manifest=Manifest(digest, name, now)), _applied(now)
+        case a.ReadManifest():
+            return store, _read(store.manifest, now)
+        case a.CreateQuarantine():
+            if any(kept.digest == digest for kept in store.quarantine):
+                return store, Exists(date_ns=UnixNs(now))
+            kept = (*store.quarantine, Manifest(digest, name, now))
+            return replace(store, quarantine=kept), _applied(now)
+        case a.HeadQuarantine():
+            [kept_one] = [kept for kept in store.quarantine if kept.digest == digest]
+            return store, _info(Blob(digest, 0, kept_one.born), now)
+        case other:
+            raise AssertionError(other)
+
+
+def _read(manifest: Manifest | None, now: int) -> a.Observation:
+    if manifest is None:
+        return Missing(date_ns=UnixNs(now))
+    return a.ManifestRead(
+        digest=Digest(manifest.digest),
+        attempt_id=manifest.attempt,
+        accepted_at_ns=UnixNs(0),
+        last_modified_ns=UnixNs(manifest.born),
+        date_ns=UnixNs(now),
+    )
+
+
+WRITES = (a.CreateBlob, a.OverwriteBlob, a.CreateManifest, a.CreateQuarantine)
+
+
+# --- moves -------------------------------------------------------------------------------------
+
+
+def moves(world: World, rules: Rules, bounds: Bounds) -> Iterator[tuple[str, World]]:
+    """Gives every next state, each with the name of the move that leads there."""
+    if world.now < bounds.time_max:
+        yield f"tick to {world.now + 1}", replace(world, now=world.now + 1)
+    yield from _arrivals(world, rules)
+    for index, upload in enumerate(world.uploads):
+        if upload.alive:
+            yield from _upload_moves(world, index, upload, rules, bounds)
+    for index, sweeper in enumerate(world.sweepers):
+        yield from _sweeper_moves(world, index, sweeper, rules, bounds)
+    for request in world.late:
+        yield from _late_moves(world, request, rules)
+
+
+def _arrivals(world: World, rules: Rules) -> Iterator[tuple[str, World]]:
+    if not world.waiting:
+        return
+    (name, digest, sent_before), *rest = world.waiting
+    later = replace(world, waiting=tuple(rest))
+    if digest in world.cache:
+        yield f"{name}: answered from the cache", _told(later, "200", digest, duplicate=True)
+        return
+    started = Upload(name, rules.first(offer(name, digest, sent_before=sent_before)))
+    yield f"{name}: begins", replace(later, uploads=(*world.uploads, started))
+
+
+def _told(world: World, kind: str, digest: str, *, duplicate: bool) -> World:
+    return replace(world, acked=world.acked | {(kind, digest, duplicate)})
+
+
+def _upload_moves(
+    world: World, index: int, upload: Upload, rules: Rules, bounds: Bounds
+) -> Iterator[tuple[str, World]]:
+    doing = type(upload.progress.doing).__name__
+    store, seen = perform(world.store, upload, world.now, versioned=rules.versioned)
+    yield (
+        f"{upload.name}: {doing} -> {type(seen).__name__}",
+        _observed(replace(world, store=store), index, upload, seen, rules),
+    )
+    if world.faults >= bounds.faults_max:
+        return
+    hurt = replace(world, faults=world.faults + 1)
+    if isinstance(upload.progress.doing, WRITES):
+        yield (
+            f"{upload.name}: {doing} applied, answer lost",
+            _observed(replace(hurt, store=store), index, upload, LOST, rules),
+        )
+        late = Late(doing, upload.progress.offer.digest, upload.name)
+        pending = replace(hurt, late=hurt.late | {late})
+        yield (
+            f"{upload.name}: {doing} under way, answer lost",
+            _observed(pending, index, upload, LOST, rules),
+        )
+        dead = _with_upload(replace(pending), index, replace(upload, alive=False))
+        yield f"{upload.name}: {doing} under way, gateway dies", dead
+
+
+def _with_upload(world: World, index: int, upload: Upload) -> World:
+    uploads = list(world.uploads)
+    uploads[index] = upload
+    return replace(world, uploads=tuple(uploads))
+
+
+def _observed(world: World, index: int, upload: Upload, seen: a.Observation, rules: Rules) -> World:
+    progress = rules.step(upload.progress, seen)
+    digest = upload.progress.offer.digest
+    if rules.cache_reads and isinstance(seen, a.ManifestRead) and seen.digest == digest:
+        world = replace(world, cache=world.cache | {digest})
+    match progress.doing:
+        case a.Accepted(duplicate=duplicate):
+            world = _told(world, "200", digest, duplicate=duplicate)
+            if rules.cache_accepted:
+                world = replace(world, cache=world.cache | {digest})
+        case a.Conflict():
+            world = _told(world, "409", digest, duplicate=False)
+        case a.Spent() if progress.tries < a.TRIES_MAX:
+            world = _told(world, "failed without effect", digest, duplicate=False)
+        case a.Corrupt() | a.Spent():
+            pass
+        case _:
+            return _with_upload(world, index, replace(upload, progress=progress))
+    return _with_upload(world, index, replace(upload, progress=progress, alive=False))
+
+
+def _late_moves(world: World, request: Late, rules: Rules) -> Iterator[tuple[str, World]]:
+    """A late write applies once; a late delete may apply again and again."""
+    gone = replace(world, late=world.late - {request})
+    if request.kind == "delete":
+        kept = tuple(
+            b for b in world.store.blobs if (b.digest, b.number) != (request.digest, request.number)
+        )
+        yield "late delete applies", replace(world, store=replace(world.store, blobs=kept))
+        return
+    progress = a.begin(offer(request.attempt, request.digest, sent_before=False))
+    doing: a.Action = {
+        "CreateBlob": a.CreateBlob(),
+        "OverwriteBlob": a.OverwriteBlob(),
+        "CreateManifest": a.CreateManifest(accepted_at_ns=UnixNs(0)),
+        "CreateQuarantine": a.CreateQuarantine(
+            accepted_digest=Digest(""), observed_at_ns=UnixNs(0)
+        ),
+    }[request.kind]
+    ghost = Upload(request.attempt, replace(progress, doing=doing))
+    store, _ = perform(world.store, ghost, world.now, versioned=rules.versioned)
+    yield f"late {request.kind} of {request.attempt} applies", replace(gone, store=store)
+
+
+def _sweeper_moves(
+    world: World, index: int, sweeper: Sweeper, rules: Rules, bounds: Bounds
+) -> Iterator[tuple[str, World]]:
+    def put(after: Sweeper, base: World = world) -> World:
+        sweepers = list(base.sweepers)
+        sweepers[index] = after
+        return replace(base, sweepers=tuple(sweepers))
+
+    who = f"sweeper {index}"
+    match sweeper.phase:
+        case "idle" if sweeper.cycles < bounds.cycles_max:
+            begun = Sweeper("begun", world.now, frozenset(), None, sweeper.cycles + 1)
+            yield f"{who}: audit starts", put(begun)
+        case "begun":
+            named = _accepted_names(world.store, rules)
+            half = replace(sweeper, phase="half", named=named)
+            yield f"{who}: audit lists accepted/", put(half)
+        case "half":
+            named = sweeper.named | _quarantined_names(world.store, rules)
+            yield (
+                f"{who}: audit lists quarantine/",
+                put(replace(sweeper, phase="read", named=named)),
+            )
+        case "read":
+            for blob in world.store.blobs:
+                if _proved(world, sweeper, blob, rules):
+                    planned = replace(sweeper, phase="planned", target=blob)
+                    yield f"{who}: plans {blob.digest}#{blob.number}", put(planned)
+        case "planned" if sweeper.target is not None:
+            blob = sweeper.target
+            if _still_proved(world, sweeper, blob, rules):
+                proved = replace(sweeper, phase="proved")
+                yield f"{who}: proves {blob.digest}#{blob.number} again", put(proved)
+            else:
+                yield (
+                    f"{who}: keeps {blob.digest}#{blob.number}",
+                    put(Sweeper(cycles=sweeper.cycles)),
+                )
+        case "proved" if sweeper.target is not None:
+            blob = sweeper.target
+            request = Late("delete", blob.digest, "", blob.number)
+            sent = put(Sweeper(cycles=sweeper.cycles), replace(world, late=world.late | {request}))
+            yield f"{who}: sends delete of {blob.digest}#{blob.number}", sent
+        case _:
+            return
+
+
+def _accepted_names(store: Store, rules: Rules) -> frozenset[str]:
+    if rules.lagging_references or store.manifest is None:
+        return frozenset()
+    return frozenset({store.manifest.digest})
+
+
+def _quarantined_names(store: Store, rules: Rules) -> frozenset[str]:
+    if rules.lagging_references:
+        return frozenset()
+    return frozenset(kept.digest for kept in store.quarantine)
+
+
+def _proved(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> bool:
+    """What a plan knows."""
+    evidence = _evidence(world, sweeper, blob, rules)
+    return any(
+        isinstance(d.judge(evidence, clauses), d.MayGo)
+        for clauses in (rules.plan_clauses, rules.superseded_clauses)
+    )
+
+
+def _still_proved(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> bool:
+    """The clauses again at deletion, over evidence read again."""
+    evidence = _evidence(world, sweeper, blob, rules)
+    return any(
+        isinstance(d.judge(evidence, clauses), d.MayGo)
+        for clauses in (rules.deletion_clauses, rules.superseded_clauses)
+    )
+
+
+def _evidence(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> d.Evidence:
+    store, digest = world.store, Digest(blob.digest)
+    named = blob.digest in _accepted_names(store, rules) | _quarantined_names(store, rules)
+    accepted = store.manifest is not None and store.manifest.digest == blob.digest
+    quarantined = any(kept.digest == blob.digest for kept in store.quarantine)
+    seen = not rules.lagging_references
+    return d.Evidence(
+        candidate=d.Candidate(
+            key=ObjectKey(blob.digest),
+            digest=digest,
+            incarnation=Incarnation(str(blob.number)),
+            last_modified_ns=UnixNs(blob.born),
+            size_bytes=1,
+        ),
+        retry_horizon_ns=rules.sweeper_horizon,
+        now_ns=UnixNs(world.now),
+        versioning_enabled=rules.versioned,
+        audit=d.AuditWord(
+            audit_id="audit",
+            started_at_ns=UnixNs(sweeper.started),
+            complete=True,
+            names_blob=blob.digest in sweeper.named,
+        ),
+        references=int(named),
+        envelope=d.EnvelopeLook(
+            accepted=d.Look.NAMES_IT if accepted and seen else d.Look.ABSENT,
+            quarantine=d.Look.NAMES_IT if quarantined and seen else d.Look.ABSENT,
+        ),
+        listed=_listed(store, blob),
+        current=_current(store, blob),
+    )
+
+
+def _listed(store: Store, blob: Blob) -> d.ListedNow | None:
+    for stored in store.blobs:
+        if (stored.digest, stored.number) == (blob.digest, blob.number):
+            return d.ListedNow(
+                incarnation=Incarnation(str(stored.number)),
+                last_modified_ns=UnixNs(stored.born),
+                current=stored == store.current(blob.digest),
+            )
+    return None
+
+
+def _current(store: Store, blob: Blob) -> d.CurrentRead | None:
+    current = store.current(blob.digest)
+    if current is None:
+        return None
+    digest = Digest("wrong" if current.wrong else current.digest)
+    return d.CurrentRead(incarnation=Incarnation(str(current.number)), digest=digest)
+
+
+# --- promises ----------------------------------------------------------------------------------
+
+
+def broken_promise(world: World) -> str | None:
+    """Names the first promise that does not hold in this state."""
+    store = world.store
+    for kind, digest, _ in world.acked:
+        blob = store.current(digest)
+        readable = blob is not None and not blob.wrong
+        if kind in {"200", "409"} and not readable:
+            return f"{kind} was told of {digest} and its blob is gone"
+        owner = None if store.manifest is None else store.manifest.digest
+        if kind == "200" and owner != digest:
+            return f"200 was told of {digest} and the manifest names {owner}"
+        if kind == "409" and owner in {None, digest}:
+            return f"409 was told of {digest} and the manifest names {owner}"
+        if kind == "failed without effect" and owner == digest:
+            return f"{digest} was said to have had no effect and it owns the identity"
+    return None
+
+
+def explore(start: World, rules: Rules, bounds: Bounds) -> Found:
+    """Explores every state within the bounds, or up to the first broken promise."""
+    parents: dict[World, tuple[World, str] | None] = {start: None}
+    todo = deque([start])
+    while todo:
+        world = todo.popleft()
+        for name, after in moves(world, rules, bounds):
+            if after in parents:
+                continue
+            parents[after] = (world, name)
+            broken = broken_promise(after)
+            if broken is not None:
+                return Found(len(parents), broken, _trail(parents, after))
+            if len(parents) >= bounds.states_max:
+                return Found(len(parents), complete=False)
+            todo.append(after)
+    return Found(len(parents))
+
+
+def _trail(parents: dict[World, tuple[World, str] | None], world: World) -> list[str]:
+    names: list[str] = []
+    step = parents[world]
+    while step is not None:
+        before, name = step
+        names.append(name)
+        step = parents[before]
+    return names[::-1]

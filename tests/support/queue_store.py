@@ -1,0 +1,217 @@
+"""A tiny store in memory for the queue's simulations: seeded faults on writes, a virtual clock."""
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from ulid import ULID
+
+from sluice_protocol.outcomes import (
+    Applied,
+    CreateOutcome,
+    Deleted,
+    DeleteOutcome,
+    Exists,
+    Found,
+    GetOutcome,
+    HeadOutcome,
+    Mismatch,
+    Missing,
+    ObjectInfo,
+    OverwriteOutcome,
+    ReplaceOutcome,
+    Unknown,
+    UnknownReason,
+)
+from sluice_protocol.units import NS_PER_S, Digest, ETag, Incarnation, ObjectKey, UnixNs
+from sluice_store.port import IncarnationPage, ListedObject, ListPage, Versioning
+
+START_NS = 1_700_000_000 * NS_PER_S
+
+
+class SimClock:
+    """Virtual time: a sleep advances it and yields to the other tasks."""
+
+    def __init__(self) -> None:
+        self.at_ns = START_NS
+
+    def now_ns(self) -> UnixNs:
+        return UnixNs(self.at_ns)
+
+    def monotonic_ns(self) -> int:
+        return self.at_ns
+
+    async def sleep(self, seconds: float) -> None:
+        self.at_ns += int(seconds * NS_PER_S)
+        await asyncio.sleep(0)
+
+
+class SimIds:
+    """ULIDs from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+
+    def ulid(self) -> str:
+        return str(ULID(self._rng.randbytes(16)))
+
+
+@dataclass
+class Faults:
+    """How often a write ends unknown, and how it really ended: applied, lost, or applied late."""
+
+    rng: random.Random
+    unknown: float = 0.0
+
+
+@dataclass
+class _Held:
+    body: bytes
+    generation: int
+    modified_ns: int
+
+
+@dataclass
+class SimStore:
+    """Keys in a dict; ETag of S3 (a hash of the bytes), so that ABA would show."""
+
+    clock: SimClock
+    faults: Faults | None = None
+    held: dict[str, _Held] = field(default_factory=dict)
+    late: list[tuple[str, ObjectKey, bytes, ETag | None]] = field(default_factory=list)
+    generation: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def _tick(self) -> UnixNs:
+        self.clock.at_ns += 1000
+        return UnixNs(self.clock.at_ns)
+
+    @staticmethod
+    def etag(body: bytes) -> ETag:
+        return ETag(f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"')
+
+    async def _turn(self) -> None:
+        for _ in range(self.faults.rng.randrange(4) if self.faults else 1):
+            await asyncio.sleep(0)
+        if self.faults and self.late and self.faults.rng.random() < 0.3:
+            verb, key, body, match = self.late.pop(self.faults.rng.randrange(len(self.late)))
+            if verb == "create" and key not in self.held:
+                self._put(key, body)
+            if verb == "replace" and key in self.held and self.etag(self.held[key].body) == match:
+                self._put(key, body)
+
+    def _put(self, key: str, body: bytes) -> Applied:
+        self.generation += 1
+        now = self._tick()
+        self.held[key] = _Held(body=body, generation=self.generation, modified_ns=now)
+        return Applied(
+            etag=self.etag(body), incarnation=Incarnation(str(self.generation)), date_ns=now
+        )
+
+    def _lost(self, verb: str, key: ObjectKey, body: bytes, match: ETag | None) -> bool | None:
+        """None: no fault. True: applied, answer lost. False: not applied now, maybe late."""
+        self.counts[verb] = self.counts.get(verb, 0) + 1
+        if self.faults is None or self.faults.rng.random() >= self.faults.unknown:
+            return None
+        fate = self.faults.rng.randrange(3)
+        if fate == 2:
+            self.late.append((verb, key, body, match))
+        return fate == 0
+
+    async def create(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> CreateOutcome:
+        await self._turn()
+        lost = self._lost("create", key, body, None)
+        if lost is False:
+            return Unknown(reason=UnknownReason.TIMEOUT)
+        outcome: CreateOutcome = (
+            Exists(date_ns=self._tick()) if key in self.held else self._put(key, body)
+        )
+        return Unknown(reason=UnknownReason.RESET) if lost else outcome
+
+    async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
+        await self._turn()
+        lost = self._lost("replace", key, body, if_match)
+        if lost is False:
+            return Unknown(reason=UnknownReason.TIMEOUT)
+        same = key in self.held and self.etag(self.held[key].body) == if_match
+        outcome: ReplaceOutcome = self._put(key, body) if same else Mismatch(date_ns=self._tick())
+        return Unknown(reason=UnknownReason.CONFLICT) if lost else outcome
+
+    async def overwrite(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> OverwriteOutcome:
+        await self._turn()
+        return self._put(key, body)
+
+    def _info(self, key: ObjectKey) -> ObjectInfo:
+        held = self.held[key]
+        return ObjectInfo(
+            key=key,
+            size_bytes=len(held.body),
+            etag=self.etag(held.body),
+            incarnation=Incarnation(str(held.generation)),
+            last_modified_ns=UnixNs(held.modified_ns),
+            sha256=Digest(hashlib.sha256(held.body).hexdigest()),
+            date_ns=self._tick(),
+        )
+
+    async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
+        await self._turn()
+        self.counts["get"] = self.counts.get("get", 0) + 1
+        if key not in self.held:
+            return Missing(date_ns=self._tick())
+        end = None if last is None else last + 1
+        return Found(info=self._info(key), body=self.held[key].body[first:end])
+
+    async def head(self, key: ObjectKey) -> HeadOutcome:
+        await self._turn()
+        self.counts["head"] = self.counts.get("head", 0) + 1
+        return self._info(key) if key in self.held else Missing(date_ns=self._tick())
+
+    async def head_incarnation(self, key: ObjectKey, incarnation: Incarnation) -> HeadOutcome:
+        found = await self.head(key)
+        if isinstance(found, ObjectInfo) and found.incarnation != incarnation:
+            return Missing(date_ns=self._tick())
+        return found
+
+    async def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+        await self._turn()
+        if key in self.held and str(self.held[key].generation) == incarnation:
+            del self.held[key]
+        return Deleted(date_ns=self._tick())
+
+    async def list(
+        self, prefix: str, *, start_after: str = "", end_at: str | None = None
+    ) -> AsyncIterator[ListPage]:
+        keys = [
+            key
+            for key in sorted(self.held, key=str.encode)
+            if key.startswith(prefix) and key > start_after and (end_at is None or key <= end_at)
+        ]
+        pages = [keys[at : at + 1000] for at in range(0, len(keys), 1000)] or [[]]
+        for index, page in enumerate(pages):
+            await self._turn()
+            self.counts["list"] = self.counts.get("list", 0) + 1
+            listed = tuple(
+                ListedObject(
+                    key=ObjectKey(key),
+                    size_bytes=len(self.held[key].body),
+                    etag=self.etag(self.held[key].body),
+                    last_modified_ns=UnixNs(self.held[key].modified_ns),
+                )
+                for key in page
+                if key in self.held
+            )
+            yield ListPage(objects=listed, date_ns=self._tick(), last=index == len(pages) - 1)
+
+    async def list_incarnations(
+        self, prefix: str, *, start_after: str = "", end_at: str | None = None
+    ) -> AsyncIterator[IncarnationPage]:
+        yield IncarnationPage(incarnations=(), date_ns=self._tick(), last=True)
+
+    async def read_versioning(self) -> Versioning:
+        return Versioning.ENABLED

@@ -1,0 +1,131 @@
+"""An event loop for simulations: virtual time, no sockets, and a seeded choice of what runs next.
+
+Every ready callback may run next, so a run explores one interleaving, and the same seed explores
+it again. Time moves only when nothing is ready.
+"""
+
+import asyncio
+import heapq
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from random import Random
+from typing import Any, TypeVar
+
+from sluice_protocol.units import UnixNs
+
+T = TypeVar("T")
+START_NS = 1_760_000_000_000_000_000
+IDLE_CALLBACKS_MAX = 2_000_000
+
+
+class Deadlock(Exception):
+    """Nothing is ready and no timer waits, but the simulation has not ended."""
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """A loop whose order is drawn from a seed and whose clock is virtual."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__()
+        self._rng = rng
+        self._now_s = 0.0
+        self._ran = 0
+
+    def time(self) -> float:
+        return self._now_s
+
+    def _run_once(self) -> None:
+        self._wake()
+        if not self._ready:
+            self._jump()
+        self._ran += 1
+        if self._ran > IDLE_CALLBACKS_MAX:
+            raise Deadlock(f"{self._ran} callbacks ran without an end")
+        self._ready.rotate(-self._rng.randrange(len(self._ready)))
+        handle = self._ready.popleft()
+        if not handle.cancelled():
+            handle._run()
+
+    def _wake(self) -> None:
+        while self._scheduled and (
+            self._scheduled[0].cancelled() or self._scheduled[0].when() <= self._now_s
+        ):
+            handle = heapq.heappop(self._scheduled)
+            handle._scheduled = False
+            if not handle.cancelled():
+                self._ready.append(handle)
+
+    def _jump(self) -> None:
+        if not self._scheduled:
+            raise Deadlock("nothing is ready and no timer waits")
+        self._now_s = max(self._now_s, self._scheduled[0].when())
+        self._wake()
+
+    def _process_events(self, event_list: object) -> None: ...
+
+    def _write_to_self(self) -> None: ...
+
+
+class SimClock:
+    """The clock port over a simulated loop; `skew_ns` is how wrong this machine's clock is."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, skew_ns: int = 0) -> None:
+        self._loop = loop
+        self._skew_ns = skew_ns
+
+    def now_ns(self) -> UnixNs:
+        return UnixNs(START_NS + self._skew_ns + int(self._loop.time() * 1e9))
+
+    def monotonic_ns(self) -> int:
+        return int(self._loop.time() * 1e9)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class SimIds:
+    """ULID-shaped ids drawn from the seed."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+
+    def ulid(self) -> str:
+        alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+        return "0" + "".join(self._rng.choice(alphabet) for _ in range(25))
+
+
+def simulate(seed: int, main: Callable[[SimLoop, Random], Coroutine[Any, Any, T]]) -> T:
+    """Runs `main` to its end in one seeded interleaving."""
+    rng = Random(seed)
+    loop = SimLoop(rng)
+    try:
+        return loop.run_until_complete(main(loop, rng))
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop._ready.clear()
+        loop._scheduled.clear()
+        loop.close()
+
+
+def seeds(count: int) -> list[int]:
+    """Gives the seeds to run: `SLUICE_SIM_SEEDS` (comma separated) replays, else 0 to count - 1."""
+    named = os.environ.get("SLUICE_SIM_SEEDS")
+    return [int(seed) for seed in named.split(",")] if named else list(range(count))
+
+
+async def until(done: Callable[[], bool], clock: SimClock, limit_s: float = 3600) -> None:
+    """Waits in virtual time until `done`."""
+    end_ns = clock.monotonic_ns() + int(limit_s * 1e9)
+    while not done():
+        if clock.monotonic_ns() > end_ns:
+            raise Deadlock("not done in time")
+        await clock.sleep(0.1)
+
+
+async def ignoring(error: type[BaseException], work: Awaitable[object]) -> None:
+    """Awaits work that may end in `error`."""
+    try:
+        await work
+    except error:
+        return

@@ -1,0 +1,76 @@
+"""Starts the real S3 server of the tests: versitygw over a directory, with versioning."""
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ACCESS, SECRET = "sluice-access", "sluice-secret"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A running server."""
+
+    endpoint: str
+
+    def url(self, bucket: str, prefix: str = "") -> str:
+        """Gives the store URL of a bucket on it."""
+        return f"s3://{bucket}/{prefix}?endpoint={self.endpoint}&region=us-east-1"
+
+
+def binary() -> Path:
+    """Gives the place of the cached server, which `deploy/versitygw.sh` fills."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return cache / "sluice" / "bin" / "versitygw"
+
+
+def free_port() -> int:
+    """Gives a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Waits until a server listens; one that ended is an error."""
+    for _ in range(400):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert process.poll() is None, "the server ended at its start"
+        time.sleep(0.025)
+    message = "the server does not listen"
+    raise AssertionError(message)
+
+
+@contextmanager
+def running(arguments: list[str], port: int) -> Iterator[Server]:
+    """Runs a server process until the end of the block."""
+    environment = {**os.environ, "ROOT_ACCESS_KEY": ACCESS, "ROOT_SECRET_KEY": SECRET}
+    process = subprocess.Popen(
+        arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_for_port(port, process)
+        yield Server(endpoint=f"http://127.0.0.1:{port}")
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+
+
+@contextmanager
+def versitygw(folder: Path) -> Iterator[Server]:
+    """Runs versitygw over `folder`; two of them over one folder behave as one store."""
+    data, versions, port = folder / "data", folder / "versions", free_port()
+    for path in (data, versions):
+        path.mkdir(parents=True, exist_ok=True)
+    address = f"127.0.0.1:{port}"
+    arguments = [str(binary()), "--quiet", "--keep-alive", "--port", address]
+    with running([*arguments, "posix", "--versioning-dir", str(versions), str(data)], port) as it:
+        yield it

@@ -1,0 +1,55 @@
+"""One process of a race over a store URL: `python -m support.store_worker create|add URL KEY N ID`.
+
+Prints one number: the creates that were applied, or the swaps that were lost.
+"""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+from sluice_protocol.outcomes import Applied, Exists, Unknown
+from sluice_protocol.units import ObjectKey
+from sluice_store import open_store
+from sluice_store.races import increment
+
+TESTS = Path(__file__).parents[1]
+
+
+def race_processes(work: str, url: str, key: ObjectKey, times: int, processes: int) -> list[int]:
+    """Runs `work` in processes that share nothing but the store."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "support.store_worker", work, url, key, str(times), f"p{i}"],
+            cwd=TESTS,
+            stdout=subprocess.PIPE,
+        )
+        for i in range(processes)
+    ]
+    outputs = [process.communicate(timeout=60)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * processes
+    return [int(output) for output in outputs]
+
+
+async def _create(url: str, key: ObjectKey, times: int, name: str) -> int:
+    async with open_store(url) as store:
+        outcomes = await asyncio.gather(
+            *(store.create(key, f"{name}.{i}".encode()) for i in range(times))
+        )
+    assert all(isinstance(outcome, Applied | Exists | Unknown) for outcome in outcomes)
+    return sum(isinstance(outcome, Applied) for outcome in outcomes)
+
+
+async def _add(url: str, key: ObjectKey, times: int, name: str) -> int:
+    async with open_store(url) as store:
+        return await increment(store, key, times, name)
+
+
+def main(work: str, url: str, key: str, times: str, name: str) -> None:
+    """Runs one worker."""
+    run = {"create": _create, "add": _add}[work]
+    sys.stdout.write(str(asyncio.run(run(url, ObjectKey(key), int(times), name))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

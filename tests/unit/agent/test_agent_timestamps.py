@@ -1,0 +1,63 @@
+"""The time that a line names, for whole columns."""
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from sluice_agent.lines import text_column
+from sluice_agent.timestamps import parse_timestamps
+from sluice_protocol.units import UnixNs
+
+ARRIVED = UnixNs(int(datetime(2026, 11, 21, 2, 0, tzinfo=UTC).timestamp()) * 10**9)
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def one(line: str) -> int:
+    return int(parse_timestamps(text_column([line.encode()]), arrived_ns=ARRIVED, zone=BERLIN)[0])
+
+
+def ns(text: str, fraction_ns: int = 0) -> int:
+    return int(datetime.fromisoformat(text).timestamp()) * 10**9 + fraction_ns
+
+
+@pytest.mark.parametrize(
+    ("line", "ts"),
+    [
+        ("2026-11-21T02:16:19Z x", ns("2026-11-21T02:16:19+00:00")),
+        ("2026-11-21T02:16:19z", ns("2026-11-21T02:16:19+00:00")),
+        ("2026-11-21T02:16:19.123456+01:00 host", ns("2026-11-21T01:16:19+00:00", 123456000)),
+        ("2026-11-21T02:16:19.123456789-0330 x", ns("2026-11-21T05:46:19+00:00", 123456789)),
+        ("2026-11-21 02:16:19,5 INFO", ns("2026-11-21T01:16:19+00:00", 500000000)),
+        ("2026-07-21 02:16:19 status installed", ns("2026-07-21T00:16:19+00:00")),
+        ("[2026-11-21T02:16:19Z] x", ns("2026-11-21T02:16:19+00:00")),
+        ("2024-02-29T00:00:00Z", ns("2024-02-29T00:00:00+00:00")),
+        ("Nov 21 02:16:19 host app: x", ns("2026-11-21T01:16:19+00:00")),
+        ("Nov  1 00:00:00 host app: x", ns("2026-10-31T23:00:00+00:00")),
+        ("Dec 31 23:59:59 host app: last year's", ns("2025-12-31T22:59:59+00:00")),
+    ],
+)
+def test_times_that_lines_name(line: str, ts: int) -> None:
+    """ISO 8601 with and without zone and fraction, and the old syslog form."""
+    assert one(line) == ts
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "", "[", "no time", "2026-11-21", "2026-13-21T02:16:19Z", "2026-02-30T02:16:19Z",
+        "2026-11-21T24:00:00Z", "2026-11-21T02:60:00Z", "1969-11-21T02:00:00Z",
+        "9999-11-21T02:00:00Z", "Foo 21 02:16:19 x", "Nov 00 02:16:19 x", "Nov 31 02:16:19 x",
+        "2026-11-21T02:16:1", "é" * 20,
+    ],
+)  # fmt: skip
+def test_lines_without_a_time_keep_their_arrival(line: str) -> None:
+    """What is no date, or half of one, is not guessed at."""
+    assert one(line) == ARRIVED
+
+
+def test_a_column_is_parsed_line_by_line() -> None:
+    """Neighbours do not leak into each other, however short the lines are."""
+    lines = [b"", b"2026-11-21T02:16:19Z", b"x", b"Nov 21 02:16:19 h", b"", b"2026-11-21T02:16:2"]
+    got = parse_timestamps(text_column(lines), arrived_ns=ARRIVED, zone=BERLIN).tolist()
+    assert got == [one(line.decode()) for line in lines]

@@ -1,0 +1,140 @@
+"""The principals file: what it may say, and that a broken one changes nothing."""
+
+import base64
+import os
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from sluice_gateway.authenticate import spiffe_id
+from sluice_gateway.principals import PrincipalsFile, parse_principals
+from sluice_protocol.errors import BadUsage, Unauthenticated
+
+RAW = base64.b64encode(
+    Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+).decode()
+GOOD = f"""
+[[principals]]
+name = "host-1"
+agents = ["host-1", "host-1b"]
+keys = [
+  {{ id = "old", ed25519 = "{RAW}", not_after = 2027-01-01T00:00:00Z }},
+  {{ id = "new", ed25519 = "{RAW}" }},
+]
+[[principals]]
+name = "ops"
+roles = ["operator"]
+agents = ["ignored"]
+spiffe = "spiffe://td/ops"
+[[principals]]
+name = "fleet"
+agent_template = "spiffe://td/agent/{{agent}}"
+"""
+NEW_YEAR_S = 1_798_761_600
+
+
+def test_principals_of_keys() -> None:
+    """Two keys of one principal are the same sender, so that keys roll over without a gap."""
+    principals = parse_principals(GOOD)
+    old, new = principals.key_of("old", NEW_YEAR_S), principals.key_of("new", NEW_YEAR_S)
+    assert old.sender == new.sender
+    assert old.sender.agents == {"host-1", "host-1b"}
+    assert not old.sender.operator
+
+
+def test_principals_old_key_runs_out() -> None:
+    """A key past its not_after is unknown; the new one goes on."""
+    principals = parse_principals(GOOD)
+    with pytest.raises(Unauthenticated, match="not_after"):
+        principals.key_of("old", NEW_YEAR_S + 1)
+    assert principals.key_of("new", NEW_YEAR_S + 1)
+    with pytest.raises(Unauthenticated):
+        principals.key_of("other", 0)
+
+
+def test_principals_operator_is_no_agent() -> None:
+    """Without the role `agent` a principal sends for nobody."""
+    sender = parse_principals(GOOD).spiffe_sender("spiffe://td/ops")
+    assert (sender.operator, sender.agents) == (True, frozenset())
+
+
+def test_principals_template_takes_one_whole_segment() -> None:
+    """`{agent}` is lower-case hex of the id, one segment, nothing around it."""
+    principals = parse_principals(GOOD)
+    sender = principals.spiffe_sender(f"spiffe://td/agent/{'hóst'.encode().hex()}")
+    assert sender.agents == {"hóst"}
+    for uri in (
+        "spiffe://td/agent/",
+        "spiffe://td/agent/6",
+        "spiffe://td/agent/6A",
+        "spiffe://td/agent/61/",
+        "spiffe://td/agent/61%2f62",
+        "spiffe://td/agent/../agent/61",
+        "spiffe://td/agent/ff",
+        "spiffe://td/agent/61\n",
+        "spiffe://other/agent/61",
+        "xspiffe://td/agent/61",
+    ):
+        with pytest.raises(Unauthenticated):
+            principals.spiffe_sender(uri)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "principals",
+        "[[principals]]\n",
+        '[[principals]]\nname = "a"\nrole = "agent"\n',
+        '[[principals]]\nname = "a"\nroles = ["root"]\n',
+        '[[principals]]\nname = "a"\n[[principals]]\nname = "a"\n',
+        '[[principals]]\nname = "a"\nkeys = [{ id = "k", ed25519 = "AAAA" }]\n',
+        f'[[principals]]\nname = "a"\nkeys = [{{ id = "", ed25519 = "{RAW}" }}]\n',
+        (
+            f'[[principals]]\nname = "a"\nkeys = [{{ id = "k", ed25519 = "{RAW}" }}, '
+            f'{{ id = "k", ed25519 = "{RAW}" }}]\n'
+        ),
+        '[[principals]]\nname = "a"\nagent_template = "spiffe://td/x{agent}"\n',
+        '[[principals]]\nname = "a"\nagent_template = "spiffe://td/{agent}/{agent}"\n',
+        '[[principals]]\nname = "a"\nagent_template = "https://td/{agent}"\n',
+    ],
+)
+def test_principals_of_another_form_are_refused(text: str) -> None:
+    """A typo must not open or close a door: unknown keys, doubles and bad keys are errors."""
+    with pytest.raises(BadUsage):
+        parse_principals(text)
+
+
+def test_principals_file_keeps_the_last_good_content(tmp_path: Path) -> None:
+    """A change is taken whole; a broken or missing file changes nothing."""
+    path = tmp_path / "principals.toml"
+    path.write_text(GOOD, encoding="utf-8")
+    held = PrincipalsFile(path)
+    assert not held.reload()
+    for broken in ("[[principals]]\nname = 1\n", None):
+        path.unlink() if broken is None else path.write_text(broken, encoding="utf-8")
+        assert not held.reload()
+        assert held.failed
+        assert held.current.keys
+    path.write_text('[[principals]]\nname = "none"\n', encoding="utf-8")
+    os.utime(path, ns=(1, 1))
+    assert held.reload()
+    assert not held.failed
+    assert not held.current.keys
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        (),
+        (("DNS", "spiffe://td/a"),),
+        (("URI", "spiffe://td/a"), ("URI", "spiffe://td/b")),
+        (("URI", "https://td/a"),),
+    ],
+)
+def test_spiffe_id_is_the_only_uri(names: tuple[tuple[str, str], ...]) -> None:
+    """None, two, or one of another scheme: nobody."""
+    with pytest.raises(Unauthenticated):
+        spiffe_id({"subjectAltName": names})
+    assert spiffe_id({"subjectAltName": (("DNS", "x"), ("URI", "spiffe://td/a"))})

@@ -1,0 +1,273 @@
+"""The acceptance of one upload, move by move."""
+
+import pytest
+
+from sluice_protocol import acceptance as a
+from sluice_protocol.errors import InvariantViolated
+from sluice_protocol.identity import Identity
+from sluice_protocol.outcomes import Applied, Exists, Missing, ObjectInfo, Unknown, UnknownReason
+from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey, UnixNs
+
+MINE, OTHER = Digest("a" * 64), Digest("b" * 64)
+WINDOW_NS = 100
+UNKNOWN = Unknown(reason=UnknownReason.TIMEOUT)
+
+
+def offer(*, sent_before: bool = False) -> a.Offer:
+    return a.Offer(
+        identity=Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=9),
+        digest=MINE,
+        size_bytes=10,
+        attempt_id="me",
+        window_ns=WINDOW_NS,
+        sent_before=sent_before,
+    )
+
+
+def applied(date: int) -> Applied:
+    return Applied(etag=ETag("e"), incarnation=None, date_ns=UnixNs(date))
+
+
+def exists(date: int = 0) -> Exists:
+    return Exists(date_ns=UnixNs(date))
+
+
+def missing(date: int = 0) -> Missing:
+    return Missing(date_ns=UnixNs(date))
+
+
+def blob(born: int, date: int, *, sha256: Digest | None = MINE, size: int = 10) -> ObjectInfo:
+    return ObjectInfo(
+        key=ObjectKey("k"),
+        size_bytes=size,
+        etag=ETag("e"),
+        incarnation=Incarnation("1"),
+        last_modified_ns=UnixNs(born),
+        sha256=sha256,
+        date_ns=UnixNs(date),
+    )
+
+
+def manifest(digest: Digest, born: int, attempt: str = "other") -> a.ManifestRead:
+    return a.ManifestRead(
+        digest=digest,
+        attempt_id=attempt,
+        accepted_at_ns=UnixNs(born),
+        last_modified_ns=UnixNs(born),
+        date_ns=UnixNs(born),
+    )
+
+
+def run(*observations: a.Observation, sent_before: bool = False) -> list[a.Action]:
+    """Gives the first action and the one after each observation."""
+    now = a.begin(offer(sent_before=sent_before))
+    actions = [now.doing]
+    for seen in observations:
+        now = a.step(now, seen)
+        actions.append(now.doing)
+    return actions
+
+
+def names(*observations: a.Observation, sent_before: bool = False) -> list[str]:
+    return [type(action).__name__ for action in run(*observations, sent_before=sent_before)]
+
+
+def test_new_batch_takes_two_writes() -> None:
+    """Blob, manifest, 200: accepted_at is the Date of the blob's answer."""
+    actions = run(applied(5), applied(6))
+    assert actions == [
+        a.CreateBlob(),
+        a.CreateManifest(accepted_at_ns=UnixNs(5)),
+        a.Accepted(duplicate=False, accepted_at_ns=UnixNs(5)),
+    ]
+
+
+def test_own_write_seen_as_exists_is_no_duplicate() -> None:
+    """A lost answer, then 412 against our own manifest: told by the attempt id."""
+    actions = run(applied(5), UNKNOWN, exists(), manifest(MINE, 6, "me"))
+    assert actions[-1] == a.Accepted(duplicate=False, accepted_at_ns=UnixNs(6))
+
+
+def test_same_bytes_again_are_a_duplicate() -> None:
+    """A young blob and a manifest with the same sha256."""
+    actions = run(exists(), blob(5, 20), exists(), manifest(MINE, 6))
+    assert actions[-1] == a.Accepted(duplicate=True, accepted_at_ns=UnixNs(6))
+
+
+def test_other_bytes_are_quarantined_before_the_answer() -> None:
+    """The conflict is told only once its quarantine manifest stands."""
+    actions = run(applied(5), exists(), manifest(OTHER, 4), UNKNOWN, applied(7))
+    quarantine = a.CreateQuarantine(accepted_digest=OTHER, observed_at_ns=UnixNs(5))
+    assert actions[3:] == [quarantine, quarantine, a.Conflict(accepted_digest=OTHER)]
+
+
+def test_standing_quarantine_is_dated_before_the_answer() -> None:
+    """An existing quarantine manifest counts by its own Last-Modified."""
+    observations = (applied(5), exists(), manifest(OTHER, 4), exists())
+    assert names(*observations)[-1] == "HeadQuarantine"
+    assert run(*observations, blob(3, 9))[-1] == a.Conflict(accepted_digest=OTHER)
+
+
+def test_old_blob_is_not_gone_on_with() -> None:
+    """An orphan of the window's age is written anew, and the new write is the proof."""
+    observed = names(exists(), blob(0, WINDOW_NS), missing(), applied(WINDOW_NS + 1))
+    assert observed == ["CreateBlob", "HeadBlob", "ReadManifest", "OverwriteBlob", "CreateManifest"]
+
+
+def test_old_blob_of_an_accepted_batch_is_answered_without_a_write() -> None:
+    """A manifest that followed its blob in time is proof at any age."""
+    actions = run(exists(), blob(0, 10_000), manifest(MINE, 50))
+    assert actions[-1] == a.Accepted(duplicate=True, accepted_at_ns=UnixNs(50))
+
+
+@pytest.mark.parametrize("found", [manifest(MINE, 500), manifest(OTHER, 5)])
+def test_old_blob_is_refreshed_where_its_manifest_proves_nothing(found: a.ManifestRead) -> None:
+    """A manifest that came too late, or names other bytes, does not make an old blob good."""
+    assert names(exists(), blob(0, 10_000), found)[-1] == "OverwriteBlob"
+
+
+def test_manifest_too_late_for_its_blob_proves_the_blob_again() -> None:
+    """m - proved_at = window: the blob is proved anew, and then the standing manifest is enough."""
+    actions = run(applied(0), applied(WINDOW_NS), exists(), blob(0, WINDOW_NS), applied(150))
+    assert actions[2:] == [
+        a.CreateBlob(),
+        a.HeadBlob(),
+        a.OverwriteBlob(),
+        a.Accepted(duplicate=False, accepted_at_ns=UnixNs(0)),
+    ]
+
+
+def test_late_quarantine_proves_the_submitted_blob_again() -> None:
+    """The same rule holds for a 409."""
+    observed = names(applied(0), exists(), manifest(OTHER, 1), applied(WINDOW_NS), applied(101))
+    assert observed[-2:] == ["CreateBlob", "Conflict"]
+
+
+def test_wrong_blob_is_replaced_and_told() -> None:
+    """Bytes that do not match their key are overwritten, and the alert is raised."""
+    now = a.begin(offer())
+    for seen in (exists(), blob(0, 1, sha256=OTHER)):
+        now = a.step(now, seen)
+    assert (now.doing, now.healed) == (a.OverwriteBlob(), True)
+    assert isinstance(a.step(now, a.Refused(reason="locked")).doing, a.Corrupt)
+
+
+def test_blob_of_another_size_is_wrong_without_reading_it() -> None:
+    """A size that differs needs no hash."""
+    assert names(exists(), blob(0, 1, sha256=None, size=9))[-1] == "OverwriteBlob"
+
+
+def test_blob_without_checksum_is_hashed() -> None:
+    """A store that keeps no checksum makes us read the whole blob."""
+    observed = names(exists(), blob(0, 1, sha256=None), a.BlobHashed(info=blob(0, 2), digest=MINE))
+    assert observed[-2:] == ["HashBlob", "CreateManifest"]
+
+
+def test_blob_gone_twice_is_written_without_a_condition() -> None:
+    """Some servers answer 412 over a delete marker; the second time no condition is sent."""
+    observed = names(exists(), missing(), exists(), missing())
+    assert observed == ["CreateBlob", "HeadBlob", "CreateBlob", "HeadBlob", "OverwriteBlob"]
+
+
+def test_policy_that_forbids_refreshing_ends_in_503() -> None:
+    """With If-None-Match demanded under raw-blobs/, an old orphan waits for garbage collection."""
+    observed = names(exists(), blob(0, 10_000), missing(), a.Refused(reason="policy"))
+    assert observed[-1] == "Spent"
+
+
+def test_empty_read_proves_nothing() -> None:
+    """After 412 a read that finds nothing leads to another create, never to a verdict."""
+    assert names(applied(0), exists(), missing())[-1] == "CreateManifest"
+
+
+def test_accepted_at_is_fixed_before_the_first_try() -> None:
+    """Every try of the manifest carries the same time, so it has the same bytes."""
+    actions = run(applied(5), UNKNOWN, exists(), missing())
+    creates = [action for action in actions if isinstance(action, a.CreateManifest)]
+    assert creates == [a.CreateManifest(accepted_at_ns=UnixNs(5))] * 3
+
+
+def test_retry_reads_first_and_looks_at_the_blob() -> None:
+    """`Sluice-Retry: 1` finds its manifest; the blob decides, at any age and without a write."""
+    actions = run(manifest(MINE, 50), blob(0, 10_000), sent_before=True)
+    assert [type(x).__name__ for x in actions] == ["ReadManifest", "HeadBlob", "Accepted"]
+
+
+def test_retry_whose_manifest_came_too_late_refreshes_the_blob() -> None:
+    """The rule that every 200 needs a proof holds for a retry too."""
+    observed = names(manifest(MINE, 500), blob(0, 10_000), applied(10_001), sent_before=True)
+    assert observed[-2:] == ["OverwriteBlob", "Accepted"]
+
+
+def test_retry_without_manifest_begins_at_the_blob() -> None:
+    """Nothing found: the upload goes on as a new one."""
+    assert names(missing(), sent_before=True)[-1] == "CreateBlob"
+
+
+def test_unreadable_manifest_is_never_success() -> None:
+    """An object under the identity's key that is no manifest is an alert."""
+    assert names(applied(0), exists(), a.ManifestUnreadable(reason="not JSON"))[-1] == "Corrupt"
+
+
+def test_unknown_outcomes_are_bounded() -> None:
+    """Every unknown outcome costs a try; the last one ends in 503."""
+    assert names(*[UNKNOWN] * a.TRIES_MAX)[-2:] == ["CreateBlob", "Spent"]
+
+
+OBSERVATIONS: tuple[a.Observation, ...] = (
+    applied(0),
+    exists(),
+    missing(),
+    blob(0, 0),
+    a.BlobHashed(info=blob(0, 0), digest=MINE),
+    manifest(MINE, 0),
+    a.ManifestUnreadable(reason="r"),
+    a.Refused(reason="r"),
+)
+LEGAL = {
+    a.CreateBlob: (Applied, Exists),
+    a.HeadBlob: (ObjectInfo, Missing),
+    a.HashBlob: (a.BlobHashed, Missing),
+    a.OverwriteBlob: (Applied, a.Refused),
+    a.ReadManifest: (a.ManifestRead, a.ManifestUnreadable, Missing),
+    a.CreateManifest: (Applied, Exists),
+    a.CreateQuarantine: (Applied, Exists),
+    a.HeadQuarantine: (ObjectInfo, Missing),
+    a.Accepted: (),
+    a.Conflict: (),
+    a.Corrupt: (),
+    a.Spent: (),
+}
+STANDING = a.Standing(digest=OTHER, own=False, accepted_at_ns=UnixNs(0), appeared_at_ns=UnixNs(0))
+DOING: tuple[a.Action, ...] = (
+    *(a.CreateBlob(), a.HeadBlob(), a.HashBlob(), a.OverwriteBlob(), a.ReadManifest()),
+    a.CreateManifest(accepted_at_ns=UnixNs(0)),
+    a.CreateQuarantine(accepted_digest=OTHER, observed_at_ns=UnixNs(0)),
+    *(a.HeadQuarantine(), a.Spent(), a.Corrupt(reason="r")),
+    a.Accepted(duplicate=False, accepted_at_ns=UnixNs(0)),
+    a.Conflict(accepted_digest=OTHER),
+)
+
+
+@pytest.mark.parametrize("doing", DOING, ids=lambda doing: type(doing).__name__)
+def test_illegal_observation_raises(doing: a.Action) -> None:
+    """What does not belong to the action raises; everything that does belong is understood."""
+    now = a.Progress(
+        offer=offer(),
+        doing=doing,
+        proved_at_ns=UnixNs(0),
+        date_ns=UnixNs(0),
+        accepted_at_ns=UnixNs(0),
+        standing=STANDING if isinstance(doing, a.HeadQuarantine | a.CreateQuarantine) else None,
+    )
+    for seen in OBSERVATIONS:
+        if isinstance(seen, LEGAL[type(doing)]):
+            assert a.step(now, seen) is not now
+        else:
+            with pytest.raises(InvariantViolated):
+                a.step(now, seen)
+
+
+def test_every_action_has_its_legal_observations() -> None:
+    """The table above covers every action, so no action is left untested."""
+    assert {type(doing) for doing in DOING} == set(LEGAL)

@@ -1,0 +1,163 @@
+"""Each clause of the proof: alone it keeps the blob, and nothing else would."""
+
+from dataclasses import replace
+
+import pytest
+
+from sluice_protocol.deletion import (
+    DELETION_CLAUSES,
+    PLAN_CLAUSES,
+    SUPERSEDED_CLAUSES,
+    AuditWord,
+    Candidate,
+    Clause,
+    ClauseCheck,
+    CurrentRead,
+    EnvelopeLook,
+    Evidence,
+    Keep,
+    ListedNow,
+    Look,
+    MayGo,
+    clock_fell,
+    judge,
+)
+from sluice_protocol.keys import blob_key, digest_of
+from sluice_protocol.units import Incarnation, UnixNs
+
+DIGEST = digest_of(b"orphan")
+OTHER = digest_of(b"other")
+V1, V2 = Incarnation("v1"), Incarnation("v2")
+HORIZON = 100
+
+ORPHAN = Evidence(
+    candidate=Candidate(
+        key=blob_key(DIGEST),
+        digest=DIGEST,
+        incarnation=V1,
+        last_modified_ns=UnixNs(1_000),
+        size_bytes=6,
+    ),
+    retry_horizon_ns=HORIZON,
+    now_ns=UnixNs(1_200),
+    versioning_enabled=True,
+    audit=AuditWord(audit_id="A", started_at_ns=UnixNs(1_101), complete=True, names_blob=False),
+    references=0,
+    envelope=EnvelopeLook(accepted=Look.ABSENT, quarantine=Look.ABSENT),
+    listed=ListedNow(incarnation=V1, last_modified_ns=UnixNs(1_000), current=True),
+)
+SUPERSEDED = replace(
+    ORPHAN,
+    listed=ListedNow(incarnation=V1, last_modified_ns=UnixNs(1_000), current=False),
+    current=CurrentRead(incarnation=V2, digest=DIGEST),
+)
+
+
+def _audit(**changed: object) -> Evidence:
+    assert ORPHAN.audit is not None
+    return replace(ORPHAN, audit=replace(ORPHAN.audit, **changed))  # type: ignore[arg-type]
+
+
+def _envelope(accepted: Look = Look.ABSENT, quarantine: Look = Look.ABSENT) -> Evidence:
+    return replace(ORPHAN, envelope=EnvelopeLook(accepted=accepted, quarantine=quarantine))
+
+
+def _listed(**changed: object) -> Evidence:
+    assert ORPHAN.listed is not None
+    return replace(ORPHAN, listed=replace(ORPHAN.listed, **changed))  # type: ignore[arg-type]
+
+
+def _null(evidence: Evidence) -> Evidence:
+    null = Incarnation("null")
+    assert evidence.listed is not None
+    return replace(
+        evidence,
+        candidate=replace(evidence.candidate, incarnation=null),
+        listed=replace(evidence.listed, incarnation=null),
+    )
+
+
+KEPT = [
+    (Clause.VERSIONING, replace(ORPHAN, versioning_enabled=None)),
+    (Clause.VERSIONING, replace(ORPHAN, versioning_enabled=False)),
+    (Clause.INCARNATION, _null(ORPHAN)),
+    (Clause.AGE, replace(ORPHAN, now_ns=None)),
+    (Clause.AGE, replace(ORPHAN, now_ns=UnixNs(1_100))),
+    (Clause.CERTIFICATE, _audit(complete=False)),
+    (Clause.CERTIFICATE, _audit(started_at_ns=UnixNs(1_100))),
+    (Clause.AUDIT, _audit(names_blob=None)),
+    (Clause.AUDIT, _audit(names_blob=True)),
+    (Clause.REFERENCES, replace(ORPHAN, references=None)),
+    (Clause.REFERENCES, replace(ORPHAN, references=1)),
+    (Clause.ENVELOPE, replace(ORPHAN, envelope=None)),
+    (Clause.ENVELOPE, _envelope(accepted=Look.NAMES_IT)),
+    (Clause.ENVELOPE, _envelope(accepted=Look.UNREADABLE)),
+    (Clause.ENVELOPE, _envelope(quarantine=Look.NAMES_IT)),
+    (Clause.ENVELOPE, _envelope(quarantine=Look.NAMES_OTHER)),
+    (Clause.ENVELOPE, _envelope(quarantine=Look.UNREADABLE)),
+    (Clause.LISTED, replace(ORPHAN, listed=None)),
+    (Clause.LISTED, _listed(incarnation=V2)),
+    (Clause.LISTED, _listed(last_modified_ns=UnixNs(1_001))),
+    (Clause.LISTED, _listed(current=False)),
+]
+KEPT_SUPERSEDED = [
+    (Clause.VERSIONING, replace(SUPERSEDED, versioning_enabled=False)),
+    (Clause.INCARNATION, _null(SUPERSEDED)),
+    (Clause.AGE, replace(SUPERSEDED, now_ns=UnixNs(1_100))),
+    (Clause.NONCURRENT, replace(SUPERSEDED, listed=None)),
+    (Clause.NONCURRENT, replace(SUPERSEDED, listed=ORPHAN.listed)),
+    (Clause.CURRENT, replace(SUPERSEDED, current=None)),
+    (Clause.CURRENT, replace(SUPERSEDED, current=CurrentRead(incarnation=V1, digest=DIGEST))),
+    (Clause.CURRENT, replace(SUPERSEDED, current=CurrentRead(incarnation=V2, digest=OTHER))),
+]
+
+
+def _without(clauses: tuple[ClauseCheck, ...], evidence: Evidence) -> tuple[ClauseCheck, ...]:
+    return tuple(check for check in clauses if check(evidence) is None)
+
+
+def test_orphan_past_its_horizon_may_go() -> None:
+    """With every clause proved, and another manifest under its identity or none, it goes."""
+    assert judge(ORPHAN, PLAN_CLAUSES) == MayGo()
+    assert judge(ORPHAN, DELETION_CLAUSES) == MayGo()
+    assert judge(_envelope(accepted=Look.NAMES_OTHER), DELETION_CLAUSES) == MayGo()
+    assert judge(SUPERSEDED, SUPERSEDED_CLAUSES) == MayGo()
+
+
+@pytest.mark.parametrize(("clause", "evidence"), KEPT)
+def test_each_clause_alone_keeps(clause: Clause, evidence: Evidence) -> None:
+    """One broken clause keeps the blob under its own name; the mutant without it would delete."""
+    kept = judge(evidence, DELETION_CLAUSES)
+    assert isinstance(kept, Keep)
+    assert kept.clause is clause
+    assert judge(evidence, _without(DELETION_CLAUSES, evidence)) == MayGo()
+    assert len(_without(DELETION_CLAUSES, evidence)) == len(DELETION_CLAUSES) - 1
+
+
+@pytest.mark.parametrize(("clause", "evidence"), KEPT_SUPERSEDED)
+def test_each_clause_of_a_superseded_version_keeps(clause: Clause, evidence: Evidence) -> None:
+    """A noncurrent version goes only when the current one was read and is right."""
+    kept = judge(evidence, SUPERSEDED_CLAUSES)
+    assert isinstance(kept, Keep)
+    assert kept.clause is clause
+
+
+def test_nothing_read_keeps() -> None:
+    """Evidence that was not gathered, and a judge without clauses, never speak for a deletion."""
+    bare = Evidence(candidate=ORPHAN.candidate, retry_horizon_ns=HORIZON)
+    silent = [check.__name__ for check in DELETION_CLAUSES if check(bare) is None]
+    assert silent == ["incarnation_exact"]
+    assert isinstance(judge(ORPHAN, ()), Keep)
+
+
+def test_no_certificate_keeps_on_two_clauses() -> None:
+    """Without a certificate neither its horizon nor its absence of names is proved."""
+    found = [check(replace(ORPHAN, audit=None)) for check in DELETION_CLAUSES]
+    assert [kept.clause for kept in found if kept] == [Clause.CERTIFICATE, Clause.AUDIT]
+
+
+def test_clock_fell_only_past_half_the_margin() -> None:
+    """A fall of more than half the margin stops deletion; a rise never does."""
+    assert not clock_fell(1_000, 950, 100)
+    assert clock_fell(1_000, 949, 100)
+    assert not clock_fell(1_000, 5_000, 100)

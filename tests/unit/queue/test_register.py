@@ -1,0 +1,156 @@
+"""The register's bytes."""
+
+import contextlib
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice_protocol.errors import InvalidRecord, InvariantViolated, UnsupportedVersion
+from sluice_protocol.units import ObjectKey, UnixNs
+from sluice_queue.entries import Draft
+from sluice_queue.register import (
+    ENTRIES_MAX,
+    WRITERS_MAX,
+    Register,
+    Writer,
+    append,
+    decode_register,
+    decode_segment,
+    dequeue,
+    encode_register,
+    held_descriptors,
+    open_epoch,
+    spill,
+)
+
+KEY = "queue/v1/spark.000/manifest"
+NONCE = bytes(range(16))
+
+
+def draft(number: int = 0, metadata: bytes = b"") -> Draft:
+    return Draft(
+        location=ObjectKey(f"manifests/v1/list-{number}"),
+        size_bytes=100 + number,
+        batches=3,
+        frame_bytes=4096,
+        first_accepted_at_ns=UnixNs(1),
+        last_accepted_at_ns=UnixNs(2),
+        ingested_at_ns=UnixNs(3),
+        metadata=metadata,
+    )
+
+
+def writer(number: int = 1, counter: int = 1) -> Writer:
+    return Writer(producer_id=number.to_bytes(16, "big"), counter=counter, first_sequence=0)
+
+
+def filled(count: int) -> Register:
+    drafts = tuple(draft(number) for number in range(count))
+    return append(Register(revision=1, nonce=NONCE), drafts, writer(), NONCE)
+
+
+def test_register_bytes_lie_where_the_page_says() -> None:
+    """Each header field stands at its documented offset."""
+    state = open_epoch(filled(2), bytes([7] * 16), NONCE)
+    body = encode_register(state)
+    assert body[:4] == b"LMQ1"
+    assert struct.unpack_from("<HH", body, 4) == (1, 0)
+    assert struct.unpack_from("<Q", body, 8) == (3,)
+    assert body[16:32] == NONCE
+    assert struct.unpack_from("<Q", body, 32) == (1,)
+    assert body[40:56] == bytes([7] * 16)
+    assert struct.unpack_from("<QQIHHII", body, 56) == (3, 0, 2, 1, 0, 0, len(state.entries))
+    assert body[88:104] == (1).to_bytes(16, "big")
+    assert struct.unpack_from("<QQ", body, 104) == (1, 1)
+    assert body[120:] == state.entries
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.binary(max_size=20))
+def test_register_round_trips(count: int, acked: int, metadata: bytes) -> None:
+    """What was encoded is decoded, whatever was appended and dequeued."""
+    state = Register(revision=1, nonce=NONCE)
+    if count:
+        drafts = tuple(draft(number, metadata) for number in range(count))
+        state = append(state, drafts, writer(), NONCE)
+    if 0 < acked <= count:
+        state = dequeue(KEY, state, acked, NONCE)
+    assert decode_register(KEY, encode_register(state)) == state
+    found = held_descriptors(KEY, state)
+    assert [one.sequence for one in found] == list(range(state.acked_through + 1, count + 1))
+    assert all(one.metadata == metadata for one in found)
+
+
+def test_append_copies_existing_entries_undecoded() -> None:
+    """Bytes that are no entries survive an append: it never looks at them."""
+    state = filled(1)
+    garbled = Register(
+        revision=1, nonce=NONCE, next_sequence=2, count=1, entries=b"?" * len(state.entries)
+    )
+    after = append(garbled, (draft(1),), writer(), NONCE)
+    assert after.entries.startswith(garbled.entries)
+
+
+def test_spill_and_dequeue_keep_every_entry_in_order() -> None:
+    """A full register moves its older half to a segment; acks drop the segment when passed."""
+    state = filled(10)
+    moved = spill(KEY, state)
+    assert [one.sequence for one in decode_segment(KEY, moved.body)] == [1, 2, 3, 4, 5]
+    assert len(moved.body) == moved.ref.size_bytes
+    after = decode_register(KEY, encode_register(moved.after))
+    assert [one.sequence for one in held_descriptors(KEY, after)] == [6, 7, 8, 9, 10]
+    inside = decode_register(KEY, encode_register(dequeue(KEY, after, 3, NONCE)))
+    assert inside.segments == (moved.ref,)
+    assert dequeue(KEY, inside, 5, NONCE).segments == ()
+    past = decode_register(KEY, encode_register(dequeue(KEY, inside, 7, NONCE)))
+    assert past.segments == ()
+    assert [one.sequence for one in held_descriptors(KEY, past)] == [8, 9, 10]
+
+
+def test_spill_is_a_function_of_the_state() -> None:
+    """Two producers that see one state write one segment with equal bytes."""
+    assert spill(KEY, filled(10)) == spill(KEY, filled(10))
+
+
+def test_writers_keep_the_latest_and_drop_the_rest() -> None:
+    """The list holds 64 producers, latest first, each once."""
+    state = Register(revision=1, nonce=NONCE)
+    for number in range(1, WRITERS_MAX + 3):
+        state = append(state, (draft(),), writer(number), NONCE)
+    state = append(state, (draft(),), writer(10, counter=2), NONCE)
+    assert len(state.writers) == WRITERS_MAX
+    assert state.writers[0] == Writer(
+        producer_id=(10).to_bytes(16, "big"), counter=2, first_sequence=WRITERS_MAX + 3
+    )
+    assert state.writer((1).to_bytes(16, "big")) is None
+
+
+def test_register_refuses_what_it_cannot_hold() -> None:
+    """Too many entries, and acknowledgements out of range, are broken invariants."""
+    with pytest.raises(InvariantViolated):
+        encode_register(filled(ENTRIES_MAX + 1))
+    with pytest.raises(InvariantViolated):
+        dequeue(KEY, filled(3), 4, NONCE)
+    with pytest.raises(InvariantViolated):
+        dequeue(KEY, filled(3), 0, NONCE)
+
+
+def test_decode_refuses_foreign_and_broken_bytes() -> None:
+    """Truncation, another magic, another version, and fields that contradict one another."""
+    body = encode_register(filled(3))
+    for broken in (b"", body[:40], body[:-1], body + b"x", b"LMB1" + body[4:]):
+        with pytest.raises(InvalidRecord):
+            decode_register(KEY, broken)
+    with pytest.raises(UnsupportedVersion):
+        decode_register(KEY, body[:4] + b"\x02\x00" + body[6:])
+    with pytest.raises(InvalidRecord):
+        decode_register(KEY, body[:64] + struct.pack("<Q", 9) + body[72:])
+
+
+@given(st.binary(max_size=400))
+def test_decode_of_random_bytes_is_typed(tail: bytes) -> None:
+    """No bytes make the decoder fail with anything but its own errors."""
+    body = b"LMQ1\x01\x00\x00\x00" + tail
+    with contextlib.suppress(InvalidRecord):
+        held_descriptors(KEY, decode_register(KEY, body))
