@@ -148,6 +148,7 @@ def prepare(named: list[Path]) -> Demo:
     print(f"sluice demo: {len(inputs)} log files into {demo.store}")  # noqa: T201
     with step("authority settings, and a probe of what the store promises"):
         demo.sluice("init", "--lanes", "2")
+        demo.sluice("doctor")
 
     with step("a key for each sender"):
         entries = [

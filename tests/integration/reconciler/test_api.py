@@ -177,7 +177,7 @@ def test_api_token_guards_v1_and_a_foreign_address_needs_one(tmp_path: Path) -> 
     """With a token `/v1/` wants it; without one the service binds to this machine alone."""
 
     async def run() -> None:
-        async with served(tmp_path, api_token="secret") as (_, client):  # noqa: S106 - a test
+        async with served(tmp_path, api_token="secret") as (_, client):
             assert (await client.get("/v1/agents")).status == 401
             headers = {"Authorization": "Bearer secret"}
             assert (await client.get("/v1/agents", headers=headers)).status == 200
