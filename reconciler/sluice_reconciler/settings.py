@@ -23,6 +23,8 @@ class ReconcilerSettings:
         lease_s: How long an entry handed out over HTTP is held, seconds.
         api_token: What callers of `/v1/` must send as `Authorization: Bearer …`; without it the
             service listens on a loopback address only.
+        event_queue_url: SQS queue with object events of the bucket; empty for none.
+        event_queue_endpoint: Server of that queue; AWS's own when empty.
         full_read_share: Share of blobs read in full although the store holds their checksum,
             0 to 1.
     """
@@ -39,6 +41,8 @@ class ReconcilerSettings:
     http_queues: str = ""
     lease_s: float = 60.0
     api_token: str = field(default="", repr=False)
+    event_queue_url: str = ""
+    event_queue_endpoint: str = ""
     full_read_share: float = 0.0
 
     @property
