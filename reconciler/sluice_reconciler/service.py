@@ -21,7 +21,6 @@ from sluice_reconciler.scanner import Scanner
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
-from sluice_store.s3.events import open_event_queue
 
 log = structlog.get_logger()
 
@@ -163,6 +162,8 @@ class Reconciler:
 
     async def _listen(self) -> None:
         """Takes events for ever; an error ends it, and `_every` begins again."""
+        from sluice_store.s3.events import open_event_queue  # noqa: PLC0415 - the SDK is an extra
+
         settings = self.settings
         async with open_event_queue(
             settings.event_queue_url, endpoint=settings.event_queue_endpoint or None
