@@ -32,7 +32,7 @@ def draw_series(series: Series, points: Sequence[Point], width: int | None) -> s
     figure.clear()
     plotext.terminal.limit(False, False)  # noqa: FBT003 - the library's own signature
     figure.plot_size(width, _HEIGHT)
-    figure.theme("clear")
+    figure.theme("simple")
     figure.title(f"{series.aggregate.value} of {series.metric}")
     figure.date("x").activate(form="%Y-%m-%d %H:%M:%S")
     for agent in sorted({one.agent_id for one in drawn}):
