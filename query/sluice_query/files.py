@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow.dataset as ds
-import pyarrow.fs as pafs
 
-from sluice_store.lake import TableLocation
+from sluice_store.lake import TableLocation, open_filesystem
 
 _SCHEME = "s3://"
 
@@ -21,12 +20,6 @@ def open_dataset(location: TableLocation, paths: Sequence[str]) -> Any:  # noqa:
         location: The table in the bucket.
         paths: `s3://bucket/key` of each file.
     """
-    options: dict[str, Any] = {"allow_bucket_creation": False}
-    if location.endpoint is not None:
-        scheme, _, host = location.endpoint.partition("://")
-        options |= {"scheme": scheme, "endpoint_override": host}
-    if location.region is not None:
-        options["region"] = location.region
-    filesystem = pafs.S3FileSystem(**options)
+    filesystem, _ = open_filesystem(location)
     places = [path.removeprefix(_SCHEME) for path in paths]
     return ds.dataset(places, format="parquet", filesystem=filesystem)
