@@ -12,7 +12,7 @@ from sluice_protocol.errors import DigestMismatch, ErrorCode
 from sluice_protocol.signatures import parse_content_digest
 from sluice_protocol.units import Digest
 
-BLOCK_BYTES_MIN: Final = 256 * 1024
+BLOCK_BYTES_MIN: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
