@@ -6,6 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from yarl import URL
+
 from sluice_agent.files import FileSettings
 from sluice_agent.intake import WhenFull
 from sluice_agent.parts import BatchLimits
@@ -91,10 +93,8 @@ class AgentSettings:
 
     def __post_init__(self) -> None:
         """Refuses what cannot work, before anything is touched."""
-        if not self.gateways or not all(
-            u.startswith(("http://", "https://")) for u in self.gateways
-        ):
-            raise BadUsage(f"name gateways as http:// or https:// URLs, gateway=`{self.gateway}`")
+        if not self.gateways or not all(_is_base_url(url) for url in self.gateways):
+            raise BadUsage(f"name gateways as http://host:port, gateway=`{self.gateway}`")
         if self.spool_bytes < SPOOL_BYTES_LEAST:
             raise BadUsage(
                 f"spool must hold at least {SPOOL_BYTES_LEAST} bytes,"
@@ -152,6 +152,14 @@ class AgentSettings:
     def _resource(self) -> tuple[tuple[str, str], ...]:
         pairs = dict(_pair(text) for text in self.resource)
         return tuple(sorted({"host.name": socket.gethostname(), **pairs}.items()))
+
+
+def _is_base_url(text: str) -> bool:
+    try:
+        url = URL(text)
+    except ValueError:
+        return False
+    return url.scheme in {"http", "https"} and bool(url.host) and not url.query_string
 
 
 def _pair(text: str) -> tuple[str, str]:

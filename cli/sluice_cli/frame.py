@@ -64,7 +64,7 @@ class NewFrame:
     boot: str
     seq_start: int
     kind: Kind
-    resource: tuple[str, ...] = ()
+    resource: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     plain: Annotated[bool, Parameter(negative="")] = False
     out: Path | None = None
 

@@ -10,12 +10,12 @@ from rich.console import Console
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_cli.times import format_time
-from sluice_gc.engine import LocalEngine
 from sluice_gc.objects import load_keys, load_trusted
+from sluice_gc.opening import open_engine
 from sluice_gc.plan import Plan
 from sluice_gc.planner import Planner, newest_plan_id
 from sluice_gc.runner import Runner, RunReport
-from sluice_gc.settings import PlanSettings, RunSettings
+from sluice_gc.settings import EngineSettings, PlanSettings, RunSettings
 from sluice_gc.show import BlobTold, explain_blob
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import parse_digest
@@ -27,6 +27,7 @@ app = App(name="gc", help="Delete orphan blobs, only with a proof.")
 
 _PLAN = PlanSettings()
 _RUN = RunSettings()
+_ENGINE = EngineSettings()
 
 
 @app.command
@@ -35,10 +36,11 @@ def plan(
     store: StoreUrl = STORE_DEFAULT,
     audit_id: Annotated[str | None, Parameter(help="The certificate; the newest if none.")] = None,
     settings: Annotated[PlanSettings, Parameter(name="*")] = _PLAN,
+    where: Annotated[EngineSettings, Parameter(name="*")] = _ENGINE,
     json: Json = False,
 ) -> int:
     """Lists what may go and why, on the ground of a certificate; deletes nothing."""
-    made = asyncio.run(_plan(store, settings, audit_id))
+    made = asyncio.run(_plan(store, settings, where, audit_id))
     emit(made, as_json=json, human=lambda console: _draw_plan(console, made))
     return ExitCode.DONE.value
 
@@ -50,15 +52,17 @@ def run(
     *,
     store: StoreUrl = STORE_DEFAULT,
     settings: Annotated[RunSettings, Parameter(name="*")] = _RUN,
+    where: Annotated[EngineSettings, Parameter(name="*")] = _ENGINE,
     json: Json = False,
 ) -> int:
     """Proves every clause again for each candidate of a plan, and deletes those it lets go.
 
     It may be stopped at any time and run again.
     """
-    report = asyncio.run(_run(store, plan_id, settings))
+    report = asyncio.run(_run(store, plan_id, settings, where))
     emit(report, as_json=json, human=lambda console: _draw_report(console, report))
-    code = ExitCode.FOUND_WRONG if report.facts.unknown else ExitCode.DONE
+    open_ends = report.facts.unknown + report.facts.unread
+    code = ExitCode.FOUND_WRONG if open_ends else ExitCode.DONE
     return int(code.value)
 
 
@@ -82,17 +86,21 @@ def show(
     return ExitCode.DONE.value
 
 
-async def _plan(url: str, settings: PlanSettings, audit_id: str | None) -> Plan:
+async def _plan(
+    url: str, settings: PlanSettings, where: EngineSettings, audit_id: str | None
+) -> Plan:
     keys = load_keys(settings.key_file, settings.trusted_keys)
-    async with open_store(url) as store:
-        planner = Planner(store, LocalEngine(store), keys, SystemClock(), SystemIds())
+    async with open_engine(url, where) as (store, engine):
+        planner = Planner(store, engine, keys, SystemClock(), SystemIds())
         return await planner.plan(settings, audit_id)
 
 
-async def _run(url: str, plan_id: str | None, settings: RunSettings) -> RunReport:
+async def _run(
+    url: str, plan_id: str | None, settings: RunSettings, where: EngineSettings
+) -> RunReport:
     trusted = load_trusted(settings.key_file, settings.trusted_keys)
-    async with open_store(url) as store:
-        runner = Runner(store, LocalEngine(store), trusted, SystemClock())
+    async with open_engine(url, where) as (store, engine):
+        runner = Runner(store, engine, trusted, SystemClock())
         return await runner.run(plan_id or await newest_plan_id(store), settings)
 
 
@@ -133,6 +141,8 @@ def _draw_report(console: Console, report: RunReport) -> None:
         console.print(f"  kept: {clause:18} {count:>10}")
     if facts.unknown:
         console.print(f"  {facts.unknown} deletions are not confirmed: run the plan again")
+    if facts.unread:
+        console.print(f"  {facts.unread} could not be read and stay: run the plan again")
     if facts.skipped:
         console.print(f"  {facts.skipped} batches were done before")
 

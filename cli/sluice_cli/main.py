@@ -8,6 +8,7 @@ from cyclopts import App, CycloptsError
 from cyclopts.config import Env
 
 from sluice_cli.config import FromFile, read_file, refuse_unknown
+from sluice_cli.logs import configure_logs
 from sluice_cli.output import fail
 from sluice_protocol.errors import BadUsage, ExitCode, SluiceError
 
@@ -68,6 +69,7 @@ def run(tokens: list[str]) -> int:
     Returns:
         The exit code: 0 done, 1 found something wrong, 2 bad usage, 3 store unreachable.
     """
+    configure_logs()
     try:
         result = build()(tokens, exit_on_error=False)
     except CycloptsError:  # it has printed what is wrong and how the command is used

@@ -75,6 +75,13 @@ class Demo:
         accepted = (self.folder / "store" / "accepted").rglob("*.json")
         return [json.loads(path.read_bytes()) for path in accepted]
 
+    def shipped(self) -> dict[str, int]:
+        """Counts the accepted records of each kind."""
+        records: dict[str, int] = {}
+        for batch in self.batches():
+            records[batch["kind"]] = records.get(batch["kind"], 0) + batch["record_count"]
+        return records
+
     def agent_run(self, *more: str) -> tuple[str, ...]:
         """Gives the agent's command line."""
         return (
@@ -94,6 +101,12 @@ class Demo:
         path = self.folder / f"{value.decode()}.lmbatch"
         path.write_bytes(frame)
         return str(path)
+
+    def upload(self, frame: str, *more: str, accepted: bool = True) -> dict[str, Any]:
+        """Sends one frame and gives the gateway's answer."""
+        told = self.processes.run_json("upload", frame, *more, expect=0 if accepted else 1)
+        answer: dict[str, Any] = json.loads(told["answer"])
+        return answer
 
     def blob(self, digest: str) -> Path:
         """Gives where a blob lies."""
@@ -136,6 +149,7 @@ def prepare(named: list[Path]) -> Demo:
     with step("authority settings, and a probe of what the store promises"):
         demo.sluice("init", "--lanes", "2")
         demo.sluice("doctor")
+
     with step("a key for each sender"):
         entries = [
             processes.run("agent", "init", "--agent-id", name, "--key", demo.key(name))
@@ -151,7 +165,13 @@ def start(demo: Demo) -> None:
         for name, port in demo.ports.items():
             demo.processes.start(
                 *(name, "gateway", "--store", demo.store, "--listen", f"127.0.0.1:{port}"),
-                *("--principals", str(demo.folder / "principals.toml"), "--collector-id", name),
+                *(
+                    "--principals",
+                    str(demo.folder / "principals.toml"),
+                    "--collector-id",
+                    name,
+                    "--skip-probe",
+                ),
             )
         for port in demo.ports.values():
             ready = f"http://127.0.0.1:{port}/readyz"
@@ -169,6 +189,7 @@ def ship(demo: Demo) -> None:
         feed(demo.inputs, part=1, parts=2)
         before = len(demo.batches())
         wait_until("failover", lambda: len(demo.batches()) > before, demo.processes, 30)
+        wait_until("host metrics", lambda: "metrics" in demo.shipped(), demo.processes, 30)
     with step("kill -9 the agent, start it again, and let it finish"):
         demo.processes.kill("agent")
         demo.processes.run(*demo.agent_run("--host-metrics-s", "0", "--once"))
@@ -180,9 +201,9 @@ def disturb(demo: Demo) -> None:
     send = ("--gateway", gateway, "--key", demo.key(TOOL))
     with step("one batch of entries twice, then other bytes under its identity"):
         frame, rival = demo.entries_frame(b"first"), demo.entries_frame(b"other")
-        first = demo.processes.run_json("upload", frame, *send)
-        second = demo.processes.run_json("upload", frame, *send)
-        conflict = demo.processes.run_json("upload", rival, *send, expect=1)
+        first = demo.upload(frame, *send)
+        second = demo.upload(frame, *send)
+        conflict = demo.upload(rival, *send, accepted=False)
     expect("answer to a new batch", first.get("duplicate"), wanted=False)
     expect("answer to the same bytes", second.get("duplicate"), wanted=True)
     expect("answer to other bytes", conflict.get("code"), "identity_conflict")
@@ -202,9 +223,7 @@ def carry(demo: Demo) -> None:
         expect("rows after running both again", demo.rows(), rows)
     with step("compare the lake with the files, byte for byte"):
         lines = compare(demo.inputs, read_logs(demo.table("logs"), AGENT))
-        shipped: dict[str, int] = {}
-        for batch in demo.batches():
-            shipped[batch["kind"]] = shipped.get(batch["kind"], 0) + batch["record_count"]
+        shipped = demo.shipped()
         for kind, records in shipped.items():
             expect(f"rows of {kind}", rows[kind], records)
     demo.note(f"{lines} lines of {len(demo.inputs)} files are in the lake, each once, unchanged")
@@ -237,12 +256,16 @@ def clean_up(demo: Demo) -> None:
         demo.sluice("gc", "plan")
         demo.sluice("gc", "run", "--grace-s", "0")
     expect("orphan left", orphan.exists(), wanted=False)
-    proof = demo.sluice("gc", "show", orphan.stem)
+    digest = orphan.stem
+    proof = demo.sluice("gc", "show", digest)
     with step("every accepted and quarantined blob is still there, unchanged"):
         named = {batch["frame_sha256"] for batch in demo.batches()} | demo.quarantined()
-        for digest in named:
-            expect("sha256 of a kept blob", hash_file(demo.blob(digest)), digest)
-    demo.note(f"1 orphan deleted with a proof ({proof}), {len(named)} named blobs kept")
+        for kept in named:
+            expect("sha256 of a kept blob", hash_file(demo.blob(kept)), kept)
+    expect("proofs of the deletion", [one["verdict"] for one in proof["proofs"]], ["may_go"])
+    demo.note(
+        f"1 orphan deleted with a proof, {len(named)} named blobs kept: sluice gc show {digest}"
+    )
 
 
 def plant_orphan(demo: Demo, frame: bytes) -> Path:

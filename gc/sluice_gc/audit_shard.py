@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +20,7 @@ from sluice_gc.concurrency import for_each
 from sluice_gc.coverage import KeyRange
 from sluice_gc.evidence import BLOBS, NAMED, NAMES, hexed, raw
 from sluice_gc.findings import Finding, Findings
+from sluice_gc.joins import are_named
 from sluice_gc.listing import RangeListing
 from sluice_gc.objects import TRIES_MAX, put_table, read_tables
 from sluice_gc.shards import Shard, parse_shard
@@ -238,20 +240,18 @@ async def _hash_blob(store: ObjectStore, seen: _Shard, digest: Digest) -> None:
 def _compare(blobs: pa.Table, names: pa.Table, named: pa.Table, seen: _Shard) -> AuditCounts:
     """Joins names and blobs both ways and counts."""
     current = blobs.filter(blobs["current"])
-    name_set = names["sha256"].combine_chunks()
     for sha256 in _lost(named, current):
         seen.findings.add(Finding.MISSING_BLOB, blob_key(hexed(sha256)))
-    is_named = pc.is_in(blobs["sha256"], value_set=name_set)
-    orphans = pc.and_not(blobs["current"], is_named)
-    superseded = pc.and_not(is_named, blobs["current"])
+    is_named = are_named(blobs["sha256"], names["sha256"])
+    is_current = blobs["current"].to_numpy()
     count = seen.findings.count
     return AuditCounts(
         references=seen.references,
         incarnations=len(blobs),
         incarnations_bytes=pc.sum(blobs["size_bytes"]).as_py() or 0,
         names=len(names),
-        orphans=pc.sum(orphans).as_py() or 0,
-        superseded=pc.sum(superseded).as_py() or 0,
+        orphans=int(np.count_nonzero(is_current & ~is_named)),
+        superseded=int(np.count_nonzero(is_named & ~is_current)),
         missing_blobs=count(Finding.MISSING_BLOB),
         corrupt_blobs=count(Finding.CORRUPT_BLOB),
         deep_read=seen.deep_read,
@@ -263,8 +263,8 @@ def _compare(blobs: pa.Table, names: pa.Table, named: pa.Table, seen: _Shard) ->
 
 def _lost(named: pa.Table, current: pa.Table) -> list[bytes]:
     """Gives digests that a manifest names and no current blob has."""
-    there = pc.is_in(named["sha256"], value_set=current["sha256"].combine_chunks())
-    return sorted(set(named["sha256"].filter(pc.invert(there)).to_pylist()))
+    there = are_named(named["sha256"], current["sha256"])
+    return sorted(set(named["sha256"].filter(pa.array(~there)).to_pylist()))
 
 
 async def _write(

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 
 def default_key_file() -> Path:
@@ -77,3 +78,18 @@ class RunSettings:
     deletes_per_s_max: float = 0.0
     undo: bool = False
     dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Where the tasks of an audit, plan or run are done.
+
+    Attributes:
+        engine: `local` in this process, or `spark` on Spark's executors.
+        master: Spark's master when `spark-submit` gives none; `local[2]` is two tasks at once.
+        driver_memory: Heap of Spark's JVM on one machine; evidence does not go through it.
+    """
+
+    engine: Literal["local", "spark"] = "local"
+    master: str = "local[2]"
+    driver_memory: str = "1g"

@@ -150,7 +150,7 @@ def resolve_delete(seen: Seen) -> DeleteVerdict:
     return _resolve_effect(seen)
 
 
-def _resolve_effect(seen: Seen) -> DeleteVerdict:
+def _resolve_effect(seen: Seen) -> DeleteVerdict:  # noqa: PLR0911 - a line per case
     match seen:
         case NotSent():
             return Refused(refusal=Refusal.UNREACHABLE)
@@ -160,6 +160,8 @@ def _resolve_effect(seen: Seen) -> DeleteVerdict:
             return Succeeded()
         case Answered(code="RequestTimeout"):
             return Uncertain(reason=UnknownReason.TIMEOUT)
+        case Answered(status=501):
+            return Refused(refusal=Refusal.UNSUPPORTED)  # it names the header that it does not know
         case Answered(status=status) if 300 <= status <= 499 and status != 429:  # noqa: PLR2004
             return Refused(refusal=refusal_of(seen))
         case Answered():
@@ -179,7 +181,7 @@ def resolve_read(seen: Seen) -> ReadVerdict:  # noqa: PLR0911 - a line per case
             return NothingThere()
         case Answered(status=405, code=code) if code in {"", "MethodNotAllowed"}:
             return NothingThere()  # the incarnation is a delete marker
-        case Answered(status=status) if status >= 500 or status in {409, 429}:  # noqa: PLR2004
+        case Answered(status=status) if status != 501 and (status >= 500 or status in {409, 429}):  # noqa: PLR2004
             return Refused(refusal=Refusal.UNREACHABLE)
         case Answered():
             return Refused(refusal=refusal_of(seen))

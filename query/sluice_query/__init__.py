@@ -1,1 +1,1 @@
-"""Time-bounded search over the lake, without a JVM."""
+"""Time-bounded search over the lake and what is not in it yet, without a JVM."""

@@ -4,18 +4,19 @@ Records never pass through the JVM. The query brings descriptors; each micro-bat
 driver, written by the executors and committed by `microbatch` (ADR 0050, ADR 0052).
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.lake import INGEST_QUEUE
-from sluice_spark.descriptors import decode_descriptors
+from sluice_spark.descriptors import Waiting, decode_descriptors
 from sluice_spark.errors import JobFailed
 from sluice_spark.facts import Fact
 from sluice_spark.guard import QueueGuard
 from sluice_spark.microbatch import Ingester, Totals, open_snapshot
-from sluice_spark.session import SessionSettings, checkpoint_folder, open_session
+from sluice_spark.session import Session, SessionSettings, checkpoint_folder, open_session
 from sluice_spark.settings import IngestSettings
 from sluice_spark.tasks import plan_tasks, run_tasks
 from sluice_spark.tracebacks import last_line
@@ -38,7 +39,7 @@ class Sink:
             raise
 
 
-def run_ingest(store_url: str, settings: IngestSettings, *, spark: Any = None) -> Totals:  # noqa: ANN401
+def run_ingest(store_url: str, settings: IngestSettings, *, spark: Session | None = None) -> Totals:
     """Runs the job until it is stopped, or, with `once`, until what waited is in the lake.
 
     Args:
@@ -65,8 +66,8 @@ def _session(settings: IngestSettings) -> SessionSettings:
     return SessionSettings(master=settings.master, driver_memory=settings.driver_memory)
 
 
-def _run(session: Any, store_url: str, settings: IngestSettings, guard: QueueGuard) -> Totals:  # noqa: ANN401
-    def write(rows: Any) -> list[Fact]:  # noqa: ANN401
+def _run(session: Session, store_url: str, settings: IngestSettings, guard: QueueGuard) -> Totals:
+    def write(rows: Sequence[Waiting]) -> list[Fact]:
         tasks = plan_tasks(store_url, rows, session.sparkContext.defaultParallelism)
         return run_tasks(session, tasks)
 
@@ -87,7 +88,7 @@ def _run(session: Any, store_url: str, settings: IngestSettings, guard: QueueGua
     return ingester.totals
 
 
-def _query(session: Any, store_url: str, settings: IngestSettings, sink: Sink) -> Any:  # noqa: ANN401
+def _query(session: Session, store_url: str, settings: IngestSettings, sink: Sink) -> Any:  # noqa: ANN401
     stream = (
         session.readStream.format("sluice")
         .option("store", store_url)

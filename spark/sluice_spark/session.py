@@ -1,11 +1,15 @@
 """Makes the Spark session: the same jobs run on a cluster by configuration alone."""
 
+import hashlib
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+
+Session: TypeAlias = Any
+"""pyspark's `SparkSession`; mypy skips pyspark, so this says what is meant."""
 
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """The jars of Delta for Spark 4.2; Spark 4.3 has none (ADR 0051)."""
@@ -43,7 +47,9 @@ _LOCAL: Final = {
     "spark.sql.shuffle.partitions": "4",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=4",
+    "spark.driver.extraJavaOptions": (
+        f"-XX:+UseSerialGC -Dlog4j2.configurationFile={Path(__file__).parent / 'log4j2.properties'}"
+    ),
     "spark.databricks.delta.snapshotPartitions": "2",
 }
 _DELTA: Final = {
@@ -70,7 +76,7 @@ def session_conf(settings: SessionSettings, *, delta: bool, s3: bool = False) ->
     return conf | dict(settings.conf)
 
 
-def open_session(settings: SessionSettings, *, delta: bool, s3: bool = False) -> Any:  # noqa: ANN401
+def open_session(settings: SessionSettings, *, delta: bool, s3: bool = False) -> Session:
     """Gives the running session, or starts one.
 
     Workers run this very Python: without `PYSPARK_PYTHON` they would take the first `python3` of
@@ -81,6 +87,8 @@ def open_session(settings: SessionSettings, *, delta: bool, s3: bool = False) ->
     # Imported late, because it takes most of a second and most commands do without.
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
+    if settings.master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("sluice")
     if "spark.master" not in settings.conf and not _submitted():
         builder = builder.master(settings.master)
@@ -107,4 +115,5 @@ def checkpoint_folder(store_url: str, configured: str | None) -> str:
         root = Path(store_url.removeprefix("file://")).absolute()
         return f"file://{root}/.sluice/spark/checkpoint"
     cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
-    return f"file://{cache}/sluice/spark/checkpoint"
+    named = hashlib.sha256(store_url.encode()).hexdigest()[:16]  # one machine may serve many stores
+    return f"file://{cache}/sluice/spark/{named}/checkpoint"

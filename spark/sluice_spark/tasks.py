@@ -2,12 +2,13 @@
 
 import pickle
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from sluice_spark.descriptors import Waiting
 from sluice_spark.facts import Fact, decode_fact, encode_fact
+from sluice_spark.session import Session
 from sluice_spark.writing import WriteTask, write_rows
 
 TASK_BYTES_MIN: Final = 4 * 1024 * 1024
@@ -41,7 +42,7 @@ def plan_tasks(store_url: str, rows: Sequence[Waiting], parallelism: int) -> lis
     ]
 
 
-def run_tasks(spark: Any, tasks: Sequence[WriteTask]) -> list[Fact]:  # noqa: ANN401
+def run_tasks(spark: Session, tasks: Sequence[WriteTask]) -> list[Fact]:
     """Runs tasks on the executors and gives every fact.
 
     A task that Spark runs twice writes twice under other names; only what the last run returned is

@@ -43,7 +43,28 @@ VERSITYGW: Final = (
     ),
 )
 
-KNOWN: Final[dict[str, tuple[Deviation, ...]]] = {"local": LOCAL, "versitygw": VERSITYGW}
+MOTO: Final = (
+    Deviation(
+        check="check_head_tells_checksum",
+        promise="a HEAD tells the verified sha256",
+        seen="None",
+        effect="every blob that exists already is read and hashed, not only looked at",
+    ),
+    Deviation(
+        check="check_wrong_checksum",
+        promise="a wrong checksum is refused",
+        seen="Applied",
+        effect="a body that was corrupted on its way would be stored: never an authority",
+    ),
+)
+
+KNOWN: Final[dict[str, tuple[Deviation, ...]]] = {
+    "local": LOCAL,
+    "memory": (),
+    "memory over HTTP": (),
+    "moto": MOTO,
+    "versitygw": VERSITYGW,
+}
 """By server, in the versions that `docs/store.md` names."""
 
 

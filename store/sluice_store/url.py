@@ -8,6 +8,7 @@ from urllib.parse import unquote
 from sluice_protocol.errors import BadUsage
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
+from sluice_store.s3.settings import parse_s3_url
 
 
 def parse_local_path(url: str) -> Path:
@@ -37,7 +38,7 @@ async def open_store(url: str) -> AsyncIterator[ObjectStore]:
         async with open_local_store(parse_local_path(url)) as local:
             yield local
     elif url.startswith("s3://"):
-        from sluice_store.s3 import open_s3_store, parse_s3_url  # noqa: PLC0415 - an extra, slow
+        from sluice_store.s3.opening import open_s3_store  # noqa: PLC0415 - an extra, slow
 
         async with open_s3_store(parse_s3_url(url)) as remote:
             yield remote

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.frames import logs
+from support.gc_store import VersionedStore
 
 from sluice_gc.audit import Auditor
 from sluice_gc.certificate import Certificate, key_id_of
@@ -191,3 +192,13 @@ async def open_world(root: Path) -> AsyncIterator[GcWorld]:
     async with open_local_store(root, clock=clock) as store:
         wanted = Authority(authority_id="A1", retry_horizon_s=HORIZON_S, margin_s=MARGIN_S)
         yield GcWorld(store=store, clock=clock, authority=await create_authority(store, wanted))
+
+
+@asynccontextmanager
+async def memory_world() -> AsyncIterator[tuple[GcWorld, VersionedStore]]:
+    """Gives a deployment on the versioned store in memory."""
+    clock = MovedClock()
+    store = VersionedStore(clock=clock)
+    wanted = Authority(authority_id="A1", retry_horizon_s=HORIZON_S, margin_s=MARGIN_S)
+    authority = await create_authority(store, wanted)
+    yield GcWorld(store=store, clock=clock, authority=authority), store

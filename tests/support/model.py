@@ -57,10 +57,6 @@ class Store:
         found = [blob for blob in self.blobs if blob.digest == digest]
         return found[-1] if found else None
 
-    def names(self, digest: str) -> bool:
-        accepted = self.manifest is not None and self.manifest.digest == digest
-        return accepted or any(kept.digest == digest for kept in self.quarantine)
-
 
 @dataclass(frozen=True, slots=True)
 class Upload:
@@ -83,7 +79,7 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Sweeper:
-    """One cycle: begin, read references, pick an incarnation, prove again, delete."""
+    """One cycle: begin, read accepted/, read quarantine/, pick an incarnation, prove, delete."""
 
     phase: str = "idle"
     started: int = 0
@@ -121,7 +117,10 @@ class Rules:
     sweeper_horizon: int = HORIZON
     versioned: bool = True
     lagging_references: bool = False
+    cache_accepted: bool = False
+    """The product's cache: what this gateway itself answered 200."""
     cache_reads: bool = False
+    """The planted one: what was merely read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +303,8 @@ def _observed(world: World, index: int, upload: Upload, seen: a.Observation, rul
     match progress.doing:
         case a.Accepted(duplicate=duplicate):
             world = _told(world, "200", digest, duplicate=duplicate)
+            if rules.cache_accepted:
+                world = replace(world, cache=world.cache | {digest})
         case a.Conflict():
             world = _told(world, "409", digest, duplicate=False)
         case a.Spent() if progress.tries < a.TRIES_MAX:
@@ -352,8 +353,15 @@ def _sweeper_moves(
             begun = Sweeper("begun", world.now, frozenset(), None, sweeper.cycles + 1)
             yield f"{who}: audit starts", put(begun)
         case "begun":
-            named = _names(world.store, rules)
-            yield f"{who}: audit reads manifests", put(replace(sweeper, phase="read", named=named))
+            named = _accepted_names(world.store, rules)
+            half = replace(sweeper, phase="half", named=named)
+            yield f"{who}: audit lists accepted/", put(half)
+        case "half":
+            named = sweeper.named | _quarantined_names(world.store, rules)
+            yield (
+                f"{who}: audit lists quarantine/",
+                put(replace(sweeper, phase="read", named=named)),
+            )
         case "read":
             for blob in world.store.blobs:
                 if _proved(world, sweeper, blob, rules):
@@ -378,10 +386,16 @@ def _sweeper_moves(
             return
 
 
-def _names(store: Store, rules: Rules) -> frozenset[str]:
+def _accepted_names(store: Store, rules: Rules) -> frozenset[str]:
+    if rules.lagging_references or store.manifest is None:
+        return frozenset()
+    return frozenset({store.manifest.digest})
+
+
+def _quarantined_names(store: Store, rules: Rules) -> frozenset[str]:
     if rules.lagging_references:
         return frozenset()
-    return frozenset(digest for digest in ("A", "B") if store.names(digest))
+    return frozenset(kept.digest for kept in store.quarantine)
 
 
 def _proved(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> bool:
@@ -404,7 +418,7 @@ def _still_proved(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> b
 
 def _evidence(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> d.Evidence:
     store, digest = world.store, Digest(blob.digest)
-    named = blob.digest in _names(store, rules)
+    named = blob.digest in _accepted_names(store, rules) | _quarantined_names(store, rules)
     accepted = store.manifest is not None and store.manifest.digest == blob.digest
     quarantined = any(kept.digest == blob.digest for kept in store.quarantine)
     seen = not rules.lagging_references

@@ -1,15 +1,15 @@
-"""Listings of S3, page by page, with the deployment's prefix cut off."""
+"""Listings and settings of a bucket through the SDK, the deployment's prefix cut off."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from sluice_protocol.units import ETag, Incarnation, ObjectKey, UnixNs
-from sluice_store.port import IncarnationPage, ListedIncarnation, ListedObject, ListPage
+from sluice_store.port import IncarnationPage, ListedIncarnation, ListedObject, ListPage, Versioning
 from sluice_store.s3.answers import datetime_ns, parse_http_date_ns
 from sluice_store.s3.sdk import Sdk, sdk_errors
 
 
-class Lister:
+class SdkBucket:
     """Lists one bucket under the deployment's prefix."""
 
     def __init__(self, sdk: Sdk, prefix: str) -> None:
@@ -17,11 +17,22 @@ class Lister:
         self._sdk = sdk
         self._prefix = prefix
 
+    @property
+    def name(self) -> str:
+        """The bucket's name."""
+        return self._sdk.address.bucket
+
+    async def read_versioning(self) -> Versioning:
+        """Reads whether the bucket keeps versions now."""
+        with sdk_errors("read_versioning", self.name):
+            answer = await self._sdk.client.get_bucket_versioning(Bucket=self.name)
+        return Versioning(answer.get("Status") or Versioning.OFF)
+
     async def objects(
         self, prefix: str, start_after: str, end_at: str | None
     ) -> AsyncIterator[ListPage]:
         """Gives pages of current objects."""
-        query = {"Bucket": self._sdk.address.bucket, "Prefix": self._prefix + prefix}
+        query = {"Bucket": self.name, "Prefix": self._prefix + prefix}
         if start_after:
             query["StartAfter"] = self._prefix + start_after
         while True:
@@ -39,7 +50,7 @@ class Lister:
         self, prefix: str, start_after: str, end_at: str | None
     ) -> AsyncIterator[IncarnationPage]:
         """Gives pages of versions and delete markers."""
-        query = {"Bucket": self._sdk.address.bucket, "Prefix": self._prefix + prefix}
+        query = {"Bucket": self.name, "Prefix": self._prefix + prefix}
         if start_after:
             query["KeyMarker"] = self._prefix + start_after
         before: set[tuple[str, str]] = set()
@@ -62,7 +73,9 @@ class Lister:
             if not more:
                 return
             query["KeyMarker"] = answer["NextKeyMarker"]
-            query["VersionIdMarker"] = answer["NextVersionIdMarker"]
+            query.pop("VersionIdMarker", None)  # a page may end between two keys
+            if answer.get("NextVersionIdMarker"):
+                query["VersionIdMarker"] = answer["NextVersionIdMarker"]
 
     def _key(self, entry: Mapping[str, Any]) -> ObjectKey:
         return ObjectKey(str(entry["Key"]).removeprefix(self._prefix))

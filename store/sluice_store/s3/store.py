@@ -1,7 +1,6 @@
 """The S3 adapter: hot verbs by signed requests of its own, listings by the SDK (ADR 0012)."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from sluice_protocol.errors import StoreMisconfigured
 from sluice_protocol.keys import digest_of
@@ -38,11 +37,7 @@ from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey
 from sluice_store.port import IncarnationPage, ListPage, Versioning
 from sluice_store.s3.answers import encode_checksum, parse_incarnation, parse_info
 from sluice_store.s3.errors import refusal_error
-from sluice_store.s3.listing import Lister
-from sluice_store.s3.sdk import Sdk, open_sdk, sdk_errors
-from sluice_store.s3.settings import S3Settings
-from sluice_store.s3.signing import Request
-from sluice_store.s3.wire import Exchange, Wire, open_wire
+from sluice_store.s3.exchange import Bucket, Exchange, Request, Transport
 
 _CHECKSUM_MODE = {"x-amz-checksum-mode": "ENABLED"}
 
@@ -50,12 +45,11 @@ _CHECKSUM_MODE = {"x-amz-checksum-mode": "ENABLED"}
 class S3Store:
     """One bucket and prefix as a store. One verb is one request; nothing is tried again here."""
 
-    def __init__(self, wire: Wire, sdk: Sdk, prefix: str) -> None:
+    def __init__(self, wire: Transport, bucket: Bucket, prefix: str) -> None:
         """Takes its parts; `open_s3_store` makes them."""
         self._wire = wire
-        self._sdk = sdk
+        self._bucket = bucket
         self._prefix = prefix
-        self._lister = Lister(sdk, prefix)
         self._bucket_seen = False
 
     async def create(
@@ -136,21 +130,19 @@ class S3Store:
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
     ) -> AsyncIterator[ListPage]:
         """Lists current objects, page by page."""
-        async for page in self._lister.objects(prefix, start_after, end_at):
+        async for page in self._bucket.objects(prefix, start_after, end_at):
             yield page
 
     async def list_incarnations(
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
     ) -> AsyncIterator[IncarnationPage]:
         """Lists every version and delete marker, page by page."""
-        async for page in self._lister.incarnations(prefix, start_after, end_at):
+        async for page in self._bucket.incarnations(prefix, start_after, end_at):
             yield page
 
     async def read_versioning(self) -> Versioning:
         """Reads whether the bucket keeps versions now."""
-        with sdk_errors("read_versioning", self._sdk.address.bucket):
-            answer = await self._sdk.client.get_bucket_versioning(Bucket=self._sdk.address.bucket)
-        return Versioning(answer.get("Status") or Versioning.OFF)
+        return await self._bucket.read_versioning()
 
     async def _put(
         self, key: ObjectKey, body: bytes, sha256: Digest | None, condition: dict[str, str]
@@ -182,7 +174,7 @@ class S3Store:
         exchange = await self._wire.send(Request(method="HEAD", key="", headers={}))
         match resolve_read(exchange.seen):
             case NothingThere():
-                raise refusal_error(Refusal.NO_BUCKET, operation, key, self._sdk.address.bucket)
+                raise refusal_error(Refusal.NO_BUCKET, operation, key, self._bucket.name)
             case Succeeded() | PastEnd() | Refused():
                 self._bucket_seen = True
 
@@ -213,18 +205,3 @@ def _written(
             return Unknown(reason=reason, detail=exchange.detail)
         case Refused(refusal=refusal):
             raise refusal_error(refusal, operation, key, exchange.detail)
-
-
-@asynccontextmanager
-async def open_s3_store(settings: S3Settings) -> AsyncIterator[S3Store]:
-    """Opens one bucket and prefix as a store; nothing is sent before the first verb.
-
-    Raises:
-        StoreDenied: The machine has no credentials.
-        StoreMisconfigured: The SDK is missing, or the settings do not fit.
-    """
-    async with (
-        open_sdk(settings) as sdk,
-        open_wire(settings, sdk.address, sdk.credentials) as wire,
-    ):
-        yield S3Store(wire, sdk, settings.prefix)

@@ -6,46 +6,23 @@ connection breaks, and the second answer would then speak of the first try's wri
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import aiohttp
 from yarl import URL
 
 from sluice_protocol.outcomes import UnknownReason
-from sluice_protocol.resolution import Answered, Lost, NotSent, Seen
-from sluice_protocol.units import UnixNs
-from sluice_store.s3.answers import ERROR_BYTES_MAX, parse_date_ns, parse_error
+from sluice_protocol.resolution import Answered, Lost, NotSent
+from sluice_store.s3.answers import ERROR_BYTES_MAX, parse_error
 from sluice_store.s3.body import Body
+from sluice_store.s3.exchange import Exchange, Request
 from sluice_store.s3.gate import ByteGate
 from sluice_store.s3.settings import S3Settings
-from sluice_store.s3.signing import Address, Credentials, Request, sign
+from sluice_store.s3.signing import Address, Credentials, sign
 
 _SKIPPED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _ERRORS_FROM = 300
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """One request and what came of it.
-
-    Attributes:
-        seen: How it ended, for the resolver.
-        headers: Headers of the answer, empty without one.
-        body: Body of a success.
-        detail: What the store or the network said of a failure.
-    """
-
-    seen: Seen
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    detail: str = ""
-
-    @property
-    def date_ns(self) -> UnixNs:
-        """The store's clock in the answer."""
-        return parse_date_ns(self.headers)
 
 
 class Wire:
@@ -67,10 +44,10 @@ class Wire:
     async def send(self, request: Request, body: bytes = b"") -> Exchange:
         """Sends one request once and reports what was seen; it raises nothing of the network."""
         async with self._gate.held(len(body)):
-            headers = await sign(request, self._address, self._credentials)
-            url = URL(self._address.url_of(request.key, request.query), encoded=True)
+            url = self._address.url_of(request.key, request.query)
+            headers = await sign(request, url, self._address, self._credentials)
             try:
-                return await self._exchange(request.method, url, headers, body)
+                return await self._exchange(request.method, URL(url, encoded=True), headers, body)
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
                 detail = str(error) or type(error).__name__
                 return Exchange(seen=NotSent(detail=detail), detail=detail)

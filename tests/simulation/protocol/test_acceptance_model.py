@@ -49,17 +49,22 @@ RIVAL = ("u2", "B", False)
 RETRY = ("u1", "A", True)
 
 SOUND = {
-    "an old orphan is met": (world(ORPHAN, NEW), Bounds(time_max=7)),
+    "an old orphan is met": (world(ORPHAN, NEW), Bounds(time_max=5)),
     "two uploads of the same bytes": (world(EMPTY, NEW, SECOND), Bounds(time_max=4, faults_max=0)),
     "two uploads of other bytes": (world(EMPTY, NEW, RIVAL), Bounds(time_max=4, faults_max=0)),
-    "an old blob of a conflict": (world(OWNED_BY_OTHER, NEW), Bounds(time_max=7)),
+    "an old blob of a conflict": (world(OWNED_BY_OTHER, NEW), Bounds(time_max=5)),
     "a retry of something accepted": (world(ACCEPTED, RETRY), Bounds(time_max=9)),
     "a retry of something condemned": (condemned(RETRY), Bounds(time_max=9)),
     "two retries of something condemned": (
         condemned(RETRY, ("u2", "A", True)),
         Bounds(time_max=6, faults_max=0),
     ),
-    "two sweepers": (world(ORPHAN, NEW, sweepers=2), Bounds(time_max=6, faults_max=0)),
+    "a wrong blob under the key": (
+        world(Store(blobs=(Blob("A", 1, 0), Blob("A", 2, 0, wrong=True)), next_number=10), NEW),
+        Bounds(time_max=5, faults_max=0),
+    ),
+    "a cached duplicate": (world(ORPHAN, NEW, SECOND), Bounds(time_max=4, faults_max=0)),
+    "two sweepers": (world(ORPHAN, NEW, sweepers=2), Bounds(time_max=5, faults_max=0)),
     "two cycles": (world(ORPHAN, NEW), Bounds(time_max=7, faults_max=0, cycles_max=2)),
 }
 
@@ -69,6 +74,8 @@ DEEP = {
     "a rival, one fault": (world(EMPTY, NEW, RIVAL), Bounds(time_max=5, faults_max=1)),
     "an orphan, two uploads": (world(ORPHAN, NEW, SECOND), Bounds(time_max=5, faults_max=0)),
     "an orphan, two faults": (world(ORPHAN, NEW), Bounds(time_max=7, faults_max=2)),
+    "an old orphan": (world(ORPHAN, NEW), Bounds(time_max=9)),
+    "an old blob of a conflict": (world(OWNED_BY_OTHER, NEW), Bounds(time_max=9)),
     "an orphan, two sweepers": (world(ORPHAN, NEW, sweepers=2), Bounds(time_max=7)),
 }
 
@@ -79,7 +86,7 @@ DEEP = {
 def test_acceptance_keeps_its_promises_deeper(name: str) -> None:
     """The same with more faults, more actors and more time, up to two million states each."""
     start, bounds = DEEP[name]
-    found = explore(start, Rules(), bounds)
+    found = explore(start, Rules(cache_accepted=True), bounds)
     print(f"{name}: {found.states} states, complete={found.complete}")
     assert found.broken is None, "\n".join(found.trail)
 
@@ -88,7 +95,7 @@ def test_acceptance_keeps_its_promises_deeper(name: str) -> None:
 def test_acceptance_keeps_its_promises(name: str) -> None:
     """No interleaving within the bounds tells a 200 or a 409 whose blob goes missing."""
     start, bounds = SOUND[name]
-    found = explore(start, Rules(), bounds)
+    found = explore(start, Rules(cache_accepted=True), bounds)
     assert found.broken is None, "\n".join(found.trail)
     assert found.complete, f"stopped at {found.states} states"
     assert found.states > 100

@@ -1,0 +1,100 @@
+"""`sluice doctor`: proves by racing what the store promises, and writes the result into it."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Annotated
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cyclopts import Parameter
+from rich.console import Console
+
+from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.output import emit
+from sluice_protocol.errors import BadUsage, ExitCode
+from sluice_store import SystemIds, open_store
+from sluice_store.doctor import DoctorResult, Finding, Need, examine
+from sluice_store.doctor_records import seal_result, write_result
+
+Endpoints = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--endpoint",
+        negative="",
+        help="Another URL of the same store, to race through too; may be given several times.",
+    ),
+]
+
+
+def doctor(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    endpoint: Endpoints = (),
+    key: Path | None = None,
+    key_id: str | None = None,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    json: Json = False,
+) -> int:
+    """Tries every promise that sluice needs of a store; gateways start only on a good result.
+
+    Args:
+        store: The store to examine.
+        endpoint: Other URLs of the same store.
+        key: The operator's Ed25519 private key (PEM), to sign the result with.
+        key_id: The id under which gateways know that key.
+        dry_run: Examine only; write no result.
+        json: Print JSON for programs.
+
+    Returns:
+        0 when every promise holds that acceptance and deletion need, else 1.
+    """
+    signer = _read_key(key, key_id)
+    result = asyncio.run(_examine((store, *endpoint), signer, key_id, write=not dry_run))
+    emit(result, as_json=json, human=lambda console: _draw(console, store, result))
+    bad = result.broken(Need.ACCEPTANCE) or result.broken(Need.DELETION)
+    return ExitCode.FOUND_WRONG.value if bad else ExitCode.DONE.value
+
+
+async def _examine(
+    urls: tuple[str, ...], signer: Ed25519PrivateKey | None, key_id: str | None, *, write: bool
+) -> DoctorResult:
+    async with AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(open_store(url)) for url in urls]
+        result = await examine(stores, urls, SystemIds())
+        if write:
+            await write_result(stores[0], result, seal_result(result, key=signer, key_id=key_id))
+        return result
+
+
+def _read_key(path: Path | None, key_id: str | None) -> Ed25519PrivateKey | None:
+    if path is None:
+        return None
+    if key_id is None:
+        raise BadUsage("--key needs --key-id, the name under which gateways know the key")
+    try:
+        found = load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise BadUsage(f"the key cannot be read: give a PEM file, key=`{path}`") from error
+    if not isinstance(found, Ed25519PrivateKey):
+        raise BadUsage(f"the key must be an Ed25519 private key, key=`{path}`")
+    return found
+
+
+def _draw(console: Console, url: str, result: DoctorResult) -> None:
+    for finding in result.findings:
+        _draw_finding(console, finding)
+    if not result.good:
+        console.print(f"{url}: do not accept batches through this store")
+    elif result.broken(Need.DELETION):
+        console.print(f"{url}: good for acceptance; garbage collection will only plan")
+    else:
+        console.print(f"{url}: good for acceptance and deletion")
+
+
+def _draw_finding(console: Console, finding: Finding) -> None:
+    mark = "kept  " if finding.kept else "BROKEN"
+    console.print(f"{mark}  {finding.probe} ({finding.need}): {finding.promise}", markup=False)
+    if not finding.kept:
+        console.print(f"        seen: {finding.seen}", markup=False)
+        console.print(f"        cost: {finding.cost}", markup=False)

@@ -1,0 +1,237 @@
+"""`sluice query`: search records, draw metrics, serve the same over HTTP."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import msgspec
+from cyclopts import App, Parameter
+
+from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.output import format_size
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.manifests import Kind
+from sluice_protocol.timestamps import format_rfc3339
+from sluice_protocol.units import UnixNs
+from sluice_query.answer import Answer, Summary, answer_lines, record_json
+from sluice_query.following import follow
+from sluice_query.plot import draw_series
+from sluice_query.request import (
+    LIMIT_DEFAULT,
+    Aggregate,
+    Query,
+    Series,
+    check_query,
+    parse_duration,
+    parse_instant,
+    parse_pair,
+)
+from sluice_query.search import Searcher
+from sluice_query.service import serve_queries
+from sluice_query.settings import QuerySettings
+from sluice_store import SystemClock, open_store, read_authority
+
+app = App(name="query", help="Search records by time, text and agent.")
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a person asks.
+
+    Attributes:
+        since: First instant: RFC 3339, Unix ns, `now`, or a duration ago like `15m`; 1h ago
+            without it, 1m ago with `--tail`.
+        until: End, not included; the same forms.
+        q: Text that a log's body, or a metric's name, must contain.
+        regex: Take the text as an RE2 pattern.
+        ignore_case: Match letters in either case.
+        kind: Kind of the records.
+        agent: Only these agents.
+        attribute: Only records with these attributes, each `KEY=VALUE`; the resource counts too.
+        stats_only: Count, and print no records.
+        limit: Most records to print.
+        newest_first: Print the latest records first.
+        metric: Make a series of this metric.
+        step: Width of a step of the series, like `1m`.
+        agg: How the points of one step become one value.
+        by_agent: Give each agent a series of its own.
+        tail: Go on and print what is new, until interrupted; `--to` is not looked at.
+    """
+
+    since: Annotated[str | None, Parameter(name="--from")] = None
+    until: Annotated[str, Parameter(name="--to")] = "now"
+    q: Annotated[str | None, Parameter(name=("--text", "-q"))] = None
+    regex: Annotated[bool, Parameter(negative="")] = False
+    ignore_case: Annotated[bool, Parameter(name=("--ignore-case", "-i"), negative="")] = False
+    kind: Kind = "logs"
+    agent: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    attribute: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    stats_only: Annotated[bool, Parameter(negative="")] = False
+    limit: int = LIMIT_DEFAULT
+    newest_first: Annotated[bool, Parameter(negative="")] = False
+    metric: str | None = None
+    step: str = "1m"
+    agg: Aggregate = Aggregate.AVG
+    by_agent: Annotated[bool, Parameter(negative="")] = False
+    tail: Annotated[bool, Parameter(negative="")] = False
+
+
+_ASKED = Asked()
+_SETTINGS = QuerySettings()
+
+
+def query_of(asked: Asked, now_ns: UnixNs) -> Query:
+    """Gives the query that a person's words mean.
+
+    Raises:
+        BadUsage: A time, duration or attribute has another form.
+    """
+    series = None
+    if asked.metric is not None:
+        series = Series(
+            metric=asked.metric,
+            step_ns=parse_duration(asked.step),
+            aggregate=asked.agg,
+            by_agent=asked.by_agent,
+        )
+    return Query(
+        from_ns=parse_instant(asked.since or ("1m" if asked.tail else "1h"), now_ns),
+        to_ns=parse_instant(asked.until, now_ns),
+        kind="metrics" if series else asked.kind,
+        text=asked.q,
+        regex=asked.regex,
+        ignore_case=asked.ignore_case,
+        agents=asked.agent,
+        attributes=tuple(parse_pair(text) for text in asked.attribute),
+        stats_only=asked.stats_only,
+        limit=asked.limit,
+        newest_first=asked.newest_first,
+        series=series,
+    )
+
+
+@app.default
+def query(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    asked: Annotated[Asked, Parameter(name="*")] = _ASKED,
+    settings: Annotated[QuerySettings, Parameter(name="*")] = _SETTINGS,
+    json: Json = False,
+) -> None:
+    """Searches the lake and what is not in it yet.
+
+    With `--json` each record is a line of JSON, and the last line is the summary.
+    """
+    question = query_of(asked, SystemClock().now_ns())
+    if asked.tail:
+        asyncio.run(_with_searcher(store, settings, lambda one: _follow(one, question, json)))
+        return
+    answer = asyncio.run(_with_searcher(store, settings, lambda one: one.answer(question)))
+    if json:
+        for line in answer_lines(answer):
+            sys.stdout.buffer.write(line)
+        sys.stdout.flush()
+    else:
+        _print(answer, question)
+
+
+@app.command
+def serve(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    listen: str = "127.0.0.1:8383",
+    settings: Annotated[QuerySettings, Parameter(name="*")] = _SETTINGS,
+    json: Json = False,
+) -> None:
+    """Serves `GET /v1/query` as streamed NDJSON until SIGTERM.
+
+    It asks nobody who they are: keep it on the loopback address, or behind a proxy that does.
+
+    Args:
+        store: The store to search.
+        listen: Address and port; port 0 takes a free one.
+        settings: Bounds of each query.
+        json: Print where it listens as JSON.
+    """
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65_535:  # noqa: PLR2004 - TCP ports
+        raise BadUsage(f"listen must be HOST:PORT, listen=`{listen}`")
+
+    def say(url: str) -> None:
+        sys.stdout.write(f'{{"url":"{url}"}}\n' if json else f"listening on {url}\n")
+        sys.stdout.flush()
+
+    asyncio.run(
+        _with_searcher(store, settings, lambda one: serve_queries(one, host, int(port), say))
+    )
+
+
+async def _follow(searcher: Searcher, question: Query, json: bool) -> None:  # noqa: FBT001
+    if question.series is not None or question.stats_only:
+        raise BadUsage("--tail follows records: leave out --metric and --stats-only")
+    told: tuple[str, ...] = ()
+    async for answer in follow(searcher, check_query(question)):
+        for row in answer.records:
+            sys.stdout.write(_line_of(answer.kind, row, json) + "\n")
+        sys.stdout.flush()
+        # What is wrong is said when it changes, not once a second.
+        if answer.summary.reasons != told:
+            told = answer.summary.reasons
+            sys.stderr.write("".join(f"partial: {reason}\n" for reason in told))
+
+
+def _line_of(kind: Kind, row: dict[str, object], json: bool) -> str:  # noqa: FBT001
+    return msgspec.json.encode(record_json(kind, row)).decode() if json else _line(kind, row)
+
+
+async def _with_searcher(
+    store_url: str, settings: QuerySettings, work: Callable[[Searcher], Awaitable[_Result]]
+) -> _Result:
+    async with open_store(store_url) as store:
+        await read_authority(store)
+        searcher = Searcher(
+            store=store, store_url=store_url, settings=settings, clock=SystemClock()
+        )
+        return await work(searcher)
+
+
+def _print(answer: Answer, question: Query) -> None:
+    if question.series is not None:
+        sys.stdout.write(draw_series(question.series, answer.points, sys.stdout.isatty()))
+    for row in answer.records:
+        sys.stdout.write(_line(answer.kind, row) + "\n")
+    sys.stdout.flush()
+    sys.stderr.write(describe(answer.summary) + "\n")
+
+
+def _line(kind: Kind, row: dict[str, object]) -> str:
+    ts_ns = row["ts_ns"]
+    when = format_rfc3339(int(str(ts_ns))) if ts_ns is not None else "-"
+    match kind:
+        case "logs":
+            what = str(row["body"])
+        case "metrics":
+            what = f"{row['name']} {row['value']}"
+        case "entries":
+            what = f"{row['key']!r} {row['value']!r}"
+    return f"{when} {row['agent_id']} {what}"
+
+
+def describe(summary: Summary) -> str:
+    """Gives a summary in one paragraph for people."""
+    span = f" from {summary.first_ts} to {summary.last_ts}" if summary.first_ts else ""
+    more = " (more match: raise --limit)" if summary.more else ""
+    facts = (
+        f"{summary.results} results{more}{span}",
+        f"read {summary.segments_read} segments, {format_size(summary.bytes_read)}",
+        f"pruned {summary.segments_pruned}",
+        f"{summary.waiting_batches} batches not in the lake yet",
+        f"{summary.elapsed_ms} ms",
+    )
+    lines = ["; ".join(facts)]
+    lines += [f"partial: {reason}" for reason in summary.reasons]
+    return "\n".join(lines)

@@ -1,0 +1,119 @@
+"""What a query gives back: records or points, and what was read for them."""
+
+import base64
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sluice_protocol.manifests import Kind
+from sluice_protocol.ndjson import METRIC_TYPES
+from sluice_protocol.timestamps import format_rfc3339
+
+Row = dict[str, object]
+"""One record by column, as the engine gives it; it lives between engine and rendering only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What was read, and whether it was everything.
+
+    Attributes:
+        results: Records or points in the answer; with stats-only, the records that match.
+        more: Whether more records match than the limit let through.
+        first_ts: Time of the first record that matches, RFC 3339; stats-only.
+        last_ts: Time of the last record that matches, RFC 3339; stats-only.
+        segments_read: Files of the lake that were read.
+        segments_pruned: Files that their statistics ruled out.
+        bytes_read: Size of the files and frames that were read.
+        waiting_batches: Batches that were read from their blobs, as they are not in the lake yet.
+        deletes_applied: Deletes that apply to this question.
+        partial: Whether something could not be read.
+        reasons: Why the answer is partial.
+        elapsed_ms: How long it took.
+    """
+
+    results: int = 0
+    more: bool = False
+    first_ts: str | None = None
+    last_ts: str | None = None
+    segments_read: int = 0
+    segments_pruned: int = 0
+    bytes_read: int = 0
+    waiting_batches: int = 0
+    deletes_applied: int = 0
+    partial: bool = False
+    reasons: tuple[str, ...] = ()
+    elapsed_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One step of a series: where it starts, whose it is ('' for all agents), its value."""
+
+    step_ns: int
+    agent_id: str
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The whole answer to one query."""
+
+    kind: Kind
+    summary: Summary
+    records: list[Row] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+
+
+def answer_lines(answer: Answer) -> Iterator[bytes]:
+    """Gives an answer as NDJSON: records or points, and the summary as the last line."""
+    for row in answer.records:
+        yield msgspec.json.encode(record_json(answer.kind, row)) + b"\n"
+    for point in answer.points:
+        yield msgspec.json.encode(point_json(point)) + b"\n"
+    yield msgspec.json.encode({"summary": answer.summary}) + b"\n"
+
+
+def record_json(kind: Kind, row: Row) -> Row:
+    """Gives a record as JSON has it: as NDJSON of frames, with identity and resource beside."""
+    shown: Row = {"ts": _time(row["ts_ns"])} if row["ts_ns"] is not None else {}
+    shown |= {name: row[name] for name in ("agent_id", "boot_id", "seq")}
+    match kind:
+        case "logs":
+            shown["body"] = row["body"]
+            if row["severity"]:
+                shown["severity"] = row["severity"]
+        case "metrics":
+            shown |= {"name": row["name"], "value": number_json(row["value"])}
+            shown["type"] = METRIC_TYPES[int(str(row["type"]))]
+        case "entries":
+            shown |= {name: base64.b64encode(_bytes(row[name])).decode() for name in _OPAQUE}
+    return shown | {name: row[name] for name in ("attributes", "resource") if row[name]}
+
+
+_OPAQUE = ("key", "value")
+
+
+def point_json(point: Point) -> Row:
+    """Gives a point of a series as JSON has it."""
+    shown: Row = {"ts": _time(point.step_ns), "value": number_json(point.value)}
+    return shown | ({"agent_id": point.agent_id} if point.agent_id else {})
+
+
+def number_json(value: object) -> object:
+    """Gives a number as JSON has it: NaN and infinities as words."""
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _time(at_ns: object) -> str:
+    return format_rfc3339(int(str(at_ns)))
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else bytes(str(value), "utf-8")

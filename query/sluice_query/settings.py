@@ -1,0 +1,29 @@
+"""How much a query may use."""
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+MEMORY_BYTES_MIN: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuerySettings:
+    """Bounds of one query.
+
+    Attributes:
+        memory_bytes_max: Memory of the query engine, bytes; what is more spills to disk.
+        threads: Threads of the query engine.
+        time_s_max: Longest a query may take, seconds.
+        tail_bytes_max: Most bytes of frames to read that are not in the lake yet; what is left
+            out makes the answer partial.
+        tail_frames_max: Most of such frames to read.
+        fetches: How many of them are read at once.
+    """
+
+    memory_bytes_max: int = 1 << 30
+    threads: int = os.cpu_count() or 1
+    time_s_max: float = 60.0
+    tail_bytes_max: int = 256 << 20
+    tail_frames_max: int = 10_000
+    fetches: int = 8

@@ -1,0 +1,167 @@
+"""Deletes work lists and segments that nothing can need any more.
+
+A work list goes when one of two proofs holds:
+
+- this collector saw the register name it, and its sequence lies at or below `acked_through` since
+  at least the grace period;
+- no register names it, and it is older than the retry horizon by the store's clock. A producer
+  never appends a list older than an hour, so nothing can begin to name it.
+
+A segment goes when its last sequence is acknowledged: a producer spills only what is not, so no
+later header can name it. What is missing or cannot be read means keep. Deletes are by incarnation
+and may be repeated.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.keys import QUEUE, WORK_LISTS, hour_path
+from sluice_protocol.outcomes import Deleted, Missing, ObjectInfo, Unknown
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_queue.lane import Lane, Tools
+from sluice_queue.view import LaneView, list_lanes, read_lane
+from sluice_store.port import ObjectStore
+
+GRACE_S_DEFAULT: Final = 3600.0
+"""Readers that fetched a descriptor before its acknowledgement may still read the list so long."""
+
+_WORK_LIST: Final = re.compile(
+    re.escape(WORK_LISTS) + r"date=[0-9-]{10}/hour=\d\d/(?P<at>\d{20})-"
+    r"(?P<queue>[a-z0-9_-]+)\.(?P<lane>\d{3})-[0-9A-Z]{26}\.json"
+)
+_SEGMENT: Final = re.compile(r".*/segments/(?P<first>\d{20})-(?P<last>\d{20})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What one run deleted.
+
+    Attributes:
+        acked_lists: Lists whose entry was acknowledged.
+        unnamed_lists: Lists that no register names.
+        segments: Segments.
+    """
+
+    acked_lists: int
+    unnamed_lists: int
+    segments: int
+
+
+class Collector:
+    """Remembers which lists the registers named; run it every now and then."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        retry_horizon_ns: int,
+        grace_s: float = GRACE_S_DEFAULT,
+        tools: Tools | None = None,
+    ) -> None:
+        """Binds the collector to a store.
+
+        Args:
+            store: Where the queues lie.
+            retry_horizon_ns: The authority's, in ns.
+            grace_s: Time between an acknowledgement and the delete, seconds.
+            tools: Where it counts.
+        """
+        self._store = store
+        self._horizon_ns = retry_horizon_ns
+        self._grace_ns = int(grace_s * NS_PER_S)
+        self._tools = tools if tools is not None else Tools()
+        self._named: dict[Lane, dict[int, ObjectKey]] = {}
+        self._acked: dict[ObjectKey, tuple[str, UnixNs]] = {}
+
+    async def run(self) -> Collected:
+        """Looks at every lane, then deletes what is proved.
+
+        Raises:
+            StoreError: The store did not answer; what was deleted stays deleted.
+            InvalidRecord: A register cannot be read; nothing of unnamed lists is deleted then.
+        """
+        views = [await self._observe(lane) for lane in await list_lanes(self._store)]
+        now_ns = max((view.date_ns for view in views), default=UnixNs(0))
+        acked = await self._delete_acked(now_ns)
+        segments = sum([await self._delete_segments(view) for view in views])
+        unnamed = await self._delete_unnamed()
+        return Collected(acked_lists=acked, unnamed_lists=unnamed, segments=segments)
+
+    async def _observe(self, lane: Lane) -> LaneView:
+        """Takes note of what the register names, and of what it named and is acknowledged now."""
+        view = await read_lane(self._store, lane.queue, lane.lane)
+        named = self._named.setdefault(lane, {})
+        for sequence in [one for one in named if one <= view.state.acked_through]:
+            self._acked[named.pop(sequence)] = (lane.queue, view.date_ns)
+        named.update({one.sequence: one.location for one in view.descriptors})
+        return view
+
+    async def _delete_acked(self, now_ns: UnixNs) -> int:
+        ripe = [
+            (key, queue)
+            for key, (queue, acked_ns) in self._acked.items()
+            if now_ns - acked_ns >= self._grace_ns
+        ]
+        for key, queue in ripe:
+            if await self._delete(key, queue, "work_list"):
+                del self._acked[key]
+        return len(ripe)
+
+    async def _delete_segments(self, view: LaneView) -> int:
+        lane = view.lane
+        deleted = 0
+        async for page in self._store.list(f"{QUEUE}{lane.queue}.{lane.lane:03d}/segments/"):
+            for one in page.objects:
+                found = _SEGMENT.fullmatch(one.key)
+                gone = found is not None and int(found["last"]) <= view.state.acked_through
+                aged = page.date_ns - one.last_modified_ns >= self._grace_ns
+                if gone and aged:
+                    deleted += await self._delete(one.key, lane.queue, "segment")
+        return deleted
+
+    async def _delete_unnamed(self) -> int:
+        """Deletes lists past the horizon that no register names; the registers are read after."""
+        old: list[tuple[ObjectKey, str]] = []
+        async for page in self._store.list(WORK_LISTS):
+            edge_ns = page.date_ns - self._horizon_ns
+            for one in page.objects:
+                found = _WORK_LIST.fullmatch(one.key)
+                if found is not None and max(int(found["at"]), one.last_modified_ns) < edge_ns:
+                    old.append((one.key, found["queue"]))
+            if page.objects and page.objects[-1].key > f"{WORK_LISTS}{hour_path(edge_ns)}/~":
+                break
+        if not old:
+            return 0
+        named = await self._all_named()
+        return sum(
+            [await self._delete(key, queue, "work_list") for key, queue in old if key not in named]
+        )
+
+    async def _all_named(self) -> set[ObjectKey]:
+        named: set[ObjectKey] = set()
+        for lane in await list_lanes(self._store):
+            view = await read_lane(self._store, lane.queue, lane.lane)
+            if len(view.descriptors) != view.state.waiting:
+                raise InvalidRecord(lane.key, "not every waiting entry could be read")
+            named.update(one.location for one in view.descriptors)
+        return named
+
+    async def _delete(self, key: ObjectKey, queue: str, kind: str) -> bool:
+        """Deletes what stands there now; False when nobody knows whether it is gone."""
+        match await self._store.head(key):
+            case Missing():
+                return True
+            case ObjectInfo(incarnation=None):
+                return False  # a store without incarnations: only its own lifecycle may delete
+            case ObjectInfo(incarnation=incarnation):
+                pass
+        if incarnation is None:
+            return False
+        match await self._store.delete(key, incarnation):
+            case Deleted():
+                self._tools.metrics.collected.labels(queue, kind).inc()
+                return True
+            case Unknown():
+                return False

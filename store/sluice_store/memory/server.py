@@ -1,0 +1,244 @@
+"""Serves buckets in memory over HTTP with signatures checked, so that the real client meets them.
+
+Path style, and virtual-host style for `<bucket>.localhost`. A fault of the plan happens on the
+wire: a timeout is an answer that never comes, a reset an aborted connection.
+"""
+
+import asyncio
+import random  # noqa: TID251 - makes version ids, seeded
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+from urllib.parse import unquote
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from sluice_protocol.units import ObjectKey
+from sluice_store.clock import Clock, SystemClock
+from sluice_store.memory.bucket import MemoryBucket, Reply
+from sluice_store.memory.faults import Call, Fault, FaultPlan, NoFaults
+from sluice_store.memory.sigv4 import SignedRequest, check_signature
+from sluice_store.memory.transport import CLOCK_STEP_NS
+from sluice_store.memory.xml import error_xml, objects_xml, versioning_xml, versions_xml
+from sluice_store.port import ListedIncarnation, Versioning
+
+BODY_BYTES_MAX: Final = 64 * 1024 * 1024
+_VIRTUAL: Final = ".localhost"
+_APPLIED: Final = frozenset(
+    {
+        Fault.TIMEOUT_AFTER,
+        Fault.RESET_AFTER,
+        Fault.APPLIED_LATE,
+        Fault.TRUNCATED,
+        Fault.ERROR_AFTER,
+        Fault.CLOCK_JUMP,
+        Fault.CRASH_AFTER,
+    }
+)
+_ANSWERS: Final[Mapping[Fault, tuple[int, str]]] = {
+    Fault.CONFLICT: (409, "ConditionalRequestConflict"),
+    Fault.PRECONDITION: (412, "PreconditionFailed"),
+    Fault.SLOW_DOWN: (503, "SlowDown"),
+    Fault.ERROR_AFTER: (500, "InternalError"),
+    Fault.DENIED: (403, "AccessDenied"),
+}
+_RESETS: Final = frozenset({Fault.RESET_BEFORE, Fault.RESET_AFTER})
+
+
+@dataclass(slots=True)
+class MemoryServer:
+    """A running server of buckets in memory.
+
+    Attributes:
+        endpoint: Its URL.
+        secrets: Secret keys by access key.
+        plan: What goes wrong; it may be changed while the server runs.
+        clock: Time of the buckets.
+        buckets: The buckets by name.
+        seen: Every request that came in, as a plan sees it.
+        headers: The headers of every request that came in.
+    """
+
+    secrets: Mapping[str, str]
+    clock: Clock
+    plan: FaultPlan = field(default_factory=NoFaults)
+    endpoint: str = ""
+    buckets: dict[str, MemoryBucket] = field(default_factory=dict)
+    seen: list[Call] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answers one request."""
+        body = await request.read()
+        name, key = _place(request)
+        refusal = self._check(request, name)
+        if refusal is not None:
+            return self._render(request, refusal)
+        if not key:
+            return self._bucket_request(request, name, body)
+        call = self._note(request, key)
+        fault = self.plan.fault_of(call)
+        bucket = self.buckets[name]
+        if fault is Fault.CLOCK_JUMP:
+            bucket.clock_offset_ns += CLOCK_STEP_NS
+        reply = None
+        if fault is None or fault in _APPLIED:
+            reply = _perform(bucket, request, key, body)
+        return await self._happen(request, fault, reply)
+
+    async def _happen(
+        self, request: web.Request, fault: Fault | None, reply: Reply | None
+    ) -> web.StreamResponse:
+        if fault is not None and fault in _ANSWERS:
+            status, code = _ANSWERS[fault]
+            return self._render(request, self.refusal(status, code))
+        if fault is Fault.TRUNCATED and reply is not None:
+            return await _break_off(request, reply)
+        if fault in _RESETS and request.transport is not None:
+            request.transport.abort()
+        elif fault is not None and fault is not Fault.CLOCK_JUMP:
+            await asyncio.Event().wait()  # until the client gives up and its connection closes
+        return self._render(request, reply or self.refusal(500, "InternalError"))
+
+    def refusal(self, status: int, code: str) -> Reply:
+        """Gives an answer that no bucket had a part in."""
+        bucket = next(iter(self.buckets.values()), None)
+        bucket = bucket or MemoryBucket(clock=self.clock, rng=random.Random(0))  # noqa: S311
+        return bucket.refusal(status, code)
+
+    def _check(self, request: web.Request, name: str) -> Reply | None:
+        signed = SignedRequest(
+            method=request.method,
+            path=request.rel_url.raw_path,
+            query=request.rel_url.raw_query_string,
+            headers=request.headers,
+        )
+        code = check_signature(signed, self.secrets, self.clock.now_ns())
+        if code is not None:
+            return self.refusal(403, code)
+        making = request.method == "PUT" and not _place(request)[1]
+        if name not in self.buckets and not making:
+            return self.refusal(404, "NoSuchBucket")
+        return None
+
+    def _note(self, request: web.Request, key: str) -> Call:
+        conditional = "If-Match" in request.headers or "If-None-Match" in request.headers
+        call = Call(number=len(self.seen), method=request.method, key=key, conditional=conditional)
+        self.seen.append(call)
+        self.headers.append(CIMultiDict(request.headers))
+        return call
+
+    def _bucket_request(self, request: web.Request, name: str, body: bytes) -> web.Response:
+        query = request.rel_url.query
+        if request.method == "PUT" and "versioning" not in query:
+            self.buckets[name] = MemoryBucket(
+                clock=self.clock,
+                rng=random.Random(name),  # noqa: S311 - not a secret, it must replay
+                name=name,
+                versioning=Versioning.OFF,
+            )
+            return web.Response()
+        bucket = self.buckets[name]
+        if request.method == "PUT":
+            suspended = Versioning.SUSPENDED.encode() in body
+            bucket.versioning = Versioning.SUSPENDED if suspended else Versioning.ENABLED
+            return web.Response()
+        text = ""
+        if "versioning" in query:
+            text = versioning_xml(bucket.versioning)
+        elif "versions" in query:
+            text = _versions_page(bucket, query)
+        elif request.method == "GET":
+            text = _objects_page(bucket, query)
+        date = bucket.refusal(200, "").headers
+        return web.Response(text=text, content_type="application/xml", headers=date)
+
+    def _render(self, request: web.Request, reply: Reply) -> web.Response:
+        headers = dict(reply.headers)
+        body = reply.body
+        if reply.code:
+            headers.pop("Content-Length", None)
+            body = b"" if request.method == "HEAD" else error_xml(reply.code).encode()
+        return web.Response(status=reply.status, headers=headers, body=body)
+
+
+async def _break_off(request: web.Request, reply: Reply) -> web.StreamResponse:
+    """Sends the head and half of the body, and closes."""
+    answer = web.StreamResponse(status=reply.status, headers=reply.headers)
+    answer.content_length = max(len(reply.body), 2)
+    await answer.prepare(request)
+    await answer.write(reply.body[: len(reply.body) // 2] or b"x")
+    if request.transport is not None:
+        request.transport.close()
+    return answer
+
+
+def _place(request: web.Request) -> tuple[str, str]:
+    """Gives bucket and key, from the host or from the path."""
+    path = unquote(request.rel_url.raw_path).removeprefix("/")
+    host = request.host.partition(":")[0]
+    if host.endswith(_VIRTUAL):
+        return host.removesuffix(_VIRTUAL), path
+    bucket, _, key = path.partition("/")
+    return bucket, key
+
+
+def _perform(bucket: MemoryBucket, request: web.Request, key: str, body: bytes) -> Reply:
+    incarnation = request.rel_url.query.get("versionId")
+    headers = CIMultiDict(request.headers)
+    if request.method == "PUT":
+        source = unquote(headers.get("x-amz-copy-source", "")).lstrip("/").partition("/")[2]
+        return bucket.copy(source, key, headers) if source else bucket.put(key, body, headers)
+    if request.method == "DELETE":
+        return bucket.delete(key, headers, incarnation)
+    return bucket.get(key, headers, incarnation)
+
+
+def _objects_page(bucket: MemoryBucket, query: Mapping[str, str]) -> str:
+    after = query.get("continuation-token") or query.get("start-after", "")
+    rows = bucket.objects(query.get("prefix", ""), after)
+    page = list(islice(rows, bucket.page_keys + 1))
+    more = len(page) > bucket.page_keys
+    page = page[: bucket.page_keys]
+    return objects_xml(page, page[-1].key if more else None)
+
+
+def _versions_page(bucket: MemoryBucket, query: Mapping[str, str]) -> str:
+    after = ObjectKey(query.get("key-marker", ""))
+    page: list[ListedIncarnation] = []
+    for row in bucket.incarnations(query.get("prefix", ""), after):
+        if len(page) >= bucket.page_keys and row.key != page[-1].key:
+            return versions_xml(page, page[-1].key)
+        page.append(row)
+    return versions_xml(page, None)
+
+
+@asynccontextmanager
+async def serve_memory(
+    secrets: Mapping[str, str], *, clock: Clock | None = None, plan: FaultPlan | None = None
+) -> AsyncIterator[MemoryServer]:
+    """Runs a server on a free port of this machine.
+
+    Args:
+        secrets: Secret keys by access key.
+        clock: Time of its buckets; the machine's when None.
+        plan: What goes wrong; nothing when None.
+    """
+    server = MemoryServer(secrets=secrets, clock=clock or SystemClock(), plan=plan or NoFaults())
+    app = web.Application(client_max_size=BODY_BYTES_MAX)
+    app.router.add_route("*", "/{path:.*}", server.handle)
+    runner = web.AppRunner(
+        app, auto_decompress=False, shutdown_timeout=0.1, handler_cancellation=True
+    )
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        server.endpoint = f"http://127.0.0.1:{port}"
+        yield server
+    finally:
+        await runner.cleanup()

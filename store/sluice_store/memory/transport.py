@@ -1,0 +1,235 @@
+"""Carries requests to a bucket in memory, and lets the plan's faults happen on the way."""
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeVar, assert_never
+
+from sluice_protocol.errors import StoreDenied, StoreUnavailable
+from sluice_protocol.outcomes import UnknownReason
+from sluice_protocol.resolution import Answered, Lost, NotSent
+from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_store.clock import Clock
+from sluice_store.memory.bucket import MemoryBucket, Reply
+from sluice_store.memory.faults import Call, Crashed, Fault, FaultPlan
+from sluice_store.port import (
+    IncarnationPage,
+    ListedIncarnation,
+    ListedObject,
+    ListPage,
+    Versioning,
+)
+from sluice_store.s3.exchange import Exchange, Request
+
+_T = TypeVar("_T", ListedObject, ListedIncarnation)
+
+LATE_CALLS: Final = 3
+"""A call that is applied late is applied this many calls after its own."""
+CLOCK_STEP_NS: Final = -90 * NS_PER_S
+
+
+@dataclass(slots=True)
+class _LateCall:
+    """A call that the client has given up and the store has still to apply."""
+
+    due: int
+    apply: Callable[[], Reply]
+
+
+class MemoryTransport:
+    """The network to a bucket in memory: one exchange per request, as it is on the real one."""
+
+    def __init__(self, bucket: MemoryBucket, plan: FaultPlan, clock: Clock, prefix: str) -> None:
+        """Takes the bucket, what goes wrong, and a clock whose sleep lets other tasks run."""
+        self.bucket = bucket
+        self._plan = plan
+        self._clock = clock
+        self._prefix = prefix
+        self._calls = 0
+        self._late: list[_LateCall] = []
+
+    @property
+    def calls(self) -> int:
+        """How many calls were made, crashed ones included."""
+        return self._calls
+
+    async def send(self, request: Request, body: bytes = b"") -> Exchange:
+        """Carries one request."""
+        conditional = bool({"If-Match", "If-None-Match"} & set(request.headers))
+        call = self._begin(request.method, request.key, conditional=conditional)
+        await self._clock.sleep(0)
+        exchange = self._happen(
+            self._plan.fault_of(call), lambda: perform(self.bucket, request, body)
+        )
+        await self._clock.sleep(0)
+        return exchange
+
+    def settle(self) -> None:
+        """Applies everything that is still on its way."""
+        late, self._late = self._late, []
+        for one in late:
+            one.apply()
+
+    def begin_listing(self, prefix: str) -> None:
+        """Counts a page of a listing as a call and raises its fault, if it has one."""
+        fault = self._plan.fault_of(self._begin("LIST", self._prefix + prefix, conditional=False))
+        if fault in {Fault.CRASH_BEFORE, Fault.CRASH_AFTER}:
+            raise Crashed
+        if fault is Fault.DENIED:
+            raise StoreDenied("list", prefix, "access denied: check credentials and policy")
+        if fault is Fault.CLOCK_JUMP:
+            self.bucket.clock_offset_ns += CLOCK_STEP_NS
+        elif fault is not None:
+            raise StoreUnavailable("list", prefix, f"no answer: try again ({fault})")
+
+    def _begin(self, method: str, key: str, *, conditional: bool) -> Call:
+        for one in [one for one in self._late if one.due <= self._calls]:
+            self._late.remove(one)
+            one.apply()
+        call = Call(
+            number=self._calls,
+            method=method,
+            key=key.removeprefix(self._prefix),
+            conditional=conditional,
+        )
+        self._calls += 1
+        return call
+
+    def _happen(  # noqa: C901, PLR0911, PLR0912 - a line per fault, mypy checks that none is missing
+        self, fault: Fault | None, apply: Callable[[], Reply]
+    ) -> Exchange:
+        match fault:
+            case None:
+                return _answered(apply())
+            case Fault.NOT_SENT:
+                return Exchange(seen=NotSent(detail=fault), detail=fault)
+            case Fault.TIMEOUT_BEFORE:
+                return _lost(UnknownReason.TIMEOUT)
+            case Fault.RESET_BEFORE:
+                return _lost(UnknownReason.RESET)
+            case Fault.TIMEOUT_AFTER:
+                apply()
+                return _lost(UnknownReason.TIMEOUT)
+            case Fault.RESET_AFTER | Fault.TRUNCATED:
+                apply()
+                return _lost(UnknownReason.RESET)
+            case Fault.APPLIED_LATE:
+                self._late.append(_LateCall(due=self._calls + LATE_CALLS, apply=apply))
+                return _lost(UnknownReason.TIMEOUT)
+            case Fault.CONFLICT:
+                return self._refusal(409, "ConditionalRequestConflict")
+            case Fault.PRECONDITION:
+                return self._refusal(412, "PreconditionFailed")
+            case Fault.SLOW_DOWN:
+                return self._refusal(503, "SlowDown")
+            case Fault.ERROR_AFTER:
+                apply()
+                return self._refusal(500, "InternalError")
+            case Fault.DENIED:
+                return self._refusal(403, "AccessDenied")
+            case Fault.CLOCK_JUMP:
+                self.bucket.clock_offset_ns += CLOCK_STEP_NS
+                return _answered(apply())
+            case Fault.CRASH_BEFORE:
+                raise Crashed
+            case Fault.CRASH_AFTER:
+                apply()
+                raise Crashed
+            case _:
+                assert_never(fault)
+
+    def _refusal(self, status: int, code: str) -> Exchange:
+        return _answered(self.bucket.refusal(status, code))
+
+
+def perform(bucket: MemoryBucket, request: Request, body: bytes) -> Reply:
+    """Does what a request asks of a bucket."""
+    incarnation = dict(request.query).get("versionId")
+    if request.method == "PUT":
+        headers = {**request.headers, "x-amz-content-sha256": request.sha256}
+        return bucket.put(request.key, body, headers)
+    if request.method == "DELETE":
+        return bucket.delete(request.key, request.headers, incarnation)
+    if not request.key:
+        return bucket.refusal(200, "")
+    reply = bucket.get(request.key, request.headers, incarnation)
+    if request.method == "HEAD":
+        return Reply(status=reply.status, headers=reply.headers)
+    return reply
+
+
+def _answered(reply: Reply) -> Exchange:
+    return Exchange(
+        seen=Answered(status=reply.status, code=reply.code),
+        headers=reply.headers,
+        body=reply.body,
+        detail=f"{reply.status} {reply.code}".strip(),
+    )
+
+
+def _lost(reason: UnknownReason) -> Exchange:
+    return Exchange(seen=Lost(reason=reason, detail=reason), detail=reason)
+
+
+class MemoryPages:
+    """Listings and settings of a bucket in memory, the deployment's prefix cut off."""
+
+    def __init__(self, transport: MemoryTransport, prefix: str) -> None:
+        """Takes the transport, whose faults also hit listings."""
+        self._transport = transport
+        self._prefix = prefix
+
+    @property
+    def name(self) -> str:
+        """The bucket's name."""
+        return self._transport.bucket.name
+
+    async def read_versioning(self) -> Versioning:
+        """Reads the bucket's versioning."""
+        self._transport.begin_listing("")
+        return self._transport.bucket.versioning
+
+    async def objects(
+        self, prefix: str, start_after: str, end_at: str | None
+    ) -> AsyncIterator[ListPage]:
+        """Gives pages of current objects, each read when it is asked for."""
+        bucket, after = self._transport.bucket, start_after
+        while True:
+            self._transport.begin_listing(prefix)
+            rows = bucket.objects(self._prefix + prefix, self._prefix + after if after else "")
+            page, last = self._cut(rows, end_at)
+            yield ListPage(objects=page, date_ns=bucket.now_ns(), last=last)
+            if last:
+                return
+            after = page[-1].key
+
+    async def incarnations(
+        self, prefix: str, start_after: str, end_at: str | None
+    ) -> AsyncIterator[IncarnationPage]:
+        """Gives pages of versions and markers; a key's versions are never parted here."""
+        bucket, after = self._transport.bucket, start_after
+        while True:
+            self._transport.begin_listing(prefix)
+            rows = bucket.incarnations(self._prefix + prefix, self._prefix + after if after else "")
+            page, last = self._cut(rows, end_at)
+            yield IncarnationPage(incarnations=page, date_ns=bucket.now_ns(), last=last)
+            if last:
+                return
+            after = page[-1].key
+
+    def _cut(self, rows: Iterable[_T], end_at: str | None) -> tuple[tuple[_T, ...], bool]:
+        page: list[_T] = []
+        for row in rows:
+            key = row.key.removeprefix(self._prefix)
+            if end_at is not None and key.encode() > end_at.encode():
+                break
+            full = len(page) >= self._transport.bucket.page_keys
+            if full and key != page[-1].key:
+                return tuple(page), False
+            page.append(replace_key(row, key))
+        return tuple(page), True
+
+
+def replace_key(row: _T, key: str) -> _T:
+    """Gives a listed row under the key as the deployment sees it."""
+    return dataclasses.replace(row, key=ObjectKey(key))

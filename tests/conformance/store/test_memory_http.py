@@ -1,0 +1,32 @@
+"""The conformance suite over the fake served over HTTP: the real client, signatures checked."""
+
+import asyncio
+
+import pytest
+from support.store_buckets import make_bucket
+from support.store_conformance import assert_conforms
+from support.store_versitygw import ACCESS, CREDENTIALS, SECRET
+
+from sluice_store import open_store
+from sluice_store.conformance import CHECKS, Check
+from sluice_store.memory.server import serve_memory
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_memory_over_http_conforms(check: Check) -> None:
+    """The client and the fake keep every promise of the port together."""
+
+    async def run() -> None:
+        async with serve_memory({ACCESS: SECRET}) as server:
+            url = f"s3://bucket/some/prefix?endpoint={server.endpoint}&region=eu-central-1"
+            await make_bucket(url)
+            async with open_store(url) as store:
+                await assert_conforms("memory over HTTP", check, store, "place/")
+
+    asyncio.run(run())

@@ -1,0 +1,39 @@
+"""The conformance suite over moto's server: a mock, calibration for the client, no oracle."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+
+import pytest
+from support.store_buckets import make_bucket
+from support.store_conformance import assert_conforms
+from support.store_versitygw import CREDENTIALS, Server, free_port, running
+
+from sluice_store import open_store
+from sluice_store.conformance import CHECKS, Check
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    port = free_port()
+    with running([sys.executable, "-m", "moto.server", "-p", str(port)], port) as started:
+        yield started
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_moto_conforms(check: Check, server: Server) -> None:
+    """The mock keeps every promise of the port, but for the deviations in the table."""
+    url = server.url(check.__name__.replace("_", "-"), "some/prefix")
+
+    async def run() -> None:
+        await make_bucket(url)
+        async with open_store(url) as store:
+            await assert_conforms("moto", check, store, "place/")
+
+    asyncio.run(run())

@@ -1,0 +1,282 @@
+"""Every fault on the way to the store ends in the outcome that the port names."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from support.store_buckets import make_bucket
+from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, free_port
+
+from sluice_protocol.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
+from sluice_protocol.outcomes import (
+    Applied,
+    Deleted,
+    Exists,
+    Found,
+    Mismatch,
+    Missing,
+    Unknown,
+    UnknownReason,
+)
+from sluice_protocol.units import ObjectKey
+from sluice_store.memory import Fault, NoFaults, Scripted, open_memory_store
+from sluice_store.memory.faults import OnKey
+from sluice_store.memory.server import MemoryServer, serve_memory
+from sluice_store.port import ObjectStore
+from sluice_store.s3.opening import open_s3_store
+from sluice_store.s3.settings import parse_s3_url
+
+KEY = ObjectKey("some/key")
+UNKNOWN = {
+    Fault.TIMEOUT_BEFORE: (UnknownReason.TIMEOUT, False),
+    Fault.RESET_BEFORE: (UnknownReason.RESET, False),
+    Fault.TIMEOUT_AFTER: (UnknownReason.TIMEOUT, True),
+    Fault.RESET_AFTER: (UnknownReason.RESET, True),
+    Fault.CONFLICT: (UnknownReason.CONFLICT, False),
+    Fault.SLOW_DOWN: (UnknownReason.SERVER_ERROR, False),
+    Fault.ERROR_AFTER: (UnknownReason.SERVER_ERROR, True),
+}
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+
+
+@asynccontextmanager
+async def over_http() -> AsyncIterator[tuple[ObjectStore, MemoryServer]]:
+    """Gives the real client on the fake over HTTP, with a timeout that tests can wait for."""
+    async with serve_memory({ACCESS: SECRET}) as server:
+        url = f"s3://bucket/pre?endpoint={server.endpoint}&region=us-east-1"
+        await make_bucket(url)
+        settings = replace(parse_s3_url(url), request_timeout_s=0.3)
+        async with open_s3_store(settings) as store:
+            yield store, server
+
+
+@pytest.mark.parametrize("fault", UNKNOWN, ids=str)
+def test_create_over_http_unknown_is_named(fault: Fault) -> None:
+    """The real client says Unknown with its reason, and a read tells whether it had landed."""
+    reason, landed = UNKNOWN[fault]
+
+    async def run() -> None:
+        async with over_http() as (store, server):
+            server.plan = OnKey("PUT", "pre/", 1, fault)
+            outcome = await store.create(KEY, b"body")
+            assert isinstance(outcome, Unknown)
+            assert outcome.reason is reason
+            assert [call.method for call in server.seen] == ["PUT"]
+            assert isinstance(await store.get(KEY), Found if landed else Missing)
+            again = await store.create(KEY, b"body")
+            assert isinstance(again, Exists if landed else Applied)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fault", UNKNOWN, ids=str)
+def test_create_in_memory_unknown_is_named(fault: Fault) -> None:
+    """The fake without a network gives the same outcomes as the client over HTTP."""
+    reason, landed = UNKNOWN[fault]
+
+    async def run() -> None:
+        store, _ = open_memory_store(plan=Scripted({0: fault}))
+        outcome = await store.create(KEY, b"body")
+        assert isinstance(outcome, Unknown)
+        assert outcome.reason is reason
+        assert isinstance(await store.get(KEY), Found if landed else Missing)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fault", UNKNOWN, ids=str)
+def test_replace_over_http_own_write_reads_as_mismatch(fault: Fault) -> None:
+    """A replace that landed unseen mismatches when it is made again, and only then."""
+    reason, landed = UNKNOWN[fault]
+
+    async def run() -> None:
+        async with over_http() as (store, server):
+            first = await store.create(KEY, b"one")
+            assert isinstance(first, Applied)
+            server.plan = OnKey("PUT", "pre/", 1, fault)
+            outcome = await store.replace(KEY, b"two", if_match=first.etag)
+            assert isinstance(outcome, Unknown)
+            assert outcome.reason is reason
+            again = await store.replace(KEY, b"two", if_match=first.etag)
+            assert isinstance(again, Mismatch if landed else Applied)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fault", [Fault.RESET_BEFORE, Fault.RESET_AFTER, Fault.CONFLICT], ids=str)
+def test_delete_over_http_unknown_is_named(fault: Fault) -> None:
+    """A delete whose answer is lost is Unknown, and can be made again."""
+
+    async def run() -> None:
+        async with over_http() as (store, server):
+            made = await store.create(KEY, b"one")
+            assert isinstance(made, Applied)
+            assert made.incarnation is not None
+            server.plan = OnKey("DELETE", "pre/", 1, fault)
+            assert isinstance(await store.delete(KEY, made.incarnation), Unknown)
+            assert isinstance(await store.delete(KEY, made.incarnation), Deleted)
+            assert isinstance(await store.head(KEY), Missing)
+
+    asyncio.run(run())
+
+
+def test_late_create_lands_after_a_read_found_nothing() -> None:
+    """A read that finds nothing proves nothing: the lost write lands three calls later."""
+
+    async def run() -> None:
+        store, _ = open_memory_store(plan=Scripted({0: Fault.APPLIED_LATE}))
+        assert isinstance(await store.create(KEY, b"late"), Unknown)
+        found = [isinstance(await store.get(KEY), Found) for _ in range(5)]
+        assert found == [False, False, False, True, True]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fault", [Fault.TRUNCATED, Fault.RESET_BEFORE, Fault.SLOW_DOWN], ids=str)
+def test_get_over_http_failure_is_unavailable(fault: Fault) -> None:
+    """A read without a whole answer is a typed failure that may be made again."""
+
+    async def run() -> None:
+        async with over_http() as (store, server):
+            await store.create(KEY, b"body of some length")
+            server.plan = OnKey("GET", "pre/", 1, fault)
+            with pytest.raises(StoreUnavailable):
+                await store.get(KEY)
+            assert isinstance(await store.get(KEY), Found)
+
+    asyncio.run(run())
+
+
+def test_put_over_http_sends_what_the_adr_says() -> None:
+    """One request: no `Expect`, no chunked signing, the known digest signed and as checksum."""
+
+    async def run() -> None:
+        async with over_http() as (store, server):
+            await store.create(KEY, b"body")
+            sent = server.headers[0]
+            assert "Expect" not in sent
+            assert "Transfer-Encoding" not in sent
+            assert len(sent["x-amz-content-sha256"]) == 64
+            assert sent["x-amz-checksum-sha256"]
+            assert "x-amz-checksum-sha256" in sent["Authorization"]
+
+    asyncio.run(run())
+
+
+async def _refused(url: str) -> StoreError:
+    settings = replace(parse_s3_url(url), request_timeout_s=2, connect_timeout_s=1)
+    async with open_s3_store(settings) as store:
+        calls = (
+            lambda: store.create(KEY, b"x"),
+            lambda: store.get(KEY),
+            lambda: store.head(KEY),
+            lambda: anext(aiter(store.list(""))),
+            store.read_versioning,
+        )
+        errors = [await _error_of(call) for call in calls]
+    assert len({type(error) for error in errors}) == 1, errors
+    return errors[0]
+
+
+async def _error_of(call: object) -> StoreError:
+    with pytest.raises(StoreError) as caught:
+        await call()  # type: ignore[operator]
+    return caught.value
+
+
+def test_missing_bucket_is_named() -> None:
+    """A bucket that is not there is a typed error on every verb, and says what to do."""
+
+    async def run() -> StoreError:
+        async with serve_memory({ACCESS: SECRET}) as server:
+            return await _refused(f"s3://nothing?endpoint={server.endpoint}")
+
+    error = asyncio.run(run())
+    assert isinstance(error, StoreMisconfigured)
+    assert "no such bucket" in str(error)
+
+
+def test_wrong_credentials_are_denied() -> None:
+    """A secret that does not fit is a typed error on every verb."""
+
+    async def run() -> StoreError:
+        async with serve_memory({ACCESS: "another secret"}) as server:
+            return await _refused(f"s3://bucket?endpoint={server.endpoint}")
+
+    error = asyncio.run(run())
+    assert isinstance(error, StoreDenied)
+    assert "credentials" in str(error)
+
+
+def test_no_credentials_are_denied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without credentials is told how to give them, before anything is sent."""
+    for name in CREDENTIALS:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+
+    async def run() -> None:
+        async with open_s3_store(parse_s3_url("s3://bucket?endpoint=http://127.0.0.1:1")):
+            pass
+
+    with pytest.raises(StoreDenied, match="AWS_ACCESS_KEY_ID"):
+        asyncio.run(run())
+
+
+def test_unreachable_endpoint_is_unavailable() -> None:
+    """A port where nobody listens is a definite failure on every verb, and fast."""
+    began = time.monotonic()
+    error = asyncio.run(_refused(f"s3://bucket?endpoint=http://127.0.0.1:{free_port()}"))
+    assert isinstance(error, StoreUnavailable)
+    assert time.monotonic() - began < 5
+
+
+class _Shifted:
+    """A store's clock that is off by 20 minutes."""
+
+    def now_ns(self) -> int:
+        return time.time_ns() + 20 * 60 * 10**9
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+def test_clock_20_minutes_off_is_denied() -> None:
+    """A clock that is off is named as what it is, not as bad credentials."""
+
+    async def run() -> StoreError:
+        async with (
+            serve_memory({ACCESS: SECRET}, clock=_Shifted()) as server,  # type: ignore[arg-type]
+            open_s3_store(parse_s3_url(f"s3://bucket?endpoint={server.endpoint}")) as store,
+        ):
+            return await _error_of(lambda: store.create(KEY, b"x"))
+
+    error = asyncio.run(run())
+    assert isinstance(error, StoreDenied)
+    assert "clock" in str(error)
+
+
+def test_no_call_is_made_twice() -> None:
+    """No retry storm: one verb is one request, also when its connection breaks."""
+
+    async def run() -> None:
+        async with over_http() as (store, server):
+            await store.create(ObjectKey("warm"), b"x")  # so that the connection is a kept one
+            server.plan = OnKey("PUT", "pre/", 1, Fault.RESET_AFTER)
+            assert isinstance(await store.create(KEY, b"x"), Unknown)
+            assert len(server.seen) == 2
+            server.plan = NoFaults()
+
+    asyncio.run(run())

@@ -1,0 +1,83 @@
+"""The same audit, plan and run on Spark's executors."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.gc_world import AUDIT, HORIZON_S, KEYS, PLAN, RUN, GcWorld, open_world
+
+from sluice_gc.audit import Auditor
+from sluice_gc.engine import Engine, LocalEngine
+from sluice_gc.errors import GcRefused, Refusal
+from sluice_gc.planner import Planner
+from sluice_gc.runner import Runner
+from sluice_gc.spark_engine import SparkEngine
+from sluice_spark.session import SessionSettings, open_session
+from sluice_store.clock import SystemClock, SystemIds
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Any]:
+    started = open_session(SessionSettings(), delta=False)
+    yield started
+    started.stop()
+
+
+async def _fill(world: GcWorld) -> None:
+    """Several agents, a conflict, an orphan that grows old; ends at the machine's own time."""
+    world.clock.at_ns = SystemClock().now_ns() - (HORIZON_S + 60) * 1_000_000_000
+    for agent in ("a", "ab", "b", "host-1"):
+        for start in (0, 3, 9):
+            await world.accept(start, agent=agent, indexed=agent != "b")
+    await world.quarantine(0, salt="other")
+    await world.orphan(50)
+    world.clock.at_ns = SystemClock().now_ns()
+
+
+def test_executors_and_driver_certify_the_same(session: Any, tmp_path: Path) -> None:
+    """An audit on executors sees what one here sees; the plan and the run delete the one orphan."""
+
+    async def scenario() -> None:
+        async with open_world(tmp_path / "store") as world:
+            await _fill(world)
+            url = f"file://{tmp_path / 'store'}"
+            engines: list[Engine] = [LocalEngine(world.store), SparkEngine(session, url)]
+            clock, ids = SystemClock(), SystemIds()
+            here, there = [
+                await Auditor(world.store, one, KEYS, clock, ids).audit(AUDIT) for one in engines
+            ]
+            assert here.counts.references_repaired == 3
+            expected = msgspec.structs.replace(
+                here.counts, references_repaired=0, bodies_read=0, references=13
+            )
+            assert there.counts == expected
+            assert len(there.coverage[0].ranges) > 1
+            spark = engines[1]
+            plan = await Planner(world.store, spark, KEYS, clock, ids).plan(PLAN)
+            assert plan.summary.orphans.incarnations == 1
+            runner = Runner(world.store, spark, KEYS.trusted, clock)
+            assert (await runner.run(plan.plan_id, RUN)).facts.deleted == 1
+
+    asyncio.run(scenario())
+
+
+def test_refusal_of_an_executor_is_raised_here(session: Any, tmp_path: Path) -> None:
+    """What a task refuses comes back as the error that it was."""
+
+    async def scenario() -> None:
+        async with open_world(tmp_path / "store") as world:
+            await _fill(world)
+            engine = SparkEngine(session, f"file://{tmp_path / 'store'}")
+            clock, ids = SystemClock(), SystemIds()
+            certificate = await Auditor(world.store, engine, KEYS, clock, ids).audit(AUDIT)
+            await world.store.overwrite(certificate.files("names")[0].key, b"altered")
+            with pytest.raises(GcRefused) as refused:
+                await Planner(world.store, engine, KEYS, clock, ids).plan(PLAN)
+            assert refused.value.rule is Refusal.EVIDENCE_CHANGED
+
+    asyncio.run(scenario())

@@ -1,0 +1,157 @@
+"""`sluice query` and `GET /v1/query`, as a shell and an HTTP client see them."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from support.query_lake import DAY0_NS, deployment, log_batch, metric_batch
+from support.spark_lake import Deployment
+from support.spark_local import ingest_locally
+
+from sluice_protocol.units import NS_PER_S
+
+SPAN = ("--from", str(DAY0_NS), "--to", str(DAY0_NS + 3600 * NS_PER_S))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    made = deployment(tmp_path_factory.mktemp("query"))
+    made.deliver([log_batch(["first ä", "second"], attributes={"k": "v"})])
+    made.deliver([metric_batch([1.0, float("nan"), 3.0], step_ns=60 * NS_PER_S, start=9)])
+    ingest_locally(made.url)
+    made.deliver([log_batch(["third"], start=2, from_ns=DAY0_NS + 5 * NS_PER_S)])
+    return made
+
+
+def _query(place: Deployment, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = (sys.executable, "-m", "sluice_cli", "query", "--store", place.url, *arguments)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_query_prints_lines_and_a_summary(place: Deployment) -> None:
+    """People get lines on standard output and the summary on standard error."""
+    done = _query(place, *SPAN)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "2026-09-21T14:13:20.000000000Z host-1 first ä",
+        "2026-09-21T14:13:21.000000000Z host-1 second",
+        "2026-09-21T14:13:25.000000000Z host-1 third",
+    ]
+    assert done.stderr.startswith("3 results; read 1 segments, ")
+    assert "1 batches not in the lake yet" in done.stderr
+
+
+def test_query_prints_json_for_programs(place: Deployment) -> None:
+    """Programs get records as NDJSON, and the summary as the last line."""
+    lines = [json.loads(line) for line in _query(place, *SPAN, "--json").stdout.splitlines()]
+    assert lines[0] == {
+        "ts": "2026-09-21T14:13:20.000000000Z",
+        "agent_id": "host-1",
+        "boot_id": "b1",
+        "seq": 0,
+        "body": "first ä",
+        "attributes": {"k": "v"},
+        "resource": {"service.name": "web"},
+    }
+    assert lines[-1]["summary"]["results"] == 3
+    assert lines[-1]["summary"]["partial"] is False
+
+
+def test_query_gives_a_series(place: Deployment) -> None:
+    """A metric by steps, one line a step where nobody watches; NaN is a word in JSON."""
+    done = _query(place, *SPAN, "--metric", "cpu", "--step", "1m", "--agg", "max", "--json")
+    points = [json.loads(line) for line in done.stdout.splitlines()][:-1]
+    assert [point["value"] for point in points] == [1.0, "NaN", 3.0]
+    plain = _query(place, *SPAN, "--metric", "cpu", "--step", "1h", "--agg", "count")
+    assert plain.stdout.split()[-1] == "3.0"
+
+
+def test_bad_usage_is_one_line_and_code_2(place: Deployment) -> None:
+    """Wrong words are answered in one line."""
+    for arguments, says in (
+        (("--from", "now", "--to", "1h"), "ends before it starts"),
+        ((*SPAN, "-q", "(", "--regex"), "regex does not compile"),
+        ((*SPAN, "--attribute", "x"), "attribute must be KEY=VALUE"),
+        (("--from", "noon"), "time must be RFC 3339"),
+    ):
+        done = _query(place, *arguments)
+        assert done.returncode == 2
+        assert says in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def service(place: Deployment) -> Iterator[str]:
+    command = (sys.executable, "-m", "sluice_cli", "query", "serve", "--store", place.url)
+    process = subprocess.Popen(
+        (*command, "--listen", "127.0.0.1:0", "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    try:
+        yield json.loads(process.stdout.readline())["url"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == 0, (out, err)
+
+
+def _get(url: str) -> tuple[int, str, bytes]:
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - our own server
+            return answer.status, answer.headers["Content-Type"], answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers["Content-Type"], error.read()
+
+
+def test_service_answers_as_the_command_does(service: str, place: Deployment) -> None:
+    """The same records, streamed as NDJSON."""
+    status, kind, body = _get(f"{service}/v1/query?from={DAY0_NS}&to={DAY0_NS + 10**12}&q=ir")
+    assert (status, kind) == (200, "application/x-ndjson")
+    lines = [json.loads(line) for line in body.splitlines()]
+    assert [line["body"] for line in lines[:-1]] == ["first ä", "third"]
+    assert lines[-1]["summary"]["waiting_batches"] == 1
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ("from=now&to=1h", "ends before it starts"),
+        ("limit=many", "limit must be a number"),
+        ("limit=1&limit=2", "stands twice"),
+        ("colour=red", "no such parameter"),
+        ("kind=traces", "kind must be"),
+        ("regex=maybe&q=x", "regex must be true or false"),
+        ("metric=m&agg=median", "agg must be one of"),
+        ("q=(&regex=true", "regex does not compile"),
+    ],
+)
+def test_service_refuses_in_problem_documents(service: str, parameters: str, says: str) -> None:
+    """A bad question is a 400 with a problem document of one line."""
+    status, kind, body = _get(f"{service}/v1/query?{parameters}")
+    assert (status, kind) == (400, "application/problem+json")
+    problem = json.loads(body)
+    assert says in problem["detail"]
+    assert (problem["code"], problem["retryable"]) == ("bad_request", False)
+
+
+def test_service_answers_many_at_once(service: str) -> None:
+    """Twenty questions at once are all answered."""
+
+    async def ask() -> list[int]:
+        url = f"{service}/v1/query?from={DAY0_NS}&to={DAY0_NS + 10**12}&stats_only=true"
+        done = await asyncio.gather(*(asyncio.to_thread(_get, url) for _ in range(20)))
+        return [status for status, _, _ in done]
+
+    assert asyncio.run(ask()) == [200] * 20

@@ -1,0 +1,135 @@
+"""Questions over a small deployment: batches delivered, some ingested, some still waiting."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from support.spark_lake import Deployment, Sent
+
+from sluice_protocol.columns import Columns, kind_of
+from sluice_protocol.deletes import DeleteRecord, delete_key
+from sluice_protocol.frame import encode_frame, span_of
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import blob_key, digest_of
+from sluice_protocol.manifests import AcceptedManifest, encode_record
+from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, metrics_from_records
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.answer import Answer
+from sluice_query.request import Query
+from sluice_query.search import Searcher
+from sluice_query.settings import QuerySettings
+from sluice_store import SystemClock, open_store
+
+DAY0_NS = 1_790_000_000 * NS_PER_S
+MINUTE_NS = 60 * NS_PER_S
+
+
+def deployment(root: Path, lanes: int = 2) -> Deployment:
+    return Deployment(root=root / "store", lanes=lanes).init()
+
+
+def sent(
+    columns: Columns,
+    *,
+    start: int = 0,
+    agent: str = "host-1",
+    at_ns: int = DAY0_NS,
+    resource: tuple[tuple[str, str], ...] = (("service.name", "web"),),
+) -> Sent:
+    count = len(columns)
+    who = Identity(agent_id=agent, boot_id="b1", seq_start=start, seq_end=start + count - 1)
+    frame = encode_frame(identity=who, columns=columns, resource=resource)
+    digest = digest_of(frame)
+    least, most = span_of(columns)
+    manifest = AcceptedManifest(
+        agent_id=agent,
+        boot_id="b1",
+        seq_start=start,
+        seq_end=who.seq_end,
+        frame_sha256=digest,
+        frame_bytes=len(frame),
+        raw_blob_key=blob_key(digest),
+        accepted_at_unix_ns=at_ns,
+        collector_id="gw-1",
+        wire_version=1,
+        frame_version=1,
+        attempt_id=digest[:26].upper(),
+        kind=kind_of(columns),
+        record_count=count,
+        min_ts_unix_ns=least,
+        max_ts_unix_ns=most,
+        principal="p",
+    )
+    return Sent(manifest=manifest, frame=frame, rows=())
+
+
+def log_batch(
+    lines: Sequence[str],
+    *,
+    start: int = 0,
+    agent: str = "host-1",
+    from_ns: int = DAY0_NS,
+    step_ns: int = NS_PER_S,
+    attributes: Mapping[str, str] | None = None,
+    at_ns: int = DAY0_NS,
+) -> Sent:
+    records = [
+        LogRecord(ts_ns=from_ns + place * step_ns, body=line, attributes=attributes or {})
+        for place, line in enumerate(lines)
+    ]
+    return sent(logs_from_records(records), start=start, agent=agent, at_ns=at_ns)
+
+
+def metric_batch(
+    values: Sequence[float],
+    *,
+    name: str = "cpu",
+    start: int = 0,
+    agent: str = "host-1",
+    from_ns: int = DAY0_NS,
+    step_ns: int = 10 * NS_PER_S,
+) -> Sent:
+    points = [
+        MetricPoint(ts_ns=from_ns + place * step_ns, name=name, value=value)
+        for place, value in enumerate(values)
+    ]
+    return sent(metrics_from_records(points), start=start, agent=agent)
+
+
+def question(**changes: object) -> Query:
+    wide = Query(from_ns=UnixNs(DAY0_NS), to_ns=UnixNs(DAY0_NS + 86_400 * NS_PER_S))
+    return replace(wide, **changes)  # type: ignore[arg-type]
+
+
+def ask(place: Deployment, query: Query, settings: QuerySettings | None = None) -> Answer:
+    async def run() -> Answer:
+        async with open_store(place.url) as store:
+            searcher = Searcher(
+                store=store,
+                store_url=place.url,
+                settings=settings or QuerySettings(threads=2),
+                clock=SystemClock(),
+            )
+            return await searcher.answer(query)
+
+    return asyncio.run(run())
+
+
+def bodies(answer: Answer) -> list[object]:
+    return [row["body"] for row in answer.records]
+
+
+def put_delete(place: Deployment, record: DeleteRecord) -> None:
+    async def put() -> None:
+        async with open_store(place.url) as store:
+            await store.create(delete_key(record.delete_id), encode_record(record))
+
+    asyncio.run(put())
+
+
+def many_lines(count: int, seed: int = 1) -> list[str]:
+    """Lines that are all different."""
+    rng = np.random.default_rng(seed)
+    return [f"request {place} took {ms} ms" for place, ms in enumerate(rng.integers(0, 999, count))]

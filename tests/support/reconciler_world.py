@@ -1,0 +1,139 @@
+"""A world of reconcilers that crash anywhere, two at once, under lost and late writes; seeded."""
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from support.queue_store import Faults, SimClock, SimIds, SimStore
+from support.reconciler_seed import accept, index_keys
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import Fenced, OutcomeUnknown, StoreError
+from sluice_protocol.identity import Identity
+from sluice_protocol.outcomes import ObjectInfo
+from sluice_queue.consumer import Consumer
+from sluice_queue.lane import Tools
+from sluice_queue.view import list_lanes
+from sluice_reconciler.desk import Takeover
+from sluice_reconciler.service import Reconciler
+from sluice_reconciler.settings import ReconcilerSettings
+
+
+class Crash(BaseException):
+    """The process died here."""
+
+
+@dataclass
+class Mortal:
+    """One process's connection: dies before or after its n-th write."""
+
+    store: SimStore
+    rng: random.Random
+    left: int
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self.store, name)
+        if name not in ("create", "replace", "overwrite", "delete"):
+            return verb
+
+        async def mortal(*args: Any, **kwargs: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise Crash
+            if self.left == 0 and self.rng.random() < 0.5:
+                raise Crash
+            outcome = await verb(*args, **kwargs)
+            if self.left <= 0:
+                raise Crash
+            return outcome
+
+        return mortal
+
+
+def reconciler(store: Any, clock: SimClock, seed: int) -> Reconciler:
+    tools = Tools(clock=clock, ids=SimIds(seed), rng=random.Random(seed))
+    settings = ReconcilerSettings(concurrency=4, list_batches_max=5)
+    return Reconciler(store, Authority(authority_id="A", lanes=2), settings=settings, tools=tools)
+
+
+async def lives(store: SimStore, clock: SimClock, seed: int, who: int, stop: asyncio.Event) -> int:
+    """One reconciler's slot: life after life, each of them short."""
+    rng = random.Random(seed * 10 + who)
+    count = 0
+    while not stop.is_set():
+        count += 1
+        mortal = Mortal(store=store, rng=rng, left=rng.randrange(1, 60))
+        one = reconciler(mortal, clock, seed * 1000 + who * 100 + count)
+        takeover = Takeover.AT_ONCE if rng.random() < 0.7 else None
+        try:
+            while not stop.is_set():
+                await one.once(takeover=takeover)
+        except (Crash, OutcomeUnknown, StoreError, BaseExceptionGroup):
+            await asyncio.sleep(0)
+    return count
+
+
+async def consume(
+    store: SimStore, clock: SimClock, table: list[Identity], stop: asyncio.Event
+) -> None:
+    """Takes what waits, persists it with its sequence, acknowledges; reopened each time."""
+    tools = Tools(clock=clock, ids=SimIds(99), rng=random.Random(99))
+    through: Counter[int] = Counter()
+    while not stop.is_set():
+        await asyncio.sleep(0)
+        for lane in await list_lanes(store, "spark"):
+            try:
+                consumer = await Consumer.open(store, queue="spark", lane=lane.lane, tools=tools)
+                for one in await consumer.next_descriptors(100):
+                    batches = (await consumer.fetch_handle().fetch(one)).batches
+                    if one.sequence > through[lane.lane]:
+                        assert one.sequence == through[lane.lane] + 1
+                        through[lane.lane] = one.sequence
+                        table += [batch.identity for batch in batches]
+                if through[lane.lane] > consumer.acked_through:
+                    await consumer.ack_through(through[lane.lane])
+            except (Fenced, OutcomeUnknown):
+                continue
+
+
+def simulate(seed: int) -> tuple[list[Identity], list[Identity], list[str], int]:
+    """Gives what was accepted, what the table got, index keys that miss, and lives lived."""
+    clock = SimClock()
+    rng = random.Random(seed)
+    faults = Faults(rng=random.Random(seed + 1), unknown=0.1)
+    store = SimStore(clock=clock, faults=faults)
+    table: list[Identity] = []
+
+    async def run() -> tuple[list[Identity], list[str], int]:
+        quiet, stop = asyncio.Event(), asyncio.Event()
+        accepted = []
+        async with asyncio.TaskGroup() as tasks:
+            slots = [tasks.create_task(lives(store, clock, seed, who, quiet)) for who in range(2)]
+            tasks.create_task(consume(store, clock, table, stop))
+            for _ in range(8):
+                for agent in ("a", "b", "c"):
+                    seq = 10 * sum(one.agent_id == agent for one in accepted)
+                    faults.unknown = 0.0
+                    accepted.append(await accept(store, seq, agent=agent))
+                    faults.unknown = 0.1
+                for _ in range(rng.randrange(300)):
+                    await asyncio.sleep(0)
+            quiet.set()
+            lived = sum([await slot for slot in slots])
+            faults.unknown = 0.0
+            await reconciler(store, clock, seed * 7 + 5).once()
+            for _ in range(2000):
+                await asyncio.sleep(0)
+            stop.set()
+        missing = [
+            key
+            for one in accepted
+            for key in index_keys(one)
+            if not isinstance(await store.head(key), ObjectInfo)
+        ]
+        return [one.identity for one in accepted], missing, lived
+
+    accepted, missing, lived = asyncio.run(run())
+    return accepted, table, missing, lived
