@@ -61,7 +61,8 @@ def run(
     """
     report = asyncio.run(_run(store, plan_id, settings, where))
     emit(report, as_json=json, human=lambda console: _draw_report(console, report))
-    code = ExitCode.FOUND_WRONG if report.facts.unknown else ExitCode.DONE
+    open_ends = report.facts.unknown + report.facts.unread
+    code = ExitCode.FOUND_WRONG if open_ends else ExitCode.DONE
     return int(code.value)
 
 
@@ -140,6 +141,8 @@ def _draw_report(console: Console, report: RunReport) -> None:
         console.print(f"  kept: {clause:18} {count:>10}")
     if facts.unknown:
         console.print(f"  {facts.unknown} deletions are not confirmed: run the plan again")
+    if facts.unread:
+        console.print(f"  {facts.unread} could not be read and stay: run the plan again")
     if facts.skipped:
         console.print(f"  {facts.skipped} batches were done before")
 

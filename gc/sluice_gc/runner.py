@@ -20,7 +20,7 @@ from sluice_gc.plan import (
 from sluice_gc.planner import Ground, read_plan, shard_files
 from sluice_gc.proof import ALL_CLAUSES, Clauses
 from sluice_gc.settings import RunSettings
-from sluice_gc.sweep import SweepFacts, SweepTask, sweep_shard
+from sluice_gc.sweep import SweepFacts, SweepTask, check_not_stopped, sweep_shard
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_store.authority import read_authority
 from sluice_store.clock import Clock
@@ -80,6 +80,7 @@ class Runner:
         authority = await read_authority(self._store)
         link = await read_certificate(self._store, plan.audit_id, self._trusted)
         check_certificate_for(authority, link.certificate)
+        await check_not_stopped(self._store, plan.plan_id)
         check_plan_for(plan, link.certificate, link.sha256)
         now_ns = (await self._store.head(AUTHORITY_SETTINGS)).date_ns
         clocks = Clocks(local_ns=self._clock.now_ns(), store_ns=now_ns)

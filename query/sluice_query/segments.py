@@ -4,7 +4,7 @@ A segment is one data file. Files are named by delta-rs and read by DuckDB, whic
 Delta: a table whose files alone do not say what is in it is refused.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Final
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from sluice_protocol.lake import BATCHES, Table, ingest_app_id
+from sluice_protocol.lake import Table, ingest_app_id
 from sluice_protocol.units import NS_PER_S
 from sluice_query.errors import LakeRefused
 from sluice_query.request import Query
@@ -139,19 +139,20 @@ def select_segments(store_url: str, table: Table, query: Query, lanes: Iterable[
     )
 
 
-def select_ledger(store_url: str, hours: Iterable[str]) -> tuple[Segment, ...]:
-    """Gives the files of the ledger for some accepted hours.
+def select_hours(
+    store_url: str, table: Table, wanted: Callable[[str], bool]
+) -> tuple[Segment, ...]:
+    """Gives the files of a table that is partitioned by accepted hour, for the wanted hours.
 
     Raises:
         LakeRefused: As `find_table`.
     """
-    location = lake_location(store_url, BATCHES.name)
-    opened = find_table(store_url, BATCHES)
+    location = lake_location(store_url, table.name)
+    opened = find_table(store_url, table)
     if opened is None:
         return ()
-    wanted = frozenset(hours)
-    column = f"partition.{BATCHES.partition_column}"
-    return tuple(_segment(location, row) for row in _add_actions(opened) if row[column] in wanted)
+    column = f"partition.{table.partition_column}"
+    return tuple(_segment(location, row) for row in _add_actions(opened) if wanted(row[column]))
 
 
 def _add_actions(opened: DeltaTable) -> list[dict[str, Any]]:

@@ -31,12 +31,11 @@ from sluice_protocol.keys import INDEX, index_key
 from sluice_protocol.lake import LOGS
 from sluice_protocol.outcomes import Applied, Exists, Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_spark.files import open_filesystem
 from sluice_spark.inventory import DataFile, list_files
 from sluice_spark.session import Session
 from sluice_spark.tables import find_table
 from sluice_store import ObjectStore, open_store
-from sluice_store.lake import lake_location
+from sluice_store.lake import lake_location, open_filesystem
 
 CHUNK_FILES_MAX: Final = 16
 """Files of one chunk: a search reads whole chunks."""

@@ -22,14 +22,14 @@ from sluice_protocol.units import NS_PER_S
 from sluice_spark.errors import CommitConflict
 from sluice_spark.facts import FileFact, decode_fact, encode_fact, stats_of
 from sluice_spark.failpoints import reach
-from sluice_spark.files import open_filesystem, partition_folder, sync_file
+from sluice_spark.files import partition_folder, sync_file
 from sluice_spark.inventory import DataFile, list_files, total_bytes
 from sluice_spark.schemas import arrow_schema, spark_schema
 from sluice_spark.session import Session
 from sluice_spark.tables import add_action, delta_schema, find_table, translated
 from sluice_spark.writing import parquet_options
 from sluice_store.clock import SystemClock, SystemIds
-from sluice_store.lake import lake_location
+from sluice_store.lake import lake_location, open_filesystem
 
 MAINTENANCE_APP: Final = "sluice-maintenance"
 """The application whose transactions order the removals of a table: a stale one is refused."""

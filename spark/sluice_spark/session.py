@@ -1,5 +1,6 @@
 """Makes the Spark session: the same jobs run on a cluster by configuration alone."""
 
+import hashlib
 import logging
 import os
 import sys
@@ -117,4 +118,5 @@ def checkpoint_folder(store_url: str, configured: str | None) -> str:
         root = Path(store_url.removeprefix("file://")).absolute()
         return f"file://{root}/.sluice/spark/checkpoint"
     cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
-    return f"file://{cache}/sluice/spark/checkpoint"
+    named = hashlib.sha256(store_url.encode()).hexdigest()[:16]  # one machine may serve many stores
+    return f"file://{cache}/sluice/spark/{named}/checkpoint"
