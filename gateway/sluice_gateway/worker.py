@@ -26,6 +26,7 @@ from sluice_gateway.spool import agree, claim, locked
 from sluice_protocol.errors import SluiceError, StoreError
 from sluice_store import open_store
 from sluice_store.authority import read_authority
+from sluice_store.doctor_records import require_doctor
 
 log = structlog.get_logger()
 
@@ -113,6 +114,8 @@ async def _open(plan: WorkerPlan, stack: AsyncExitStack) -> Gateway:
         return await _open_spool(plan, stack)
     store = await stack.enter_async_context(open_store(plan.store_url))
     authority = await read_authority(store)
+    if not plan.settings.skip_probe:
+        await require_doctor(store)
     return build_gateway(store, authority, plan.settings, plan.collector_id)
 
 
