@@ -198,7 +198,11 @@ def main() -> int:
         mine, control = samples[name], samples[name + CONTROL]
         least, middle, most = ratio(mine, control, lambda sample: sample.per_second)
         wall_s = statistics.median(sample.wall_s for sample in mine)
-        lines.append(f"{name}: {wall_s:.3f} s, {middle:.2f} x DuckDB ({least:.2f} to {most:.2f})")
+        cpu = ratio(control, mine, lambda sample: sample.cpu_s)[1]
+        lines.append(
+            f"{name}: {wall_s:.3f} s, {middle:.2f} x DuckDB ({least:.2f} to {most:.2f}),"
+            f" by processor time {cpu:.2f} x"
+        )
         if name == INDEXED:
             indexed = middle
         elif name != PRUNED:
