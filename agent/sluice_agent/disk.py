@@ -7,6 +7,7 @@ Source: `fsync(2)`, `rename(2)`; ADR 0030.
 """
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -46,6 +47,18 @@ class Disk(Protocol):
 
     def list(self, path: Path) -> list[tuple[str, int]]:
         """Gives name and size in bytes of every file in a directory, by name."""
+        ...
+
+    def lock(self, path: Path) -> int:
+        """Takes a lock that ends with this process.
+
+        Raises:
+            BlockingIOError: Another process, or another opening of it, holds it.
+        """
+        ...
+
+    def unlock(self, handle: int) -> None:
+        """Gives the lock back."""
         ...
 
 
@@ -96,6 +109,20 @@ class RealDisk:
                     if entry.is_file(follow_symlinks=False):
                         found.append((entry.name, entry.stat(follow_symlinks=False).st_size))
         return sorted(found)
+
+    def lock(self, path: Path) -> int:
+        """Locks by flock, which the system gives back when the process ends in any way."""
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(number)
+            raise
+        return number
+
+    def unlock(self, handle: int) -> None:
+        """Closes the lock's file."""
+        os.close(handle)
 
 
 def _write_all(number: int, part: bytes) -> None:

@@ -5,7 +5,7 @@ How each rotation is met:
   closed; after a restart its inode is looked for beside the path under which it was last seen.
 - *copytruncate*: the file shrank, or the bytes before the place do not stand there any more; it is
   read from its start. What was written between the last read and the truncation is in the copy
-  alone; how much that was is told.
+  alone; where the patterns match the copy, it is read from there on (`copies.py`).
 - *inode used again*: the first and the last bytes read are compared; another file starts at 0.
 
 Source: ADR 0032.
@@ -22,6 +22,7 @@ from typing import Final
 
 import structlog
 
+from sluice_agent.copies import Copies
 from sluice_agent.entry import FileMark
 from sluice_agent.lines import logs_from_block
 from sluice_agent.parts import RECORD_COST_BYTES, Part
@@ -50,7 +51,7 @@ class FileSettings:
     exclude: tuple[str, ...] = ("*.gz", "*.xz", "*.bz2", "*.zst", "*.zip")
     from_end: bool = False
     zone: Zone = None
-    rotated_wait_s: float = 5.0
+    rotated_wait_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,7 @@ class FileInput:
         self._from_end = settings.from_end and not marks
         self._turn = 0
         self._placed: list[FileMark] = []
+        self._copies = Copies()
 
     def close(self) -> None:
         """Closes every file."""
@@ -125,8 +127,9 @@ class FileInput:
 
     def _read(self, tail: Tail, *, now_s: float, now_ns: UnixNs, final: bool) -> Part | None:
         if tail.was_rewritten():
-            _LOG.warning("file_rewritten", path=tail.path, read_bytes=tail.offset)
-            tail.seek(0)
+            self._rewind(tail, now_s)
+        if not self._copies.may_read(tail, now_s=now_s):
+            return None
         start = tail.offset
         block = tail.read(final=final or self._is_finished(tail, now_s))
         if block is None:
@@ -146,6 +149,11 @@ class FileInput:
             cost_bytes=len(block.data) + each * len(columns),
             marks=(tail.mark(start=start),),
         )
+
+    def _rewind(self, tail: Tail, now_s: float) -> None:
+        _LOG.warning("file_rewritten", path=tail.path, read_bytes=tail.offset)
+        self._copies.truncated(tail.mark(start=tail.offset), now_s=now_s)
+        tail.seek(0)
 
     def _is_finished(self, tail: Tail, now_s: float) -> bool:
         idle_s = tail.idle_since_s
@@ -171,15 +179,15 @@ class FileInput:
         first = self._discovered_s is None
         self._discovered_s = now_s
         found = dict(self._matching())
-        for source, path in found.items():
+        for source, path in sorted(found.items(), key=lambda item: item[0] not in self._marks):
             if source in self._tails:
                 self._tails[source].path = path
             elif source not in self._skipped:
-                self._open(path)
+                self._open(path, now_s)
         for source, tail in self._tails.items():
             tail.moved = source not in found
         if first:
-            self._find_rotated_while_away()
+            self._find_rotated_while_away(now_s)
             self._from_end = False
 
     def _matching(self) -> Iterator[tuple[str, str]]:
@@ -194,7 +202,7 @@ class FileInput:
                 if stat.S_ISREG(status.st_mode):
                     yield source_of(status), path
 
-    def _open(self, path: str) -> Tail | None:
+    def _open(self, path: str, now_s: float) -> Tail | None:
         try:
             tail = Tail(path)
         except OSError as error:
@@ -208,25 +216,30 @@ class FileInput:
             self._skipped.add(tail.source)
             tail.close()
             return None
-        self._place(tail)
+        self._place(tail, now_s)
         self._tails[tail.source] = tail
         return tail
 
-    def _place(self, tail: Tail) -> None:
+    def _place(self, tail: Tail, now_s: float) -> None:
+        """Finds where to begin, and has it kept: a file once seen is found after a restart."""
         mark = self._marks.pop(tail.source, None)
         if mark is not None and tail.knows(mark):
             tail.seek(mark.offset)
-        elif mark is not None:
+            return
+        if mark is not None:
             _LOG.warning("file_rewritten", path=tail.path, read_bytes=mark.offset)
+            self._copies.truncated(mark, now_s=now_s)
+        elif self._copies.place(tail, self._tails.values(), now_s=now_s):
+            _LOG.info("file_is_a_copy", path=tail.path, known_bytes=tail.offset)
         elif self._from_end:
             tail.seek(tail.unread_bytes())
-            self._placed.append(tail.mark(start=tail.offset))
+        self._placed.append(tail.mark(start=tail.offset))
 
-    def _find_rotated_while_away(self) -> None:
+    def _find_rotated_while_away(self, now_s: float) -> None:
         """Looks for files that were renamed out of the patterns while no agent ran."""
         for mark in list(self._marks.values()):
             path = _find_inode(Path(mark.path).parent, mark.source)
-            tail = self._open(path) if path else None
+            tail = self._open(path, now_s) if path else None
             if tail is None:
                 _LOG.warning("file_gone", path=mark.path, read_bytes=mark.offset)
             else:

@@ -6,6 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from yarl import URL
+
 from sluice_agent.files import FileSettings
 from sluice_agent.intake import WhenFull
 from sluice_agent.parts import BatchLimits
@@ -42,12 +44,13 @@ class AgentSettings:
     Attributes:
         gateway: Base URLs of gateways, separated by commas; all are equal.
         spool: Directory of the spool.
-        key: File of the Ed25519 key that `sluice agent init` makes; empty to rely on mTLS.
+        key: File of the Ed25519 key; default what `sluice agent init` made in this directory.
         agent_id: The id under which records are accepted; default the host's name.
         paths: Glob patterns of files to follow.
         exclude: Patterns of paths to leave out.
         from_end: Read files that stand there when the spool is new from their end.
         once: Read everything to its end, send it, and stop.
+        otlp: `host:port` on which OTLP/HTTP logs and metrics in JSON are taken; empty takes none.
         host_metrics_s: Seconds between samples of the host's metrics; 0 takes none.
         batch_bytes: Cut a batch at about so many bytes before compression.
         batch_records: Cut a batch at so many records.
@@ -73,6 +76,7 @@ class AgentSettings:
     exclude: tuple[str, ...] = ("*.gz", "*.xz", "*.bz2", "*.zst", "*.zip")
     from_end: bool = False
     once: bool = False
+    otlp: str = ""
     host_metrics_s: float = 10.0
     batch_bytes: int = 4 * 1024 * 1024
     batch_records: int = 100_000
@@ -91,10 +95,8 @@ class AgentSettings:
 
     def __post_init__(self) -> None:
         """Refuses what cannot work, before anything is touched."""
-        if not self.gateways or not all(
-            u.startswith(("http://", "https://")) for u in self.gateways
-        ):
-            raise BadUsage(f"name gateways as http:// or https:// URLs, gateway=`{self.gateway}`")
+        if not self.gateways or not all(_is_base_url(url) for url in self.gateways):
+            raise BadUsage(f"name gateways as http://host:port, gateway=`{self.gateway}`")
         if self.spool_bytes < SPOOL_BYTES_LEAST:
             raise BadUsage(
                 f"spool must hold at least {SPOOL_BYTES_LEAST} bytes,"
@@ -152,6 +154,14 @@ class AgentSettings:
     def _resource(self) -> tuple[tuple[str, str], ...]:
         pairs = dict(_pair(text) for text in self.resource)
         return tuple(sorted({"host.name": socket.gethostname(), **pairs}.items()))
+
+
+def _is_base_url(text: str) -> bool:
+    try:
+        url = URL(text)
+    except ValueError:
+        return False
+    return url.scheme in {"http", "https"} and bool(url.host) and not url.query_string
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -15,8 +15,6 @@ Promises, each with a test:
 Source: ADR 0030, ADR 0031.
 """
 
-import fcntl
-import os
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -40,7 +38,7 @@ from sluice_agent.entry import (
 from sluice_agent.errors import CorruptEntry, SpoolBroken, SpoolLocked, SpoolUnwritable
 from sluice_agent.state import State, decode_state, encode_state, fold_note, prune_state
 from sluice_protocol.columns import Columns, kind_of
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.errors import BadUsage, SluiceError
 from sluice_protocol.frame import encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import digest_of
@@ -133,11 +131,18 @@ class Spool:
         try:
             for folder in FOLDERS:
                 disk.make_dir(self.path(folder))
-            self._lock = _lock(settings.directory / "lock")
+            self._lock = self._take_lock()
+        except OSError as error:
+            raise SpoolUnwritable(str(settings.directory), _why(error)) from error
+        try:
             self._state = self._durable = self._read_state()
             self._recover()
         except OSError as error:
+            disk.unlock(self._lock)
             raise SpoolUnwritable(str(settings.directory), _why(error)) from error
+        except SluiceError:
+            disk.unlock(self._lock)
+            raise
         self._next_order = max([self._state.through, *self._ready]) + 1
 
     def path(self, folder: str, name: str = "") -> Path:
@@ -149,7 +154,7 @@ class Spool:
         with self._committing, self._sweeping:
             if not self._closed:
                 self._closed = True
-                os.close(self._lock)
+                self._disk.unlock(self._lock)
 
     # -- what stands in it ---------------------------------------------------------------
 
@@ -301,12 +306,19 @@ class Spool:
                 # A person may drop it at any time, so the positions it carries are safe first.
                 self._save_state()
             self._disk.write_new(beside, [msgspec.json.encode(reason)], sync=self.settings.sync)
-            self._disk.rename(self.path("ready", name), self.path("parked", name))
+            self._move_to_parked(name)
             self._sync_dirs("parked", "ready")
         except OSError as error:
             raise SpoolUnwritable(str(beside), _why(error)) from error
         with self._mutex:
             self._ready.pop(batch.note.order, None)
+
+    def _move_to_parked(self, name: str) -> None:
+        """Moves the file; an earlier try may have moved it and failed after that."""
+        try:
+            self._disk.rename(self.path("ready", name), self.path("parked", name))
+        except FileNotFoundError:
+            self._disk.read_head(self.path("parked", name), HEAD.size)
 
     def sweep(self, *, sources_gone: Iterable[str] = ()) -> None:
         """Writes a durable state and then removes what it covers; does nothing when idle.
@@ -367,6 +379,12 @@ class Spool:
         return batch
 
     # -- helpers -------------------------------------------------------------------------
+
+    def _take_lock(self) -> int:
+        try:
+            return self._disk.lock(self.settings.directory / "lock")
+        except BlockingIOError as error:
+            raise SpoolLocked(str(self.settings.directory)) from error
 
     def _read_state(self) -> State:
         path = self.settings.directory / STATE
@@ -438,10 +456,10 @@ class Spool:
             return
         path = self.settings.directory / STATE
         temporary = path.with_suffix(".tmp")
-        self._disk.write_new(temporary, [encode_state(state)], sync=self.settings.sync)
+        # Always durable, also without `sync`: a torn state would keep the next life from starting.
+        self._disk.write_new(temporary, [encode_state(state)], sync=True)
         self._disk.rename(temporary, path)
-        if self.settings.sync:
-            self._disk.sync_dir(path.parent)
+        self._disk.sync_dir(path.parent)
         self._durable = state
 
     def _remove(self, done: Iterable[Note]) -> None:
@@ -464,16 +482,6 @@ class Spool:
         if self.settings.sync:
             for folder in folders:
                 self._disk.sync_dir(self.path(folder))
-
-
-def _lock(path: Path) -> int:
-    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(number)
-        raise SpoolLocked(str(path.parent)) from error
-    return number
 
 
 def _why(error: OSError) -> str:

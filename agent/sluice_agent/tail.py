@@ -62,6 +62,7 @@ class Tail:
     def seek(self, offset: int) -> None:
         """Goes to an offset and remembers the bytes before it."""
         self.offset = offset
+        self._head = self._bytes(0, min(offset, HEAD_BYTES))
         self._anchor = self._bytes(max(0, offset - TAIL_BYTES), min(offset, TAIL_BYTES))
 
     def close(self) -> None:
@@ -120,7 +121,7 @@ class Tail:
         if cut:
             return self._took(Block(data=data[:cut]))
         if len(data) == LINE_BYTES_MAX:
-            return self._took(Block(data=data[: _character_end(data)], continues=True))
+            return self._took(Block(data=data[: character_end(data)], continues=True))
         return self._took(Block(data=data)) if final else None
 
     def _affordable(self, data: bytes) -> bytes:
@@ -133,19 +134,20 @@ class Tail:
 
     def _took(self, block: Block) -> Block:
         self.offset += len(block.data)
+        if len(self._head) < HEAD_BYTES:
+            self._head = (self._head + block.data[:HEAD_BYTES])[:HEAD_BYTES]
         self._anchor = (self._anchor + block.data[-TAIL_BYTES:])[-TAIL_BYTES:]
         return block
 
     def mark(self, *, start: int) -> FileMark:
         """Gives where the file stands now; `start` is where the batch's reading of it began."""
-        head = self._bytes(0, min(self.offset, HEAD_BYTES))
         return FileMark(
             source=self.source,
             path=self.path,
             start=start,
             offset=self.offset,
-            head_bytes=len(head),
-            head_sha256=_sha256(head),
+            head_bytes=len(self._head),
+            head_sha256=_sha256(self._head),
             tail_bytes=len(self._anchor),
             tail_sha256=_sha256(self._anchor),
         )
@@ -163,7 +165,7 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _character_end(data: bytes) -> int:
+def character_end(data: bytes) -> int:
     """Gives the length of `data` without a UTF-8 character that is cut off at its end."""
     for back in range(1, 5):
         octet = data[-back]

@@ -9,20 +9,22 @@ import msgspec
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.common import STORE_DEFAULT, Json, NewStoreUrl, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_cli.times import format_time
 from sluice_gc.audit import Auditor
 from sluice_gc.certificate import Certificate, key_id_of
 from sluice_gc.chain import has_certificates, verify_store_chain
+from sluice_gc.estimate import AuditEstimate, estimate_audit
 from sluice_gc.evidence import FINDINGS
 from sluice_gc.objects import Trusted, load_keys, load_trusted, make_key_file, read_tables
 from sluice_gc.opening import open_engine
 from sluice_gc.planner import read_link
 from sluice_gc.settings import AuditSettings, EngineSettings
-from sluice_protocol.errors import ExitCode
+from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_store import open_store
 from sluice_store.clock import SystemClock, SystemIds
+from sluice_store.url import parse_local_path
 
 app = App(name="audit", help="Audit the store and certify what was seen.")
 
@@ -80,12 +82,20 @@ def key(*, key_file: KeyFile = _DEFAULTS.key_file, json: Json = False) -> int:
 @app.command
 def run(
     *,
-    store: StoreUrl = STORE_DEFAULT,
+    store: NewStoreUrl = STORE_DEFAULT,
     settings: Annotated[AuditSettings, Parameter(name="*")] = _DEFAULTS,
     where: Annotated[EngineSettings, Parameter(name="*")] = _ENGINE,
+    estimate: Annotated[
+        bool, Parameter(negative="", help="Print what an audit would cost, and stop.")
+    ] = False,
+    estimate_batches: int = 1_000_000_000,
+    estimate_cores: int = 64,
     json: Json = False,
 ) -> int:
     """Audits the whole store and writes a certificate; exit 1 when it found something wrong."""
+    if estimate:
+        return _print_estimate(estimate_audit(estimate_batches, estimate_cores), as_json=json)
+    require_store(store)
     return _print_audit(asyncio.run(_run(store, settings, where)), as_json=json)
 
 
@@ -122,6 +132,16 @@ def verify(
     return ExitCode.DONE.value
 
 
+def require_store(url: str) -> None:
+    """Refuses a directory that is not there: an audit must not make an empty store.
+
+    Raises:
+        BadUsage: There is no such directory.
+    """
+    if url.startswith("file://") and not parse_local_path(url).is_dir():
+        raise BadUsage(f"no store stands there: run `sluice init --store {url}` first")
+
+
 async def _run(url: str, settings: AuditSettings, where: EngineSettings) -> AuditView:
     async with open_engine(url, where) as (store, engine):
         if not settings.key_file.exists() and not await has_certificates(store):
@@ -148,6 +168,21 @@ async def _verify(url: str, trusted: Trusted) -> ChainView:
         head_audit_id=chain[-1].audit_id if chain else None,
         head_started_at_unix_ns=chain[-1].started_at_unix_ns if chain else None,
     )
+
+
+def _print_estimate(told: AuditEstimate, *, as_json: bool) -> int:
+    def human(console: Console) -> None:
+        console.print(f"audit of {told.batches:,} batches on {told.cores} cores, S3 us-east-1")
+        share = f"{told.following_new_share:.0%} new"
+        for name, price in (("first", told.first), (f"next, {share}", told.following)):
+            console.print(
+                f"  {name:16} {price.usd:>10,.2f} USD: {price.list_requests:,} LIST,"
+                f" {price.get_requests:,} GET, {price.hours} h of listing,"
+                f" {price.evidence_gib} GiB of evidence"
+            )
+
+    emit(told, as_json=as_json, human=human)
+    return ExitCode.DONE.value
 
 
 def _view(certificate: Certificate, rows: list[dict[str, str]]) -> AuditView:

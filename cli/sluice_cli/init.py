@@ -7,7 +7,7 @@ import msgspec
 from cyclopts import Parameter
 from rich.console import Console
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.common import STORE_DEFAULT, Json, NewStoreUrl
 from sluice_cli.output import emit
 from sluice_protocol.authority import (
     MARGIN_S_DEFAULT,
@@ -23,7 +23,7 @@ LANES_DEFAULT = 4
 
 def init(
     *,
-    store: StoreUrl = STORE_DEFAULT,
+    store: NewStoreUrl = STORE_DEFAULT,
     retry_horizon_s: int = RETRY_HORIZON_S_DEFAULT,
     margin_s: int = MARGIN_S_DEFAULT,
     lanes: int = LANES_DEFAULT,

@@ -1,7 +1,6 @@
 """`sluice queue`: how far behind the consumers are."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -9,40 +8,10 @@ from rich.console import Console
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
-from sluice_protocol.units import NS_PER_S
-from sluice_queue.view import LaneView, list_lanes, read_lane
+from sluice_queue.status import LaneStatus, read_status
 from sluice_store.url import open_store
 
 app = App(name="queue", help="Tell how far behind the queue is.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneStatus:
-    """One lane as a person sees it.
-
-    Attributes:
-        queue: Name of the queue.
-        lane: Number of the lane.
-        latest: Highest sequence given so far, 0 for none.
-        acked_through: Highest sequence acknowledged.
-        waiting: Entries not acknowledged.
-        waiting_batches: Batches in them.
-        oldest_waiting_s: Age of the oldest waiting batch since its acceptance, seconds, or None.
-        epoch: Epoch of the consumer, 0 before the first.
-        segments: Segments that the register names.
-        register_bytes: Size of the register.
-    """
-
-    queue: str
-    lane: int
-    latest: int
-    acked_through: int
-    waiting: int
-    waiting_batches: int
-    oldest_waiting_s: float | None
-    epoch: int
-    segments: int
-    register_bytes: int
 
 
 @app.command
@@ -60,24 +29,7 @@ def status(
 
 async def _status(url: str, queue: str | None) -> list[LaneStatus]:
     async with open_store(url) as store:
-        found = await list_lanes(store, queue)
-        return [_of(await read_lane(store, one.queue, one.lane)) for one in found]
-
-
-def _of(view: LaneView) -> LaneStatus:
-    oldest = min((one.first_accepted_at_ns for one in view.descriptors), default=None)
-    return LaneStatus(
-        queue=view.lane.queue,
-        lane=view.lane.lane,
-        latest=view.latest,
-        acked_through=view.state.acked_through,
-        waiting=view.state.waiting,
-        waiting_batches=sum(one.batches for one in view.descriptors),
-        oldest_waiting_s=None if oldest is None else max(0, view.date_ns - oldest) / NS_PER_S,
-        epoch=view.state.epoch,
-        segments=len(view.state.segments),
-        register_bytes=view.register_bytes,
-    )
+        return await read_status(store, queue)
 
 
 def _draw(console: Console, lanes: list[LaneStatus]) -> None:

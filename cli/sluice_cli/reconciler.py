@@ -1,6 +1,7 @@
 """`sluice reconciler`: discovers, indexes and enqueues what was accepted."""
 
 import asyncio
+from dataclasses import replace
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -33,7 +34,7 @@ def reconciler(
         asyncio.run(serve(store, settings))
         return 0
     report = asyncio.run(run_once(store, settings))
-    emit(report, as_json=json, human=lambda console: _draw(console, report))
+    emit(replace(report, boots=()), as_json=json, human=lambda console: _draw(console, report))
     return 1 if report.held_back else 0
 
 

@@ -148,6 +148,7 @@ def prepare(named: list[Path]) -> Demo:
     print(f"sluice demo: {len(inputs)} log files into {demo.store}")  # noqa: T201
     with step("authority settings, and a probe of what the store promises"):
         demo.sluice("init", "--lanes", "2")
+        demo.sluice("doctor")
 
     with step("a key for each sender"):
         entries = [
@@ -164,13 +165,7 @@ def start(demo: Demo) -> None:
         for name, port in demo.ports.items():
             demo.processes.start(
                 *(name, "gateway", "--store", demo.store, "--listen", f"127.0.0.1:{port}"),
-                *(
-                    "--principals",
-                    str(demo.folder / "principals.toml"),
-                    "--collector-id",
-                    name,
-                    "--skip-probe",
-                ),
+                *("--principals", str(demo.folder / "principals.toml"), "--collector-id", name),
             )
         for port in demo.ports.values():
             ready = f"http://127.0.0.1:{port}/readyz"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -242,16 +243,15 @@ def _compare(blobs: pa.Table, names: pa.Table, named: pa.Table, seen: _Shard) ->
     for sha256 in _lost(named, current):
         seen.findings.add(Finding.MISSING_BLOB, blob_key(hexed(sha256)))
     is_named = are_named(blobs["sha256"], names["sha256"])
-    orphans = pc.and_not(blobs["current"], is_named)
-    superseded = pc.and_not(is_named, blobs["current"])
+    is_current = blobs["current"].to_numpy()
     count = seen.findings.count
     return AuditCounts(
         references=seen.references,
         incarnations=len(blobs),
         incarnations_bytes=pc.sum(blobs["size_bytes"]).as_py() or 0,
         names=len(names),
-        orphans=pc.sum(orphans).as_py() or 0,
-        superseded=pc.sum(superseded).as_py() or 0,
+        orphans=int(np.count_nonzero(is_current & ~is_named)),
+        superseded=int(np.count_nonzero(is_named & ~is_current)),
         missing_blobs=count(Finding.MISSING_BLOB),
         corrupt_blobs=count(Finding.CORRUPT_BLOB),
         deep_read=seen.deep_read,
@@ -264,7 +264,7 @@ def _compare(blobs: pa.Table, names: pa.Table, named: pa.Table, seen: _Shard) ->
 def _lost(named: pa.Table, current: pa.Table) -> list[bytes]:
     """Gives digests that a manifest names and no current blob has."""
     there = are_named(named["sha256"], current["sha256"])
-    return sorted(set(named["sha256"].filter(pc.invert(there)).to_pylist()))
+    return sorted(set(named["sha256"].filter(pa.array(~there)).to_pylist()))
 
 
 async def _write(

@@ -4,10 +4,12 @@ Whole columns are compared at once, in Arrow. A property test holds this to the 
 `sluice_protocol.deletion`: both choose the same rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,6 +17,9 @@ from sluice_gc.evidence import CANDIDATES
 from sluice_gc.joins import are_named
 from sluice_protocol.deletion import Clause
 from sluice_protocol.units import NULL_INCARNATION, UnixNs
+
+Mask = npt.NDArray[np.bool_]
+"""Which rows of a table are meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,69 +79,61 @@ def select_candidates(blobs: pa.Table, names: pa.ChunkedArray, rule: PlanRule) -
         names: Every sha256 of the shard that a manifest or reverse reference names.
         rule: What holds for all of them.
     """
-    sha256, current = blobs["sha256"], blobs["current"]
-    named = are_named(sha256, names)
-    keeps = _keeps(blobs, named, rule)
+    named = are_named(blobs["sha256"], names)
+    current, sizes = blobs["current"].to_numpy(), blobs["size_bytes"].to_numpy()
     kept: dict[Clause, Tally] = {}
-    left = pa.chunked_array([pa.repeat(pa.scalar(value=True), len(blobs))])
-    for clause, keep in keeps:
-        stays = pc.and_(left, keep)
-        kept[clause] = tally_of(blobs, stays)
-        left = pc.and_not(left, keep)
-    chosen = blobs.filter(left)
+    left = np.ones(len(blobs), bool)
+    for clause, keep in _keeps(blobs, named, rule):
+        kept[clause] = tally_of(sizes, left & keep)
+        left &= ~keep
     return Selection(
-        candidates=_rows(chosen, named.filter(left), rule),
+        candidates=_rows(blobs.filter(pa.array(left)), named[left], rule),
         kept=kept,
-        blobs=tally_of(blobs, current),
-        orphans=tally_of(blobs, pc.and_(left, current)),
+        blobs=tally_of(sizes, current),
+        orphans=tally_of(sizes, left & current),
     )
 
 
-def _keeps(
-    blobs: pa.Table, named: pa.ChunkedArray, rule: PlanRule
-) -> list[tuple[Clause, pa.ChunkedArray]]:
-    """Gives clause by clause which rows it keeps; names come first, people ask for them first."""
-    stamp, current = blobs["last_modified_ns"], blobs["current"]
-    covered_before = rule.audit_started_at_ns - rule.retry_horizon_ns
-    # A noncurrent version goes only beneath a referenced current one that will be read whole; an
-    # unreferenced one waits until it is the current one.
-    superseded = pc.and_not(named, current)
-    orphan = pc.and_not(current, named)
-    # Versioning is only noted: without it there is a plan to look at, and no run.
-    return [
-        (Clause.AUDIT, pc.and_(named, current)),
-        (Clause.INCARNATION, pc.is_in(blobs["incarnation"], value_set=_NULLS)),
-        (Clause.AGE, pc.greater_equal(stamp, rule.now_ns - rule.retry_horizon_ns)),
-        (Clause.CERTIFICATE, pc.greater_equal(stamp, covered_before)),
-        (Clause.LISTED, pc.invert(pc.or_(orphan, superseded))),
-    ]
+def _keeps(blobs: pa.Table, named: Mask, rule: PlanRule) -> Iterator[tuple[Clause, Mask]]:
+    """Gives clause by clause which rows it keeps; names come first, people ask for them first.
+
+    Versioning is only noted: without it there is a plan to look at, and no run. A noncurrent
+    version goes only beneath a referenced current one that will be read whole; an unreferenced one
+    waits until it is the current one.
+    """
+    stamp, current = blobs["last_modified_ns"].to_numpy(), blobs["current"].to_numpy()
+    yield Clause.AUDIT, named & current
+    yield Clause.LISTED, ~named & ~current
+    yield Clause.INCARNATION, pc.is_in(blobs["incarnation"], value_set=_NULLS).to_numpy()
+    yield Clause.AGE, stamp >= rule.now_ns - rule.retry_horizon_ns
+    yield Clause.CERTIFICATE, stamp >= rule.audit_started_at_ns - rule.retry_horizon_ns
 
 
 _NULLS = pa.array([NULL_INCARNATION, ""])
 
 
-def tally_of(blobs: pa.Table, mask: pa.ChunkedArray) -> Tally:
-    """Counts the rows under a mask."""
-    sizes = blobs["size_bytes"].filter(mask)
-    return Tally(incarnations=len(sizes), bytes=pc.sum(sizes).as_py() or 0)
+def tally_of(sizes: npt.NDArray[np.int64], mask: Mask) -> Tally:
+    """Counts the rows under a mask, and their bytes."""
+    return Tally(incarnations=int(np.count_nonzero(mask)), bytes=int(sizes[mask].sum()))
 
 
-def _rows(chosen: pa.Table, named: pa.ChunkedArray, rule: PlanRule) -> pa.Table:
+def _rows(chosen: pa.Table, named: Mask, rule: PlanRule) -> pa.Table:
     count = len(chosen)
 
     def same(value: object, kind: pa.DataType) -> pa.Array:
         return pa.repeat(pa.scalar(value, kind), count)
 
+    is_named = pa.array(named)
     return pa.table(
         [
             *(chosen[name] for name in ("sha256", "incarnation", "last_modified_ns", "size_bytes")),
-            named,
+            is_named,
             same(rule.versioning_enabled, pa.bool_()),
             same(rule.now_ns, pa.int64()),
             same(rule.retry_horizon_ns, pa.int64()),
             same(rule.audit_id, pa.string()),
             same(rule.audit_started_at_ns, pa.int64()),
-            named,
+            is_named,
         ],
         schema=CANDIDATES,
     )

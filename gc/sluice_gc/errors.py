@@ -21,6 +21,7 @@ class Refusal(StrEnum):
     VERSIONING = "versioning"
     PLAN_INVALID = "plan_invalid"
     PLAN_BEFORE_CERTIFICATE = "plan_before_certificate"
+    PLAN_STOPPED = "plan_stopped"
     GRACE = "grace"
     EVIDENCE_CHANGED = "evidence_changed"
     INVENTORY = "inventory"

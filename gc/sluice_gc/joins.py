@@ -14,24 +14,24 @@ import pyarrow.compute as pc
 _BYTES = 32
 
 
-def are_named(digests: pa.ChunkedArray, names: pa.ChunkedArray) -> pa.ChunkedArray:
+def are_named(digests: pa.ChunkedArray, names: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     """Tells for each digest whether it is among `names`; neither holds nulls.
 
     Any order gives the same answer; sorted input gives it soonest.
     """
     wanted, known = _bytes_of(digests), _bytes_of(names)
     if not len(known) or not len(wanted):
-        return pa.chunked_array([np.zeros(len(wanted), bool)], pa.bool_())
+        return np.zeros(len(wanted), bool)
     heads, places = _sorted_heads(known)
     mine = _heads(wanted)
     at = np.minimum(np.searchsorted(heads, mine), len(heads) - 1)
     same_head = heads[at] == mine
-    whole = same_head.copy()
+    whole: npt.NDArray[np.bool_] = same_head.copy()
     rows = np.flatnonzero(same_head)
     candidates = known[at[rows] if places is None else places[at[rows]]]
     whole[rows] = (wanted[rows] == candidates).all(axis=1)
     _settle(whole, same_head, digests, names)
-    return pa.chunked_array([whole], pa.bool_())
+    return whole
 
 
 def _settle(

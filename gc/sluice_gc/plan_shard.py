@@ -1,18 +1,27 @@
 """The part of a plan that one task makes: the anti-join of one shard."""
 
-import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
+import asyncio
+from dataclasses import dataclass
+from typing import Final
 
-from sluice_gc.candidates import PlanRule, Selection, Tally, select_candidates
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sluice_gc.candidates import PlanRule, Selection, Tally, select_candidates, tally_of
 from sluice_gc.certificate import EvidenceFile
 from sluice_gc.evidence import BLOBS, NAMES
 from sluice_gc.objects import put_table, read_tables
 from sluice_gc.plan import AGE_DAYS, SIZE_LIMITS, Bucket, PlanSummary
+from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_store.port import ObjectStore
 
-_NS_PER_DAY = 86_400 * NS_PER_S
+_NS_PER_DAY: Final = 86_400 * NS_PER_S
+_WRITES_AT_ONCE: Final = 4
+
+Column = npt.NDArray[np.int64]
 
 
 class PlanTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,66 +82,93 @@ class PlanFacts(msgspec.Struct, frozen=True, kw_only=True):
 async def plan_shards(store: ObjectStore, task: PlanTask) -> tuple[PlanFacts, ...]:
     """Makes the candidates of each shard of a task, one at a time, so that memory stays bounded.
 
+    The next shard is read and finished ones are written while one is joined.
+
     Raises:
         GcRefused: Evidence of the audit is missing or was altered.
         StoreError: No answer, or a refusal.
     """
-    return tuple([await _plan_shard(store, task, *shard) for shard in task.shards])
+    limit = asyncio.Semaphore(_WRITES_AT_ONCE)
+    writing: list[asyncio.Task[PlanFacts]] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(_read(store, *task.shards[0])) if task.shards else None
+            for at in range(len(task.shards)):
+                read = await following if following else None
+                more = at + 1 < len(task.shards)
+                following = group.create_task(_read(store, *task.shards[at + 1])) if more else None
+                if read is not None:
+                    await limit.acquire()
+                    selection = select_candidates(read.blobs, read.names, task.rule)
+                    work = _write(store, task, read.name, selection, limit)
+                    writing.append(group.create_task(work))
+    except* SluiceError as failed:
+        raise failed.exceptions[0] from failed
+    return tuple(one.result() for one in writing)
 
 
-async def _plan_shard(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """The evidence of one shard."""
+
+    name: str
+    names: pa.ChunkedArray
+    blobs: pa.Table
+
+
+async def _read(
     store: ObjectStore,
-    task: PlanTask,
     name: str,
     names: tuple[EvidenceFile, ...],
     blobs: tuple[EvidenceFile, ...],
-) -> PlanFacts:
-    selection = select_candidates(
-        await read_tables(store, blobs, BLOBS),
-        (await read_tables(store, names, NAMES))["sha256"],
-        task.rule,
+) -> _Read:
+    return _Read(
+        name=name,
+        names=(await read_tables(store, names, NAMES))["sha256"],
+        blobs=await read_tables(store, blobs, BLOBS),
     )
-    file = None
-    if len(selection.candidates):
-        file = await put_table(store, task.folder, "candidates", name, selection.candidates)
-    return facts_of(selection, file, task.rule)
+
+
+async def _write(
+    store: ObjectStore, task: PlanTask, name: str, selection: Selection, limit: asyncio.Semaphore
+) -> PlanFacts:
+    try:
+        file = None
+        if len(selection.candidates):
+            file = await put_table(store, task.folder, "candidates", name, selection.candidates)
+        return facts_of(selection, file, task.rule)
+    finally:
+        limit.release()
 
 
 def facts_of(selection: Selection, file: EvidenceFile | None, rule: PlanRule) -> PlanFacts:
     """Gives the facts of a selection."""
     rows = selection.candidates
-    everything = Tally(incarnations=len(rows), bytes=pc.sum(rows["size_bytes"]).as_py() or 0)
+    sizes = rows["size_bytes"].to_numpy()
+    ages = rule.now_ns - rows["last_modified_ns"].to_numpy()
     return PlanFacts(
         file=file,
         blobs=selection.blobs,
         orphans=selection.orphans,
         superseded=Tally(
-            incarnations=everything.incarnations - selection.orphans.incarnations,
-            bytes=everything.bytes - selection.orphans.bytes,
+            incarnations=len(rows) - selection.orphans.incarnations,
+            bytes=int(sizes.sum()) - selection.orphans.bytes,
         ),
         kept={clause.value: tally for clause, tally in selection.kept.items()},
-        by_size=_buckets(rows, rows["size_bytes"], SIZE_LIMITS, 1),
-        by_age=_buckets(
-            rows,
-            pc.subtract(rule.now_ns, rows["last_modified_ns"]),
-            AGE_DAYS,
-            _NS_PER_DAY,
-        ),
+        by_size=_buckets(sizes, sizes, SIZE_LIMITS, 1),
+        by_age=_buckets(sizes, ages, AGE_DAYS, _NS_PER_DAY),
     )
 
 
 def _buckets(
-    rows: pa.Table, values: pa.ChunkedArray, limits: tuple[int, ...], unit: int
+    sizes: Column, values: Column, limits: tuple[int, ...], unit: int
 ) -> tuple[Bucket, ...]:
-    buckets = []
-    below = pc.less(values, 0)
-    for limit in (*limits, None):
-        under = pc.is_valid(values) if limit is None else pc.less_equal(values, limit * unit)
-        sizes = rows["size_bytes"].filter(pc.and_not(under, below))
-        tally = Tally(incarnations=len(sizes), bytes=pc.sum(sizes).as_py() or 0)
-        buckets.append(Bucket(up_to=limit, tally=tally))
-        below = under
-    return tuple(buckets)
+    """Sorts rows into buckets whose upper limit belongs to them."""
+    places = np.searchsorted(np.array([limit * unit for limit in limits]), values, side="left")
+    return tuple(
+        Bucket(up_to=limit, tally=tally_of(sizes, places == at))
+        for at, limit in enumerate((*limits, None))
+    )
 
 
 class FactsSum:

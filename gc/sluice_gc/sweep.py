@@ -26,10 +26,9 @@ from sluice_gc.proof_records import proof_key, proofs_table
 from sluice_gc.trash import keep_for_undo
 from sluice_protocol.authority import Authority
 from sluice_protocol.deletion import AuditWord, Candidate, Clause, Keep, MayGo
-from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS, blob_key
-from sluice_protocol.manifests import encode_record
-from sluice_protocol.outcomes import Deleted, Missing
+from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.outcomes import Deleted, Found, Missing
 from sluice_protocol.units import Incarnation, ObjectKey, UnixNs
 from sluice_store.authority import read_authority
 from sluice_store.clock import Clock
@@ -81,6 +80,7 @@ class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
         would_go: In a dry run: incarnations that all clauses let go.
         kept: Candidates that stay, by clause.
         unknown: Deletions that nobody could confirm; the next run looks again.
+        unread: Candidates kept because their evidence could not be read; the next run looks again.
         batches: Batches done.
         skipped: Batches that an earlier run had done.
     """
@@ -90,6 +90,7 @@ class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
     would_go: int = 0
     kept: dict[str, int] = {}
     unknown: int = 0
+    unread: int = 0
     batches: int = 0
     skipped: int = 0
 
@@ -101,6 +102,7 @@ class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
             would_go=self.would_go + other.would_go,
             kept=dict(Counter(self.kept) + Counter(other.kept)),
             unknown=self.unknown + other.unknown,
+            unread=self.unread + other.unread,
             batches=self.batches + other.batches,
             skipped=self.skipped + other.skipped,
         )
@@ -112,6 +114,20 @@ class BatchDone(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = "sluice.gc_batch.v1"
     plan_id: str
     facts: SweepFacts
+
+
+class PlanStopped(msgspec.Struct, frozen=True, kw_only=True):
+    """The mark that a rule of safety broke under a plan: it never goes on, make a new one."""
+
+    schema: str = "sluice.gc_stopped.v1"
+    plan_id: str
+    rule: str
+    reason: str
+
+
+def stopped_key(plan_id: str) -> ObjectKey:
+    """Gives where the mark of a stopped plan stands."""
+    return ObjectKey(f"{GC_PLANS}{plan_id}/stopped.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,9 +176,36 @@ async def sweep_shard(
         highest_ns=task.highest_ns,
     )
     table = await read_table(store, task.candidates, CANDIDATES)
-    for batch in _batches(table, task.batch):
-        sweep.facts = sweep.facts.plus(await _sweep_batch(sweep, batch))
+    try:
+        for batch in _batches(table, task.batch):
+            sweep.facts = sweep.facts.plus(await _sweep_batch(sweep, batch))
+    except GcRefused as refused:
+        await _mark_stopped(sweep, refused)
+        raise
     return sweep.facts
+
+
+async def _mark_stopped(sweep: _Sweep, refused: GcRefused) -> None:
+    """Lets every other task of this plan stop before its next batch, wherever it runs."""
+    if sweep.task.dry_run:
+        return
+    plan_id = sweep.task.plan_id
+    mark = PlanStopped(plan_id=plan_id, rule=refused.rule.value, reason=refused.reason)
+    await create_once(sweep.store, stopped_key(plan_id), encode_record(mark))
+
+
+async def check_not_stopped(store: ObjectStore, plan_id: str) -> None:
+    """Refuses a plan under which a rule of safety broke.
+
+    Raises:
+        GcRefused: It was stopped; the error says why.
+    """
+    found = await store.get(stopped_key(plan_id))
+    if isinstance(found, Found):
+        mark = decode_record(stopped_key(plan_id), found.body, PlanStopped)
+        raise GcRefused(
+            Refusal.PLAN_STOPPED, f"the plan was stopped, make a new one: {mark.reason}"
+        )
 
 
 def _batches(table: pa.Table, size: int) -> Iterator[_Batch]:
@@ -188,8 +231,10 @@ async def _sweep_batch(sweep: _Sweep, batch: _Batch) -> SweepFacts:
         return SweepFacts(would_go=len(going), kept=dict(kept))
     stop_on_broken(proofs)
     await _write_proofs(sweep, batch, proofs)
-    facts = (await _delete_all(sweep, going)).plus(SweepFacts(kept=dict(kept), batches=1))
-    if not facts.unknown:
+    unread = sum(one.evidence.now_ns is None for one in proofs)
+    facts = SweepFacts(kept=dict(kept), unread=unread, batches=1)
+    facts = facts.plus(await _delete_all(sweep, going))
+    if not facts.unknown and not facts.unread:
         mark = encode_record(BatchDone(plan_id=task.plan_id, facts=facts))
         await create_once(store, batch.done_key(task.plan_id), mark)
     return facts
@@ -202,9 +247,10 @@ async def check_ground(sweep: _Sweep) -> bool:
         Whether versioning reads `Enabled`.
 
     Raises:
-        GcRefused: The authority changed, or a clock is wrong.
+        GcRefused: The plan was stopped, the authority changed, or a clock is wrong.
     """
     store, task = sweep.store, sweep.task
+    await check_not_stopped(store, task.plan_id)
     now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns
     check_clock_fall(sweep.highest_ns, now_ns, task.authority)
     sweep.highest_ns = max(sweep.highest_ns, now_ns)
@@ -259,8 +305,6 @@ async def _prove_all(sweep: _Sweep, cases: list[Case]) -> list[Proof]:
         proofs[at] = await prove(sweep.store, cases[at], sweep.clauses)
 
     await for_each(range(len(cases)), one, at_once=sweep.task.proofs_at_once)
-    if cases and all(proof.evidence.now_ns is None for proof in proofs.values()):
-        raise StoreUnavailable("list", cases[0].candidate.key, "no evidence could be read")
     return [proofs[at] for at in range(len(cases))]
 
 

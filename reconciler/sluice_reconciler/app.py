@@ -2,14 +2,12 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
-from contextlib import suppress
 
 import structlog
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from sluice_protocol.errors import BadUsage
+from sluice_reconciler.api import make_app
 from sluice_reconciler.full_pass import PassReport
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -18,7 +16,7 @@ from sluice_store.url import open_store
 
 log = structlog.get_logger()
 
-RECONCILER = web.AppKey("reconciler", Reconciler)
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 async def run_once(url: str, settings: ReconcilerSettings) -> PassReport:
@@ -43,8 +41,12 @@ async def serve(url: str, settings: ReconcilerSettings) -> None:
 
 
 async def _serve(store: ObjectStore, settings: ReconcilerSettings) -> None:
-    reconciler = await Reconciler.of(store, settings=settings)
     host, port = parse_listen(settings.listen)
+    if not settings.api_token and host not in LOOPBACK:
+        raise BadUsage(
+            f"set an api_token to listen beyond this machine, listen=`{settings.listen}`"
+        )
+    reconciler = await Reconciler.of(store, settings=settings)
     runner = web.AppRunner(make_app(reconciler))
     await runner.setup()
     try:
@@ -73,40 +75,3 @@ def parse_listen(listen: str) -> tuple[str, int]:
     if not host or not port.isdecimal():
         raise BadUsage(f"listen must be host:port, listen=`{listen}`")
     return host.strip("[]"), int(port)
-
-
-def make_app(reconciler: Reconciler) -> web.Application:
-    """Gives the operator API around a reconciler that runs as long as the application."""
-    app = web.Application()
-    app[RECONCILER] = reconciler
-    app.cleanup_ctx.append(_runs)
-    app.router.add_get("/livez", _livez)
-    app.router.add_get("/readyz", _readyz)
-    app.router.add_get("/metrics", _metrics)
-    return app
-
-
-async def _runs(app: web.Application) -> AsyncIterator[None]:
-    task = asyncio.create_task(app[RECONCILER].run())
-    yield
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
-
-
-async def _livez(_request: web.Request) -> web.Response:
-    return web.Response(text="ok\n")
-
-
-async def _readyz(request: web.Request) -> web.Response:
-    health = request.app[RECONCILER].health
-    status = 200 if health.ready else 503
-    return web.json_response(
-        {"ready": health.ready, "passes": health.passes, "failures": health.failures},
-        status=status,
-    )
-
-
-async def _metrics(request: web.Request) -> web.Response:
-    body = generate_latest(request.app[RECONCILER].metrics.registry)
-    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -10,7 +10,6 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import ACCEPTED, agent_prefix, parse_accepted_key
 from sluice_protocol.units import NS_PER_S
-from sluice_reconciler.runs import merged
 from sluice_store.port import ListedObject, ObjectStore
 
 
@@ -61,7 +60,8 @@ async def read_completeness(
         StoreError: The store did not answer.
     """
     prefix = ACCEPTED if agent_id is None else agent_prefix(agent_id)
-    held: list[tuple[Identity, int]] = []
+    tally: BootTally | None = None
+    boot: tuple[str, str] | None = None
     date_ns = 0
     async for page in store.list(prefix):
         date_ns = page.date_ns
@@ -69,12 +69,14 @@ async def read_completeness(
             one = _dated(listed)
             if one is None:
                 continue
-            if held and _boot(held[0][0]) != _boot(one[0]):
-                yield report_of(held, date_ns)
-                held = []
-            held.append(one)
-    if held:
-        yield report_of(held, date_ns)
+            if tally is None or boot != _boot(one[0]):
+                if tally is not None:
+                    yield tally.report(date_ns)
+                boot = _boot(one[0])
+                tally = BootTally(*boot)
+            tally.add(*one)
+    if tally is not None:
+        yield tally.report(date_ns)
 
 
 def _boot(who: Identity) -> tuple[str, str]:
@@ -88,24 +90,44 @@ def _dated(listed: ListedObject) -> tuple[Identity, int] | None:
         return None
 
 
-def report_of(batches: list[tuple[Identity, int]], now_ns: int) -> BootReport:
-    """Gives the report of one boot from its batches and when each appeared, in key order."""
-    gaps: list[Gap] = []
-    overlaps, expected = 0, 0
-    for who, appeared_ns in batches:
+class BootTally:
+    """Adds one boot's batches up as a listing brings them, in key order."""
+
+    def __init__(self, agent_id: str, boot_id: str) -> None:
+        """Starts a boot."""
+        self._agent_id = agent_id
+        self._boot_id = boot_id
+        self._batches = 0
+        self._overlaps = 0
+        self._ranges: list[tuple[int, int]] = []
+        self._gaps: list[tuple[int, int, int]] = []
+        self._latest_ns = 0
+
+    def add(self, who: Identity, appeared_ns: int) -> None:
+        """Takes the next batch."""
+        expected = self._ranges[-1][1] + 1 if self._ranges else 0
+        self._batches += 1
+        self._latest_ns = max(self._latest_ns, appeared_ns)
         if who.seq_start > expected:
-            age_s = max(0, now_ns - appeared_ns) / NS_PER_S
-            gaps.append(Gap(seq_start=expected, seq_end=who.seq_start - 1, age_s=age_s))
-        overlaps += who.seq_start < expected
-        expected = max(expected, who.seq_end + 1)
-    latest_ns = max(appeared_ns for _, appeared_ns in batches)
-    first = batches[0][0]
-    return BootReport(
-        agent_id=first.agent_id,
-        boot_id=first.boot_id,
-        batches=len(batches),
-        ranges=tuple(merged((who.seq_start, who.seq_end) for who, _ in batches)),
-        overlaps=overlaps,
-        gaps=tuple(gaps),
-        last_accepted_s=max(0, now_ns - latest_ns) / NS_PER_S,
-    )
+            self._gaps.append((expected, who.seq_start - 1, appeared_ns))
+        self._overlaps += who.seq_start < expected
+        if self._ranges and who.seq_start <= expected:
+            self._ranges[-1] = (self._ranges[-1][0], max(expected - 1, who.seq_end))
+        else:
+            self._ranges.append((who.seq_start, who.seq_end))
+
+    def report(self, now_ns: int) -> BootReport:
+        """Gives what the boot holds and lacks."""
+        gaps = tuple(
+            Gap(seq_start=start, seq_end=end, age_s=max(0, now_ns - since) / NS_PER_S)
+            for start, end, since in self._gaps
+        )
+        return BootReport(
+            agent_id=self._agent_id,
+            boot_id=self._boot_id,
+            batches=self._batches,
+            ranges=tuple(self._ranges),
+            overlaps=self._overlaps,
+            gaps=gaps,
+            last_accepted_s=max(0, now_ns - self._latest_ns) / NS_PER_S,
+        )

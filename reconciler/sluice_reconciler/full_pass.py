@@ -25,6 +25,7 @@ from sluice_protocol.keys import (
 from sluice_protocol.manifests import decode_conflict
 from sluice_protocol.outcomes import Found, Missing
 from sluice_protocol.units import ObjectKey, UnixNs
+from sluice_reconciler.completeness import BootReport, BootTally
 from sluice_reconciler.desk import LaneDesk, Takeover
 from sluice_reconciler.indexes import put_derived, quarantine_entry
 from sluice_reconciler.intake import Intake, Outcome
@@ -46,12 +47,14 @@ class PassReport:
         outcome: What became of those that were not done.
         quarantined: Reverse references of quarantine manifests written.
         held_back: Marks that stand after the pass.
+        boots: What each boot holds and lacks.
     """
 
     listed: int
     outcome: Outcome
     quarantined: int
     held_back: int
+    boots: tuple[BootReport, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,6 +111,8 @@ class FullPass:
         self._chunk: list[ObjectKey] = []
         self._outcome = Outcome()
         self._listed = 0
+        self._date_ns = UnixNs(0)
+        self._tallies: list[BootTally] = []
 
     async def run(self) -> PassReport:
         """Makes the pass.
@@ -121,11 +126,13 @@ class FullPass:
             await desk.refresh()
         boot: tuple[str, str] | None = None
         scans: list[_BootScan] = []
-        async for key, who in self._keys():
+        async for key, who, appeared_ns in self._keys():
             if boot != (who.agent_id, who.boot_id):
                 await self._finish_boot(boot, scans)
                 boot = (who.agent_id, who.boot_id)
                 scans = self._scans(*boot)
+                self._tallies.append(BootTally(*boot))
+            self._tallies[-1].add(who, appeared_ns)
             if any([scan.is_new(who) for scan in scans]):  # noqa: C419 - each must add up
                 await self._take(key)
         await self._finish_boot(boot, scans)
@@ -136,6 +143,7 @@ class FullPass:
             outcome=self._outcome,
             quarantined=quarantined,
             held_back=len(self._intake.marked),
+            boots=tuple(tally.report(self._date_ns) for tally in self._tallies),
         )
 
     async def _read_marks(self) -> None:
@@ -143,14 +151,15 @@ class FullPass:
             listed.key async for page in self._store.list(UNHEALTHY) for listed in page.objects
         }
 
-    async def _keys(self) -> AsyncIterator[tuple[ObjectKey, Identity]]:
+    async def _keys(self) -> AsyncIterator[tuple[ObjectKey, Identity, UnixNs]]:
         """Lists `accepted/`; a key of another form is marked and passed over."""
         async for page in self._store.list(ACCEPTED):
             self._listed += len(page.objects)
+            self._date_ns = page.date_ns
             self._intake.metrics.listed.inc(len(page.objects))
             for one in page.objects:
                 try:
-                    yield one.key, parse_accepted_key(one.key)
+                    yield one.key, parse_accepted_key(one.key), one.last_modified_ns
                 except InvalidRecord as error:
                     await self._hold_back(one.key, Reason.FOREIGN_KEY, error.reason, page.date_ns)
 

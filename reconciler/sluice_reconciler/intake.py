@@ -12,14 +12,16 @@ from typing import TypeVar
 
 import structlog
 
-from sluice_protocol.keys import lane_of
-from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_protocol.keys import accepted_key, lane_of, parse_accepted_key
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Lane, Tools
 from sluice_reconciler.desk import LaneDesk, Takeover
 from sluice_reconciler.indexes import entries_of, put_derived
+from sluice_reconciler.live import LiveState
 from sluice_reconciler.marks import Mark, clear_mark, mark_key, put_mark
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_reconciler.sorting import fresh
 from sluice_reconciler.verify import Sound, look
 from sluice_store.port import ObjectStore
 
@@ -86,6 +88,8 @@ class Intake:
         self._rng: random.Random = tools.rng
         self._gate = asyncio.Semaphore(settings.concurrency)
         self.marked: set[ObjectKey] = set()
+        self.live = LiveState()
+        self.date_ns = UnixNs(0)
         self.desks = {
             (queue, lane): LaneDesk(store, Lane(queue=queue, lane=lane), tools, metrics)
             for queue in settings.queue_names
@@ -103,20 +107,42 @@ class Intake:
             StoreError: The store did not answer or refused; the same keys may be taken again.
             OutcomeUnknown: The bounds of a write are spent; the same keys may be taken again.
         """
-        looked = await self.each(keys, self._look)
-        sound = [one for one in looked if isinstance(one, Sound)]
-        marks = [one for one in looked if isinstance(one, Mark)]
+        looked = await self.each(keys, self._look_and_index)
+        sound = [one for one, _ in looked if isinstance(one, Sound)]
+        marks = [one for one, _ in looked if isinstance(one, Mark)]
         await self.each(marks, self.mark)
-        indexed = sum(await self.each(sound, self._index))
+        self._saw(sound)
         enqueued, left = await self._enqueue(sound, takeover)
         await self.each([one for one in sound if self._is_marked(one.key)], self._heal)
         return Outcome(
             sound=len(sound),
             enqueued=enqueued,
-            indexed=indexed,
+            indexed=sum(indexed for _, indexed in looked),
             left=left,
             held_back=len(marks),
         )
+
+    async def take_new(
+        self, keys: Sequence[ObjectKey], *, takeover: Takeover | None = None
+    ) -> Outcome:
+        """Takes those of the keys to their end that some queue was not given yet.
+
+        For routes that repeat themselves: what is done costs no request.
+
+        Raises:
+            StoreError: As `take`.
+            OutcomeUnknown: As `take`.
+        """
+        wanted: dict[ObjectKey, None] = {}
+        for desk in self.desks.values():
+            mine = [
+                who
+                for who in map(parse_accepted_key, dict.fromkeys(keys))
+                if lane_of(who.agent_id, self.lanes) == desk.lane.lane
+            ]
+            todo, _ = await fresh(self.store, desk.ledger, mine)
+            wanted.update(dict.fromkeys(accepted_key(who) for who in todo))
+        return await self.take(list(wanted), takeover=takeover) if wanted else Outcome()
 
     async def each(self, items: Iterable[_In], do: Callable[[_In], Awaitable[_Out]]) -> list[_Out]:
         """Does one thing to many, as many at once as settings allow, results in order."""
@@ -132,9 +158,17 @@ class Intake:
             raise _first(group) from group
         return [task.result() for task in running]
 
-    async def _look(self, key: ObjectKey) -> Sound | Mark | None:
+    async def _look_and_index(self, key: ObjectKey) -> tuple[Sound | Mark | None, int]:
         full = self._rng.random() < self.settings.full_read_share
-        return await look(self.store, key, full=full)
+        found = await look(self.store, key, full=full)
+        return found, await self._index(found) if isinstance(found, Sound) else 0
+
+    def _saw(self, sound: Sequence[Sound]) -> None:
+        """Feeds the live state and the lag; the store's clock is that of the latest answer."""
+        self.date_ns = max([self.date_ns, *(one.date_ns for one in sound)])
+        self.live.saw([one.manifest for one in sound], self.date_ns)
+        oldest = min((one.manifest.accepted_at_ns for one in sound), default=self.date_ns)
+        self.metrics.lag.labels("enqueue").set(max(0, self.date_ns - oldest) / NS_PER_S)
 
     async def mark(self, mark: Mark) -> None:
         """Marks an object as held back."""

@@ -6,8 +6,9 @@
 | sluice_reconciler_listed_total | counter | none | keys that passes listed |
 | sluice_reconciler_enqueued_total | counter | queue | batches appended |
 | sluice_reconciler_maybe_doubled_total | counter | queue | batches appended that may be there |
-| sluice_reconciler_unhealthy_count | gauge | reason | batches that could not be enqueued |
-| sluice_reconciler_requests_total | counter | verb | store requests made |
+| sluice_reconciler_unhealthy_count | gauge | none | batches that could not be enqueued |
+| sluice_reconciler_hints_dropped_total | counter | none | event keys left to the full pass |
+| sluice_reconciler_events_total | counter | kind | events taken: accepted, foreign, invalid |
 | sluice_reconciler_lanes_lost_total | counter | queue | lanes that another reconciler took over |
 | sluice_reconciler_oldest_gap_seconds | gauge | none | age of the oldest gap, 0 for none |
 | sluice_reconciler_lag_seconds | gauge | stage | age of the oldest batch before the stage |
@@ -33,11 +34,12 @@ class ReconcilerMetrics:
             "sluice_reconciler_maybe_doubled", "possible duplicates", ["queue"], registry=on
         )
         self.unhealthy = Gauge(
-            "sluice_reconciler_unhealthy_count", "batches held back", ["reason"], registry=on
+            "sluice_reconciler_unhealthy_count", "batches held back", registry=on
         )
-        self.requests = Counter(
-            "sluice_reconciler_requests", "store requests", ["verb"], registry=on
+        self.hints_dropped = Counter(
+            "sluice_reconciler_hints_dropped", "event keys dropped", registry=on
         )
+        self.events = Counter("sluice_reconciler_events", "events taken", ["kind"], registry=on)
         self.lanes_lost = Counter(
             "sluice_reconciler_lanes_lost", "lanes taken over by others", ["queue"], registry=on
         )

@@ -1,21 +1,35 @@
 """The reconciler as a service: full passes for ever, and what it knows for the operator API."""
 
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from sluice_protocol.errors import OutcomeUnknown, StoreError
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import InvalidRecord, OutcomeUnknown, StoreError
+from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_queue.collector import Collector
 from sluice_queue.lane import Tools
 from sluice_reconciler.desk import Takeover
+from sluice_reconciler.event_queue import take_events
 from sluice_reconciler.full_pass import FullPass, PassReport
+from sluice_reconciler.http_queue import HttpQueue
 from sluice_reconciler.intake import Intake
 from sluice_reconciler.metrics import ReconcilerMetrics
+from sluice_reconciler.scanner import Scanner
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
+from sluice_store.s3.events import open_event_queue
 
 log = structlog.get_logger()
+
+HINTS_MAX = 100_000
+"""Keys named by events that wait to be taken; more are left to the full pass."""
+
+EVENTS_AGAIN_S = 5.0
+"""Wait before an event queue that failed is opened again."""
 
 FAILURES_READY_MAX = 3
 """Passes in a row that may fail before the service says that it is not ready."""
@@ -47,7 +61,7 @@ class Reconciler:
     def __init__(
         self,
         store: ObjectStore,
-        lanes: int,
+        authority: Authority,
         *,
         settings: ReconcilerSettings | None = None,
         tools: Tools | None = None,
@@ -58,9 +72,21 @@ class Reconciler:
         self.metrics = metrics if metrics is not None else ReconcilerMetrics()
         self._tools = tools if tools is not None else Tools()
         self.intake = Intake(
-            store, lanes, settings=self.settings, tools=self._tools, metrics=self.metrics
+            store, authority.lanes, settings=self.settings, tools=self._tools, metrics=self.metrics
         )
         self.health = Health()
+        self._scanner = Scanner(self.intake)
+        self._collector = Collector(
+            store,
+            retry_horizon_ns=authority.retry_horizon_ns,
+            grace_s=self.settings.collect_grace_s,
+            tools=self._tools,
+        )
+        self._hints: asyncio.Queue[ObjectKey] = asyncio.Queue(HINTS_MAX)
+        self.http_queues = {
+            name: HttpQueue(store, name, self._tools, lease_s=self.settings.lease_s)
+            for name in self.settings.http_queue_names
+        }
 
     @classmethod
     async def of(
@@ -78,7 +104,7 @@ class Reconciler:
             StoreError: The store did not answer.
         """
         authority = await read_authority(store)
-        return cls(store, authority.lanes, settings=settings, tools=tools, metrics=metrics)
+        return cls(store, authority, settings=settings, tools=tools, metrics=metrics)
 
     async def once(self, *, takeover: Takeover | None = Takeover.AT_ONCE) -> PassReport:
         """Makes one full pass and stores what the lanes were given.
@@ -96,6 +122,10 @@ class Reconciler:
         report = await FullPass(self.intake, takeover=takeover).run()
         took_ns = self._tools.clock.monotonic_ns() - started_ns
         self.metrics.pass_seconds.set(took_ns / NS_PER_S)
+        self.metrics.oldest_gap.set(
+            max((gap.age_s for boot in report.boots for gap in boot.gaps), default=0)
+        )
+        self.metrics.unhealthy.set(report.held_back)
         done = report.outcome
         if done.sound or done.held_back:
             log.info(
@@ -110,13 +140,67 @@ class Reconciler:
         return report
 
     async def run(self) -> None:
-        """Makes passes until it is cancelled; trouble of the store is waited out."""
+        """Works on every route until it is cancelled; trouble of the store is waited out."""
+        settings = self.settings
         try:
-            while True:
-                await self._guarded_pass()
-                await self._tools.clock.sleep(self.settings.pass_interval_s)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._every(settings.pass_interval_s, self._guarded_pass))
+                tasks.create_task(self._every(settings.scan_interval_s, self._scan))
+                tasks.create_task(self._every(settings.collect_interval_s, self._collect))
+                tasks.create_task(self._take_hints())
+                if settings.event_queue_url:
+                    tasks.create_task(self._every(EVENTS_AGAIN_S, self._listen))
         finally:
             await self.intake.close()
+
+    async def _every(self, seconds: float, do: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            try:
+                await do()
+            except (StoreError, OutcomeUnknown, InvalidRecord) as error:
+                log.warning("route failed", route=do.__name__, reason=str(error))
+            await self._tools.clock.sleep(seconds)
+
+    async def _listen(self) -> None:
+        """Takes events for ever; an error ends it, and `_every` begins again."""
+        settings = self.settings
+        async with open_event_queue(
+            settings.event_queue_url, endpoint=settings.event_queue_endpoint or None
+        ) as source:
+            while True:
+                await take_events(source, self.intake)
+
+    async def _scan(self) -> None:
+        await self._scanner.scan()
+
+    async def _collect(self) -> None:
+        await self._collector.run()
+
+    def hint(self, keys: Sequence[ObjectKey]) -> int:
+        """Takes accepted keys that an event named; gives how many there was room for.
+
+        What is dropped here is found by the next full pass.
+        """
+        taken = 0
+        for key in keys:
+            try:
+                self._hints.put_nowait(key)
+            except asyncio.QueueFull:
+                self.metrics.hints_dropped.inc(len(keys) - taken)
+                break
+            taken += 1
+        return taken
+
+    async def _take_hints(self) -> None:
+        while True:
+            keys = [await self._hints.get()]
+            while not self._hints.empty() and len(keys) < self.settings.list_batches_max:
+                keys.append(self._hints.get_nowait())
+            try:
+                await self.intake.take_new(keys)
+            except (StoreError, OutcomeUnknown) as error:
+                log.warning("route failed", route="events", reason=str(error))
+                await self._tools.clock.sleep(1.0)
 
     async def _guarded_pass(self) -> None:
         try:

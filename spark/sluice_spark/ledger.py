@@ -17,9 +17,9 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.descriptors import Waiting
 from sluice_spark.facts import DeadFact, FileFact, stats_of
-from sluice_spark.files import open_filesystem, partition_folder, sync_file
+from sluice_spark.files import partition_folder, sync_file
 from sluice_spark.schemas import arrow_schema
-from sluice_store.lake import lake_location
+from sluice_store.lake import lake_location, open_filesystem
 
 _NS_PER_US: Final = 1000
 _NS_PER_MS: Final = NS_PER_S // 1000

@@ -1,5 +1,7 @@
 """Makes the Spark session: the same jobs run on a cluster by configuration alone."""
 
+import hashlib
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -95,6 +97,8 @@ def open_session(settings: SessionSettings, *, delta: bool, s3: bool = False) ->
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    # pyspark prints each error here once more, with all of the JVM's stack; it is raised anyhow.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     return session
 
 
@@ -114,4 +118,5 @@ def checkpoint_folder(store_url: str, configured: str | None) -> str:
         root = Path(store_url.removeprefix("file://")).absolute()
         return f"file://{root}/.sluice/spark/checkpoint"
     cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
-    return f"file://{cache}/sluice/spark/checkpoint"
+    named = hashlib.sha256(store_url.encode()).hexdigest()[:16]  # one machine may serve many stores
+    return f"file://{cache}/sluice/spark/{named}/checkpoint"

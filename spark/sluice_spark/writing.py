@@ -21,10 +21,10 @@ from sluice_protocol.units import NS_PER_S
 from sluice_spark.descriptors import Waiting
 from sluice_spark.facts import DeadFact, DeadReason, Fact, FileFact, stats_of
 from sluice_spark.fetching import Fetched, ReadAhead
-from sluice_spark.files import open_filesystem, partition_folder, sync_file
+from sluice_spark.files import partition_folder, sync_file
 from sluice_spark.records import Decoded, records_table
 from sluice_store.clock import Clock, IdSource, SystemClock, SystemIds
-from sluice_store.lake import TableLocation, lake_location
+from sluice_store.lake import TableLocation, lake_location, open_filesystem
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 """A row group is written when so many bytes of columns wait for it."""

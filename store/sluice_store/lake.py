@@ -6,7 +6,7 @@ their own object-store clients. This gives each of them the place and the connec
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from sluice_protocol.errors import BadUsage
@@ -69,3 +69,18 @@ def lake_location(store_url: str, table: str) -> TableLocation:
         endpoint=query.get("endpoint", [None])[0],
         region=query.get("region", [None])[0],
     )
+
+
+def open_filesystem(location: TableLocation) -> tuple[Any, str]:
+    """Gives pyarrow's file system of a table's location, and the location's path in it."""
+    from pyarrow import fs  # noqa: PLC0415 - only the lake's readers and writers install pyarrow
+
+    if location.is_local:
+        return fs.LocalFileSystem(), location.uri
+    options: dict[str, Any] = {"allow_bucket_creation": False}
+    if location.endpoint is not None:
+        scheme, _, host = location.endpoint.partition("://")
+        options |= {"scheme": scheme, "endpoint_override": host}
+    if location.region is not None:
+        options["region"] = location.region
+    return fs.S3FileSystem(**options), location.uri.removeprefix("s3://")

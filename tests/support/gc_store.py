@@ -75,6 +75,7 @@ class VersionedStore:
     Attributes:
         clock: The store's own clock.
         rng: Draws faults; no faults when None.
+        latency_s: Most that a request takes, in virtual seconds.
         unknown: Share of writes and deletes whose outcome the caller does not learn.
         hooks: Run once before the named verb touches the named key.
         deleted: Every version that a delete removed, in order.
@@ -84,6 +85,7 @@ class VersionedStore:
     clock: Clock
     rng: random.Random | None = None
     unknown: float = 0.0
+    latency_s: float = 0.0
     versioning: list[Versioning] = field(default_factory=lambda: [Versioning.ENABLED])
     versions: dict[ObjectKey, list[Version]] = field(default_factory=dict)
     keys: list[bytes] = field(default_factory=list)
@@ -96,7 +98,7 @@ class VersionedStore:
 
     async def _turn(self, verb: str, key: str) -> None:
         self.requests[verb] = self.requests.get(verb, 0) + 1
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.rng.random() * self.latency_s if self.rng else 0)
         hook = self.hooks.pop((verb, key), None)
         if hook is not None:
             waiting = hook()

@@ -9,6 +9,7 @@ from typing import Any
 from support.queue_store import Faults, SimClock, SimIds, SimStore
 from support.reconciler_seed import accept, index_keys
 
+from sluice_protocol.authority import Authority
 from sluice_protocol.errors import Fenced, OutcomeUnknown, StoreError
 from sluice_protocol.identity import Identity
 from sluice_protocol.outcomes import ObjectInfo
@@ -54,7 +55,7 @@ class Mortal:
 def reconciler(store: Any, clock: SimClock, seed: int) -> Reconciler:
     tools = Tools(clock=clock, ids=SimIds(seed), rng=random.Random(seed))
     settings = ReconcilerSettings(concurrency=4, list_batches_max=5)
-    return Reconciler(store, 2, settings=settings, tools=tools)
+    return Reconciler(store, Authority(authority_id="A", lanes=2), settings=settings, tools=tools)
 
 
 async def lives(store: SimStore, clock: SimClock, seed: int, who: int, stop: asyncio.Event) -> int:

@@ -1,5 +1,6 @@
 """From upload to lake with a second process racing each upload."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -8,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from support.gateway import TestKey, gateways
-from support.history import wrong_in
+from support.gateway import TestKey, gateways, start_gateway, write_principals
+from support.history import Told, wrong_in
 from support.racing import race
+from support.store_buckets import make_bucket
+from support.store_versitygw import CREDENTIALS, versitygw
 
 from sluice_protocol.frame import encode_frame
 from sluice_protocol.identity import Identity
@@ -19,6 +22,7 @@ from sluice_protocol.records import LogRecord, logs_from_records
 
 LINES = (Path(__file__).parents[3] / "LICENSE").read_text().splitlines()
 LINES_EACH = 10
+Row = tuple[int, str]
 BATCHES = len(LINES) // LINES_EACH
 
 
@@ -45,34 +49,70 @@ def sluice(*arguments: str) -> bytes:
     return done.stdout
 
 
+def raced(store: str, ports: list[int], key: TestKey) -> tuple[list[Told], list[Row]]:
+    """Races every upload, reconciles twice and ingests; gives the history and the lines due."""
+    mine = [frame_of(number) for number in range(BATCHES)]
+    rival = [frame_of(number, " (rival)" if number % 3 == 0 else "") for number in range(BATCHES)]
+    history = race(key, ports, [mine, rival])
+    assert wrong_in(history) == []
+    owners = {told.identity: told.digest for told in history if told.status == 200}
+    assert len(owners) == BATCHES
+    assert sum(told.status == 409 for told in history) == len(range(0, BATCHES, 3))
+    for _ in range(2):
+        sluice("reconciler", "--store", store, "--once")
+    sluice("spark", "ingest", "--store", store, "--once")
+    due: list[Row] = []
+    for number in range(BATCHES):
+        start = number * LINES_EACH
+        mark = "" if owners[str(number)] == digest_of(mine[number]) else " (rival)"
+        due += [(n, LINES[n] + mark) for n in range(start, start + LINES_EACH)]
+    return history, due
+
+
+def rows_of(store: str) -> list[Row]:
+    """What `sluice query` finds, which reads the lake's own files."""
+    answer = sluice(
+        *("query", "--store", store, "--from", "2020-01-01T00:00:00Z"),
+        *("--to", "2100-01-01T00:00:00Z", "--limit", "100000", "--json"),
+    )
+    lines = [json.loads(line) for line in answer.splitlines()]
+    return sorted((line["seq"], line["body"]) for line in lines if "body" in line)
+
+
 @pytest.mark.spark
 def test_every_line_arrives_once_though_each_upload_is_raced(tmp_path: Path) -> None:
     """Two processes, two gateways, every third identity claimed by other bytes as well."""
     key = TestKey("host", ("host",))
-    mine = [frame_of(number) for number in range(BATCHES)]
-    rival = [frame_of(number, " (rival)" if number % 3 == 0 else "") for number in range(BATCHES)]
-    with gateways(tmp_path, key, count=2, flags=("--skip-probe",)) as servers:
-        history = race(key, [server.port for server in servers], [mine, rival])
-    assert wrong_in(history) == []
-    owners = {told.identity: told.digest for told in history if told.status == 200}
-    assert len(owners) == BATCHES
-    conflicts = [told for told in history if told.status == 409]
-    assert len(conflicts) == len(range(0, BATCHES, 3))
-
     store = f"file://{tmp_path}/store"
-    for _ in range(2):
-        sluice("reconciler", "--store", store, "--once")
-    sluice("spark", "ingest", "--store", store, "--once")
-
-    expected = []
-    for number in range(BATCHES):
-        start = number * LINES_EACH
-        lost = owners[str(number)] != digest_of(mine[number])
-        mark = " (rival)" if lost else ""
-        expected += [(n, LINES[n] + mark) for n in range(start, start + LINES_EACH)]
+    with gateways(tmp_path, key, count=2) as servers:
+        history, due = raced(store, [server.port for server in servers], key)
     table = DeltaTable(tmp_path / "store" / "lake" / "v1" / "logs")
     rows = table.to_pyarrow_table(columns=["seq", "body"]).to_pylist()
-    assert sorted((row["seq"], row["body"]) for row in rows) == expected
+    assert sorted((row["seq"], row["body"]) for row in rows) == due
+    assert rows_of(store) == due
     quarantined = (tmp_path / "store" / "quarantine").rglob("*.json")
     refused = {json.loads(path.read_bytes())["submitted_frame_sha256"] for path in quarantined}
-    assert refused == {told.digest for told in conflicts}
+    assert refused == {told.digest for told in history if told.status == 409}
+
+
+@pytest.mark.s3
+def test_the_same_path_over_a_real_s3_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Store, lake and query on S3: what was accepted is found, each line once."""
+    key = TestKey("host", ("host",))
+    principals = write_principals(tmp_path / "principals.toml", key)
+    with versitygw(tmp_path) as server:
+        for name, value in CREDENTIALS.items():
+            monkeypatch.setenv(name, value)
+        store = server.url("lake-bucket", "deep/prefix")
+        asyncio.run(make_bucket(store))
+        sluice("init", "--store", store)
+        sluice("doctor", "--store", store)
+        servers = [start_gateway(tmp_path / name, store, principals) for name in "ab"]
+        try:
+            _, due = raced(store, [one.port for one in servers], key)
+        finally:
+            for one in servers:
+                one.kill()
+        assert rows_of(store) == due

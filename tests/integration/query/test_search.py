@@ -213,6 +213,26 @@ def test_missing_and_corrupt_blobs_make_the_answer_partial(place: Deployment) ->
     assert "other bytes" in said
 
 
+def test_dead_letters_make_the_answer_partial_until_they_heal(place: Deployment) -> None:
+    """A batch that ingestion could not read is missed aloud; once healed, it is in the answer."""
+    lost = log_batch(["lost"], agent="host-9")
+    place.deliver([log_batch(["good"])])
+    place.accept([lost], blobs=False)
+    place.enqueue([lost])
+    ingest_locally(place.url)
+    answer = ask(place, question())
+    assert bodies(answer) == ["good"]
+    assert answer.summary.reasons[0].startswith("1 batches could not be ingested (missing)")
+    assert not ask(place, question(agents=("host-1",))).summary.partial
+    assert not ask(place, question(kind="metrics")).summary.partial
+    place.put_blob(lost)
+    place.enqueue([lost])
+    ingest_locally(place.url)
+    healed = ask(place, question())
+    assert sorted(map(str, bodies(healed))) == ["good", "lost"]
+    assert not healed.summary.partial
+
+
 def test_a_tail_over_its_bound_makes_the_answer_partial(place: Deployment) -> None:
     """What waits is read up to a bound, and the answer says how much was left out."""
     place.deliver([log_batch([f"line {n}"], start=n) for n in range(5)])

@@ -1,4 +1,4 @@
-"""One Spark session, Delta included, for every test of the process."""
+"""One Spark session for every test of the process; neither ingest nor maintenance needs jars."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +10,6 @@ from sluice_spark.session import SessionSettings, open_session
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    session = open_session(SessionSettings(master="local[2]", driver_memory="1g"), delta=True)
+    session = open_session(SessionSettings(master="local[2]", driver_memory="1g"), delta=False)
     yield session
     session.stop()

@@ -25,4 +25,4 @@ def test_are_named_is_membership(
     """Equal to Python's `in`, also for names that share their first 8 bytes."""
     known = sorted(names) if in_order else names
     found = are_named(column(digests, cut), column(known, cut))
-    assert found.to_pylist() == [one in set(names) for one in digests]
+    assert found.tolist() == [one in set(names) for one in digests]

@@ -31,7 +31,7 @@ UPLOADS = 4
 SENDS_MAX = 40
 
 
-def upload_of(body: bytes, *, sent_before: bool) -> Upload:
+def upload_of(body: bytes, attempt_id: str, *, sent_before: bool) -> Upload:
     envelope = Envelope(
         agent_id="a", boot_id="b", seq_start=0, seq_end=0, count=1, kind="logs",
         min_ts_ns=0, max_ts_ns=0, resource=(),
@@ -42,6 +42,7 @@ def upload_of(body: bytes, *, sent_before: bool) -> Upload:
         identity=IDENTITY,
         envelope=envelope,
         principal="p",
+        attempt_id=attempt_id,
         sent_before=sent_before,
     )
 
@@ -71,13 +72,14 @@ def race(seed: int) -> tuple[list[Told], SimStore]:
         def gateway() -> Acceptor:
             return Acceptor(
                 store=store, authority=Authority(authority_id="x"), collector_id="g",
-                clock=SimClock(loop), ids=SimIds(rng), rng=rng, time_s_max=30,
+                clock=SimClock(loop), rng=rng, time_s_max=30,
             )  # fmt: skip
 
         async def agent(number: int, body: bytes) -> None:
             for sends in range(SENDS_MAX):
                 asked = loop.time()
-                upload = upload_of(body, sent_before=sends > 0 and rng.random() < 0.5)
+                again = sends > 0 and rng.random() < 0.5
+                upload = upload_of(body, SimIds(rng).ulid(), sent_before=again)
                 handling = asyncio.ensure_future(gateway().accept(upload))
                 if number not in died and rng.random() < 0.2:
                     died.add(number)

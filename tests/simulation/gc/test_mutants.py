@@ -9,23 +9,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
+from support.gc_hostile import hostile_plan
 from support.gc_store import Version, VersionedStore
-from support.gc_world import HORIZON_S, KEY, KEYS, RUN, GcWorld, memory_world
+from support.gc_world import HORIZON_S, RUN, GcWorld, memory_world
 
-from sluice_gc.candidates import Tally
-from sluice_gc.certificate import Certificate, EvidenceFile
-from sluice_gc.chain import read_head
+from sluice_gc.certificate import Certificate
 from sluice_gc.errors import GcRefused, Refusal
-from sluice_gc.evidence import BLOBS, CANDIDATES
-from sluice_gc.objects import create_once, put_table, read_tables
-from sluice_gc.plan import Plan, PlanSummary, plan_key, sign_plan
+from sluice_gc.plan import Plan
 from sluice_gc.proof import Clauses
 from sluice_protocol import deletion as d
 from sluice_protocol.keys import (
     ACCEPTED,
-    GC_PLANS,
     QUARANTINE,
     accepted_by_blob_key,
     accepted_by_blob_prefix,
@@ -85,55 +80,6 @@ class Judge:
         return by_body or any(key.startswith(prefixes) for key in self._store.versions)
 
 
-async def hostile_plan(world: GcWorld, *, superseded: bool = False) -> Plan:
-    """Lists everything that the newest audit saw, signed with the right key."""
-    link = await read_head(world.store, KEYS.trusted)
-    assert link is not None
-    certificate = link.certificate
-    files: list[EvidenceFile] = []
-    plan_id = world.ids.ulid()
-    for file in certificate.files("blobs"):
-        blobs = await read_tables(world.store, [file], BLOBS)
-        rows = [row for row in blobs.to_pylist() if row["current"] is not superseded]
-        table = pa.Table.from_pylist(
-            [_candidate(row, certificate, superseded=superseded) for row in rows], CANDIDATES
-        )
-        if rows:
-            folder = f"{GC_PLANS}{plan_id}/"
-            files.append(await put_table(world.store, folder, "candidates", file.place, table))
-    nothing = Tally()
-    summary = PlanSummary(
-        blobs=nothing, orphans=nothing, superseded=nothing, kept={}, by_size=(), by_age=()
-    )
-    plan = Plan(
-        plan_id=plan_id,
-        authority_id=certificate.authority_id,
-        retry_horizon_s=certificate.retry_horizon_s,
-        audit_id=certificate.audit_id,
-        certificate_sha256=link.sha256,
-        made_at_unix_ns=certificate.finished_at_unix_ns,
-        summary=summary,
-        candidates=tuple(files),
-    )
-    assert await create_once(world.store, plan_key(plan_id), sign_plan(plan, KEY))
-    return plan
-
-
-def _candidate(
-    row: dict[str, object], certificate: Certificate, *, superseded: bool
-) -> dict[str, object]:
-    return {
-        **{name: row[name] for name in ("sha256", "incarnation", "last_modified_ns", "size_bytes")},
-        "superseded": superseded,
-        "versioning_enabled": True,
-        "now_ns": 0,
-        "retry_horizon_ns": 0,
-        "audit_id": certificate.audit_id,
-        "audit_started_at_ns": 0,
-        "named_in_audit": False,
-    }
-
-
 Scene = Callable[[GcWorld, VersionedStore, Judge], Awaitable[Plan]]
 
 
@@ -147,7 +93,7 @@ async def _aged_orphan(world: GcWorld, judge: Judge) -> Digest:
 async def versioning_goes_off(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
     """Versioning is suspended after the run began."""
     await _aged_orphan(world, judge)
-    plan = await hostile_plan(world)
+    plan = await hostile_plan(store, world.ids.ulid())
     store.versioning[:] = [Versioning.ENABLED, Versioning.SUSPENDED]
     judge.truly_enabled = False
     return plan
@@ -161,13 +107,13 @@ async def null_version(world: GcWorld, store: VersionedStore, judge: Judge) -> P
     world.clock.pass_s(HORIZON_S + 2)
     judge.certified(await world.audit())
     assert await world.has(orphan)
-    return await hostile_plan(world)
+    return await hostile_plan(store, world.ids.ulid())
 
 
 async def clock_falls(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
     """The store's clock falls after the audit, by less than half the margin."""
     await _aged_orphan(world, judge)
-    plan = await hostile_plan(world)
+    plan = await hostile_plan(store, world.ids.ulid())
     world.clock.pass_s(-30)
     return plan
 
@@ -176,7 +122,7 @@ async def audit_too_early(world: GcWorld, store: VersionedStore, judge: Judge) -
     """The audit ran while a gateway could still finish; then the blob grew old."""
     await world.orphan(10)
     judge.certified(await world.audit())
-    plan = await hostile_plan(world)
+    plan = await hostile_plan(store, world.ids.ulid())
     world.clock.pass_s(HORIZON_S + 2)
     return plan
 
@@ -188,13 +134,13 @@ async def misnamed_in_audit(world: GcWorld, store: VersionedStore, judge: Judge)
     world.clock.pass_s(HORIZON_S + 2)
     judge.certified(await world.audit())
     store.remove_key(accepted_by_blob_key(orphan, world.identity(500)))
-    return await hostile_plan(world)
+    return await hostile_plan(store, world.ids.ulid())
 
 
 async def misnamed_later(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
     """A manifest under another identity came after the audit; the reconciler indexed it."""
     orphan = await _aged_orphan(world, judge)
-    plan = await hostile_plan(world)
+    plan = await hostile_plan(store, world.ids.ulid())
     world.clock.pass_s(5)
     await world.put_manifest(world.identity(500), orphan)
     return plan
@@ -203,7 +149,7 @@ async def misnamed_later(world: GcWorld, store: VersionedStore, judge: Judge) ->
 async def late_manifest(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
     """A manifest came after the audit, later than its proof allows; the reconciler lags."""
     orphan = await _aged_orphan(world, judge)
-    plan = await hostile_plan(world)
+    plan = await hostile_plan(store, world.ids.ulid())
     world.clock.pass_s(5)
     await world.put_manifest(world.identity(10), orphan, indexed=False)
     return plan
@@ -213,7 +159,7 @@ async def late_quarantine(world: GcWorld, store: VersionedStore, judge: Judge) -
     """A quarantine manifest came after the audit; the reconciler lags."""
     await world.accept(10)
     orphan = await _aged_orphan(world, judge)
-    plan = await hostile_plan(world)
+    plan = await hostile_plan(store, world.ids.ulid())
     world.clock.pass_s(5)
     assert await world.quarantine(10, salt="orphan", indexed=False) == orphan
     return plan
@@ -228,7 +174,7 @@ async def written_again(world: GcWorld, store: VersionedStore, judge: Judge) -> 
         store.put(key, store.versions[key][0].body)
 
     store.hooks["list_incarnations", key] = again
-    return await hostile_plan(world)
+    return await hostile_plan(store, world.ids.ulid())
 
 
 async def corrupt_current(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
@@ -237,7 +183,7 @@ async def corrupt_current(world: GcWorld, store: VersionedStore, judge: Judge) -
     store.put(blob_key(accepted), b"damaged")
     world.clock.pass_s(HORIZON_S + 2)
     judge.certified(await world.audit())
-    return await hostile_plan(world, superseded=True)
+    return await hostile_plan(store, world.ids.ulid(), superseded=True)
 
 
 async def current_goes(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
@@ -252,7 +198,7 @@ async def current_goes(world: GcWorld, store: VersionedStore, judge: Judge) -> P
         del store.versions[key][0]
 
     store.hooks["list_incarnations", key] = vanish
-    return await hostile_plan(world, superseded=True)
+    return await hostile_plan(store, world.ids.ulid(), superseded=True)
 
 
 async def young_superseded(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
@@ -261,7 +207,7 @@ async def young_superseded(world: GcWorld, store: VersionedStore, judge: Judge) 
     key = blob_key(accepted)
     store.put(key, store.versions[key][0].body)
     judge.certified(await world.audit())
-    return await hostile_plan(world, superseded=True)
+    return await hostile_plan(store, world.ids.ulid(), superseded=True)
 
 
 ORPHAN_SCENES: list[tuple[d.ClauseCheck, Scene, str]] = [
@@ -342,7 +288,7 @@ def test_orphan_goes_from_a_hostile_plan() -> None:
 
     async def only_an_orphan(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
         await _aged_orphan(world, judge)
-        return await hostile_plan(world)
+        return await hostile_plan(store, world.ids.ulid())
 
     judge, refused = play(only_an_orphan, Clauses())
     assert (judge.deleted, judge.wrong, refused) == (1, [], None)

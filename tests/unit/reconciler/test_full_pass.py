@@ -7,6 +7,7 @@ from pathlib import Path
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept, enqueued, index_keys, refuse
 
+from sluice_protocol.authority import Authority
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
@@ -24,7 +25,12 @@ def sim() -> SimStore:
 
 def make(store: ObjectStore, seed: int = 1, **settings: object) -> Reconciler:
     tools = Tools(clock=SimClock(), ids=SimIds(seed), rng=random.Random(seed))
-    return Reconciler(store, 2, settings=ReconcilerSettings(**settings), tools=tools)
+    return Reconciler(
+        store,
+        Authority(authority_id="A", lanes=2),
+        settings=ReconcilerSettings(**settings),
+        tools=tools,
+    )
 
 
 def test_every_accepted_batch_is_indexed_and_enqueued_once_on_the_local_store(

@@ -1,0 +1,81 @@
+"""Knows the copies that copytruncate makes, so that their lines are not sent a second time.
+
+logrotate's copytruncate copies `app.log` to `app.log.1` and then truncates `app.log`. What was
+written between the agent's last read and the truncation is in the copy alone; everything before is
+in both. A new file whose first KiB, and whose bytes before the place that the agent reached in
+another file, are the same as there is such a copy: it is read from that place on, once the other
+file was truncated. A file shorter than 1 KiB is never taken for a copy: sending a line twice is
+better than losing one.
+
+Source: ADR 0032.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from sluice_agent.entry import FileMark
+from sluice_agent.tail import HEAD_BYTES, Tail
+
+COPY_WAIT_S: Final = 60.0
+"""So long after each other the two halves of a copytruncate may be seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """A copy that waits for its original to be truncated.
+
+    Attributes:
+        mark: Where the original stood when the copy was found.
+        until_s: When waiting ends and the copy is read from there on.
+    """
+
+    mark: FileMark
+    until_s: float
+
+
+class Copies:
+    """Remembers what was truncated lately and which new files wait."""
+
+    def __init__(self) -> None:
+        """Knows nothing yet."""
+        self._truncated: list[tuple[float, FileMark]] = []
+        self._held: dict[str, Hold] = {}
+
+    def truncated(self, mark: FileMark, *, now_s: float) -> None:
+        """Notes where a file stood when it was truncated or written anew."""
+        self._truncated = [(t, m) for t, m in self._truncated if now_s - t < COPY_WAIT_S]
+        self._truncated.append((now_s, mark))
+
+    def place(self, tail: Tail, others: Iterable[Tail], *, now_s: float) -> bool:
+        """Places a new file if it is a copy; tells whether it is one."""
+        for since_s, mark in self._truncated:
+            if now_s - since_s < COPY_WAIT_S and _is_copy(tail, mark):
+                tail.seek(mark.offset)
+                return True
+        for other in others:
+            mark = other.mark(start=other.offset)
+            if _is_copy(tail, mark):
+                tail.seek(mark.offset)
+                self._held[tail.source] = Hold(mark=mark, until_s=now_s + COPY_WAIT_S)
+                return True
+        return False
+
+    def may_read(self, tail: Tail, *, now_s: float) -> bool:
+        """Tells whether a file may be read; a copy may once its original was truncated."""
+        hold = self._held.get(tail.source)
+        if hold is None:
+            return True
+        for _, mark in self._truncated:
+            if mark.source == hold.mark.source and mark.offset >= hold.mark.offset:
+                tail.seek(min(mark.offset, tail.offset + tail.unread_bytes()))
+                del self._held[tail.source]
+                return True
+        if now_s < hold.until_s:
+            return False
+        del self._held[tail.source]
+        return True
+
+
+def _is_copy(tail: Tail, mark: FileMark) -> bool:
+    return tail.source != mark.source and mark.offset >= HEAD_BYTES and tail.knows(mark)

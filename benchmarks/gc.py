@@ -1,0 +1,183 @@
+"""The plan of garbage collection on Spark against DuckDB's anti-join of the same Parquet shards.
+
+Both read the same files with the same number of threads; starting Spark and DuckDB is apart. The
+plan does more: it checks every file's sha256, applies the clauses, and writes candidates;
+the control only counts keys. `SLUICE_BENCH_GC_BLOBS` names the sizes, 10^6, 5·10^6 and 10^7 else.
+"""
+
+import asyncio
+import os
+import resource
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from benchmarks.measure import Sample, interleave, ratio, report, timed
+from sluice_gc.certificate import EvidenceFile
+from sluice_gc.evidence import BLOBS, NAMES
+from sluice_gc.objects import put_table
+from sluice_gc.plan_shard import FactsSum, PlanTask, plan_shards
+from sluice_gc.shards import Shard, split_shards
+from sluice_gc.spark_engine import SparkEngine
+from sluice_protocol.units import NS_PER_S
+from sluice_spark.session import SessionSettings, open_session
+from sluice_store import open_store
+
+SHARDS: Final = 256
+TASKS_PER_CORE: Final = 8
+CORES: Final = 2
+REFERENCED: Final = 0.9
+SIZES: Final = "1000000,5000000,10000000"
+NOW_NS: Final = 1_800_000_000 * NS_PER_S
+HORIZON_NS: Final = 7 * 86_400 * NS_PER_S
+
+Files = list[tuple[str, tuple[EvidenceFile, ...], tuple[EvidenceFile, ...]]]
+
+
+def main() -> None:
+    """Runs every size and prints ratios, growth and memory."""
+    session = open_session(SessionSettings(master=f"local[{CORES}]"), delta=False)
+    sizes = [int(one) for one in os.environ.get("SLUICE_BENCH_GC_BLOBS", SIZES).split(",")]
+    lines: list[str] = []
+    samples: dict[str, list[Sample]] = {}
+    walls: dict[int, float] = {}
+    for blobs in sizes:
+        walls[blobs] = _measure(session, blobs, lines, samples)
+    if len(sizes) > 1:
+        grown = (walls[sizes[-1]] / walls[sizes[0]]) / (sizes[-1] / sizes[0])
+        lines.append(f"growth {sizes[0]:,} to {sizes[-1]:,}: {grown:.2f} of linear (gate: 1.0)")
+    peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    lines.append(f"peak memory: driver {peak_gib:.2f} GiB, JVM heap at most 1 GiB")
+    lines.append("requests: 2 GET a shard to read, 1 PUT a shard with candidates, none a blob")
+    session.stop()
+    report("gc", lines, samples)
+
+
+def _measure(
+    session: Any,  # noqa: ANN401 - pyspark has no types
+    blobs: int,
+    lines: list[str],
+    samples: dict[str, list[Sample]],
+) -> float:
+    folder = Path(tempfile.mkdtemp(prefix="sluice-bench-gc-"))
+    try:
+        files = asyncio.run(_make(folder, blobs))
+        subjects: dict[str, Callable[[], Sample]] = {
+            f"plan {blobs}": lambda: timed(lambda: _plan(session, folder, files, blobs)),
+            f"duckdb {blobs}": lambda: timed(lambda: _control(folder, blobs)),
+        }
+        taken = interleave(subjects, rounds=3, warmup=1)
+    finally:
+        shutil.rmtree(folder)
+    samples.update(taken)
+    plan, control = taken[f"plan {blobs}"], taken[f"duckdb {blobs}"]
+    low, middle, high = ratio(plan, control, lambda sample: sample.wall_s)
+    wall_s = sorted(sample.wall_s for sample in plan)[len(plan) // 2]
+    lines.append(
+        f"{blobs:,} blobs, {int(blobs * REFERENCED):,} named: plan {wall_s:.2f} s,"
+        f" {middle:.2f} x DuckDB ({low:.2f} to {high:.2f}; gate at 10^7: 2.0)"
+    )
+    return wall_s
+
+
+async def _make(folder: Path, blobs: int) -> Files:
+    """Writes the shards of a store with `blobs` blobs, as an audit would."""
+    rng = np.random.default_rng(blobs)
+    files: Files = []
+    async with open_store(f"file://{folder}/store") as store:
+        for shard in split_shards(SHARDS):
+            digests = _digests(rng, shard, blobs // SHARDS)
+            named = np.sort(rng.permutation(len(digests))[: int(len(digests) * REFERENCED)])
+            names = pa.table([_column(digests[named])], schema=NAMES)
+            put = [
+                await put_table(store, "audit/", "names", shard.name, names),
+                await put_table(store, "audit/", "blobs", shard.name, _blobs(rng, digests)),
+            ]
+            files.append((shard.name, (put[0],), (put[1],)))
+    return files
+
+
+def _digests(rng: np.random.Generator, shard: Shard, count: int) -> npt.NDArray[np.uint8]:
+    rows = rng.integers(0, 256, size=(count, 32), dtype=np.uint8)
+    rows[:, 0] = rng.integers(shard.first, shard.end, size=count, dtype=np.uint8)
+    order = np.argsort(rows.view(">u8").reshape(count, 4)[:, 0], kind="stable")
+    return rows[order]
+
+
+def _column(rows: npt.NDArray[np.uint8]) -> pa.Array:
+    data = pa.py_buffer(np.ascontiguousarray(rows).tobytes())
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(32), len(rows), [None, data])
+
+
+def _blobs(rng: np.random.Generator, digests: npt.NDArray[np.uint8]) -> pa.Table:
+    count = len(digests)
+    ids = rng.bytes(16 * count).hex().encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * 32
+    incarnations = pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(ids))
+    stamps = NOW_NS - 2 * HORIZON_NS + rng.integers(0, 10**9, size=count)
+    return pa.table(
+        [
+            _column(digests),
+            incarnations,
+            pa.array(stamps, pa.int64()),
+            pa.array(rng.integers(200, 10**6, size=count), pa.int64()),
+            pa.array(np.ones(count, bool), pa.bool_()),
+        ],
+        schema=BLOBS,
+    )
+
+
+def _plan(session: Any, folder: Path, files: Files, blobs: int) -> float:  # noqa: ANN401
+    engine = SparkEngine(session, f"file://{folder}/store")
+    count = CORES * TASKS_PER_CORE
+    tasks = [
+        PlanTask(
+            folder=f"plans/{os.urandom(8).hex()}/",
+            shards=tuple(files[at::count]),
+            now_ns=NOW_NS,
+            retry_horizon_ns=HORIZON_NS,
+            versioning_enabled=True,
+            audit_id="A",
+            audit_started_at_ns=NOW_NS,
+        )
+        for at in range(count)
+    ]
+    sums = FactsSum()
+    for group in asyncio.run(_run(engine, tasks)):
+        for facts in group:
+            sums.add(facts)
+    _check(sums.summary().orphans.incarnations, blobs)
+    return float(blobs)
+
+
+async def _run(engine: SparkEngine, tasks: list[PlanTask]) -> list[Any]:
+    return list(await engine.run(plan_shards, tasks))
+
+
+def _control(folder: Path, blobs: int) -> float:
+    place = folder / "store" / "audit"
+    with duckdb.connect(config={"threads": CORES}) as connection:
+        found = connection.execute(
+            "SELECT count(*) FROM read_parquet(?) b ANTI JOIN read_parquet(?) n USING (sha256)",
+            [f"{place}/blobs/*.parquet", f"{place}/names/*.parquet"],
+        ).fetchone()
+    _check(int(found[0]) if found else 0, blobs)
+    return float(blobs)
+
+
+def _check(orphans: int, blobs: int) -> None:
+    per_shard = blobs // SHARDS
+    wanted = SHARDS * (per_shard - int(per_shard * REFERENCED))
+    if orphans != wanted:
+        raise SystemExit(f"wrong answer: {orphans} orphans instead of {wanted}")
+
+
+if __name__ == "__main__":
+    main()

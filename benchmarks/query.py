@@ -1,0 +1,189 @@
+"""Text queries over the lake against DuckDB on the same files, interleaved in one run.
+
+Reported: stats-only and records, substring and regex, over ten million lines that all differ
+(`SLUICE_BENCH_LINES` for another number), and how much pruning by time leaves to read.
+"""
+
+import asyncio
+import io
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow.parquet as pq
+
+from benchmarks.measure import Sample, interleave, ratio, report, timed
+from sluice_protocol.frame import decode_frame, encode_frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.lake import LOGS, accepted_date
+from sluice_protocol.records import logs_from_lines
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.answer import Answer
+from sluice_query.request import Query
+from sluice_query.search import Searcher
+from sluice_query.settings import QuerySettings
+from sluice_query.sql import shown_columns
+from sluice_spark.facts import FileFact, stats_of
+from sluice_spark.files import partition_folder
+from sluice_spark.records import Decoded, records_table
+from sluice_spark.tables import commit_files, open_table
+from sluice_spark.writing import parquet_options
+from sluice_store import SystemClock, create_authority, open_store
+
+LINES = int(os.environ.get("SLUICE_BENCH_LINES", "10000000"))
+LINES_PER_FRAME = 50_000
+FRAMES_PER_FILE = 20
+ROUNDS = 5
+RATIO_LEAST = 0.8
+CONTROL = " (DuckDB)"
+PRUNED = "a tenth of the time, stats only"
+START_NS = 1_790_000_000 * NS_PER_S
+NEEDLES = {"substring": ("88123 of", False), "regex": (r"user=7[0-9]+3 .*took 99\d ms", True)}
+
+
+def _frame(first: int) -> bytes:
+    rng = np.random.default_rng(first)
+    took, user = rng.integers(0, 1000, LINES_PER_FRAME), rng.integers(0, 10**9, LINES_PER_FRAME)
+    lines = [
+        b"request %d of user=%d handled on path /api/v2/items/%d took %d ms" % (n, u, u % 9973, t)
+        for n, (u, t) in enumerate(zip(user.tolist(), took.tolist(), strict=True), first)
+    ]
+    ts = START_NS + np.arange(first, first + LINES_PER_FRAME, dtype=np.int64) * 1_000_000
+    who = Identity(
+        agent_id="host-1", boot_id="b", seq_start=first, seq_end=first + LINES_PER_FRAME - 1
+    )
+    return encode_frame(identity=who, columns=logs_from_lines(lines, ts))
+
+
+def _write_file(root: Path, first: int, place: int) -> FileFact:
+    frames = [decode_frame(_frame(first + n * LINES_PER_FRAME)) for n in range(FRAMES_PER_FILE)]
+    batches = [Decoded(frame=one, accepted_at_ns=START_NS, sequence=place + 1) for one in frames]
+    table = records_table("logs", batches)
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, table.schema, **parquet_options(table.schema)) as writer:
+        writer.write_table(table, row_group_size=table.num_rows // 2)
+    date = accepted_date(START_NS)
+    path = f"{partition_folder(LOGS.partition_column, date)}/{place:05d}.parquet"
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_bytes(sink.getvalue())
+    return FileFact(
+        table=LOGS.name,
+        path=path,
+        partition=date,
+        size_bytes=len(sink.getvalue()),
+        written_at_ms=0,
+        stats=stats_of(LOGS, writer.writer.metadata),
+    )
+
+
+async def _prepare(url: str, root: Path) -> None:
+    async with open_store(url) as store:
+        await create_authority(store)
+    opened = open_table(url, LOGS)
+    step = LINES_PER_FRAME * FRAMES_PER_FILE
+    facts = [_write_file(root, n, n // step) for n in range(0, LINES, step)]
+    commit_files(opened, LOGS, facts, {0: len(facts)}, {})
+
+
+def _query(text: str, *, regex: bool, stats_only: bool, share: float = 1.0) -> Query:
+    return Query(
+        from_ns=UnixNs(START_NS),
+        to_ns=UnixNs(START_NS + int(LINES * share) * 1_000_000 + 1),
+        text=text,
+        regex=regex,
+        stats_only=stats_only,
+    )
+
+
+class Bench:
+    """One lake, asked by sluice and by DuckDB alone."""
+
+    def __init__(self, url: str, root: Path) -> None:
+        """Takes a lake that stands."""
+        self.url = url
+        self.files = [str(path) for path in sorted(root.rglob("*.parquet"))]
+        self.settings = QuerySettings()
+
+    def sluice(self, query: Query) -> Answer:
+        """Answers by sluice, from opening the store on."""
+
+        async def ask() -> Answer:
+            async with open_store(self.url) as store:
+                return await Searcher(
+                    store=store, store_url=self.url, settings=self.settings, clock=SystemClock()
+                ).answer(query)
+
+        return asyncio.run(ask())
+
+    def duckdb(self, query: Query) -> int:
+        """Answers by DuckDB over all files of the lake; gives the number of rows."""
+        how = "regexp_matches(body, ?)" if query.regex else "contains(body, ?)"
+        what, tail = "count(*), min(ts_ns), max(ts_ns)", ""
+        if not query.stats_only:
+            what = ", ".join(shown_columns("logs"))
+            tail = "ORDER BY ts_ns, agent_id, boot_id, seq LIMIT 1001"
+        config = {
+            "threads": self.settings.threads,
+            "memory_limit": f"{self.settings.memory_bytes_max}B",
+        }
+        text = f"SELECT {what} FROM read_parquet(?) WHERE {how} {tail}"  # noqa: S608 - ours
+        with duckdb.connect(config=config) as connection:
+            return len(connection.execute(text, [self.files, query.text]).fetchall())
+
+    def runs(self, query: Query) -> tuple[Callable[[], Sample], Callable[[], Sample]]:
+        """Gives one run of each, measured in lines of the lake."""
+
+        def ours() -> float:
+            self.sluice(query)
+            return LINES
+
+        def theirs() -> float:
+            self.duckdb(query)
+            return LINES
+
+        return lambda: timed(ours), lambda: timed(theirs)
+
+
+def _subjects(bench: Bench) -> dict[str, Callable[[], Sample]]:
+    subjects: dict[str, Callable[[], Sample]] = {}
+    for name, (text, regex) in NEEDLES.items():
+        for form, stats_only in (("stats only", True), ("1000 records", False)):
+            query = _query(text, regex=regex, stats_only=stats_only)
+            mine, control = bench.runs(query)
+            subjects |= {f"{name}, {form}": mine, f"{name}, {form}{CONTROL}": control}
+    text, regex = NEEDLES["substring"]
+    tenth = _query(text, regex=regex, stats_only=True, share=0.1)
+    mine, control = bench.runs(tenth)
+    return subjects | {PRUNED: mine, f"{PRUNED}{CONTROL}": control}
+
+
+def main() -> int:
+    """Runs the benchmark; 1 when a full scan is below 0.8 of DuckDB."""
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-query-") as folder:
+        url, root = f"file://{folder}", Path(folder) / "lake" / "v1" / "logs"
+        asyncio.run(_prepare(url, root))
+        bench = Bench(url, root)
+        size_bytes = sum(Path(one).stat().st_size for one in bench.files)
+        samples = interleave(_subjects(bench), rounds=ROUNDS)
+    lines = [f"{LINES:,} lines, {len(bench.files)} files, {size_bytes >> 20} MiB of Parquet"]
+    full: list[float] = []
+    for name in samples:
+        if name.endswith(CONTROL):
+            continue
+        mine, control = samples[name], samples[name + CONTROL]
+        least, middle, most = ratio(mine, control, lambda sample: sample.per_second)
+        wall_s = statistics.median(sample.wall_s for sample in mine)
+        lines.append(f"{name}: {wall_s:.3f} s, {middle:.2f} x DuckDB ({least:.2f} to {most:.2f})")
+        if name != PRUNED:
+            full.append(middle)
+    report("query", lines, samples)
+    return 0 if min(full) >= RATIO_LEAST else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

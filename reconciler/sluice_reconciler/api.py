@@ -1,0 +1,237 @@
+"""The operator API: what the reconciler knows, events for it, and its queues over HTTP."""
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+import structlog
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError, status_of
+from sluice_protocol.errors import effect_of as effect
+from sluice_protocol.errors import retryable as may_retry
+from sluice_protocol.keys import AUDIT, GC_PLANS, QUARANTINE
+from sluice_queue.status import read_status
+from sluice_reconciler.completeness import BootReport
+from sluice_reconciler.events import parse_events
+from sluice_reconciler.http_queue import HttpQueue
+from sluice_reconciler.marks import list_marks
+from sluice_reconciler.openapi import OPENAPI
+from sluice_reconciler.service import Reconciler
+
+log = structlog.get_logger()
+
+RECONCILER: Final = web.AppKey("reconciler", Reconciler)
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+LISTED_MAX: Final = 1000
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Leases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of commit, failed and heartbeat."""
+
+    lease_ids: list[str]
+    queue: str | None = None
+
+
+def make_app(reconciler: Reconciler) -> web.Application:
+    """Gives the operator API around a reconciler that runs as long as the application."""
+    app = web.Application(middlewares=[_guarded], client_max_size=BODY_BYTES_MAX)
+    app[RECONCILER] = reconciler
+    app.cleanup_ctx.append(_runs)
+    app.router.add_routes(
+        [
+            web.get("/livez", _livez),
+            web.get("/readyz", _readyz),
+            web.get("/metrics", _metrics),
+            web.get("/openapi.json", _openapi),
+            web.get("/v1/agents", _agents),
+            web.get("/v1/gaps", _gaps),
+            web.get("/v1/unhealthy", _unhealthy),
+            web.get("/v1/conflicts", _listing(QUARANTINE)),
+            web.get("/v1/audits", _listing(AUDIT)),
+            web.get("/v1/gc/plans", _listing(GC_PLANS)),
+            web.get("/v1/live", _live),
+            web.post("/v1/events", _events),
+            web.get("/v1/queue", _queue),
+            web.get("/v1/queue/next", _next),
+            web.post("/v1/queue/commit", _commit),
+            web.post("/v1/queue/failed", _failed),
+            web.post("/v1/queue/heartbeat", _heartbeat),
+        ]
+    )
+    return app
+
+
+async def _runs(app: web.Application) -> AsyncIterator[None]:
+    task = asyncio.create_task(app[RECONCILER].run())
+    yield
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+@web.middleware
+async def _guarded(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Lets in who may, and turns errors into problem documents (RFC 9457)."""
+    token = request.app[RECONCILER].settings.api_token
+    if token and request.path.startswith("/v1/"):
+        given = request.headers.get("Authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            return _problem(ErrorCode.UNAUTHENTICATED, "authentication failed")
+    try:
+        return await handler(request)
+    except SluiceError as error:
+        return _problem(error.code, str(error))
+
+
+def _problem(code: ErrorCode, detail: str) -> web.Response:
+    body = {
+        "type": "about:blank",
+        "title": code.value.replace("_", " "),
+        "status": status_of(code),
+        "detail": detail,
+        "code": code.value,
+        "retryable": may_retry(code),
+        "effect": effect(code).value,
+    }
+    headers = {"Retry-After": "1"} if status_of(code) == 503 else {}  # noqa: PLR2004 - RFC 9110
+    return web.Response(
+        body=msgspec.json.encode(body),
+        status=status_of(code),
+        content_type="application/problem+json",
+        headers=headers,
+    )
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+
+
+async def _livez(_request: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
+
+
+async def _readyz(request: web.Request) -> web.Response:
+    health = request.app[RECONCILER].health
+    body = {"ready": health.ready, "passes": health.passes, "failures": health.failures}
+    return web.json_response(body, status=200 if health.ready else 503)
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    body = generate_latest(request.app[RECONCILER].metrics.registry)
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def _openapi(_request: web.Request) -> web.Response:
+    return _json(OPENAPI)
+
+
+def _boots(request: web.Request) -> list[BootReport]:
+    """Gives the boots of the last full pass, of one agent or of all."""
+    last, agent = request.app[RECONCILER].health.last, request.query.get("agent")
+    boots = last.boots if last is not None else ()
+    return [boot for boot in boots if agent in (None, boot.agent_id)]
+
+
+async def _agents(request: web.Request) -> web.Response:
+    return _json({"boots": _boots(request)})
+
+
+async def _gaps(request: web.Request) -> web.Response:
+    return _json({"boots": [boot for boot in _boots(request) if boot.gaps or boot.overlaps]})
+
+
+async def _unhealthy(request: web.Request) -> web.Response:
+    store = request.app[RECONCILER].intake.store
+    found = []
+    async for mark in list_marks(store):
+        found.append(mark)
+        if len(found) >= LISTED_MAX:
+            break
+    return _json({"marks": found, "partial": len(found) >= LISTED_MAX})
+
+
+def _listing(prefix: str) -> _Handler:
+    async def handler(request: web.Request) -> web.Response:
+        after = request.query.get("after", "")
+        async for page in request.app[RECONCILER].intake.store.list(prefix, start_after=after):
+            keys = [one.key for one in page.objects]
+            return _json({"keys": keys, "next": None if page.last else keys[-1]})
+        return _json({"keys": [], "next": None})
+
+    return handler
+
+
+async def _live(request: web.Request) -> web.Response:
+    intake = request.app[RECONCILER].intake
+    return _json(intake.live.view(intake.date_ns, request.query.get("agent")))
+
+
+async def _events(request: web.Request) -> web.Response:
+    """Takes an object event as a hint; the store is read for what it names."""
+    reconciler = request.app[RECONCILER]
+    try:
+        hints = parse_events(await request.read())
+    except BadUsage:
+        reconciler.metrics.events.labels("invalid").inc()
+        raise
+    reconciler.metrics.events.labels("accepted").inc(len(hints.keys))
+    reconciler.metrics.events.labels("foreign").inc(hints.foreign)
+    taken = reconciler.hint(hints.keys)
+    return _json({"taken": taken, "foreign": hints.foreign})
+
+
+async def _queue(request: web.Request) -> web.Response:
+    store = request.app[RECONCILER].intake.store
+    return _json({"lanes": await read_status(store, request.query.get("queue"))})
+
+
+def _served(request: web.Request, name: str | None) -> HttpQueue:
+    """Gives the queue that a consumer means; with one queue it need not say which."""
+    queues = request.app[RECONCILER].http_queues
+    if name is None and len(queues) == 1:
+        return next(iter(queues.values()))
+    if name not in queues:
+        known = ", ".join(queues) or "none; set http_queues"
+        raise BadUsage(f"no such queue over HTTP, queue=`{name}`, known=`{known}`")
+    return queues[name]
+
+
+async def _next(request: web.Request) -> web.Response:
+    count = request.query.get("max", "1")
+    if not count.isdecimal():
+        raise BadUsage(f"max must be a number, max=`{count}`")
+    queue = _served(request, request.query.get("queue"))
+    claims = await queue.claim(int(count), request.query.get("consumer", ""))
+    return _json({"queue": queue.queue, "entries": claims})
+
+
+async def _leases(request: web.Request) -> tuple[HttpQueue, list[str]]:
+    try:
+        body = msgspec.json.decode(await request.read(), type=Leases)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadUsage(f"the body names leases: {error}") from error
+    return _served(request, body.queue), body.lease_ids
+
+
+async def _commit(request: web.Request) -> web.Response:
+    queue, lease_ids = await _leases(request)
+    return _json({"committed": await queue.commit(lease_ids)})
+
+
+async def _failed(request: web.Request) -> web.Response:
+    queue, lease_ids = await _leases(request)
+    await queue.fail(lease_ids)
+    return _json({"returned": len(lease_ids)})
+
+
+async def _heartbeat(request: web.Request) -> web.Response:
+    queue, lease_ids = await _leases(request)
+    await queue.extend(lease_ids)
+    return _json({"extended": len(lease_ids)})

@@ -1,0 +1,112 @@
+"""Object events as hints: which accepted keys they name, whatever service wrapped them.
+
+Shapes taken: S3 notifications (also as servers push them to a webhook, and inside an SNS envelope,
+as SQS delivers them), EventBridge "Object Created", and S3's test event. Events come twice, late,
+out of order or never; keys come URL-encoded or not. A key of ours holds neither `%` nor `+`, so
+decoding is always safe. An event is only a hint: what it names is read from the store. Pure.
+
+Source: docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html and
+ev-events.html.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote_plus
+
+import msgspec
+
+from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.keys import ACCEPTED, parse_accepted_key
+from sluice_protocol.units import ObjectKey
+
+KEYS_MAX: Final = 10_000
+_DEPTH_MAX: Final = 3
+
+
+class _Object(msgspec.Struct, frozen=True):
+    key: str = ""
+
+
+class _S3(msgspec.Struct, frozen=True):
+    object: _Object = _Object()
+
+
+class _Detail(msgspec.Struct, frozen=True):
+    object: _Object = _Object()
+
+
+class _Record(msgspec.Struct, frozen=True):
+    eventName: str = ""  # noqa: N815 - the name on the wire
+    s3: _S3 = _S3()
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    """Every field that any of the shapes has; what is absent stays empty."""
+
+    Records: tuple[_Record, ...] | None = None
+    Event: str | None = None
+    Message: str | None = None
+    body: str | None = None
+    detail: _Detail | None = None
+    detail_type: str | None = msgspec.field(default=None, name="detail-type")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """What some events named.
+
+    Attributes:
+        keys: Accepted keys, each once, in order.
+        foreign: Events about other keys, or about deletions.
+    """
+
+    keys: tuple[ObjectKey, ...]
+    foreign: int
+
+
+def parse_events(body: bytes) -> Hints:
+    """Reads one message of any of the shapes.
+
+    Raises:
+        BadUsage: It is not JSON, has none of the shapes, or names more than 10 000 keys.
+    """
+    named = _named(body, 0)
+    if len(named) > KEYS_MAX:
+        raise BadUsage(f"one message names at most {KEYS_MAX} keys, found=`{len(named)}`")
+    found = [_accepted(raw) for raw in named]
+    keys = tuple(dict.fromkeys(key for key in found if key is not None))
+    return Hints(keys=keys, foreign=sum(key is None for key in found))
+
+
+def _named(body: bytes | str, depth: int) -> list[str]:
+    """Gives the raw keys of created objects; an empty text for an event about anything else."""
+    try:
+        seen = msgspec.json.decode(body, type=_Envelope)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadUsage(f"not an object event: {error}") from error
+    if seen.Records is not None:
+        return [
+            one.s3.object.key if "ObjectCreated" in one.eventName else "" for one in seen.Records
+        ]
+    if seen.detail is not None:
+        created = seen.detail_type in (None, "Object Created")
+        return [seen.detail.object.key if created else ""]
+    inner = seen.Message if seen.Message is not None else seen.body
+    if inner is not None and depth < _DEPTH_MAX:
+        return _named(inner, depth + 1)
+    if seen.Event == "s3:TestEvent":
+        return []
+    raise BadUsage("not an object event: none of the known shapes")
+
+
+def _accepted(raw: str) -> ObjectKey | None:
+    """Gives the accepted key that an event names, relative to the deployment's prefix."""
+    key = unquote_plus(raw)
+    at = key.rfind(ACCEPTED)
+    if at < 0 or (at > 0 and key[at - 1] != "/"):
+        return None
+    try:
+        parse_accepted_key(key[at:])
+    except InvalidRecord:
+        return None
+    return ObjectKey(key[at:])

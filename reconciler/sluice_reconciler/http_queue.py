@@ -1,0 +1,217 @@
+"""A queue of its own for consumers that speak HTTP; this process is its one fenced consumer.
+
+The shell around `leases.py`: opens lanes, reads entries, acknowledges the frontier. When another
+reconciler opened a lane, everything known of it is dropped and the next request opens it again:
+entries in flight are handed out twice, none is lost.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from sluice_protocol.errors import BadUsage, ErrorCode, Fenced, SluiceError
+from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.units import NS_PER_S
+from sluice_queue.consumer import Consumer
+from sluice_queue.lane import Tools
+from sluice_queue.view import list_lanes
+from sluice_reconciler.leases import LaneLeases, Lease
+from sluice_store.port import ObjectStore
+
+log = structlog.get_logger()
+
+READ_AHEAD: Final = 100
+CLAIMS_MAX: Final = 100
+LEASES_MAX: Final = 10_000
+"""Entries of one lane in consumers' hands; past it only what comes back is handed out."""
+
+
+class LeaseLost(SluiceError):
+    """The lease ran out and its entry was handed out again: this work counts for nothing."""
+
+    code = ErrorCode.NOT_FOUND
+
+    def __init__(self, lease_ids: tuple[str, ...]) -> None:
+        """Carries the leases that hold nothing."""
+        super().__init__(lease_ids)
+        self.lease_ids = lease_ids
+
+    def __str__(self) -> str:
+        """Says which leases."""
+        return f"lease lost: claim again, lease_ids=`{', '.join(self.lease_ids)}`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One entry handed out over HTTP.
+
+    Attributes:
+        lease_id: To commit, fail or extend it.
+        lane: Which lane it came from.
+        sequence: Its number there.
+        attempts: How often it was handed out before.
+        lease_s: How long it is held, seconds.
+        batches: What it carries.
+    """
+
+    lease_id: str
+    lane: int
+    sequence: int
+    attempts: int
+    lease_s: float
+    batches: tuple[AcceptedManifest, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Lane:
+    consumer: Consumer
+    leases: LaneLeases
+
+
+class HttpQueue:
+    """Hands a queue's entries out under leases."""
+
+    def __init__(self, store: ObjectStore, queue: str, tools: Tools, *, lease_s: float) -> None:
+        """Binds a queue; its lanes are opened by the first request."""
+        self.queue = queue
+        self._store = store
+        self._tools = tools
+        self._lease_s = lease_s
+        self._lanes: dict[int, _Lane] = {}
+        self._lock = asyncio.Lock()
+
+    async def claim(self, count: int, consumer: str) -> list[Claim]:
+        """Hands out up to `count` entries, oldest first within a lane.
+
+        Raises:
+            BadUsage: The count is not 1 to 100.
+            WorkListMissing: An entry's list is gone; its lane stops until it is rebuilt.
+            StoreError: The store did not answer.
+        """
+        if not 1 <= count <= CLAIMS_MAX:
+            raise BadUsage(f"max must be 1 to {CLAIMS_MAX}, max=`{count}`")
+        async with self._lock:
+            found: list[Claim] = []
+            for number in await self._known_lanes():
+                found += await self._claim_lane(number, count - len(found), consumer)
+                if len(found) == count:
+                    break
+            return found
+
+    async def _known_lanes(self) -> list[int]:
+        return [lane.lane for lane in await list_lanes(self._store, self.queue)]
+
+    async def _claim_lane(self, number: int, count: int, consumer: str) -> list[Claim]:
+        try:
+            lane = await self._open(number)
+            lane.leases.expire(self._tools.clock.monotonic_ns())
+            if lane.leases.waiting < count and len(lane.leases.leases) < LEASES_MAX:
+                lane.leases.offer(await lane.consumer.next_descriptors(READ_AHEAD))
+        except Fenced:
+            log.warning("http queue fenced", queue=self.queue, lane=number)
+            self._lanes.pop(number, None)
+            return []
+        found: list[Claim] = []
+        for _ in range(count):
+            lease = lane.leases.claim(self._tools.ids.ulid(), consumer, self._ends_ns())
+            if lease is None:
+                break
+            found.append(await self._render(number, lane, lease))
+        return found
+
+    async def _open(self, number: int) -> _Lane:
+        if number not in self._lanes:
+            consumer = await Consumer.open(
+                self._store, queue=self.queue, lane=number, tools=self._tools
+            )
+            leases = LaneLeases(acked_through=consumer.acked_through)
+            self._lanes[number] = _Lane(consumer=consumer, leases=leases)
+        return self._lanes[number]
+
+    def _ends_ns(self) -> int:
+        return self._tools.clock.monotonic_ns() + int(self._lease_s * NS_PER_S)
+
+    async def _render(self, number: int, lane: _Lane, lease: Lease) -> Claim:
+        try:
+            work_list = await lane.consumer.fetch_handle().fetch(lease.entry)
+        except SluiceError:
+            lane.leases.fail(lease.lease_id)
+            raise
+        return Claim(
+            lease_id=f"{number}.{lease.lease_id}",
+            lane=number,
+            sequence=lease.entry.sequence,
+            attempts=lease.attempts,
+            lease_s=self._lease_s,
+            batches=work_list.batches,
+        )
+
+    async def commit(self, lease_ids: list[str]) -> int:
+        """Commits entries and acknowledges what is contiguous; gives how many were committed.
+
+        Raises:
+            LeaseLost: None of those that are named holds an entry any more; the others count.
+            StoreError: The store did not answer; the commits stand, in memory.
+        """
+        async with self._lock:
+            lost = [one for one in lease_ids if not self._with(one, LaneLeases.commit)]
+            for number in {self._number(one) for one in lease_ids} & set(self._lanes):
+                await self._acknowledge(number)
+        if lost:
+            raise LeaseLost(tuple(lost))
+        return len(lease_ids)
+
+    async def _acknowledge(self, number: int) -> None:
+        lane = self._lanes[number]
+        through = lane.leases.frontier()
+        if through <= lane.leases.acked_through:
+            return
+        try:
+            await lane.consumer.ack_through(through)
+        except Fenced:
+            log.warning("http queue fenced", queue=self.queue, lane=number)
+            self._lanes.pop(number, None)
+            return
+        lane.leases.acknowledged(through)
+
+    async def fail(self, lease_ids: list[str]) -> None:
+        """Gives entries back at once.
+
+        Raises:
+            LeaseLost: Some of the leases hold nothing.
+        """
+        async with self._lock:
+            self._refuse([one for one in lease_ids if not self._with(one, LaneLeases.fail)])
+
+    async def extend(self, lease_ids: list[str]) -> None:
+        """Holds entries for another lease time.
+
+        Raises:
+            LeaseLost: Some of the leases hold nothing.
+        """
+        ends_ns = self._ends_ns()
+        async with self._lock:
+            lost = []
+            for one in lease_ids:
+                lane = self._lanes.get(self._number(one))
+                if lane is None or not lane.leases.extend(one.partition(".")[2], ends_ns):
+                    lost.append(one)
+            self._refuse(lost)
+
+    def _refuse(self, lost: list[str]) -> None:
+        if lost:
+            raise LeaseLost(tuple(lost))
+
+    def _with(self, lease_id: str, do: Callable[[LaneLeases, str], bool]) -> bool:
+        lane = self._lanes.get(self._number(lease_id))
+        return lane is not None and do(lane.leases, lease_id.partition(".")[2])
+
+    @staticmethod
+    def _number(lease_id: str) -> int:
+        number = lease_id.partition(".")[0]
+        if not number.isdecimal():
+            raise BadUsage(f"not a lease id, lease_id=`{lease_id}`")
+        return int(number)

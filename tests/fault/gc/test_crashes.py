@@ -1,0 +1,267 @@
+"""A run that dies anywhere goes on where it was, and two runs at once do no harm."""
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.gc_store import VersionedStore, refuse_reads
+from support.gc_world import (
+    AUDIT,
+    HORIZON_S,
+    KEYS,
+    PLAN,
+    RUN,
+    GcWorld,
+    memory_world,
+    open_world,
+)
+
+from sluice_gc.audit import Auditor
+from sluice_gc.engine import LocalEngine
+from sluice_gc.evidence import PROOFS, decode_table, hexed
+from sluice_gc.plan import Plan
+from sluice_gc.planner import Planner
+from sluice_gc.runner import Runner
+from sluice_gc.show import explain_blob
+from sluice_protocol.keys import GC_PROOFS, blob_key, parse_blob_key
+from sluice_protocol.outcomes import Deleted, DeleteOutcome, Unknown, UnknownReason
+from sluice_protocol.units import Digest, Incarnation, ObjectKey
+from sluice_store.clock import SystemClock, SystemIds
+from sluice_store.local import open_local_store
+
+ORPHANS = 6
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+class DyingStore:
+    """A store whose caller dies before or after its n-th write; reads pass."""
+
+    def __init__(self, inner: VersionedStore, *, at: int, after: bool) -> None:
+        self._inner, self._left, self._after = inner, at, after
+        self.died = False
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._inner, name)
+        if name not in {"create", "delete"}:
+            return verb
+
+        async def dying(*args: Any, **named: Any) -> Any:
+            self._left -= 1
+            if self._left < 0:
+                self.died = True
+                if self._after:
+                    await verb(*args, **named)
+                raise Died
+            return await verb(*args, **named)
+
+        return dying
+
+
+async def planned(world: GcWorld) -> tuple[Plan, list[Digest], list[Digest]]:
+    kept = [await world.accept(start) for start in range(0, 30, 3)]
+    orphans = [await world.orphan(100 + 3 * number) for number in range(ORPHANS)]
+    world.clock.pass_s(HORIZON_S + 2)
+    await world.audit()
+    return await world.plan(), orphans, kept
+
+
+def proofs_on_record(store: VersionedStore) -> set[tuple[Digest, str]]:
+    """Gives what proofs let go, by digest and incarnation."""
+    rows: set[tuple[Digest, str]] = set()
+    for key, versions in store.versions.items():
+        if key.startswith(GC_PROOFS):
+            assert len(versions) == 1, "a proof was written over"
+            for row in decode_table(versions[0].body, PROOFS).to_pylist():
+                if row["verdict"] == "may_go":
+                    rows.add((hexed(row["sha256"]), row["incarnation"]))
+    return rows
+
+
+def check_end(store: VersionedStore, orphans: list[Digest]) -> None:
+    """Exactly the orphans went, each with a proof that was there before."""
+    gone = [parse_blob_key(key) for key, _ in store.deleted]
+    assert sorted(gone) == sorted(orphans)
+    proved = proofs_on_record(store)
+    for key, version in store.deleted:
+        assert (parse_blob_key(key), version.incarnation) in proved
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_death_at_every_write_is_survived(after: bool) -> None:
+    """Dies at write 0, 1, 2, …; the next run ends the plan; every deletion has its proof."""
+
+    async def scenario(at: int) -> bool:
+        async with memory_world() as (world, store):
+            plan, orphans, _ = await planned(world)
+            settings = replace(RUN, batch=3)
+            store.on_delete = lambda key, version: proved_first(store, key, version.incarnation)
+            dying = DyingStore(store, at=at, after=after)
+            engine = LocalEngine(dying)  # type: ignore[arg-type]
+            runner = Runner(dying, engine, KEYS.trusted, world.clock)  # type: ignore[arg-type]
+            with contextlib.suppress(Died):
+                await runner.run(plan.plan_id, settings)
+            report = await world.run(plan, settings)
+            check_end(store, orphans)
+            assert report.facts.unknown == 0
+            again = await world.run(plan, settings)
+            assert (again.facts.batches, again.facts.deleted) == (0, 0)
+            return dying.died
+
+    def proved_first(store: VersionedStore, key: ObjectKey, incarnation: Incarnation) -> None:
+        assert (parse_blob_key(key), incarnation) in proofs_on_record(store)
+
+    at = 0
+    while asyncio.run(scenario(at)):
+        at += 1
+    assert at > 2 * ORPHANS
+
+
+def test_two_runs_at_once_do_no_harm() -> None:
+    """Rival runs of one plan delete each orphan once between them, and nothing else."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, store):
+            plan, orphans, kept = await planned(world)
+            settings = replace(RUN, batch=2)
+            await asyncio.gather(*(world.run(plan, settings) for _ in range(3)))
+            check_end(store, orphans)
+            assert all([await world.has(digest) for digest in kept])
+
+    asyncio.run(scenario())
+
+
+def test_unknown_outcomes_end_after_further_runs() -> None:
+    """Deletes whose answer is lost, or that land late and twice, end in the same state."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, store):
+            plan, orphans, kept = await planned(world)
+            fate = iter(range(10_000))
+            whole = store.delete
+
+            async def unsure(key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+                number = next(fate)
+                if number % 3 == 0:
+                    return Unknown(reason=UnknownReason.TIMEOUT)
+                outcome = await whole(key, incarnation)
+                assert isinstance(outcome, Deleted)
+                return Unknown(reason=UnknownReason.RESET) if number % 3 == 1 else outcome
+
+            store.delete = unsure  # type: ignore[method-assign]
+            await world.run(plan)
+            await world.run(plan)
+            check_end(store, orphans)
+            assert all([await world.has(digest) for digest in kept])
+
+    asyncio.run(scenario())
+
+
+def test_blob_written_again_survives_a_late_delete() -> None:
+    """A delete that lands after the blob was written again hits only the old incarnation."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, store):
+            plan, orphans, _ = await planned(world)
+            await world.run(plan)
+            key, old = store.deleted[0]
+            await world.store.overwrite(key, old.body)
+            await world.store.delete(key, old.incarnation)
+            assert await world.has(parse_blob_key(key))
+            assert parse_blob_key(key) in orphans
+
+    asyncio.run(scenario())
+
+
+def test_unread_evidence_keeps_and_the_next_run_asks_again() -> None:
+    """A read that fails keeps that candidate, and its batch is not done."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, store):
+            plan, orphans, _ = await planned(world)
+            store.hooks["get", blob_key(orphans[0])] = refuse_reads
+            first = await world.run(plan)
+            assert first.facts.deleted == ORPHANS - 1
+            assert sum(first.facts.kept.values()) == 1
+            told = await explain_blob(world.store, KEYS.trusted, orphans[0])
+            assert told.proofs[0].verdict == "keep"
+            again = await world.run(plan)
+            assert (first.facts.unread, again.facts.unread, again.facts.deleted) == (1, 0, 1)
+            assert not await world.has(orphans[0])
+
+    asyncio.run(scenario())
+
+
+SLOW_RUN = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+from support.gc_world import KEYS, RUN
+from dataclasses import replace
+from sluice_gc.engine import LocalEngine
+from sluice_gc.runner import Runner
+from sluice_store.clock import SystemClock
+from sluice_store.local import open_local_store
+
+async def main():
+    async with open_local_store(Path(sys.argv[1])) as store:
+        settings = replace(RUN, batch=2, deletes_per_s_max=20.0)
+        runner = Runner(store, LocalEngine(store), KEYS.trusted, SystemClock())
+        await runner.run(sys.argv[2], settings)
+
+asyncio.run(main())
+"""
+
+
+def test_kill_9_in_the_middle_of_a_run(tmp_path: Path) -> None:
+    """A real process is killed while it deletes; a second one ends its work on the same store."""
+    root = tmp_path / "store"
+
+    async def prepare() -> tuple[str, list[Digest], list[Digest]]:
+        async with open_world(root) as world:
+            world.clock.at_ns = SystemClock().now_ns() - (HORIZON_S + 60) * 1_000_000_000
+            kept = [await world.accept(start) for start in range(0, 30, 3)]
+            orphans = [await world.orphan(100 + 3 * number) for number in range(ORPHANS)]
+        async with open_local_store(root) as store:
+            engine, clock, ids = LocalEngine(store), SystemClock(), SystemIds()
+            await Auditor(store, engine, KEYS, clock, ids).audit(AUDIT)
+            plan = await Planner(store, engine, KEYS, clock, ids).plan(PLAN)
+            return plan.plan_id, orphans, kept
+
+    plan_id, orphans, kept = asyncio.run(prepare())
+    tests = str(Path(__file__).parents[2])
+    process = subprocess.Popen([sys.executable, "-c", SLOW_RUN, str(root), plan_id, tests])
+    left = len(orphans)
+    while left == len(orphans) and process.poll() is None:
+        left = asyncio.run(count(root, orphans))
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert 0 < asyncio.run(count(root, orphans)) < len(orphans)
+
+    async def finish() -> None:
+        async with open_local_store(root) as store:
+            runner = Runner(store, LocalEngine(store), KEYS.trusted, SystemClock())
+            await runner.run(plan_id, replace(RUN, batch=2))
+            for digest in orphans:
+                told = await explain_blob(store, KEYS.trusted, digest)
+                assert told.incarnations == ()
+                assert "may_go" in {one.verdict for one in told.proofs}
+
+    asyncio.run(finish())
+    assert asyncio.run(count(root, orphans)) == 0
+    assert asyncio.run(count(root, kept)) == len(kept)
+
+
+async def count(root: Path, digests: list[Digest]) -> int:
+    """Counts the blobs that stand."""
+    return sum((root / blob_key(digest)).exists() for digest in digests)

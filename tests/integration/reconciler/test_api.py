@@ -1,0 +1,188 @@
+"""The operator API over real sockets and the real embedded store."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from support.reconciler_seed import accept, enqueued
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import accepted_key
+from sluice_reconciler.api import make_app
+from sluice_reconciler.app import serve
+from sluice_reconciler.service import Reconciler
+from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store.local import open_local_store
+from sluice_store.port import ObjectStore
+
+Client = TestClient[Any, Any]
+
+
+@asynccontextmanager
+async def served(folder: Path, **settings: Any) -> AsyncIterator[tuple[ObjectStore, Client]]:
+    async with open_local_store(folder) as store:
+        reconciler = Reconciler(
+            store,
+            Authority(authority_id="A", lanes=2),
+            settings=ReconcilerSettings(**settings),
+        )
+        async with TestClient(TestServer(make_app(reconciler))) as client:
+            yield store, client
+
+
+async def until(check: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(20):
+        while not await check():  # noqa: ASYNC110 - it polls over a socket
+            await asyncio.sleep(0.02)
+
+
+async def ready(client: Client) -> None:
+    async def check() -> bool:
+        async with client.get("/readyz") as answer:
+            return answer.status == 200
+
+    await until(check)
+
+
+async def body(answer: Any) -> Any:
+    return json.loads(await answer.read())
+
+
+def test_operator_sees_agents_gaps_queue_and_live_state(tmp_path: Path) -> None:
+    """One pass after start, everything that was accepted is shown."""
+
+    async def run() -> None:
+        async with served(tmp_path, pass_interval_s=0.05) as (store, client):
+            for seq in (0, 10, 30):
+                await accept(store, seq)
+            await accept(store, 0, agent="host-2")
+
+            async def all_there() -> bool:
+                return len((await body(await client.get("/v1/agents")))["boots"]) == 2
+
+            await ready(client)
+            await until(all_there)
+            gaps = (await body(await client.get("/v1/gaps")))["boots"]
+            assert [gap["seq_start"] for gap in gaps[0]["gaps"]] == [20]
+            assert (await client.get("/livez")).status == 200
+            lanes = (await body(await client.get("/v1/queue?queue=spark")))["lanes"]
+            assert sum(lane["waiting_batches"] for lane in lanes) == 4
+            live = await body(await client.get("/v1/live?agent=host-2"))
+            assert live["partial"] is True
+            text = await (await client.get("/metrics")).text()
+            assert 'sluice_reconciler_enqueued_total{queue="spark"} 4.0' in text
+            assert "/v1/queue/next" in (await body(await client.get("/openapi.json")))["paths"]
+
+    asyncio.run(run())
+
+
+def test_events_of_every_shape_enqueue_at_once_and_repeat_harmlessly(tmp_path: Path) -> None:
+    """Encoded or not, wrapped or not, twice, out of order, foreign: each batch once."""
+
+    async def run() -> None:
+        async with served(tmp_path, pass_interval_s=3600) as (store, client):
+            await ready(client)
+            keys = [accepted_key((await accept(store, seq)).identity) for seq in range(0, 50, 10)]
+            s3 = {"Records": [_record(quote(keys[1])), _record(f"prod/{keys[0]}")]}
+            shapes: list[Any] = [
+                s3,
+                s3,
+                {"Type": "Notification", "Message": json.dumps({"Records": [_record(keys[2])]})},
+                {
+                    "detail-type": "Object Created",
+                    "detail": {"object": {"key": keys[3]}, "reason": "PutObject"},
+                },
+                {"EventName": "x", "Key": "b/k", "Records": [_record(quote(keys[4], safe=""))]},
+                {"Service": "Amazon S3", "Event": "s3:TestEvent"},
+                {"Records": [_record("raw-blobs/v1/x"), _record(keys[0], "ObjectRemoved:Delete")]},
+            ]
+            taken = [await body(await client.post("/v1/events", json=one)) for one in shapes]
+            assert [one["taken"] for one in taken] == [2, 2, 1, 1, 1, 0, 0]
+            assert taken[-1]["foreign"] == 2
+
+            async def all_there() -> bool:
+                return len(await enqueued(store)) == 5
+
+            await until(all_there)
+            assert len({one.identity for one in await enqueued(store)}) == 5
+            for bad in (b"{", b"[]", b"{}", b'{"Message": "no"}'):
+                answer = await client.post("/v1/events", data=bad)
+                assert answer.status == 400
+                assert (await body(answer))["code"] == "bad_request"
+
+    asyncio.run(run())
+
+
+def _record(key: str, name: str = "ObjectCreated:Put") -> dict[str, Any]:
+    return {"eventName": name, "s3": {"bucket": {"name": "b"}, "object": {"key": key}}}
+
+
+def test_http_consumers_share_a_queue_under_leases(tmp_path: Path) -> None:
+    """Claims are exclusive while they last, come back when they run out, and commit once."""
+
+    async def run() -> None:
+        settings = {"pass_interval_s": 0.05, "http_queues": "sink", "lease_s": 0.3}
+        async with served(tmp_path, list_batches_max=1, **settings) as (store, client):
+            for seq in range(0, 40, 10):
+                await accept(store, seq)
+
+            async def waiting() -> bool:
+                lanes = (await body(await client.get("/v1/queue?queue=sink")))["lanes"]
+                return sum(lane["waiting"] for lane in lanes) == 4
+
+            await until(waiting)
+            first = (await body(await client.get("/v1/queue/next?max=2")))["entries"]
+            second = (await body(await client.get("/v1/queue/next?max=9")))["entries"]
+            assert [one["sequence"] for one in first + second] == [1, 2, 3, 4]
+            assert (await body(await client.get("/v1/queue/next")))["entries"] == []
+            beat = await client.post(
+                "/v1/queue/heartbeat", json={"lease_ids": [first[1]["lease_id"]]}
+            )
+            assert beat.status == 200
+            done = await client.post(
+                "/v1/queue/commit", json={"lease_ids": [one["lease_id"] for one in second]}
+            )
+            assert await body(done) == {"committed": 2}
+            failed = await client.post(
+                "/v1/queue/failed", json={"lease_ids": [first[1]["lease_id"]]}
+            )
+            assert failed.status == 200
+            again = (await body(await client.get("/v1/queue/next")))["entries"]
+            assert [(one["sequence"], one["attempts"]) for one in again] == [(2, 1)]
+            await asyncio.sleep(0.4)
+            late = (await body(await client.get("/v1/queue/next?max=9")))["entries"]
+            assert [(one["sequence"], one["attempts"]) for one in late] == [(1, 1), (2, 2)]
+            lost = await client.post("/v1/queue/commit", json={"lease_ids": [first[0]["lease_id"]]})
+            assert lost.status == 404
+            await client.post(
+                "/v1/queue/commit", json={"lease_ids": [one["lease_id"] for one in late]}
+            )
+            lanes = (await body(await client.get("/v1/queue?queue=sink")))["lanes"]
+            assert sum(lane["waiting"] for lane in lanes) == 0
+            assert len(await enqueued(store, "spark")) == 4
+            for path in ("/v1/queue/next?max=0", "/v1/queue/next?max=x", "/v1/queue/next?queue=y"):
+                assert (await client.get(path)).status == 400
+
+    asyncio.run(run())
+
+
+def test_api_token_guards_v1_and_a_foreign_address_needs_one(tmp_path: Path) -> None:
+    """With a token `/v1/` wants it; without one the service binds to this machine alone."""
+
+    async def run() -> None:
+        async with served(tmp_path, api_token="secret") as (_, client):
+            assert (await client.get("/v1/agents")).status == 401
+            headers = {"Authorization": "Bearer secret"}
+            assert (await client.get("/v1/agents", headers=headers)).status == 200
+            assert (await client.get("/livez")).status == 200
+        with pytest.raises(BadUsage):
+            await serve(tmp_path.as_uri(), ReconcilerSettings(listen="0.0.0.0:0"))
+
+    asyncio.run(run())

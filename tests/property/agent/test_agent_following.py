@@ -1,0 +1,129 @@
+"""Following files under any interleaving of writes, rotations, sealing and crashes."""
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from sluice_agent.entry import FileMark
+from sluice_agent.files import FileInput, FileSettings
+from sluice_agent.parts import Part, join_marks, join_parts
+from sluice_protocol.columns import LogColumns
+from sluice_protocol.units import UnixNs
+
+
+class Following(RuleBasedStateMachine):
+    """The spool is modelled by `marks`, `lines` and what was read but not sealed."""
+
+    @initialize(inside=st.booleans())
+    def start(self, inside: bool) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="agent-following-")
+        self.log = Path(self.folder.name) / "app.log"
+        self.log.write_bytes(b"")
+        pattern = "app.log*" if inside else "app.log"
+        self.settings = FileSettings(patterns=(str(self.log.with_name(pattern)),))
+        self.inside = inside
+        self.written = b""
+        self.count = self.rotations = 0
+        self.now_s = 0.0
+        self.known = False
+        self.marks: dict[str, FileMark] = {}
+        self.pending: list[Part] = []
+        self.lines: list[bytes] = []
+        self.input = FileInput(self.settings, {})
+
+    def teardown(self) -> None:
+        if not hasattr(self, "folder"):
+            return
+        self.input.close()
+        self.input = FileInput(self.settings, self.marks)
+        self.pending = []
+        for _ in range(6):
+            self.now_s += 100
+            self._poll(final=True)
+            self.seal(len(self.pending))
+        self.input.close()
+        self.folder.cleanup()
+        assert Counter(self.lines) == Counter(self.written.splitlines())
+
+    @rule(count=st.integers(1, 30), width=st.integers(0, 60), cut=st.integers(0, 400))
+    def write(self, count: int, width: int, cut: int) -> None:
+        """Unique lines, in two writes; the last one stays without its end for a while."""
+        if self.written and not self.written.endswith(b"\n"):
+            self._append(b"\n")
+        new = [f"{self.count + n} {'x' * width}".encode() for n in range(count)]
+        self.count += count
+        data = b"\n".join(new)
+        self._append(data[:cut])
+        self._append(data[cut:])
+
+    def _append(self, data: bytes) -> None:
+        self.written += data
+        with self.log.open("ab") as file:
+            file.write(data)
+
+    @rule(after_s=st.sampled_from([0.1, 1.5, 70.0]))
+    def poll(self, after_s: float) -> None:
+        self.now_s += after_s
+        self._poll(final=False)
+
+    def _poll(self, *, final: bool) -> None:
+        polled = self.input.poll(now_s=self.now_s, now_ns=UnixNs(1), sealed=self.marks, final=final)
+        self.marks.update({mark.source: mark for mark in polled.placed})
+        self.pending += polled.parts
+        for source in polled.gone:
+            self.marks.pop(source)
+        self.known = True
+
+    @rule(most=st.integers(1, 3))
+    def seal(self, most: int) -> None:
+        """Makes the oldest parts durable, as one batch."""
+        parts, self.pending = self.pending[:most], self.pending[most:]
+        if not parts:
+            return
+        columns = join_parts(parts)
+        assert isinstance(columns, LogColumns)
+        self.lines += columns.body.slices()
+        self.marks.update({mark.source: mark for mark in join_marks(parts)})
+
+    @rule()
+    def crash(self) -> None:
+        """What was read and not sealed is forgotten; the next life begins at the marks."""
+        self.input.close()
+        self.pending = []
+        self.input = FileInput(self.settings, self.marks)
+        self.known = False
+
+    @precondition(lambda self: self.inside or self.known)
+    @rule()
+    def rename(self) -> None:
+        """A file that the patterns do not match any more must have been seen once."""
+        self._end_line()
+        if not self.inside:
+            self.now_s += 1.5
+            self._poll(final=False)
+        self.rotations += 1
+        self.log.rename(self.log.with_name(f"app.log.{self.rotations}"))
+        self.log.write_bytes(b"")
+
+    @rule()
+    def truncate(self) -> None:
+        """copytruncate without a copy: nothing may be unread then."""
+        self._end_line()
+        for _ in range(20):
+            self.now_s += 1.5
+            self._poll(final=False)
+        self.seal(len(self.pending))
+        self.log.write_bytes(b"")
+        self._poll(final=False)
+
+    def _end_line(self) -> None:
+        if self.written and not self.written.endswith(b"\n"):
+            self._append(b"\n")
+
+
+TestFollowing = Following.TestCase
+TestFollowing.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)

@@ -1,0 +1,193 @@
+"""The spool under crashes at every operation: no line lost, none doubled, no identity reused.
+
+The world around it is a model: a file of lines, an agent that reads from the spool's marks, seals,
+sends, forgets or parks, and gateways that keep the first bytes of each identity. After a crash a
+new life starts on what the disk kept.
+"""
+
+import contextlib
+import errno
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from support.agent_disk import Crash, SimDisk, Tripwire
+
+from sluice_agent.entry import FileMark
+from sluice_agent.errors import SpoolBroken, SpoolUnwritable
+from sluice_agent.lines import logs_from_block
+from sluice_agent.spool import Batch, ParkedReason, Spool, SpoolSettings
+from sluice_protocol.frame import decode_frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.units import UnixNs
+
+SETTINGS = SpoolSettings(directory=Path("/spool"), agent_id="host-1")
+LINES = [f"line {n}".encode() for n in range(12)]
+NOW = UnixNs(1)
+Result = TypeVar("Result")
+REASON = ParkedReason(reason="identity_conflict", gateway="g", status=409, parked_at_unix_ns=1)
+
+
+class World:
+    """What outlives the agent: the disk, the file, the gateways."""
+
+    def __init__(self, *, sync: bool = True) -> None:
+        self.disk = SimDisk()
+        self.settings = SpoolSettings(directory=SETTINGS.directory, agent_id="host-1", sync=sync)
+        self.accepted: dict[Identity, bytes] = {}
+        self.refused: set[Identity] = set()
+        self.boots = itertools.count()
+        self.lives = 0
+
+    def life(self, rng: random.Random) -> None:
+        """One agent from start to end of the file, unless the disk crashes under it."""
+        self.lives += 1
+        spool = Spool(self.settings, self.disk, boot_id=f"boot-{next(self.boots)}")
+        assert spool.set_aside == []
+        todo = spool.ready()
+        while (batch := self._seal(spool, rng)) is not None:
+            todo.append(batch)
+            while todo and rng.random() < 0.6:
+                self._send(spool, todo, rng)
+            if rng.random() < 0.3:
+                patiently(spool.sweep)
+        while todo:
+            self._send(spool, todo, rng)
+        patiently(spool.sweep)
+        spool.close()
+
+    def _seal(self, spool: Spool, rng: random.Random) -> Batch | None:
+        mark = spool.marks().get("1:1")
+        start = mark.offset if mark else 0
+        lines = LINES[start : start + rng.randrange(1, 4)]
+        if not lines:
+            return None
+        after = FileMark(source="1:1", path="/log", start=start, offset=start + len(lines))
+        columns = logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=NOW, zone=None)
+        sealed = spool.prepare(columns, [after], now_ns=NOW)
+        return patiently(lambda: spool.commit(sealed))
+
+    def _send(self, spool: Spool, todo: list[Batch], rng: random.Random) -> None:
+        batch = todo.pop(rng.randrange(len(todo)))
+        frame = patiently(lambda: spool.read(batch))
+        identity = decode_frame(frame).envelope.identity
+        assert self.accepted.setdefault(identity, frame) == frame, "an identity had other bytes"
+        if identity.seq_start % 5 == 4:  # these are refused; the model still sees what was sent
+            self.refused.add(identity)
+            patiently(lambda: spool.park(batch, REASON))
+        elif rng.random() < 0.8:
+            patiently(lambda: spool.forget(batch))
+        else:  # the answer was lost: the same bytes go again
+            todo.append(batch)
+
+    def check(self) -> None:
+        """Every line arrived exactly once; what was refused stands in `parked/`."""
+        got = Counter(
+            body
+            for frame in self.accepted.values()
+            for body in decode_frame(frame).columns.body.slices()
+        )
+        assert got == Counter(LINES)
+        parked = {name for name, _ in self.disk.list(Path("/spool/parked"))}
+        assert len([name for name in parked if name.endswith(".batch")]) == len(self.refused)
+        assert self.disk.list(Path("/spool/corrupt")) == []
+
+
+def patiently(act: Callable[[], Result]) -> Result:
+    """Tries again as the agent does, as long as the spool says that it may."""
+    for _ in range(5):
+        try:
+            return act()
+        except SpoolUnwritable:
+            continue
+    raise AssertionError("the spool never took it")
+
+
+def crash_at(world: World, at: int | None, seed: int) -> int:
+    """Runs one life that crashes at its n-th operation; gives how many there were."""
+    wire = world.disk.tripwire = Tripwire(at)
+    with contextlib.suppress(Crash):
+        world.life(random.Random(seed))
+    world.disk.tripwire = lambda _: None
+    return wire.count
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("cut", [False, True])
+def test_one_crash_at_every_operation(seed: int, cut: bool) -> None:
+    """Whatever single operation is interrupted, by a kill or a power cut, all holds."""
+    operations = crash_at(World(), None, seed)
+    for at in range(1, operations + 1):
+        for luck in range(4 if cut else 1):
+            world = World()
+            crash_at(world, at, seed)
+            if cut:
+                world.disk.power_cut(random.Random(luck))
+            else:
+                world.disk.kill()
+            crash_at(world, None, seed + 100)
+            world.check()
+
+
+def test_many_crashes_in_a_row() -> None:
+    """Lives that end again and again, also during recovery, lose and double nothing."""
+    for seed in range(300):
+        rng = random.Random(seed)
+        world = World()
+        for _ in range(rng.randrange(1, 8)):
+            crash_at(world, rng.randrange(1, 60), rng.randrange(1000))
+            if rng.random() < 0.5:
+                world.disk.power_cut(rng)
+            else:
+                world.disk.kill()
+        crash_at(world, None, seed)
+        world.check()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_error_at_every_operation(seed: int) -> None:
+    """A full or failing disk is met by trying again, or by ending this life and no more."""
+    operations = crash_at(World(), None, seed)
+    for at in range(1, operations + 1):
+        world = World()
+        world.disk.tripwire = Tripwire(at, lambda: OSError(errno.ENOSPC, "No space left on device"))
+        try:
+            world.life(random.Random(seed))
+        except (SpoolBroken, SpoolUnwritable):
+            world.disk.power_cut(random.Random(at))
+        world.disk.tripwire = lambda _: None
+        if world.disk.locked:
+            world.disk.kill()
+        crash_at(world, None, seed + 100)
+        world.check()
+
+
+def test_without_sync_a_kill_is_still_harmless() -> None:
+    """`fast` promises safety against a kill, and keeps it."""
+    operations = crash_at(World(sync=False), None, 0)
+    for at in range(1, operations + 1):
+        world = World(sync=False)
+        crash_at(world, at, 0)
+        world.disk.kill()
+        crash_at(world, None, 100)
+        world.check()
+
+
+def test_the_model_catches_a_spool_that_does_not_sync() -> None:
+    """Power cuts under `fast` lose or double lines: the check is able to see it."""
+    caught = 0
+    operations = crash_at(World(sync=False), None, 0)
+    for at in range(1, operations + 1):
+        world = World(sync=False)
+        crash_at(world, at, 0)
+        world.disk.power_cut(random.Random(at))
+        try:
+            crash_at(world, None, 100)
+            world.check()
+        except AssertionError:
+            caught += 1
+    assert caught > operations // 4

@@ -1,0 +1,61 @@
+"""A plan that lists everything, rightly signed: only the run's clauses protect a blob."""
+
+import pyarrow as pa
+from support.gc_world import KEY, KEYS
+
+from sluice_gc.candidates import Tally
+from sluice_gc.certificate import Certificate, EvidenceFile
+from sluice_gc.chain import read_head
+from sluice_gc.evidence import BLOBS, CANDIDATES
+from sluice_gc.objects import create_once, put_table, read_tables
+from sluice_gc.plan import Plan, PlanSummary, plan_key, sign_plan
+from sluice_protocol.keys import GC_PLANS
+from sluice_store.port import ObjectStore
+
+
+async def hostile_plan(store: ObjectStore, plan_id: str, *, superseded: bool = False) -> Plan:
+    """Lists everything that the newest audit saw, signed with the right key."""
+    link = await read_head(store, KEYS.trusted)
+    assert link is not None
+    certificate = link.certificate
+    files: list[EvidenceFile] = []
+    for file in certificate.files("blobs"):
+        blobs = await read_tables(store, [file], BLOBS)
+        rows = [row for row in blobs.to_pylist() if row["current"] is not superseded]
+        table = pa.Table.from_pylist(
+            [_candidate(row, certificate, superseded=superseded) for row in rows], CANDIDATES
+        )
+        if rows:
+            folder = f"{GC_PLANS}{plan_id}/"
+            files.append(await put_table(store, folder, "candidates", file.place, table))
+    nothing = Tally()
+    summary = PlanSummary(
+        blobs=nothing, orphans=nothing, superseded=nothing, kept={}, by_size=(), by_age=()
+    )
+    plan = Plan(
+        plan_id=plan_id,
+        authority_id=certificate.authority_id,
+        retry_horizon_s=certificate.retry_horizon_s,
+        audit_id=certificate.audit_id,
+        certificate_sha256=link.sha256,
+        made_at_unix_ns=certificate.finished_at_unix_ns,
+        summary=summary,
+        candidates=tuple(files),
+    )
+    assert await create_once(store, plan_key(plan_id), sign_plan(plan, KEY))
+    return plan
+
+
+def _candidate(
+    row: dict[str, object], certificate: Certificate, *, superseded: bool
+) -> dict[str, object]:
+    return {
+        **{name: row[name] for name in ("sha256", "incarnation", "last_modified_ns", "size_bytes")},
+        "superseded": superseded,
+        "versioning_enabled": True,
+        "now_ns": 0,
+        "retry_horizon_ns": 0,
+        "audit_id": certificate.audit_id,
+        "audit_started_at_ns": 0,
+        "named_in_audit": False,
+    }

@@ -1,0 +1,236 @@
+"""Hours of a deployment in virtual time: agents, gateways that die, a lagging reconciler, rival GC.
+
+Gateways, audit, plan and run are the product's own; the store loses answers and applies deletes
+late. A judge hears of every deletion and knows every answer that an agent ever got.
+"""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from support.frames import logs
+from support.gc_hostile import hostile_plan
+from support.gc_store import Version, VersionedStore
+from support.gc_world import KEYS, PLAN, RUN
+from support.simloop import SimClock, SimIds, SimLoop
+
+from sluice_gateway.accept import Accepted, Acceptor, Conflict, Run
+from sluice_gateway.upload import Upload
+from sluice_gc.audit import Auditor
+from sluice_gc.engine import LocalEngine
+from sluice_gc.errors import GcRefused, Refusal
+from sluice_gc.plan import Plan
+from sluice_gc.planner import Planner
+from sluice_gc.proof import ALL_CLAUSES, Clauses
+from sluice_gc.runner import Runner
+from sluice_gc.settings import AuditSettings
+from sluice_protocol.authority import Authority
+from sluice_protocol.columns import LogColumns
+from sluice_protocol.errors import OutcomeUnknown
+from sluice_protocol.frame import decode_head, encode_frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import (
+    ACCEPTED,
+    QUARANTINE,
+    RAW_BLOBS,
+    accepted_by_blob_key,
+    digest_of,
+    parse_accepted_key,
+    parse_blob_key,
+)
+from sluice_protocol.manifests import decode_accepted, encode_reference
+from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
+from sluice_store.authority import create_authority
+
+HORIZON_S, MARGIN_S = 300, 80
+COLUMNS: LogColumns = logs()
+MAY_REFUSE = {
+    Refusal.EVERY_BLOB,
+    Refusal.HORIZON_NOT_COVERED,
+    Refusal.NO_CERTIFICATE,
+}
+"""What garbage collection may rightly say in a small or young store."""
+
+
+@dataclass
+class Story:
+    """One deployment.
+
+    Attributes:
+        hostile: Whether plans list everything that the audit saw.
+        answered: Digests that were answered 200 or 409: they must stand for ever.
+        lost: Digests among them whose last right version was deleted.
+        refusals: What garbage collection refused.
+        deleted: Deletions, of the story's versions.
+        accepted: Answers 200.
+        conflicts: Answers 409.
+        unanswered: Uploads that ended without an answer.
+    """
+
+    loop: SimLoop
+    rng: Random
+    hours: float
+    clauses: Clauses = ALL_CLAUSES
+    hostile: bool = False
+    answered: set[Digest] = field(default_factory=set)
+    lost: list[Digest] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    deleted: int = 0
+    accepted: int = 0
+    conflicts: int = 0
+    unanswered: int = 0
+
+    def __post_init__(self) -> None:
+        self.clock = SimClock(self.loop)
+        self.ids = SimIds(self.rng)
+        self.store = VersionedStore(clock=self.clock, rng=self.rng, unknown=0.05, latency_s=0.05)
+        self.store.on_delete = self._judge
+        self.authority = Authority(authority_id="A1", retry_horizon_s=HORIZON_S, margin_s=MARGIN_S)
+        self.ends_s = self.hours * 3600
+
+    def _judge(self, key: ObjectKey, gone: Version) -> None:
+        self.deleted += 1
+        digest = parse_blob_key(key)
+        left = [one for one in self.store.versions[key] if one is not gone]
+        if digest in self.answered and not (left and digest_of(left[0].body) == digest):
+            self.lost.append(digest)
+
+    async def play(self) -> None:
+        """Lets everybody work for the story's hours, then only garbage collection for a while."""
+        self.store.rng = None
+        await create_authority(self.store, self.authority)
+        self.store.rng = self.rng
+        agents = [asyncio.ensure_future(self._agent(number)) for number in range(3)]
+        others = [
+            asyncio.ensure_future(self._reconciler()),
+            *(asyncio.ensure_future(self._collector()) for _ in range(2)),
+        ]
+        await asyncio.gather(*agents)
+        await asyncio.sleep(2 * HORIZON_S + 4 * 200)
+        for one in others:
+            one.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for one in others:
+            if not one.cancelled() and one.exception() is not None:
+                raise one.exception() or AssertionError
+
+    async def _agent(self, number: int) -> None:
+        """Sends batches; now and then two differ under one identity, or one is sent much later."""
+        pending: set[asyncio.Task[None]] = set()
+        start = 0
+        while self.loop.time() < self.ends_s:
+            salts = ["a", "b"] if self.rng.random() < 0.1 else ["a"]
+            for salt in salts:
+                frame = self._frame(number, start, salt)
+                pending.add(asyncio.ensure_future(self._send(frame)))
+            start += 3
+            await asyncio.sleep(self.rng.expovariate(1 / 30))
+        await asyncio.gather(*pending)
+
+    def _frame(self, number: int, start: int, salt: str) -> bytes:
+        who = Identity(agent_id=f"agent-{number}", boot_id="b", seq_start=start, seq_end=start + 2)
+        return encode_frame(identity=who, columns=COLUMNS, resource=(("salt", salt),))
+
+    async def _send(self, frame: bytes) -> None:
+        """Sends until there is an answer, or gives up; pauses may outlast the horizon."""
+        for sends in range(self.rng.choice([1, 1, 2, 4, 8])):
+            run = await self._upload(frame, sent_before=sends > 0 and self.rng.random() < 0.7)
+            if isinstance(run.verdict, Accepted | Conflict):
+                self.answered.add(digest_of(frame))
+                self.accepted += isinstance(run.verdict, Accepted)
+                self.conflicts += isinstance(run.verdict, Conflict)
+                if self.rng.random() < 0.8:
+                    return
+            pause_s = self.rng.choice([1, 10, 100, HORIZON_S - 5, HORIZON_S + 50, 3 * HORIZON_S])
+            await asyncio.sleep(pause_s * self.rng.random() * 1.2)
+        self.unanswered += digest_of(frame) not in self.answered
+
+    async def _upload(self, frame: bytes, *, sent_before: bool) -> Run:
+        envelope = decode_head(frame).envelope
+        upload = Upload(
+            frame=frame,
+            digest=digest_of(frame),
+            identity=envelope.identity,
+            envelope=envelope,
+            principal="p",
+            attempt_id=self.ids.ulid(),
+            sent_before=sent_before,
+        )
+        gateway = Acceptor(
+            store=self.store,
+            authority=self.authority,
+            collector_id="g",
+            clock=SimClock(self.loop, skew_ns=self.rng.randrange(-60, 60) * NS_PER_S),
+            rng=self.rng,
+            time_s_max=30,
+        )
+        handling = asyncio.ensure_future(gateway.accept(upload))
+        if self.rng.random() < 0.3:
+            self.loop.call_later(self.rng.random() * 0.15, handling.cancel)
+        try:
+            return await handling
+        except asyncio.CancelledError:
+            return Run()
+
+    async def _reconciler(self) -> None:
+        """Indexes what it comes to see: it lags, and loses events for good."""
+        ignored: set[ObjectKey] = set()
+        while True:
+            await asyncio.sleep(self.rng.choice([20, 60, 400]))
+            async for page in self.store.list(ACCEPTED):
+                for one in page.objects:
+                    if one.key in ignored or self.rng.random() < 0.2:
+                        ignored.add(one.key)
+                        continue
+                    ignored.add(one.key)
+                    body = self.store.versions[one.key][0].body
+                    digest = decode_accepted(one.key, body).digest
+                    key = accepted_by_blob_key(digest, parse_accepted_key(one.key))
+                    await self.store.create(key, encode_reference(one.key))
+
+    async def _collector(self) -> None:
+        """Audits, plans and runs again and again; a step that fails is simply made later."""
+        engine, clock = LocalEngine(self.store), self.clock
+        while True:
+            await asyncio.sleep(self.rng.uniform(60, 200))
+            try:
+                auditor = Auditor(self.store, engine, KEYS, clock, self.ids)
+                await auditor.audit(AuditSettings(shards=1))
+                plan = await self._plan(engine)
+                await asyncio.sleep(self.rng.uniform(0, 100))
+                runner = Runner(self.store, engine, KEYS.trusted, clock, self.clauses)
+                await runner.run(plan.plan_id, RUN)
+            except GcRefused as refused:
+                self.refusals.append(refused.rule)
+                if refused.rule not in MAY_REFUSE:
+                    raise
+            except OutcomeUnknown:
+                continue
+
+    async def _plan(self, engine: LocalEngine) -> Plan:
+        if self.hostile:
+            return await hostile_plan(self.store, self.ids.ulid())
+        planner = Planner(self.store, engine, KEYS, self.clock, self.ids)
+        return await planner.plan(replace(PLAN, max_delete_ratio=1.0))
+
+    def standing_orphans(self) -> list[Digest]:
+        """Gives the blobs that stand and that no manifest names."""
+        named = b"".join(
+            held[0].body
+            for key, held in self.store.versions.items()
+            if key.startswith((ACCEPTED, QUARANTINE))
+        ).decode()
+        return [
+            parse_blob_key(key)
+            for key in self.store.versions
+            if key.startswith(RAW_BLOBS) and parse_blob_key(key) not in named
+        ]
+
+    def unreadable(self) -> list[Digest]:
+        """Gives what was answered and does not stand with its right bytes."""
+        good = {
+            parse_blob_key(key)
+            for key, held in self.store.versions.items()
+            if key.startswith(RAW_BLOBS) and digest_of(held[0].body) == parse_blob_key(key)
+        }
+        return sorted(self.answered - good)

@@ -1,0 +1,234 @@
+"""Log files: blocks, long lines, odd bytes, and every kind of rotation."""
+
+import base64
+import shutil
+from pathlib import Path
+
+from sluice_agent.entry import FileMark
+from sluice_agent.files import FileInput, FileSettings
+from sluice_agent.tail import LINE_BYTES_MAX
+from sluice_protocol.columns import LogColumns
+from sluice_protocol.ndjson import attribute_rows
+from sluice_protocol.units import UnixNs
+
+
+class Follower:
+    """An agent's file input with a spool that takes everything at once."""
+
+    def __init__(self, folder: Path, pattern: str = "app.log", **settings: object) -> None:
+        self.settings = FileSettings(patterns=(str(folder / pattern),), **settings)
+        self.marks: dict[str, FileMark] = {}
+        self.now_s = 0.0
+        self.lines: list[bytes] = []
+        self.attributes: list[dict[str, str]] = []
+        self.input = FileInput(self.settings, {})
+
+    def poll(self, *, final: bool = False, after_s: float = 1.0) -> list[bytes]:
+        """Polls until nothing comes; gives the new lines."""
+        before = len(self.lines)
+        self.now_s += after_s
+        while self._once(final=final):
+            pass
+        return self.lines[before:]
+
+    def _once(self, *, final: bool) -> bool:
+        polled = self.input.poll(now_s=self.now_s, now_ns=UnixNs(1), sealed=self.marks, final=final)
+        self.marks.update({mark.source: mark for mark in polled.placed})
+        for part in polled.parts:
+            assert isinstance(part.columns, LogColumns)
+            self.lines += part.columns.body.slices()
+            self.attributes += attribute_rows(part.columns.attributes, len(part.columns))
+            self.marks.update({mark.source: mark for mark in part.marks})
+        for source in polled.gone:
+            del self.marks[source]
+        return bool(polled.parts)
+
+    def restart(self) -> None:
+        self.input.close()
+        self.input = FileInput(self.settings, self.marks)
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def test_a_partial_last_line_waits_for_its_end(tmp_path: Path) -> None:
+    """Half a line is not a line, also across a restart; at the very end it is one."""
+    log = tmp_path / "app.log"
+    follower = Follower(tmp_path)
+    append(log, b"one\ntw")
+    assert follower.poll() == [b"one"]
+    follower.restart()
+    append(log, b"o\nthr")
+    assert follower.poll() == [b"two"]
+    assert follower.poll(final=True) == [b"thr"]
+    assert follower.attributes[0] == {"log.file.path": str(log)}
+
+
+def test_bytes_stay_as_they_are(tmp_path: Path) -> None:
+    """Empty lines, carriage returns and bytes that are not UTF-8 can all be had back."""
+    data = b"\n\r\nwindows\r\ncaf\xe9 \xff\n\xc3\xa9 fine\n"
+    append(tmp_path / "app.log", data)
+    follower = Follower(tmp_path)
+    bodies = follower.poll()
+    raw = [
+        base64.b64decode(a["sluice.raw"]) if "sluice.raw" in a else body
+        for body, a in zip(bodies, follower.attributes, strict=True)
+    ]
+    assert b"".join(line + b"\n" for line in raw) == data
+    assert [line.decode() for line in bodies][3] == "caf\ufffd \ufffd"
+
+
+def test_a_line_over_the_limit_is_cut_between_characters(tmp_path: Path) -> None:
+    """Its pieces say that they go on, and together they are the line."""
+    line = "é".encode() * LINE_BYTES_MAX + b"end"
+    append(tmp_path / "app.log", b"x" + line + b"\nnext\n")
+    follower = Follower(tmp_path)
+    bodies = follower.poll()
+    assert b"".join(bodies[:-1]) == b"x" + line
+    assert bodies[-1] == b"next"
+    goes_on = ["sluice.continues" in a for a in follower.attributes]
+    assert goes_on == [True, True, False, False]
+    assert not any("sluice.raw" in a for a in follower.attributes)
+
+
+def test_rename_inside_and_outside_the_pattern(tmp_path: Path) -> None:
+    """What was written just before a rename is read from the renamed file, then from the new."""
+    log = tmp_path / "app.log"
+    follower = Follower(tmp_path)
+    append(log, b"1\n")
+    assert follower.poll() == [b"1"]
+    append(log, b"2\nhal")
+    log.rename(tmp_path / "app.log.1")
+    append(log, b"3\n")
+    assert sorted(follower.poll()) == [b"2", b"3"]
+    append(tmp_path / "app.log.1", b"f\n4")
+    assert follower.poll() == [b"half"]
+    assert follower.poll(after_s=70) == [b"4"]
+    assert follower.poll(after_s=70) == []
+    assert len(follower.marks) == 1
+
+
+def test_rename_while_no_agent_runs(tmp_path: Path) -> None:
+    """The inode is found beside its old path, and its rest comes before it is let go."""
+    log = tmp_path / "app.log"
+    follower = Follower(tmp_path)
+    append(log, b"1\n")
+    follower.poll()
+    append(log, b"2\n")
+    log.rename(tmp_path / "old")
+    append(log, b"3\n")
+    follower.restart()
+    assert sorted(follower.poll()) == [b"2", b"3"]
+
+
+def test_a_file_seen_and_renamed_before_its_first_batch(tmp_path: Path) -> None:
+    """A file is known from the first look at it, before any of its lines is durable."""
+    log = tmp_path / "app.log"
+    append(log, b"1\n")
+    follower = Follower(tmp_path)
+    polled = follower.input.poll(now_s=1, now_ns=UnixNs(1), sealed={})
+    follower.marks.update({mark.source: mark for mark in polled.placed})
+    log.rename(tmp_path / "old")
+    follower.restart()
+    assert follower.poll() == [b"1"]
+
+
+def copytruncate(log: Path, copy: Path) -> None:
+    shutil.copy(log, copy)
+    with log.open("r+b") as file:
+        file.truncate()
+
+
+BULK = b"".join(b"line %d\n" % n for n in range(300))
+
+
+def test_copytruncate(tmp_path: Path) -> None:
+    """A truncated file is read from its start; also when it already grew past the old place."""
+    log = tmp_path / "app.log"
+    follower = Follower(tmp_path)
+    append(log, b"1\n2\n")
+    follower.poll()
+    copytruncate(log, tmp_path / "app.log.1")
+    append(log, b"3\n")
+    assert follower.poll() == [b"3"]
+    copytruncate(log, tmp_path / "app.log.1")
+    append(log, b"4 longer than before\n5\n")
+    assert follower.poll() == [b"4 longer than before", b"5"]
+    copytruncate(log, tmp_path / "app.log.1")
+    append(log, b"6\n")
+    follower.restart()
+    assert follower.poll() == [b"6"]
+
+
+def test_the_copy_of_copytruncate_gives_only_what_was_not_read(tmp_path: Path) -> None:
+    """Where the pattern matches the copy: its unread end comes once, its beginning not again."""
+    log = tmp_path / "app.log"
+    for restarted in (False, True):
+        follower = Follower(tmp_path, "app.log*")
+        log.write_bytes(BULK)
+        follower.poll()
+        append(log, b"unread\n")
+        copytruncate(log, tmp_path / "app.log.1")
+        append(log, b"new\n")
+        if restarted:
+            follower.restart()
+        assert sorted(follower.poll() + follower.poll()) == [b"new", b"unread"]
+        (tmp_path / "app.log.1").unlink()
+
+
+def test_a_copy_that_is_seen_before_the_truncation_waits(tmp_path: Path) -> None:
+    """Lines that the original still gives are not given by the copy too."""
+    log = tmp_path / "app.log"
+    follower = Follower(tmp_path, "app.log*")
+    log.write_bytes(BULK)
+    follower.poll()
+    append(log, b"in both\n")
+    shutil.copy(log, tmp_path / "app.log.1")
+    assert follower.poll() == [b"in both"]
+    with log.open("r+b") as file:
+        file.truncate()
+    append(log, b"new\n")
+    assert follower.poll() == [b"new"]
+    assert follower.poll(after_s=130) == []
+
+
+def test_an_inode_used_again_is_another_file(tmp_path: Path) -> None:
+    """Rewritten in place with other bytes of the same length while no agent ran."""
+    log = tmp_path / "app.log"
+    follower = Follower(tmp_path)
+    append(log, b"old\n")
+    follower.poll()
+    log.write_bytes(b"new\n")
+    follower.restart()
+    assert follower.poll() == [b"new"]
+
+
+def test_from_end_reads_only_what_comes(tmp_path: Path) -> None:
+    """And it stays so after a restart without a line in between."""
+    log = tmp_path / "app.log"
+    append(log, b"old\n")
+    follower = Follower(tmp_path, from_end=True)
+    assert follower.poll() == []
+    follower.restart()
+    append(log, b"new\n")
+    assert follower.poll() == [b"new"]
+
+
+def test_binary_and_excluded_files_are_left_out(tmp_path: Path) -> None:
+    """A zero byte at the beginning, or a name of a compressed file."""
+    (tmp_path / "wtmp.log").write_bytes(b"\0\1\2\n")
+    (tmp_path / "old.log.gz").write_bytes(b"text\n")
+    (tmp_path / "dir.log").mkdir()
+    append(tmp_path / "app.log", b"1\n")
+    assert Follower(tmp_path, "*.log*").poll() == [b"1"]
+
+
+def test_many_short_lines_are_cut_by_what_they_cost(tmp_path: Path) -> None:
+    """A block of empty lines costs far more than its bytes; no part grows over about 1 MiB."""
+    (tmp_path / "app.log").write_bytes(b"\n" * 300_000)
+    follower = Follower(tmp_path)
+    polled = follower.input.poll(now_s=1, now_ns=UnixNs(1), sealed={})
+    assert max(part.cost_bytes for part in polled.parts) <= 1.1 * 1024 * 1024
+    assert len(follower.poll()) == 300_000 - sum(len(part.columns) for part in polled.parts)
