@@ -24,6 +24,7 @@ from sluice_agent.hostmetrics import HostInput
 from sluice_agent.intake import Intake
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.pipe import PipeInput
+from sluice_agent.receiver import Receiver, serve_otlp
 from sluice_agent.sender import Sender
 from sluice_agent.settings import AgentSettings, Durability
 from sluice_agent.signing import read_key
@@ -108,8 +109,8 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> Outcome:
     Raises:
         SluiceError: What the agent cannot mend by itself: a spool in doubt, unusable settings.
     """
-    if not settings.paths and not settings.host_metrics_s:
-        raise BadUsage("there is nothing to ship: name --paths, or --host-metrics-s above 0")
+    if not settings.paths and not settings.host_metrics_s and not settings.otlp:
+        raise BadUsage("there is nothing to ship: name --paths, --otlp or --host-metrics-s")
     async with _opened(settings, settings.for_spool(), stop_when_refused=settings.once) as agent:
         await _with_background(_ship_files(agent, stop), agent)
         return agent.outcome()
@@ -140,7 +141,9 @@ async def _ship_files(agent: Agent, stop: asyncio.Event) -> None:
         reading = [_follow(agent, files)]
         if agent.settings.host_metrics_s:
             reading.append(_sample(agent, once=agent.settings.once))
-        await _until(stop, *reading)
+        receiver = Receiver(agent.intake, agent.metrics, agent.clock)
+        async with serve_otlp(agent.settings.otlp, receiver):
+            await _until(stop, *reading)
     finally:
         files.close()
     await _drain(agent, stop, wait_for_all=agent.settings.once)

@@ -84,11 +84,12 @@ class Intake:
         taken = gathering.take()
         if taken is None:
             return
-        columns, marks = taken
         sealed = await asyncio.to_thread(
-            self._spool.prepare, columns, marks, now_ns=self._clock.now_ns()
+            self._spool.prepare, taken.columns, taken.marks, now_ns=self._clock.now_ns()
         )
         batch = await self._commit(sealed)
+        for tell in taken.sealed:
+            tell(batch is not None)
         if batch is not None:
             self._metrics.sealed(batch.note)
             self.on_sealed(batch)
