@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
 from support.store_versitygw import CREDENTIALS
 
 from sluice_spark.session import SessionSettings, open_session
