@@ -107,3 +107,24 @@ def index(
 
     emit(report, as_json=json, human=human)
     return ExitCode.DONE.value
+
+
+@app.command
+def rollup(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    settings: Annotated[JobSettings, Parameter(name="*")] = _JOB,
+    json: Json = False,
+) -> int:
+    """Rolls metrics up per minute and per hour, each point once."""
+    from sluice_spark.rollup import run_rollup  # noqa: PLC0415 - takes a second to import
+
+    configure_logs()
+    with _session(store, settings.master, settings.driver_memory) as session:
+        report = run_rollup(session, store)
+
+    def human(console: Console) -> None:
+        console.print(f"{report.covers} covers, {report.rows} rows")
+
+    emit(report, as_json=json, human=human)
+    return ExitCode.DONE.value

@@ -27,7 +27,7 @@ from sluice_gc.shards import split_shards
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import InvariantViolated
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS
-from sluice_protocol.outcomes import Found
+from sluice_protocol.outcomes import Found, Missing
 from sluice_protocol.units import UnixNs
 from sluice_store.authority import read_authority
 from sluice_store.clock import Clock, IdSource
@@ -138,15 +138,26 @@ async def newest_plan_id(store: ObjectStore) -> str:
         GcRefused: There is none.
         StoreError: No answer, or a refusal.
     """
-    newest = ""
-    after: str | None = ""
-    while after is not None:
-        key = await first_key(store, GC_PLANS, after)
-        plan_id = key.removeprefix(GC_PLANS).partition("/")[0] if key else ""
-        newest, after = (plan_id, f"{GC_PLANS}{plan_id}/~") if plan_id else (newest, None)
-    if not newest:
+    plan_ids = await read_plan_ids(store)
+    if not plan_ids:
         raise GcRefused(Refusal.PLAN_INVALID, "there is no plan: run `sluice gc plan` first")
-    return newest
+    return plan_ids[-1]
+
+
+async def read_plan_ids(store: ObjectStore) -> list[str]:
+    """Gives the ids of all complete plans, oldest first; a plan has its record last.
+
+    Raises:
+        StoreError: No answer, or a refusal.
+    """
+    plan_ids: list[str] = []
+    key = await first_key(store, GC_PLANS, "")
+    while key is not None:
+        plan_id = key.removeprefix(GC_PLANS).partition("/")[0]
+        if not isinstance(await store.head(plan_key(plan_id)), Missing):
+            plan_ids.append(plan_id)
+        key = await first_key(store, GC_PLANS, f"{GC_PLANS}{plan_id}/~")
+    return plan_ids
 
 
 def plan_tasks(ground: Ground, plan_id: str, tasks_max: int) -> list[PlanTask]:

@@ -107,18 +107,17 @@ class Intake:
             StoreError: The store did not answer or refused; the same keys may be taken again.
             OutcomeUnknown: The bounds of a write are spent; the same keys may be taken again.
         """
-        looked = await self.each(keys, self._look)
-        sound = [one for one in looked if isinstance(one, Sound)]
-        marks = [one for one in looked if isinstance(one, Mark)]
+        looked = await self.each(keys, self._look_and_index)
+        sound = [one for one, _ in looked if isinstance(one, Sound)]
+        marks = [one for one, _ in looked if isinstance(one, Mark)]
         await self.each(marks, self.mark)
         self._saw(sound)
-        indexed = sum(await self.each(sound, self._index))
         enqueued, left = await self._enqueue(sound, takeover)
         await self.each([one for one in sound if self._is_marked(one.key)], self._heal)
         return Outcome(
             sound=len(sound),
             enqueued=enqueued,
-            indexed=indexed,
+            indexed=sum(indexed for _, indexed in looked),
             left=left,
             held_back=len(marks),
         )
@@ -159,9 +158,10 @@ class Intake:
             raise _first(group) from group
         return [task.result() for task in running]
 
-    async def _look(self, key: ObjectKey) -> Sound | Mark | None:
+    async def _look_and_index(self, key: ObjectKey) -> tuple[Sound | Mark | None, int]:
         full = self._rng.random() < self.settings.full_read_share
-        return await look(self.store, key, full=full)
+        found = await look(self.store, key, full=full)
+        return found, await self._index(found) if isinstance(found, Sound) else 0
 
     def _saw(self, sound: Sequence[Sound]) -> None:
         """Feeds the live state and the lag; the store's clock is that of the latest answer."""

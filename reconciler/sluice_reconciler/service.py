@@ -12,6 +12,7 @@ from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.collector import Collector
 from sluice_queue.lane import Tools
 from sluice_reconciler.desk import Takeover
+from sluice_reconciler.event_queue import take_events
 from sluice_reconciler.full_pass import FullPass, PassReport
 from sluice_reconciler.http_queue import HttpQueue
 from sluice_reconciler.intake import Intake
@@ -20,11 +21,15 @@ from sluice_reconciler.scanner import Scanner
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
+from sluice_store.s3.events import open_event_queue
 
 log = structlog.get_logger()
 
 HINTS_MAX = 100_000
 """Keys named by events that wait to be taken; more are left to the full pass."""
+
+EVENTS_AGAIN_S = 5.0
+"""Wait before an event queue that failed is opened again."""
 
 FAILURES_READY_MAX = 3
 """Passes in a row that may fail before the service says that it is not ready."""
@@ -143,6 +148,8 @@ class Reconciler:
                 tasks.create_task(self._every(settings.scan_interval_s, self._scan))
                 tasks.create_task(self._every(settings.collect_interval_s, self._collect))
                 tasks.create_task(self._take_hints())
+                if settings.event_queue_url:
+                    tasks.create_task(self._every(EVENTS_AGAIN_S, self._listen))
         finally:
             await self.intake.close()
 
@@ -153,6 +160,15 @@ class Reconciler:
             except (StoreError, OutcomeUnknown, InvalidRecord) as error:
                 log.warning("route failed", route=do.__name__, reason=str(error))
             await self._tools.clock.sleep(seconds)
+
+    async def _listen(self) -> None:
+        """Takes events for ever; an error ends it, and `_every` begins again."""
+        settings = self.settings
+        async with open_event_queue(
+            settings.event_queue_url, endpoint=settings.event_queue_endpoint or None
+        ) as source:
+            while True:
+                await take_events(source, self.intake)
 
     async def _scan(self) -> None:
         await self._scanner.scan()

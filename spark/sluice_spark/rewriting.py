@@ -6,7 +6,7 @@ files renames without holding the name, and the one for S3 allows one driver onl
 that commits by another library either could overwrite a commit (ADR 0053).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -122,13 +122,13 @@ def _writer(store_url: str, table: Table) -> Any:  # noqa: ANN401 - a function f
 
 
 def write_ordered(
-    store_url: str, table: Table, batches: Iterator[pa.RecordBatch]
+    store_url: str, table: Table, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[FileFact]:
     """Writes rows that come ordered by date into a file per date; gives the files' facts."""
     schema = arrow_schema(table, partition=False)
-    name = f"compact-{SystemIds().ulid().lower()}.parquet"
+    name = f"part-{SystemIds().ulid().lower()}.parquet"
     current: _OpenFile | None = None
-    for day, rows in _grouped(batches):
+    for day, rows in _grouped(batches, table.partition_column):
         if current is None or current.day != day:
             if current is not None:
                 yield _closed(store_url, table, current)
@@ -138,29 +138,29 @@ def write_ordered(
         yield _closed(store_url, table, current)
 
 
-def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[date, pa.Table]]:
+def _grouped(batches: Iterable[pa.RecordBatch], column: str) -> Iterator[tuple[date, pa.Table]]:
     """Gathers small batches into row groups, each of one date."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
         if sum(one.nbytes for one in waiting) >= ROW_GROUP_BYTES:
-            yield from _by_day(pa.Table.from_batches(waiting))
+            yield from _by_day(pa.Table.from_batches(waiting), column)
             waiting = []
     if waiting:
-        yield from _by_day(pa.Table.from_batches(waiting))
+        yield from _by_day(pa.Table.from_batches(waiting), column)
 
 
-def _by_day(rows: pa.Table) -> Iterator[tuple[date, pa.Table]]:
+def _by_day(rows: pa.Table, column: str) -> Iterator[tuple[date, pa.Table]]:
     start = 0
-    for run in rows.column(ACCEPTED_DATE).value_counts().to_pylist() if rows.num_rows else []:
-        yield run["values"], rows.slice(start, run["counts"]).drop_columns([ACCEPTED_DATE])
+    for run in rows.column(column).value_counts().to_pylist() if rows.num_rows else []:
+        yield run["values"], rows.slice(start, run["counts"]).drop_columns([column])
         start += run["counts"]
 
 
 def _opened(store_url: str, table: Table, day: date, name: str) -> _OpenFile:
     location = lake_location(store_url, table.name)
     filesystem, root = open_filesystem(location)
-    path = f"{partition_folder(ACCEPTED_DATE, day.isoformat())}/{name}"
+    path = f"{partition_folder(table.partition_column, day.isoformat())}/{name}"
     if location.is_local:
         Path(root, path).parent.mkdir(parents=True, exist_ok=True)
     sink = filesystem.open_output_stream(f"{root}/{path}")

@@ -1,6 +1,7 @@
 """Makes the Spark session: the same jobs run on a cluster by configuration alone."""
 
 import hashlib
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -96,6 +97,8 @@ def open_session(settings: SessionSettings, *, delta: bool, s3: bool = False) ->
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    # pyspark prints each error here once more, with all of the JVM's stack; it is raised anyhow.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     return session
 
 
