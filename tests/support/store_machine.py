@@ -14,7 +14,6 @@ from sluice_protocol.units import NULL_INCARNATION, ETag, Incarnation, ObjectKey
 from sluice_store.conformance import collect_incarnations, collect_keys
 from sluice_store.port import ObjectStore
 
-
 KEYS = [ObjectKey(f"k/{name}") for name in ("a", "a-", "b/c")]
 REGISTERS = [ObjectKey(f"r/{name}") for name in ("x", "y")]
 
