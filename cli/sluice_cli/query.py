@@ -1,11 +1,13 @@
 """`sluice query`: search records, draw metrics, serve the same over HTTP."""
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
+import msgspec
 from cyclopts import App, Parameter
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
@@ -14,13 +16,15 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
-from sluice_query.answer import Answer, Summary, answer_lines
+from sluice_query.answer import Answer, Summary, answer_lines, record_json
+from sluice_query.following import follow
 from sluice_query.plot import draw_series
 from sluice_query.request import (
     LIMIT_DEFAULT,
     Aggregate,
     Query,
     Series,
+    check_query,
     parse_duration,
     parse_instant,
     parse_pair,
@@ -40,7 +44,8 @@ class Asked:
     """What a person asks.
 
     Attributes:
-        since: First instant: RFC 3339, Unix ns, `now`, or a duration ago like `15m`.
+        since: First instant: RFC 3339, Unix ns, `now`, or a duration ago like `15m`; 1h ago
+            without it, 1m ago with `--tail`.
         until: End, not included; the same forms.
         q: Text that a log's body, or a metric's name, must contain.
         regex: Take the text as an RE2 pattern.
@@ -55,9 +60,10 @@ class Asked:
         step: Width of a step of the series, like `1m`.
         agg: How the points of one step become one value.
         by_agent: Give each agent a series of its own.
+        tail: Go on and print what is new, until interrupted; `--to` is not looked at.
     """
 
-    since: Annotated[str, Parameter(name="--from")] = "1h"
+    since: Annotated[str | None, Parameter(name="--from")] = None
     until: Annotated[str, Parameter(name="--to")] = "now"
     q: Annotated[str | None, Parameter(name=("--text", "-q"))] = None
     regex: Annotated[bool, Parameter(negative="")] = False
@@ -72,6 +78,7 @@ class Asked:
     step: str = "1m"
     agg: Aggregate = Aggregate.AVG
     by_agent: Annotated[bool, Parameter(negative="")] = False
+    tail: Annotated[bool, Parameter(negative="")] = False
 
 
 _ASKED = Asked()
@@ -93,7 +100,7 @@ def query_of(asked: Asked, now_ns: UnixNs) -> Query:
             by_agent=asked.by_agent,
         )
     return Query(
-        from_ns=parse_instant(asked.since, now_ns),
+        from_ns=parse_instant(asked.since or ("1m" if asked.tail else "1h"), now_ns),
         to_ns=parse_instant(asked.until, now_ns),
         kind="metrics" if series else asked.kind,
         text=asked.q,
@@ -121,6 +128,9 @@ def query(
     With `--json` each record is a line of JSON, and the last line is the summary.
     """
     question = query_of(asked, SystemClock().now_ns())
+    if asked.tail:
+        asyncio.run(_with_searcher(store, settings, lambda one: _follow(one, question, json)))
+        return
     answer = asyncio.run(_with_searcher(store, settings, lambda one: one.answer(question)))
     if json:
         for line in answer_lines(answer):
@@ -161,6 +171,24 @@ def serve(
     )
 
 
+async def _follow(searcher: Searcher, question: Query, json: bool) -> None:  # noqa: FBT001
+    if question.series is not None or question.stats_only:
+        raise BadUsage("--tail follows records: leave out --metric and --stats-only")
+    told: tuple[str, ...] = ()
+    async for answer in follow(searcher, check_query(question)):
+        for row in answer.records:
+            sys.stdout.write(_line_of(answer.kind, row, json) + "\n")
+        sys.stdout.flush()
+        # What is wrong is said when it changes, not once a second.
+        if answer.summary.reasons != told:
+            told = answer.summary.reasons
+            sys.stderr.write("".join(f"partial: {reason}\n" for reason in told))
+
+
+def _line_of(kind: Kind, row: dict[str, object], json: bool) -> str:  # noqa: FBT001
+    return msgspec.json.encode(record_json(kind, row)).decode() if json else _line(kind, row)
+
+
 async def _with_searcher(
     store_url: str, settings: QuerySettings, work: Callable[[Searcher], Awaitable[_Result]]
 ) -> _Result:
@@ -174,7 +202,8 @@ async def _with_searcher(
 
 def _print(answer: Answer, question: Query) -> None:
     if question.series is not None:
-        sys.stdout.write(draw_series(question.series, answer.points, sys.stdout.isatty()))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        sys.stdout.write(draw_series(question.series, answer.points, width))
     for row in answer.records:
         sys.stdout.write(_line(answer.kind, row) + "\n")
     sys.stdout.flush()

@@ -1,32 +1,34 @@
 """`sluice spark`: the pipeline's jobs."""
 
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
-import structlog
 from cyclopts import App, Parameter
 from rich.console import Console
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.logs import configure_logs
 from sluice_cli.output import emit
-from sluice_spark.settings import IngestSettings
+from sluice_protocol.errors import ExitCode
+from sluice_spark.session import Session, SessionSettings, open_session
+from sluice_spark.settings import CompactSettings, IngestSettings, JobSettings
 
 app = App(name="spark", help="Run the pipeline's jobs.")
 
 _INGEST = IngestSettings()
+_COMPACT = CompactSettings()
+_JOB = JobSettings()
 
 
-def log_to_stderr() -> None:
-    """Sends events to standard error, so that standard output holds the result alone."""
-    person = sys.stderr.isatty()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer() if person else structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+@contextmanager
+def _session(store: str, master: str, driver_memory: str) -> Iterator[Session]:
+    settings = SessionSettings(master=master, driver_memory=driver_memory)
+    session = open_session(settings, delta=False, s3=store.startswith("s3://"))
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 @app.command
@@ -43,7 +45,7 @@ def ingest(
     """
     from sluice_spark.ingest import run_ingest  # noqa: PLC0415 - takes a second to import
 
-    log_to_stderr()
+    configure_logs()
     totals = run_ingest(store, settings)
 
     def human(console: Console) -> None:
@@ -53,4 +55,76 @@ def ingest(
         )
 
     emit(totals, as_json=json, human=human)
-    return 0
+    return ExitCode.DONE.value
+
+
+@app.command
+def compact(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    settings: Annotated[CompactSettings, Parameter(name="*")] = _COMPACT,
+    json: Json = False,
+) -> int:
+    """Puts small files together, drops duplicates and deleted rows, removes old files.
+
+    It may run beside an ingest job, and as often as you like.
+    """
+    from sluice_spark.compact import run_compact  # noqa: PLC0415 - takes a second to import
+
+    configure_logs()
+    with _session(store, settings.master, settings.driver_memory) as session:
+        report = run_compact(session, store, settings)
+
+    def human(console: Console) -> None:
+        console.print(
+            f"{report.files_before} files before, {report.files_after} after;"
+            f" {report.dropped_rows} rows dropped, {report.vacuumed} old files removed,"
+            f" {report.conflicts} rewrites given up"
+        )
+
+    emit(report, as_json=json, human=human)
+    return ExitCode.DONE.value
+
+
+@app.command
+def index(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    settings: Annotated[JobSettings, Parameter(name="*")] = _JOB,
+    json: Json = False,
+) -> int:
+    """Makes index chunks of new files of `logs`, by which text searches leave files out."""
+    from sluice_spark.indexing import run_index  # noqa: PLC0415 - takes a second to import
+
+    configure_logs()
+    with _session(store, settings.master, settings.driver_memory) as session:
+        report = run_index(session, store)
+
+    def human(console: Console) -> None:
+        console.print(
+            f"{report.files} files, {report.indexed} new ones in {report.chunks} new chunks"
+        )
+
+    emit(report, as_json=json, human=human)
+    return ExitCode.DONE.value
+
+
+@app.command
+def rollup(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    settings: Annotated[JobSettings, Parameter(name="*")] = _JOB,
+    json: Json = False,
+) -> int:
+    """Rolls metrics up per minute and per hour, each point once."""
+    from sluice_spark.rollup import run_rollup  # noqa: PLC0415 - takes a second to import
+
+    configure_logs()
+    with _session(store, settings.master, settings.driver_memory) as session:
+        report = run_rollup(session, store)
+
+    def human(console: Console) -> None:
+        console.print(f"{report.covers} covers, {report.rows} rows")
+
+    emit(report, as_json=json, human=human)
+    return ExitCode.DONE.value

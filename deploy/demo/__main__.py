@@ -165,13 +165,7 @@ def start(demo: Demo) -> None:
         for name, port in demo.ports.items():
             demo.processes.start(
                 *(name, "gateway", "--store", demo.store, "--listen", f"127.0.0.1:{port}"),
-                *(
-                    "--principals",
-                    str(demo.folder / "principals.toml"),
-                    "--collector-id",
-                    name,
-                    "--skip-probe",
-                ),
+                *("--principals", str(demo.folder / "principals.toml"), "--collector-id", name),
             )
         for port in demo.ports.values():
             ready = f"http://127.0.0.1:{port}/readyz"

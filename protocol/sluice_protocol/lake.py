@@ -172,8 +172,31 @@ DEAD_LETTERS: Final = Table(
     partition_column=ACCEPTED_HOUR,
 )
 
+WINDOW_DATE: Final = "window_date"
+ROLLUPS: Final = Table(
+    name="rollups",
+    columns=(
+        _column("window", _STRING, "1m or 1h", skippable=True),
+        _column("window_start", _TIMESTAMP, "first instant of the window", skippable=True),
+        _column("name", _STRING, "name of the metric", skippable=True),
+        _column("agent_id", _STRING, "the agent that sent it", skippable=True),
+        _column("attributes", _MAP, "the series' attributes; empty without any"),
+        _column("count", _LONG, "number of points that are numbers"),
+        _column("sum", ColumnType.DOUBLE, "their sum"),
+        _column("min", ColumnType.DOUBLE, "the least"),
+        _column("max", ColumnType.DOUBLE, "the greatest"),
+        _column("last", ColumnType.DOUBLE, "the one of the latest time"),
+        _column("last_ts_ns", _LONG, "that time, Unix ns"),
+        _column("sketch", ColumnType.BINARY, "KLL sketch of doubles, k = 200, Apache DataSketches"),
+        _column("cover", _LONG, "number of the cover whose points these are", skippable=True),
+        _column(WINDOW_DATE, ColumnType.DATE, "UTC date of window_start"),
+    ),
+    partition_column=WINDOW_DATE,
+)
+"""Late points make new rows of the same series and window: readers merge rows."""
+
 RECORD_TABLES: Final[dict[Kind, Table]] = {"logs": LOGS, "metrics": METRICS, "entries": ENTRIES}
-TABLES: Final = (LOGS, METRICS, ENTRIES, BATCHES, DEAD_LETTERS)
+TABLES: Final = (LOGS, METRICS, ENTRIES, BATCHES, DEAD_LETTERS, ROLLUPS)
 INGEST_QUEUE: Final = "spark"
 """The queue that the ingest job consumes, and no other consumer."""
 

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import duckdb
-from pyarrow.dataset import dataset
 
 from sluice_protocol.errors import BadUsage
 from sluice_query.errors import LakeRefused, QueryTimedOut, QueryTooLarge
+from sluice_query.files import open_dataset
 from sluice_query.segments import Segment
 from sluice_query.settings import QuerySettings
 from sluice_query.sql import Statement
-from sluice_store.lake import TableLocation, open_filesystem
+from sluice_store.lake import TableLocation
 
 LAKE: Final = "lake"
 TAIL: Final = "tail"
@@ -42,21 +42,20 @@ class Engine:
             raise BadUsage(f"regex does not compile: {_reason(error)}") from error
 
     def show_files(self, name: str, files: Sequence[Segment], location: TableLocation) -> None:
-        """Makes Parquet files of a table readable under a name.
+        """Makes Parquet files of one table readable under a name.
 
-        On S3 pyarrow reads them: DuckDB's own reader is an extension that would be downloaded.
+        Raises:
+            LakeRefused: A file cannot be read.
         """
         paths = [segment.path for segment in files]
-        with _translated(name):
+        with _translated(location.uri):
             if location.is_local:
                 self._connection.read_parquet(paths, hive_partitioning=False).create_view(name)
-                return
-            filesystem, _ = open_filesystem(location)
-            keys = [path.removeprefix("s3://") for path in paths]
-            self.show_table(name, dataset(keys, filesystem=filesystem, format="parquet"))
+            else:
+                self._connection.register(name, open_dataset(location, paths))
 
     def show_table(self, name: str, table: Any) -> None:  # noqa: ANN401 - pyarrow is not typed
-        """Makes an Arrow table or dataset readable under a name."""
+        """Makes an Arrow table readable under a name."""
         self._connection.register(name, table)
 
     def rows(self, statement: Statement) -> list[tuple[Any, ...]]:
@@ -127,7 +126,9 @@ def _translated(place: str) -> Iterator[None]:
         yield
     except duckdb.OutOfMemoryException as error:
         raise QueryTooLarge(_reason(error)) from error
-    except (duckdb.IOException, duckdb.BinderException, duckdb.ConversionException) as error:
+    except (duckdb.InterruptException, duckdb.ParserException, duckdb.CatalogException):
+        raise
+    except (duckdb.Error, OSError) as error:
         reason = f"a data file cannot be read, ask again: {_reason(error)}"
         raise LakeRefused(place, reason) from error
 

@@ -12,10 +12,12 @@ from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.answer import Answer, Point, Row, Summary
 from sluice_query.arrow import frame_table
+from sluice_query.dead import find_dead
 from sluice_query.deletes import read_deletes
 from sluice_query.engine import LAKE, TAIL, Engine, open_engine
+from sluice_query.index import prune_by_index
 from sluice_query.request import Query, check_query
-from sluice_query.segments import Segments, select_ledger, select_segments
+from sluice_query.segments import Segments, select_hours, select_segments
 from sluice_query.settings import QuerySettings
 from sluice_query.sql import (
     Sources,
@@ -81,37 +83,35 @@ class _Run:
 
     async def answer(self) -> Answer:
         store = self.searcher.store
-        waiting = await read_waiting(store)
+        waiting = await read_waiting(store, self.searcher.settings)
         deletes = await read_deletes(store, self.query)
-        segments, known = await self._bounded(lambda: self._open(waiting))
+        segments, known, dead = await self._bounded(lambda: self._open(waiting))
+        segments = await prune_by_index(store, segments, self.query)
         missing = choose_missing(waiting, self.query, segments.lanes, known)
         tail = await fetch_tail(store, missing, self.searcher.settings)
         answer = await self._bounded(lambda: self._read(segments, tail, deletes))
-        trouble = (*waiting.trouble, *tail.trouble)
+        trouble = (*waiting.trouble, *tail.trouble, *dead)
         return self._with_summary(answer, segments, tail, trouble, len(deletes))
 
     async def _bounded(self, work: Any) -> Any:  # noqa: ANN401 - a thread's result
         used_s = (self.searcher.clock.monotonic_ns() - self.started_ns) / NS_PER_S
         return await self.engine.bounded(work, self.searcher.settings.time_s_max - used_s)
 
-    def _open(self, waiting: Waiting) -> tuple[Segments, list[Identity]]:
+    def _open(self, waiting: Waiting) -> tuple[Segments, list[Identity], tuple[str, ...]]:
         # The ledger before the records: what the ledger has, the later state of the records has.
         # The other way round a batch that enters between the two would be dropped here and missing
         # there. What the records have and the ledger lacks is known by its queue sequence.
         known = self._known(waiting)
         table = RECORD_TABLES[self.query.kind]
         segments = select_segments(self.searcher.store_url, table, self.query, waiting.lanes)
-        if segments.read:
-            self.engine.show_files(LAKE, segments.read, segments.location)
-        return segments, known
+        return segments, known, find_dead(self.engine, self.searcher.store_url, self.query)
 
     def _known(self, waiting: Waiting) -> list[Identity]:
-        ledger = select_ledger(self.searcher.store_url, waiting.hours) if waiting.batches else ()
+        url, hours = self.searcher.store_url, waiting.hours
+        ledger = select_hours(url, BATCHES, lambda hour: hour in hours) if hours else ()
         if not ledger:
             return []
-        self.engine.show_files(
-            _LEDGER, ledger, lake_location(self.searcher.store_url, BATCHES.name)
-        )
+        self.engine.show_files(_LEDGER, ledger, lake_location(url, BATCHES.name))
         agents = sorted({one.manifest.agent_id for one in waiting.batches})
         text = f"SELECT agent_id, boot_id, seq_start, seq_end FROM {_LEDGER}"  # noqa: S608 - ours
         rows = self.engine.rows(Statement(f"{text} WHERE list_contains(?, agent_id)", [agents]))
@@ -123,6 +123,7 @@ class _Run:
     def _read(self, segments: Segments, tail: Tail, deletes: tuple[DeleteRecord, ...]) -> Answer:
         names = []
         if segments.read:
+            self.engine.show_files(LAKE, segments.read, segments.location)
             names.append(LAKE)
         if tail.frames:
             tables = [frame_table(one.frame, one.accepted_at_ns) for one in tail.frames]

@@ -23,7 +23,7 @@ from sluice_protocol.errors import (
 )
 from sluice_protocol.keys import segment_key
 from sluice_protocol.outcomes import Applied, Exists, Found, Mismatch, Missing, Unknown
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.decisions import (
     AppendTry,
     Evicted,
@@ -38,6 +38,7 @@ from sluice_queue.decisions import (
 from sluice_queue.entries import Draft
 from sluice_queue.errors import ProducerSuperseded, QueueFull
 from sluice_queue.lane import Lane, RegisterClient, Tools, Tries
+from sluice_queue.pacing import Pacer
 from sluice_queue.register import (
     ENTRIES_MAX,
     SEGMENTS_MAX,
@@ -49,6 +50,9 @@ from sluice_queue.register import (
 )
 from sluice_queue.settings import ProducerSettings
 from sluice_store.port import ObjectStore
+
+WARY_SWAPS = 64
+"""After a conflict, so many swaps begin with a read instead of the state that was remembered."""
 
 GROUP_MAX = ENTRIES_MAX // 2
 """Most entries in one swap, so that one spill always makes room."""
@@ -115,6 +119,9 @@ class Appender:
         self._lock = asyncio.Lock()
         self._group: _Group | None = None
         self._seen: Seen | None = None
+        self._wary = 0
+        self._collided = False
+        self._pacer = Pacer()
         self._broken: SluiceError | None = None
         fresh = (self._tools.id_bytes(), 0)
         self.producer_id, self.counter = producer if producer is not None else fresh
@@ -154,6 +161,7 @@ class Appender:
     async def _commit_next(self) -> None:
         """Commits the group in flight, or the next one; tells its callers the outcome."""
         if self._group is None:
+            await self._pause()
             self._group = _Group(callers=self._take())
         group = self._group
         try:
@@ -167,6 +175,15 @@ class Appender:
         for one in group.callers:
             one.first_sequence = first
             first += len(one.drafts)
+
+    async def _pause(self) -> None:
+        """Lets callers pile up while other producers contend for the register."""
+        wait_s = self._pacer.wait_s(self._now_s(), self._tools.rng)
+        if wait_s:
+            await self._tools.clock.sleep(wait_s)
+
+    def _now_s(self) -> float:
+        return self._tools.clock.monotonic_ns() / NS_PER_S
 
     def _told(self, group: _Group, error: SluiceError) -> SluiceError:
         """Gives what the callers may be told: unknown exactly when a write is in doubt."""
@@ -199,6 +216,7 @@ class Appender:
             raise self._broken
         tries = Tries("append", self._lane.key, self._settings.retry, self._tools)
         while True:
+            started_s = self._now_s()
             try:
                 first = await self._step(group, tries)
             except StoreUnavailable as error:
@@ -206,14 +224,20 @@ class Appender:
                 await tries.again(error)
                 continue
             if first is not None:
+                self._pacer.landed(self._now_s(), self._now_s() - started_s)
                 return first
 
     async def _step(self, group: _Group, tries: Tries) -> int | None:
         """Resolves or sends the group once."""
         seen = self._seen
+        if self._wary and group.sent is None:
+            # Others write too: what is remembered is likely old, and a read costs less than a
+            # register sent in vain.
+            seen, self._wary = None, self._wary - 1
         if seen is None:
             seen = await self._client.read_or_create(tries)
         self._seen = seen
+        self._learn(seen)
         if group.sent is not None:
             first = self._resolve(group, seen)
             if first is not None:
@@ -221,6 +245,14 @@ class Appender:
         if group.sent is None:
             await self._build(group, seen)
         return await self._send(group, seen, tries)
+
+    def _learn(self, seen: Seen) -> None:
+        """After a conflict: with another producer there will be more, with the consumer not."""
+        collided, self._collided = self._collided, False
+        writers = seen.state.writers
+        if collided and writers and writers[0].producer_id != self.producer_id:
+            self._wary = WARY_SWAPS
+            self._pacer.conflicted()
 
     def _resolve(self, group: _Group, seen: Seen) -> int | None:
         """Judges the write in flight by a read made after it."""
@@ -316,6 +348,7 @@ class Appender:
                 self._client.saw(date_ns)
                 self._metrics.conflicts.labels(self._lane.queue, "producer").inc()
                 group.doubt = doubted
+                self._collided = True
                 if not doubted:
                     group.sent = None
             case Unknown():

@@ -79,7 +79,7 @@ async def read_work_list(store: ObjectStore, lane: Lane, entry: Descriptor) -> W
 
     Raises:
         WorkListMissing: It is not there.
-        InvalidRecord: It has another size, schema, queue or lane than the entry says.
+        InvalidRecord: It has another schema, queue or lane than the entry says, or fewer batches.
         StoreError: The store did not answer.
     """
     match await store.get(entry.location):
@@ -90,12 +90,11 @@ async def read_work_list(store: ObjectStore, lane: Lane, entry: Descriptor) -> W
 
 
 def _checked(lane: Lane, entry: Descriptor, body: bytes) -> WorkList:
-    if len(body) != entry.size_bytes:
-        raise InvalidRecord(entry.location, f"work list is not {entry.size_bytes} bytes long")
     found = decode_record(entry.location, body, WorkList)
     if (found.queue, found.lane) != (lane.queue, lane.lane):
         raise InvalidRecord(entry.location, f"work list belongs to {found.queue}.{found.lane}")
-    if len(found.batches) != entry.batches:
+    # A list that was rebuilt from `accepted/` may hold more than the entry counted, never less.
+    if len(found.batches) < entry.batches:
         raise InvalidRecord(entry.location, f"work list does not hold {entry.batches} batches")
     return found
 

@@ -1,6 +1,7 @@
 """Makes the Spark session: the same jobs run on a cluster by configuration alone."""
 
 import hashlib
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -22,13 +23,13 @@ class SessionSettings:
     """How Spark runs.
 
     Attributes:
-        master: Spark's master when none is given by `spark-submit`; `local[n]` runs n tasks at
-            once in this machine.
+        master: Spark's master when none is given by `spark-submit`; `local[n,m]` runs n tasks at
+            once in this machine, and gives a task m tries.
         driver_memory: Heap of the JVM, as Spark writes it. Records do not go through it.
         conf: More of Spark's own settings; they win over the ones made here.
     """
 
-    master: str = "local[2]"
+    master: str = "local[2,4]"
     driver_memory: str = "1g"
     conf: Mapping[str, str] = field(default_factory=dict)
 
@@ -96,6 +97,8 @@ def open_session(settings: SessionSettings, *, delta: bool, s3: bool = False) ->
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    # pyspark prints each error here once more, with all of the JVM's stack; it is raised anyhow.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     return session
 
 

@@ -25,7 +25,7 @@ class IngestSettings:
     max_bytes_per_trigger: int = 512 * 1024 * 1024
     max_batches_per_trigger: int = 20_000
     checkpoint: str | None = None
-    master: str = "local[2]"
+    master: str = "local[2,4]"
     driver_memory: str = "1g"
 
     def __post_init__(self) -> None:
@@ -37,3 +37,40 @@ class IngestSettings:
                 f" max_bytes_per_trigger=`{self.max_bytes_per_trigger}`,"
                 f" max_batches_per_trigger=`{self.max_batches_per_trigger}`"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactSettings:
+    """How the lake is maintained.
+
+    Attributes:
+        target_bytes: Size that data files should have; smaller than half of it is small.
+        grace_s: Seconds after the end of a date until its partition counts as closed.
+        open_partitions: Whether to rewrite partitions that may still receive batches, too.
+        vacuum_hours: Hours beyond the retry horizon that old files are kept for readers; negative
+            keeps them for ever.
+        dry_run: Whether to change nothing.
+        master: Spark's master; what `spark-submit` says wins.
+        driver_memory: Heap of the driver's JVM.
+    """
+
+    target_bytes: int = 128 * 1024 * 1024
+    grace_s: int = 3600
+    open_partitions: bool = False
+    vacuum_hours: int = 24
+    dry_run: bool = False
+    master: str = "local[2,4]"
+    driver_memory: str = "1g"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """How a job that has nothing else to choose runs.
+
+    Attributes:
+        master: Spark's master; what `spark-submit` says wins.
+        driver_memory: Heap of the driver's JVM.
+    """
+
+    master: str = "local[2,4]"
+    driver_memory: str = "1g"

@@ -139,7 +139,7 @@ def commit_files(
         CommitConflict: The table moved on in a way that may matter; read everything again.
     """
     location = TableLocation(uri=opened.table_uri)
-    actions = [_action(table, fact) for fact in facts]
+    actions = [add_action(table, fact, data_change=True) for fact in facts]
     transactions = [Transaction(ingest_app_id(lane), last) for lane, last in versions.items()]
     with translated(location):
         opened.create_write_transaction(
@@ -153,12 +153,13 @@ def commit_files(
         )
 
 
-def _action(table: Table, fact: FileFact) -> AddAction:
+def add_action(table: Table, fact: FileFact, *, data_change: bool) -> AddAction:
+    """Gives a written file as delta-rs takes it."""
     return AddAction(
         path=fact.path,
         size=fact.size_bytes,
         partition_values={table.partition_column: fact.partition},
         modification_time=fact.written_at_ms,
-        data_change=True,
+        data_change=data_change,
         stats=json.dumps(fact.stats),
     )

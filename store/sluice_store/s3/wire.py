@@ -44,10 +44,10 @@ class Wire:
     async def send(self, request: Request, body: bytes = b"") -> Exchange:
         """Sends one request once and reports what was seen; it raises nothing of the network."""
         async with self._gate.held(len(body)):
-            headers = await sign(request, self._address, self._credentials)
-            url = URL(self._address.url_of(request.key, request.query), encoded=True)
+            url = self._address.url_of(request.key, request.query)
+            headers = await sign(request, url, self._address, self._credentials)
             try:
-                return await self._exchange(request.method, url, headers, body)
+                return await self._exchange(request.method, URL(url, encoded=True), headers, body)
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
                 detail = str(error) or type(error).__name__
                 return Exchange(seen=NotSent(detail=detail), detail=detail)

@@ -84,7 +84,7 @@ def test_every_line_arrives_once_though_each_upload_is_raced(tmp_path: Path) -> 
     """Two processes, two gateways, every third identity claimed by other bytes as well."""
     key = TestKey("host", ("host",))
     store = f"file://{tmp_path}/store"
-    with gateways(tmp_path, key, count=2, flags=("--skip-probe",)) as servers:
+    with gateways(tmp_path, key, count=2) as servers:
         history, due = raced(store, [server.port for server in servers], key)
     table = DeltaTable(tmp_path / "store" / "lake" / "v1" / "logs")
     rows = table.to_pyarrow_table(columns=["seq", "body"]).to_pylist()
@@ -109,8 +109,7 @@ def test_the_same_path_over_a_real_s3_server(
         asyncio.run(make_bucket(store))
         sluice("init", "--store", store)
         sluice("doctor", "--store", store)
-        skip = "--skip-probe"
-        servers = [start_gateway(tmp_path / name, store, principals, skip) for name in "ab"]
+        servers = [start_gateway(tmp_path / name, store, principals) for name in "ab"]
         try:
             _, due = raced(store, [one.port for one in servers], key)
         finally:

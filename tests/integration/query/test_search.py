@@ -213,12 +213,41 @@ def test_missing_and_corrupt_blobs_make_the_answer_partial(place: Deployment) ->
     assert "other bytes" in said
 
 
+def test_dead_letters_make_the_answer_partial_until_they_heal(place: Deployment) -> None:
+    """A batch that ingestion could not read is missed aloud; once healed, it is in the answer."""
+    lost = log_batch(["lost"], agent="host-9")
+    place.deliver([log_batch(["good"])])
+    place.accept([lost], blobs=False)
+    place.enqueue([lost])
+    ingest_locally(place.url)
+    answer = ask(place, question())
+    assert bodies(answer) == ["good"]
+    assert answer.summary.reasons[0].startswith("1 batches could not be ingested (missing)")
+    assert not ask(place, question(agents=("host-1",))).summary.partial
+    assert not ask(place, question(kind="metrics")).summary.partial
+    place.put_blob(lost)
+    place.enqueue([lost])
+    ingest_locally(place.url)
+    healed = ask(place, question())
+    assert sorted(map(str, bodies(healed))) == ["good", "lost"]
+    assert not healed.summary.partial
+
+
 def test_a_tail_over_its_bound_makes_the_answer_partial(place: Deployment) -> None:
     """What waits is read up to a bound, and the answer says how much was left out."""
     place.deliver([log_batch([f"line {n}"], start=n) for n in range(5)])
     answer = ask(place, question(), QuerySettings(tail_frames_max=2))
     assert answer.summary.results == 2
     assert answer.summary.reasons[0].startswith("3 batches that are not in the lake yet")
+
+
+def test_a_backlog_over_its_bound_shows_the_newest(place: Deployment) -> None:
+    """Of a long queue the newest work lists are read, and the answer says what was left out."""
+    for number in range(6):
+        place.deliver([log_batch([f"line {number}"], start=number)])
+    answer = ask(place, question(), QuerySettings(tail_lists_max=2))
+    assert sorted(map(str, bodies(answer))) == ["line 4", "line 5"]
+    assert answer.summary.reasons[0].startswith("4 work lists of lane ")
 
 
 def test_metric_series_by_step_and_aggregate(place: Deployment) -> None:

@@ -65,7 +65,7 @@ class Following(RuleBasedStateMachine):
         with self.log.open("ab") as file:
             file.write(data)
 
-    @rule(after_s=st.sampled_from([0.1, 1.5]))
+    @rule(after_s=st.sampled_from([0.1, 1.5, 70.0]))
     def poll(self, after_s: float) -> None:
         self.now_s += after_s
         self._poll(final=False)

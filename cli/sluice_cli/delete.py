@@ -1,0 +1,98 @@
+"""`sluice delete`: hides records at once; maintenance removes them from the tables."""
+
+import asyncio
+from collections.abc import Callable
+
+from rich.console import Console
+
+from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.output import emit
+from sluice_protocol.deletes import DeleteRecord, Where, delete_key, parse_where
+from sluice_protocol.errors import BadUsage, ExitCode, OutcomeUnknown
+from sluice_protocol.manifests import Kind, encode_record
+from sluice_protocol.outcomes import Applied, Exists
+from sluice_protocol.timestamps import parse_rfc3339
+from sluice_protocol.units import NS_PER_S
+from sluice_store import IdSource, SystemIds, open_store
+
+_TRIES_MAX = 5
+_DAY_NS = 24 * 3600 * NS_PER_S
+
+
+def delete(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    kind: Kind = "logs",
+    where: str | None = None,
+    from_: str | None = None,
+    to: str | None = None,
+    older_than_days: float | None = None,
+    reason: str = "",
+    json: Json = False,
+) -> int:
+    """Hides records by a rule, in every batch that is accepted up to now, whenever it arrives.
+
+    Queries hide them at once; `sluice spark compact` removes them. A delete is a record that is
+    never changed and never taken back.
+
+    Args:
+        store: The store.
+        kind: Kind of the records.
+        where: Conditions joined by `and`: agent = 'a', body contains 'x', name = 'm',
+            attributes['k'] = 'v'.
+        from_: Only records whose time is at or after it, RFC 3339.
+        to: Only records whose time is before it, RFC 3339.
+        older_than_days: Only records older than so many days: retention.
+        reason: Why, for people.
+        json: Print JSON for programs.
+    """
+    found = parse_where(where) if where is not None else Where()
+    span = (
+        None if from_ is None else parse_rfc3339(from_),
+        None if to is None else parse_rfc3339(to),
+    )
+    if older_than_days is not None and to is not None:
+        raise BadUsage("give --to or --older-than-days, not both")
+
+    def record(now_ns: int, delete_id: str) -> DeleteRecord:
+        age_ns = None if older_than_days is None else round(older_than_days * _DAY_NS)
+        return DeleteRecord(
+            delete_id=delete_id,
+            kind=kind,
+            accepted_until_unix_ns=now_ns,
+            from_unix_ns=span[0],
+            to_unix_ns=span[1] if age_ns is None else now_ns - age_ns,
+            agent_id=found.agent_id,
+            contains=found.contains,
+            attributes=dict(found.attributes),
+            reason=reason,
+        )
+
+    written = asyncio.run(_write(store, record, SystemIds()))
+
+    def human(console: Console) -> None:
+        console.print(f"delete {written.delete_id} hides matching {kind} from now on")
+
+    emit(written, as_json=json, human=human)
+    return ExitCode.DONE.value
+
+
+async def _write(url: str, make: Callable[[int, str], DeleteRecord], ids: IdSource) -> DeleteRecord:
+    """Writes the record under a fresh id, its cut-off by the store's own clock."""
+    delete_id = ids.ulid()
+    key = delete_key(delete_id)
+    async with open_store(url) as store:
+        record = _checked(make, (await store.head(key)).date_ns, delete_id)
+        body = encode_record(record)
+        for _ in range(_TRIES_MAX):
+            # The id is fresh: whatever stands there is this very record, from a try of ours.
+            if isinstance(await store.create(key, body), Applied | Exists):
+                return record
+    raise OutcomeUnknown("create", key, _TRIES_MAX)
+
+
+def _checked(make: Callable[[int, str], DeleteRecord], now_ns: int, delete_id: str) -> DeleteRecord:
+    try:
+        return make(now_ns, delete_id)
+    except ValueError as error:
+        raise BadUsage(str(error)) from error

@@ -1,0 +1,58 @@
+"""`sluice rebuild`: everything derived again, or only compared."""
+
+import asyncio
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.output import emit
+from sluice_queue.lane import Tools
+from sluice_reconciler.logs import configure_logs
+from sluice_reconciler.rebuild import Difference, Rebuild
+from sluice_reconciler.service import Reconciler
+from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store.url import open_store
+
+
+def rebuild(
+    *,
+    verify: Annotated[bool, Parameter(negative="", help="Compare only; write nothing.")] = False,
+    first_sequence: Annotated[
+        int | None,
+        Parameter(help="Where lost registers go on: one above what consumers persisted."),
+    ] = None,
+    queues: Annotated[str, Parameter(help="Queues fed from accepted batches.")] = "spark",
+    store: StoreUrl = STORE_DEFAULT,
+    json: Json = False,
+) -> int:
+    """Makes indexes, work lists and queues again from what was accepted and refused.
+
+    Returns:
+        0; with `--verify` 1 when something derived differs from its sources.
+    """
+    configure_logs()
+    settings = ReconcilerSettings(queues=queues)
+    found = asyncio.run(_run(store, settings, verify=verify, first_sequence=first_sequence))
+    emit(found, as_json=json, human=lambda console: _draw(console, found, verify=verify))
+    return 1 if verify and found else 0
+
+
+async def _run(
+    url: str, settings: ReconcilerSettings, *, verify: bool, first_sequence: int | None
+) -> list[Difference]:
+    async with open_store(url) as store:
+        reconciler = await Reconciler.of(store, settings=settings)
+        walk = Rebuild(reconciler.intake, Tools())
+        if verify:
+            return [one async for one in walk.differences()]
+        mended = [one async for one in walk.repair(first_sequence=first_sequence)]
+        await reconciler.once()
+        return mended
+
+
+def _draw(console: Console, found: list[Difference], *, verify: bool) -> None:
+    for one in found:
+        console.print(f"{one.wrong.value}  {one.key}  {one.detail}".rstrip())
+    console.print(f"{len(found)} differences {'found' if verify else 'mended'}")

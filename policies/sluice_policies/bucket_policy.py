@@ -1,0 +1,226 @@
+"""The bucket's own policy on AWS: denials alone, so that no other grant can undo them.
+
+Every statement denies. A negated condition also matches when its key is missing, which is why
+"without the header" covers multipart uploads, form posts and copies, none of which send it. What a
+role may do at all stands in its identity policy (`identities`).
+"""
+
+from collections.abc import Iterator
+
+from sluice_policies.arns import bucket_arn, objects_arn, objects_arns
+from sluice_policies.catalogue import reconfiguring_actions
+from sluice_policies.matrix import (
+    CREATE_ONLY,
+    EVIDENCE,
+    GUARDED_WRITES,
+    LOCKS,
+    REWRITING,
+    writers,
+)
+from sluice_policies.model import EVERYONE, Condition, Document, Effect, Statement
+from sluice_policies.settings import RoleName, Settings
+from sluice_protocol import keys
+
+SSE = "s3:x-amz-server-side-encryption"
+SSE_KEY = "s3:x-amz-server-side-encryption-aws-kms-key-id"
+SSE_CUSTOMER = "s3:x-amz-server-side-encryption-customer-algorithm"
+COPY_SOURCE = "s3:x-amz-copy-source"
+IF_NONE_MATCH = "s3:if-none-match"
+CREATES = "s3:ObjectCreationOperation"
+PRINCIPAL = "aws:PrincipalArn"
+TLS = "aws:SecureTransport"
+ENDPOINT = "aws:SourceVpce"
+
+
+def _deny(
+    sid: str,
+    reason: str,
+    actions: tuple[str, ...],
+    resources: tuple[str, ...],
+    *conditions: Condition,
+) -> Statement:
+    return Statement(
+        sid=sid,
+        effect=Effect.DENY,
+        principals=EVERYONE,
+        actions=actions,
+        resources=resources,
+        conditions=conditions,
+        reason=reason,
+    )
+
+
+def _is(key: str, value: str) -> Condition:
+    return Condition(operator="StringEquals", key=key, values=(value,))
+
+
+def _is_not(key: str, *values: str) -> Condition:
+    return Condition(operator="StringNotEquals", key=key, values=values)
+
+
+def _sent(key: str) -> Condition:
+    return Condition(operator="Null", key=key, values=("false",))
+
+
+def _bool(key: str, value: str) -> Condition:
+    return Condition(operator="Bool", key=key, values=(value,))
+
+
+def _others_than(settings: Settings, *names: RoleName) -> Condition:
+    return _is_not(PRINCIPAL, *(settings.role(name).arn for name in names))
+
+
+def _transport(settings: Settings) -> Iterator[Statement]:
+    whole = (bucket_arn(settings), f"{bucket_arn(settings)}/*")
+    if settings.network.require_tls:
+        yield _deny(
+            "TlsOnly",
+            "a request in the clear shows every byte and can be changed on its way",
+            ("s3:*",),
+            whole,
+            _bool(TLS, "false"),
+        )
+    if settings.network.vpc_endpoint:
+        yield _deny(
+            "EndpointOnly",
+            "stolen credentials are of no use outside the network; the deployer is left out, since"
+            " a wrong endpoint id would lock everybody out",
+            ("s3:*",),
+            whole,
+            _is_not(ENDPOINT, settings.network.vpc_endpoint),
+            _others_than(settings, RoleName.DEPLOYER),
+        )
+
+
+def _creation(settings: Settings) -> Iterator[Statement]:
+    yield _deny(
+        "CreateOnly",
+        "one identity, one decision: a record that could be written twice would let two sets of"
+        " bytes be accepted under one identity; a missing header matches too",
+        ("s3:PutObject",),
+        objects_arns(settings, CREATE_ONLY),
+        _is_not(IF_NONE_MATCH, "*"),
+    )
+    if settings.raw_blobs.require_if_none_match:
+        yield _deny(
+            "CreateOnlyBlobs",
+            "a blob is written once; the price is that a gateway cannot refresh an old orphan",
+            ("s3:PutObject",),
+            objects_arns(settings, (keys.RAW_BLOBS,)),
+            _is_not(IF_NONE_MATCH, "*"),
+        )
+    both = objects_arns(settings, (keys.ACCEPTED, keys.RAW_BLOBS))
+    yield _deny(
+        "NoCopyInto",
+        "a copy brings bytes that no gateway validated, and its conditional header is not obeyed",
+        ("s3:PutObject",),
+        both,
+        _sent(COPY_SOURCE),
+    )
+    yield _deny(
+        "NoMultipartInto",
+        "blobs and manifests are single puts with a checksum over all their bytes; parts copied in"
+        " would get past the rule on copies",
+        ("s3:PutObject",),
+        both,
+        _bool(CREATES, "false"),
+    )
+
+
+def _deletion(settings: Settings) -> Iterator[Statement]:
+    evidence = objects_arns(settings, EVIDENCE)
+    blobs = objects_arns(settings, (keys.RAW_BLOBS,))
+    yield _deny(
+        "NeverHiddenOrReplaced",
+        "a delete marker reopens an identity, a replica overwrites it, an ACL gives it away",
+        REWRITING,
+        (*evidence, *blobs),
+    )
+    yield _deny(
+        "NeverDeleted",
+        "decisions and evidence are for ever: a deleted manifest lets an identity be taken again,"
+        " a deleted reference lets GC take a blob that is in use",
+        ("s3:DeleteObjectVersion",),
+        evidence,
+    )
+    yield _deny(
+        "BlobVersionsByGcAlone",
+        "only the gc proves that nothing names a blob before it deletes that version",
+        ("s3:DeleteObjectVersion",),
+        blobs,
+        _others_than(settings, RoleName.GC),
+    )
+    yield _deny(
+        "NoLocksByHand",
+        "a bypass would make the lock a suggestion, a hold or a long retention would stop GC for"
+        " ever; the bucket's own retention needs none of these rights",
+        LOCKS,
+        (objects_arn(settings),),
+    )
+
+
+def _encryption(settings: Settings) -> Iterator[Statement]:
+    everything = (objects_arn(settings),)
+    kms = settings.encryption.mode == "sse-kms"
+    yield _deny(
+        "NoOtherEncryption",
+        "the bucket's default encrypts what names no encryption; what names another would escape it"
+        " (the header must be present: a missing one takes the default)",
+        ("s3:PutObject",),
+        everything,
+        _is_not(SSE, "aws:kms" if kms else "AES256"),
+        _sent(SSE),
+    )
+    yield _deny(
+        "NoCustomerKeys",
+        "an object under a key that only its writer has is lost with the writer",
+        ("s3:PutObject",),
+        everything,
+        _sent(SSE_CUSTOMER),
+    )
+    if kms:
+        yield _deny(
+            "NoOtherKey",
+            "an object under another key is lost when that key goes",
+            ("s3:PutObject",),
+            everything,
+            _is_not(SSE_KEY, settings.encryption.kms_key),
+            _sent(SSE_KEY),
+        )
+
+
+def _writers(settings: Settings) -> Iterator[Statement]:
+    groups: dict[tuple[RoleName, ...], list[str]] = {}
+    for prefix in GUARDED_WRITES:
+        groups.setdefault(writers(prefix), []).append(prefix)
+    for names, prefixes in groups.items():
+        yield _deny(
+            "WritersOf" + "And".join(name.value.title() for name in names),
+            f"only {', '.join(name.value for name in names)} writes here, whatever else an"
+            " administrator of the account is allowed",
+            ("s3:PutObject",),
+            objects_arns(settings, tuple(prefixes)),
+            _others_than(settings, *names),
+        )
+
+
+def bucket_policy(settings: Settings) -> Document:
+    """Gives the bucket policy for AWS."""
+    reconfigure = _deny(
+        "ReconfiguredByDeployerAlone",
+        "whoever may change policy, lifecycle, versioning, replication or lock may undo every rule"
+        " here; a lifecycle deletes without being asked by any policy",
+        reconfiguring_actions(),
+        (bucket_arn(settings),),
+        _others_than(settings, RoleName.DEPLOYER),
+    )
+    return Document(
+        statements=(
+            *_transport(settings),
+            *_creation(settings),
+            *_deletion(settings),
+            *_encryption(settings),
+            *_writers(settings),
+            reconfigure,
+        )
+    )

@@ -1,0 +1,134 @@
+"""A CloudFormation template in YAML that carries the documents inline, reasons as comments.
+
+The documents are written as JSON, which is YAML as well, so that they are the same text.
+"""
+
+from collections.abc import Iterator
+
+from sluice_policies.configuration import Part
+from sluice_policies.model import Document, Json, compact, document_json
+from sluice_policies.policy_set import PolicySet
+from sluice_policies.settings import RoleName, Settings
+
+
+def _indented(text: str, by: int) -> str:
+    return "".join(f"{' ' * by}{line}\n" if line else "\n" for line in text.splitlines())
+
+
+def _reasons(document: Document) -> Iterator[str]:
+    for statement in document.statements:
+        yield f"# {statement.sid}: {statement.reason}"
+
+
+def _notification(settings: Settings) -> Json:
+    found: dict[str, Json] = {}
+    if settings.notifications.eventbridge:
+        found["EventBridgeConfiguration"] = {"EventBridgeEnabled": True}
+    if settings.notifications.queue_arn:
+        prefix: Json = {"Name": "prefix", "Value": f"{settings.bucket.prefix}accepted/v1/"}
+        found["QueueConfigurations"] = [
+            {
+                "Event": "s3:ObjectCreated:*",
+                "Queue": settings.notifications.queue_arn,
+                "Filter": {"S3Key": {"Rules": [prefix]}},
+            }
+        ]
+    return found
+
+
+def _properties(settings: Settings) -> Json:
+    kms = settings.encryption.mode == "sse-kms"
+    default: dict[str, Json] = {"SSEAlgorithm": "aws:kms" if kms else "AES256"}
+    if kms:
+        default["KMSMasterKeyID"] = settings.encryption.kms_key
+    encryption: Json = [{"ServerSideEncryptionByDefault": default, "BucketKeyEnabled": kms}]
+    days = settings.lifecycle.abort_multipart_days
+    rule: Json = {
+        "Id": "abort-incomplete-multipart-uploads",
+        "Status": "Enabled",
+        "Prefix": settings.bucket.prefix,
+        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": days},
+    }
+    found: dict[str, Json] = {
+        "BucketName": settings.bucket.name,
+        "VersioningConfiguration": {"Status": "Enabled"},
+        "OwnershipControls": {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
+        "PublicAccessBlockConfiguration": {
+            "BlockPublicAcls": True,
+            "BlockPublicPolicy": True,
+            "IgnorePublicAcls": True,
+            "RestrictPublicBuckets": True,
+        },
+        "BucketEncryption": {"ServerSideEncryptionConfiguration": encryption},
+        "LifecycleConfiguration": {"Rules": [rule]},
+    }
+    notification = _notification(settings)
+    if notification:
+        found["NotificationConfiguration"] = notification
+    lock = settings.object_lock
+    if lock is not None:
+        retention: Json = {"Mode": lock.mode, "Days": lock.days}
+        found["ObjectLockEnabled"] = True
+        found["ObjectLockConfiguration"] = {
+            "ObjectLockEnabled": "Enabled",
+            "Rule": {"DefaultRetention": retention},
+        }
+    return found
+
+
+def _bucket(settings: Settings) -> str:
+    return (
+        "Bucket:\n"
+        "  Type: AWS::S3::Bucket\n"
+        "  DeletionPolicy: Retain\n"
+        "  UpdateReplacePolicy: Retain\n"
+        f"  Properties: {compact(_properties(settings))}\n"
+    )
+
+
+def _statements(document: Document) -> str:
+    return compact(document_json(document))
+
+
+def _role_policy(policies: PolicySet, name: RoleName) -> str:
+    document = policies.identities[name]
+    role = policies.settings.role(name).arn.rpartition("/")[2]
+    comments = "".join(f"{line}\n" for line in _reasons(document))
+    return (
+        comments + f"{name.value.title()}Policy:\n"
+        "  Type: AWS::IAM::Policy\n"
+        "  Properties:\n"
+        f"    PolicyName: sluice-{name.value}\n"
+        f"    Roles: [{compact(role)}]\n"
+        f"    PolicyDocument: {_statements(document)}\n"
+    )
+
+
+def _bucket_policy(policies: PolicySet) -> str:
+    comments = "".join(f"{line}\n" for line in _reasons(policies.bucket))
+    waits = ", ".join(f"{name.value.title()}Policy" for name in policies.identities)
+    return (
+        comments + "# Last: it denies, and roles must have their rights before.\n"
+        "BucketPolicy:\n"
+        "  Type: AWS::S3::BucketPolicy\n"
+        f"  DependsOn: [{waits}]\n"
+        "  Properties:\n"
+        "    Bucket: {Ref: Bucket}\n"
+        f"    PolicyDocument: {_statements(policies.bucket)}\n"
+    )
+
+
+def cloudformation_template(policies: PolicySet, parts: dict[Part, Json]) -> str:
+    """Gives the template; `parts` say what the bucket is set to, for the description."""
+    resources = (
+        _bucket(policies.settings),
+        *(_role_policy(policies, name) for name in policies.identities),
+        _bucket_policy(policies),
+    )
+    about = compact(f"sluice: bucket, {', '.join(part.value for part in parts)}, and policies")
+    return (
+        "# Rendered by `sluice policies render`; change the settings, not this file.\n"
+        'AWSTemplateFormatVersion: "2010-09-09"\n'
+        f"Description: {about}\n"
+        "Resources:\n" + "\n".join(_indented(resource, 2) for resource in resources)
+    )

@@ -1,0 +1,86 @@
+"""The bucket's configuration beside its policy, in the form of the S3 calls that set it."""
+
+from enum import StrEnum
+
+from sluice_policies.model import Json
+from sluice_policies.settings import Settings
+from sluice_protocol import keys
+
+
+class Part(StrEnum):
+    """One part of a bucket's configuration."""
+
+    VERSIONING = "versioning"
+    OBJECT_LOCK = "object-lock"
+    OWNERSHIP = "ownership"
+    PUBLIC_ACCESS = "public-access-block"
+    ENCRYPTION = "encryption"
+    LIFECYCLE = "lifecycle"
+    NOTIFICATION = "notification"
+
+
+def _lifecycle(settings: Settings) -> Json:
+    days = settings.lifecycle.abort_multipart_days
+    rule: Json = {
+        "ID": "abort-incomplete-multipart-uploads",
+        "Status": "Enabled",
+        "Filter": {"Prefix": settings.bucket.prefix},
+        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": days},
+    }
+    return {"Rules": [rule]}
+
+
+def _encryption(settings: Settings) -> Json:
+    kms = settings.encryption.mode == "sse-kms"
+    default: dict[str, Json] = {"SSEAlgorithm": "aws:kms" if kms else "AES256"}
+    if kms:
+        default["KMSMasterKeyID"] = settings.encryption.kms_key
+    return {"Rules": [{"ApplyServerSideEncryptionByDefault": default, "BucketKeyEnabled": kms}]}
+
+
+def _notification(settings: Settings) -> Json:
+    found: dict[str, Json] = {}
+    if settings.notifications.eventbridge:
+        found["EventBridgeConfiguration"] = {}
+    if settings.notifications.queue_arn:
+        accepted = f"{settings.bucket.prefix}{keys.ACCEPTED}"
+        found["QueueConfigurations"] = [
+            {
+                "Id": "sluice-accepted",
+                "QueueArn": settings.notifications.queue_arn,
+                "Events": ["s3:ObjectCreated:*"],
+                "Filter": {"Key": {"FilterRules": [{"Name": "prefix", "Value": accepted}]}},
+            }
+        ]
+    return found
+
+
+def _object_lock(settings: Settings) -> Json:
+    lock = settings.object_lock
+    if lock is None:
+        return None
+    retention: Json = {"Mode": lock.mode, "Days": lock.days}
+    return {"ObjectLockEnabled": "Enabled", "Rule": {"DefaultRetention": retention}}
+
+
+def configuration(settings: Settings) -> dict[Part, Json]:
+    """Gives every part to set, in the order in which it is safe to set them.
+
+    Versions are kept before anything else changes, and the rules on clearing come last. Object Lock
+    is left out unless it is asked for.
+    """
+    parts: dict[Part, Json] = {
+        Part.VERSIONING: {"Status": "Enabled"},
+        Part.OBJECT_LOCK: _object_lock(settings),
+        Part.OWNERSHIP: {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
+        Part.PUBLIC_ACCESS: {
+            "BlockPublicAcls": True,
+            "BlockPublicPolicy": True,
+            "IgnorePublicAcls": True,
+            "RestrictPublicBuckets": True,
+        },
+        Part.ENCRYPTION: _encryption(settings),
+        Part.LIFECYCLE: _lifecycle(settings),
+        Part.NOTIFICATION: _notification(settings),
+    }
+    return {part: value for part, value in parts.items() if value is not None}

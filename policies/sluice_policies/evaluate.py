@@ -1,0 +1,163 @@
+"""The simulator: one concrete request, judged exactly as IAM would, or refused with an error.
+
+It decides the operators that sluice renders (`OPERATORS`) and no other. An explicit denial wins;
+then, in one account, either the bucket's policy or the caller's own may allow.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from sluice_policies.catalogue import catalogue
+from sluice_policies.errors import UnsupportedPolicy
+from sluice_policies.model import EVERYONE, Condition, Document, Effect, Statement
+from sluice_policies.policy_set import PolicySet
+from sluice_policies.request import Request
+from sluice_policies.settings import Target
+
+OPERATORS: Final = (
+    "StringEquals",
+    "StringNotEquals",
+    "StringLike",
+    "StringNotLike",
+    "StringLikeIfExists",
+    "Bool",
+    "Null",
+)
+"""Every operator that is decided here and by the prover."""
+
+ASSUMED_ADMIN: Final = "(assumed: the account allows this caller everything)"
+NOTHING_ALLOWS: Final = "(no statement allows it)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What the store would answer.
+
+    Attributes:
+        allowed: Whether it goes through.
+        sid: The deciding statement, or a remark in brackets.
+        reason: The reason that the statement carries.
+    """
+
+    allowed: bool
+    sid: str
+    reason: str = ""
+
+
+@cache
+def _pattern(glob: str, *, ignore_case: bool) -> re.Pattern[str]:
+    parts = (".*" if c == "*" else "." if c == "?" else re.escape(c) for c in glob)
+    return re.compile("".join(parts), re.DOTALL | (re.IGNORECASE if ignore_case else 0))
+
+
+def glob_matches(glob: str, text: str, *, ignore_case: bool = False) -> bool:
+    """Tells whether a pattern of IAM matches: `*` any run, `?` any one, both across `/`."""
+    return _pattern(glob, ignore_case=ignore_case).fullmatch(text) is not None
+
+
+def check_supported(statement: Statement) -> None:
+    """Refuses a statement that cannot be decided exactly.
+
+    Raises:
+        UnsupportedPolicy: It has another operator, a policy variable, or a principal pattern.
+    """
+    for condition in statement.conditions:
+        if condition.operator not in OPERATORS:
+            raise UnsupportedPolicy(statement.sid, condition.operator)
+        if condition.operator in ("Bool", "Null") and set(condition.values) - {"true", "false"}:
+            raise UnsupportedPolicy(statement.sid, f"{condition.operator} {condition.values}")
+    texts = (*statement.resources, *(v for c in statement.conditions for v in c.values))
+    for text in texts:
+        if "${" in text:
+            raise UnsupportedPolicy(statement.sid, text)
+    for principal in statement.principals or ():
+        if statement.principals != EVERYONE and ("*" in principal or principal.endswith(":root")):
+            raise UnsupportedPolicy(statement.sid, f"Principal {principal}")
+
+
+def _values_match(condition: Condition, value: str) -> bool:
+    match condition.operator:
+        case "StringEquals":
+            return value in condition.values
+        case "StringNotEquals":
+            return value not in condition.values
+        case "StringLike" | "StringLikeIfExists":
+            return any(glob_matches(glob, value) for glob in condition.values)
+        case "StringNotLike":
+            return not any(glob_matches(glob, value) for glob in condition.values)
+        case "Bool":
+            return value.lower() in condition.values
+        case _:
+            raise UnsupportedPolicy(condition.key, condition.operator)
+
+
+def condition_holds(condition: Condition, value: str | None) -> bool:
+    """Tells whether one condition holds; a missing key satisfies negated operators and IfExists.
+
+    Raises:
+        UnsupportedPolicy: The operator is not one of `OPERATORS`.
+    """
+    if condition.operator == "Null":
+        return ("true" if value is None else "false") in condition.values
+    if condition.operator not in OPERATORS:
+        raise UnsupportedPolicy(condition.key, condition.operator)
+    if value is None:
+        return condition.operator in ("StringNotEquals", "StringNotLike", "StringLikeIfExists")
+    return _values_match(condition, value)
+
+
+def statement_matches(statement: Statement, request: Request, target: Target) -> bool:
+    """Tells whether a statement speaks about a request."""
+    check_supported(statement)
+    principals = statement.principals
+    return (
+        (principals is None or principals == EVERYONE or request.who in principals)
+        and any(glob_matches(a, request.action, ignore_case=True) for a in statement.actions)
+        and any(glob_matches(resource, request.resource) for resource in statement.resources)
+        and all(condition_holds(c, request.value(c.key, target)) for c in statement.conditions)
+    )
+
+
+def _identity_of(policies: PolicySet, who: str | None) -> tuple[Document, ...]:
+    named = {policies.who(name): document for name, document in policies.identities.items()}
+    return (named[who],) if who in named else ()
+
+
+def evaluate(policies: PolicySet, request: Request, *, others_are_admin: bool = True) -> Decision:
+    """Judges a request.
+
+    Args:
+        policies: The documents that decide.
+        request: The call.
+        others_are_admin: Whether a caller who is none of the roles is allowed everything by the
+            account, the worst case; it makes no difference on versitygw, where users have no
+            policies of their own.
+
+    Raises:
+        UnsupportedPolicy: A document holds something that is not decided here.
+    """
+    mine = _identity_of(policies, request.who)
+    documents = (policies.bucket, *mine)
+    target = policies.target
+    hits = [
+        statement
+        for document in documents
+        for statement in document.statements
+        if statement_matches(statement, request, target)
+    ]
+    for effect in (Effect.DENY, Effect.ALLOW):
+        for statement in hits:
+            if statement.effect is effect:
+                allowed = effect is Effect.ALLOW
+                return Decision(allowed=allowed, sid=statement.sid, reason=statement.reason)
+    stranger = request.who is not None and not mine
+    if stranger and others_are_admin and target is Target.AWS:
+        return Decision(allowed=True, sid=ASSUMED_ADMIN)
+    return Decision(allowed=False, sid=NOTHING_ALLOWS)
+
+
+def known_bool_key(key: str) -> bool:
+    """Tells whether a condition key holds only `true` or `false`."""
+    return key.lower() in catalogue().bool_keys

@@ -1,0 +1,98 @@
+"""One identity policy per role: the rights of the matrix, and nothing else."""
+
+from collections.abc import Iterator
+
+from sluice_policies.arns import bucket_arn, objects_arns
+from sluice_policies.catalogue import inspecting_actions, reconfiguring_actions
+from sluice_policies.matrix import ACTIONS, LISTING, LOOKING, MATRIX, Rights, Verb
+from sluice_policies.model import Condition, Document, Effect, Statement
+from sluice_policies.settings import RoleName, Settings
+
+_SIDS = {
+    Verb.READ: "Read",
+    Verb.WRITE: "Write",
+    Verb.MULTIPART: "Multipart",
+    Verb.DELETE: "Delete",
+    Verb.DELETE_VERSION: "DeleteVersions",
+}
+_REASONS = {
+    Verb.READ: "what this role reads",
+    Verb.WRITE: "what this role writes",
+    Verb.MULTIPART: "large files of the lake are uploaded in parts",
+    Verb.DELETE: "what this role clears away itself",
+    Verb.DELETE_VERSION: "an exact version that was proved unused, never the key",
+}
+
+
+def _allow(
+    sid: str,
+    reason: str,
+    actions: tuple[str, ...],
+    resources: tuple[str, ...],
+    *conditions: Condition,
+) -> Statement:
+    return Statement(
+        sid=sid,
+        effect=Effect.ALLOW,
+        actions=actions,
+        resources=resources,
+        conditions=conditions,
+        reason=reason,
+    )
+
+
+def listed_prefixes(settings: Settings, rights: Rights) -> tuple[str, ...]:
+    """Gives the patterns of `s3:prefix` that a role may list by."""
+    return tuple(f"{settings.bucket.prefix}{prefix}*" for prefix in rights.prefixes[Verb.READ])
+
+
+def _objects(settings: Settings, rights: Rights) -> Iterator[Statement]:
+    for verb, prefixes in rights.prefixes.items():
+        places = objects_arns(settings, prefixes)
+        yield _allow(_SIDS[verb], _REASONS[verb], ACTIONS[verb], places)
+
+
+def _bucket(settings: Settings, rights: Rights) -> Iterator[Statement]:
+    bucket = (bucket_arn(settings),)
+    yield _allow(
+        "List",
+        "without it a missing key reads as 403 and not 404; a read of a missing key carries no"
+        " prefix, hence IfExists, at the price that key names can be listed without one",
+        LISTING,
+        bucket,
+        Condition(
+            operator="StringLikeIfExists",
+            key="s3:prefix",
+            values=listed_prefixes(settings, rights),
+        ),
+    )
+    looking = inspecting_actions() if rights.inspect else LOOKING
+    yield _allow("Look", "where the bucket is and whether it keeps versions", looking, bucket)
+    if rights.configure:
+        yield _allow(
+            "Configure", "the deployer sets up the bucket", reconfiguring_actions(), bucket
+        )
+
+
+def _key(settings: Settings, rights: Rights) -> Iterator[Statement]:
+    if settings.encryption.mode != "sse-kms":
+        return
+    writes = ("kms:GenerateDataKey",) if Verb.WRITE in rights.prefixes else ()
+    yield _allow(
+        "UseKey",
+        "objects are encrypted under this key",
+        ("kms:Decrypt", *writes),
+        (settings.encryption.kms_key,),
+    )
+
+
+def identity_policy(settings: Settings, name: RoleName) -> Document:
+    """Gives the identity policy of a role."""
+    rights = MATRIX[name]
+    return Document(
+        statements=(
+            *_objects(settings, rights),
+            *_bucket(settings, rights),
+            *_key(settings, rights),
+        )
+    )

@@ -1,0 +1,229 @@
+"""What is wrong or dangerous in any policy file, ours or anybody's, without evaluating it.
+
+Each rule reads one statement of the loaded JSON and yields findings. `error` is what a store
+refuses or misreads; `warning` is what it takes and people regret.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from sluice_policies.catalogue import Action, On, catalogue
+from sluice_policies.errors import BadDocument, UnsupportedPolicy
+from sluice_policies.evaluate import glob_matches
+from sluice_policies.model import (
+    EVERYONE,
+    Effect,
+    Json,
+    Statement,
+    compact,
+    load_json,
+    parse_document,
+    statements_of,
+)
+
+BUCKET_POLICY_BYTES_MAX: Final = 20 * 1024
+IDENTITY_POLICY_BYTES_MAX: Final = 6 * 1024
+_NOT_ELEMENTS: Final = ("NotAction", "NotResource")
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        rule: The rule's name.
+        severity: How bad it is.
+        where: The statement, by Sid or index.
+        says: What is wrong and what to do.
+    """
+
+    rule: str
+    severity: Severity
+    where: str
+    says: str
+
+    def __str__(self) -> str:
+        """Says it in one line."""
+        return f"{self.severity.value}: {self.where}: {self.says} [{self.rule}]"
+
+
+def _error(rule: str, where: str, says: str) -> Finding:
+    return Finding(rule=rule, severity=Severity.ERROR, where=where, says=says)
+
+
+def _warning(rule: str, where: str, says: str) -> Finding:
+    return Finding(rule=rule, severity=Severity.WARNING, where=where, says=says)
+
+
+def _listed(value: Json) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(str(v) for v in value) if isinstance(value, Sequence) else ()
+
+
+def _named(glob: str) -> tuple[Action, ...]:
+    return tuple(
+        action
+        for action in catalogue().actions.values()
+        if glob_matches(glob, action.name, ignore_case=True)
+    )
+
+
+def _actions(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
+    table = catalogue()
+    for glob in _listed(raw.get("Action", ())):
+        low = glob.lower()
+        known = _named(glob) or any(glob_matches(low, name) for name in table.other_actions)
+        if not known and low.startswith(("s3:", "kms:")):
+            yield _error("unknown-action", where, f"no action is called {glob!r}")
+        elif not known and glob != "*":
+            yield _warning("other-service", where, f"{glob!r} is no action on a bucket or its key")
+        if raw.get("Effect") == "Allow" and ("*" in glob or "?" in glob):
+            yield _warning(
+                "wildcard-action", where, f"{glob!r} also allows what AWS will add: list actions"
+            )
+
+
+def _resources(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
+    resources = _listed(raw.get("Resource", ()))
+    on_s3 = [r for r in resources if r.startswith("arn:") and ":s3:::" in r]
+    if len(on_s3) != len(resources):
+        return
+    objects = [r for r in on_s3 if "/" in r]
+    for glob in _listed(raw.get("Action", ())):
+        kinds = {action.on for action in _named(glob)}
+        if kinds == {On.OBJECT} and not objects:
+            yield _error("resource-mismatch", where, f"{glob!r} is on objects, name bucket/key")
+        if kinds == {On.BUCKET} and len(objects) == len(on_s3):
+            yield _error("resource-mismatch", where, f"{glob!r} is on the bucket, not on objects")
+
+
+def _conditions(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
+    block = raw.get("Condition", {})
+    if not isinstance(block, Mapping):
+        return
+    table = catalogue()
+    actions = [action for glob in _listed(raw.get("Action", ())) for action in _named(glob)]
+    wild = any("*" in glob for glob in _listed(raw.get("Action", ())))
+    for keys in block.values():
+        for key in keys if isinstance(keys, Mapping) else ():
+            if not table.known_key(key) and key.lower().startswith(("s3:", "aws:")):
+                yield _error("unknown-key", where, f"no condition key is called {key!r}")
+                continue
+            for action in actions:
+                if not wild and not table.applies(key, action):
+                    says = f"{key!r} is never filled in for {action.name}: part the statement"
+                    yield _error("key-not-for-action", where, says)
+
+
+def _principals(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
+    if "NotPrincipal" in raw:
+        says = "NotPrincipal denies sessions of the roles it spares: use a condition on"
+        yield _error("not-principal", where, f"{says} aws:PrincipalArn")
+    for name in _NOT_ELEMENTS:
+        if name in raw:
+            yield _warning("not-element", where, f"{name} also means what is added later")
+    principal = raw.get("Principal")
+    names = principal.values() if isinstance(principal, Mapping) else [principal]
+    for name in (text for value in names if value is not None for text in _listed(value)):
+        if name == "*" and raw.get("Effect") == "Allow" and not raw.get("Condition"):
+            yield _error("open-to-all", where, "allows everybody in the world")
+        elif name != "*" and ("*" in name or "?" in name):
+            yield _error("principal-pattern", where, f"{name!r}: a principal is no pattern")
+
+
+def _patterns_of_principals(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
+    block = raw.get("Condition", {})
+    for operator, keys in block.items() if isinstance(block, Mapping) else ():
+        for key, values in keys.items() if isinstance(keys, Mapping) else ():
+            if key.lower() != "aws:principalarn" or "Like" not in operator:
+                continue
+            for text in _listed(values):
+                if "*" in text or "?" in text:
+                    says = f"{text!r} also matches roles that others make: name each role"
+                    yield _warning("principal-pattern", where, says)
+
+
+def _unique_sids(raws: Sequence[Json]) -> Iterator[Finding]:
+    sids = [str(raw["Sid"]) for raw in raws if isinstance(raw, Mapping) and "Sid" in raw]
+    for sid in sorted({sid for sid in sids if sids.count(sid) > 1}):
+        yield _error("duplicate-sid", sid, "two statements have this Sid")
+
+
+def _covers(broad: Statement, narrow: Statement) -> bool:
+    """Tells whether every request of `narrow` is one of `broad`; no is the safe answer.
+
+    A pattern covers another when it matches its text: `*` in the narrow one is then matched by a
+    `*` in the broad one, since `*` is a character like any other to it.
+    """
+
+    def within(wide: tuple[str, ...], tight: tuple[str, ...], *, fold: bool = False) -> bool:
+        return all(any(glob_matches(w, t, ignore_case=fold) for w in wide) for t in tight)
+
+    same_people = broad.principals in (narrow.principals, EVERYONE)
+    return (
+        same_people
+        and within(broad.actions, narrow.actions, fold=True)
+        and within(broad.resources, narrow.resources)
+        and set(broad.conditions) <= set(narrow.conditions)
+        and not any("?" in text for text in (*broad.actions, *broad.resources))
+    )
+
+
+def _shadowed(text: str) -> Iterator[Finding]:
+    try:
+        statements = parse_document(text).statements
+    except (BadDocument, UnsupportedPolicy):
+        return
+    for index, statement in enumerate(statements):
+        for other_index, other in enumerate(statements):
+            if index == other_index or not _covers(other, statement):
+                continue
+            twins = _covers(statement, other) and index < other_index
+            if other.effect is statement.effect and not twins:
+                says = f"says nothing that {other.sid!r} does not say"
+                yield _warning("shadowed", statement.sid, says)
+            elif other.effect is Effect.DENY and statement.effect is Effect.ALLOW:
+                yield _warning("shadowed", statement.sid, f"{other.sid!r} denies all of it")
+
+
+def _size(loaded: Json, raws: Sequence[Json]) -> Iterator[Finding]:
+    bucket = any(
+        isinstance(raw, Mapping) and ("Principal" in raw or "NotPrincipal" in raw) for raw in raws
+    )
+    limit = BUCKET_POLICY_BYTES_MAX if bucket else IDENTITY_POLICY_BYTES_MAX
+    size = len(compact(loaded).encode())
+    if size > limit:
+        kind = "bucket" if bucket else "identity"
+        yield _error("too-large", "document", f"{size} bytes, a {kind} policy has {limit} at most")
+
+
+_RULES: Final = (_actions, _resources, _conditions, _principals, _patterns_of_principals)
+
+
+def lint(text: str) -> tuple[Finding, ...]:
+    """Reads one policy document and gives everything that is wrong with it, worst first."""
+    try:
+        loaded = load_json(text, "document")
+        raws = statements_of(loaded, "document")
+    except BadDocument as error:
+        twice = "duplicate key" in error.reason
+        return (_error("duplicate-key" if twice else "not-a-policy", error.where, error.reason),)
+    found = [*_size(loaded, raws), *_unique_sids(raws), *_shadowed(text)]
+    for index, raw in enumerate(raws):
+        if not isinstance(raw, Mapping):
+            found.append(_error("not-a-policy", f"Statement[{index}]", "statement is not a map"))
+            continue
+        where = str(raw.get("Sid", f"Statement[{index}]"))
+        for rule in _RULES:
+            found.extend(rule(where, raw))
+    return tuple(sorted(found, key=lambda item: (item.severity.value, item.where, item.rule)))

@@ -1,0 +1,183 @@
+"""Who may do what, where: the one table that statements are built from and proved against.
+
+Prefixes are those of `sluice_protocol.keys`. A role that is not named for a verb and a prefix has
+no right there; the identity policies say nothing more than this table.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from sluice_policies.settings import RoleName
+from sluice_protocol import keys
+
+GC: Final = "gc/v1/"
+
+EVERYTHING: Final = keys.ALL_PREFIXES
+
+
+class Verb(StrEnum):
+    """What can be done to objects under a prefix."""
+
+    READ = "read"
+    WRITE = "write"
+    MULTIPART = "multipart"
+    DELETE = "delete"
+    DELETE_VERSION = "delete-version"
+
+
+ACTIONS: Final = {
+    Verb.READ: ("s3:GetObject", "s3:GetObjectVersion"),
+    Verb.WRITE: ("s3:PutObject",),
+    Verb.MULTIPART: ("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"),
+    Verb.DELETE: ("s3:DeleteObject", "s3:DeleteObjectVersion"),
+    Verb.DELETE_VERSION: ("s3:DeleteObjectVersion",),
+}
+"""The actions of each verb."""
+
+LISTING: Final = ("s3:ListBucket", "s3:ListBucketVersions")
+LOOKING: Final = ("s3:GetBucketLocation", "s3:GetBucketVersioning")
+"""What every role asks of the bucket: where it is, and whether it keeps versions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rights:
+    """The rights of one role.
+
+    Attributes:
+        does: What the role is for.
+        prefixes: Per verb, the prefixes relative to the deployment.
+        inspect: Whether it reads the bucket's configuration.
+        configure: Whether it changes the bucket's configuration.
+    """
+
+    does: str
+    prefixes: dict[Verb, tuple[str, ...]]
+    inspect: bool = False
+    configure: bool = False
+
+
+MATRIX: Final = {
+    RoleName.GATEWAY: Rights(
+        does="accepts uploads: blob, manifest, quarantine; answers conflicts",
+        prefixes={
+            Verb.READ: (
+                *(keys.RAW_BLOBS, keys.ACCEPTED, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB),
+                *(keys.AUTHORITY, keys.DECISIONS, keys.DOCTOR),
+            ),
+            Verb.WRITE: (
+                *(keys.RAW_BLOBS, keys.ACCEPTED, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB),
+                *(keys.DECISIONS, keys.DOCTOR),
+            ),
+            Verb.DELETE: (keys.DOCTOR,),
+        },
+    ),
+    RoleName.RECONCILER: Rights(
+        does="discovers manifests, makes indexes and work lists, appends to queues",
+        prefixes={
+            Verb.READ: (
+                *(keys.RAW_BLOBS, keys.RAW_BLOBS_BY_TIME, keys.ACCEPTED, keys.ACCEPTED_BY_TIME),
+                *(keys.ACCEPTED_BY_BLOB, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB, keys.QUEUE),
+                *(keys.WORK_LISTS, keys.AUTHORITY, keys.DECISIONS, keys.DELETES, keys.DOCTOR),
+                *(keys.RECONCILER, keys.AUDIT, GC, keys.LAKE),
+            ),
+            Verb.WRITE: (
+                *(keys.RAW_BLOBS_BY_TIME, keys.ACCEPTED_BY_TIME, keys.ACCEPTED_BY_BLOB),
+                *(keys.QUARANTINE_BY_BLOB, keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER),
+                keys.DECISIONS,
+            ),
+            Verb.DELETE: (keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER),
+        },
+    ),
+    RoleName.SPARK: Rights(
+        does="carries accepted batches into the lake and maintains it",
+        prefixes={
+            Verb.READ: (
+                *(keys.RAW_BLOBS, keys.ACCEPTED, keys.ACCEPTED_BY_TIME, keys.WORK_LISTS),
+                *(keys.QUEUE, keys.AUTHORITY, keys.DELETES, keys.LAKE, keys.INDEX, keys.ROLLUP),
+            ),
+            Verb.WRITE: (keys.QUEUE, keys.LAKE, keys.INDEX, keys.ROLLUP),
+            Verb.MULTIPART: (keys.LAKE,),
+            Verb.DELETE: (keys.LAKE,),
+        },
+    ),
+    RoleName.GC: Rights(
+        does="audits, plans, proves, and deletes unreferenced versions of blobs",
+        prefixes={
+            Verb.READ: EVERYTHING,
+            Verb.WRITE: (keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB, keys.AUDIT, GC),
+            Verb.DELETE: (keys.GC_TRASH,),
+            Verb.DELETE_VERSION: (keys.RAW_BLOBS,),
+        },
+    ),
+    RoleName.AUDITOR: Rights(
+        does="reads everything, changes nothing",
+        prefixes={Verb.READ: EVERYTHING},
+        inspect=True,
+    ),
+    RoleName.OPERATOR: Rights(
+        does="resolves conflicts, sets retention, runs the doctor",
+        prefixes={
+            Verb.READ: EVERYTHING,
+            Verb.WRITE: (keys.DECISIONS, keys.DELETES, keys.DOCTOR),
+            Verb.DELETE: (keys.DOCTOR,),
+        },
+        inspect=True,
+    ),
+    RoleName.DEPLOYER: Rights(
+        does="sets up the bucket and its policies, writes the authority's settings",
+        prefixes={
+            Verb.READ: (keys.AUTHORITY, keys.DOCTOR),
+            Verb.WRITE: (keys.AUTHORITY, keys.DOCTOR),
+            Verb.DELETE: (keys.DOCTOR,),
+        },
+        inspect=True,
+        configure=True,
+    ),
+}
+"""The rights of each role."""
+
+CREATE_ONLY: Final = (keys.ACCEPTED, keys.QUARANTINE, keys.DECISIONS, keys.DELETES)
+"""Records that are written once: a second write under the same key would rewrite history."""
+
+EVIDENCE: Final = (
+    *(*CREATE_ONLY, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
+    *(keys.AUTHORITY, keys.AUDIT),
+)
+"""What nobody deletes: decisions, and what GC rests on when it proves that a blob is unused."""
+
+GUARDED_WRITES: Final = (*EVIDENCE, keys.RAW_BLOBS, GC, keys.QUEUE, keys.WORK_LISTS)
+"""Where the bucket itself, not the identity policies alone, keeps all but the writers out."""
+
+REWRITING: Final = (
+    *("s3:DeleteObject", "s3:ReplicateObject", "s3:ReplicateDelete", "s3:ReplicateTags"),
+    *("s3:ObjectOwnerOverrideToBucketOwner", "s3:UpdateObjectEncryption"),
+    *("s3:PutObjectAcl", "s3:PutObjectVersionAcl"),
+)
+"""What hides, replaces or opens an object without a PutObject or a delete of a version."""
+
+
+LOCKS: Final = (
+    "s3:BypassGovernanceRetention",
+    "s3:PutObjectLegalHold",
+    "s3:PutObjectRetention",
+)
+"""What sets, lengthens or breaks a lock on one object."""
+
+
+def writers(prefix: str) -> tuple[RoleName, ...]:
+    """Gives the roles that write under a prefix."""
+    return tuple(
+        name for name, rights in MATRIX.items() if prefix in rights.prefixes.get(Verb.WRITE, ())
+    )
+
+
+def rights_of(name: RoleName, action: str) -> tuple[str, ...]:
+    """Gives the prefixes under which a role may call an object action."""
+    found = [
+        prefix
+        for verb, prefixes in MATRIX[name].prefixes.items()
+        if action in ACTIONS[verb]
+        for prefix in prefixes
+    ]
+    return tuple(dict.fromkeys(found))

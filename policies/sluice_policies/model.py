@@ -1,0 +1,235 @@
+"""A policy document as a value, and its canonical JSON.
+
+Only what sluice renders can be held: a document with another element (NotAction, NotResource,
+NotPrincipal) is refused by `parse_document`, so that nothing later can misread it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from sluice_policies.errors import BadDocument, UnsupportedPolicy
+
+Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None"
+
+VERSION: Final = "2012-10-17"
+EVERYONE: Final = ("*",)
+_ELEMENTS: Final = frozenset(
+    {"Sid", "Effect", "Principal", "Action", "Resource", "Condition"},
+)
+_NEGATED: Final = frozenset({"NotPrincipal", "NotAction", "NotResource"})
+
+
+class Effect(StrEnum):
+    """What a matching statement does."""
+
+    ALLOW = "Allow"
+    DENY = "Deny"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One operator over one key; several values mean any of them (none of them when negated)."""
+
+    operator: str
+    key: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One statement.
+
+    Attributes:
+        sid: Its name, unique in the document.
+        effect: Allow or deny.
+        actions: Action patterns.
+        resources: Resource patterns.
+        principals: `("*",)` for everyone, names or ARNs, or None in an identity policy.
+        conditions: All must hold.
+        reason: Why it stands there, for people.
+    """
+
+    sid: str
+    effect: Effect
+    actions: tuple[str, ...]
+    resources: tuple[str, ...]
+    principals: tuple[str, ...] | None = None
+    conditions: tuple[Condition, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A policy document: a bucket's own, or one that hangs on a role or user."""
+
+    statements: tuple[Statement, ...]
+
+    def replaced(self, index: int, *statements: Statement) -> "Document":
+        """Gives the document with one statement replaced by none, one or several."""
+        kept = self.statements
+        return replace(self, statements=(*kept[:index], *statements, *kept[index + 1 :]))
+
+
+def _one_or_list(values: Sequence[str]) -> Json:
+    return values[0] if len(values) == 1 else sorted(values)
+
+
+def _conditions_json(conditions: tuple[Condition, ...]) -> Json:
+    block: dict[str, dict[str, Json]] = {}
+    for condition in conditions:
+        block.setdefault(condition.operator, {})[condition.key] = _one_or_list(condition.values)
+    return block
+
+
+def _statement_json(statement: Statement) -> Json:
+    parts: dict[str, Json] = {
+        "Sid": statement.sid,
+        "Effect": statement.effect.value,
+        "Action": _one_or_list(statement.actions),
+        "Resource": _one_or_list(statement.resources),
+    }
+    if statement.principals == EVERYONE:
+        parts["Principal"] = "*"
+    elif statement.principals is not None:
+        parts["Principal"] = {"AWS": _one_or_list(statement.principals)}
+    if statement.conditions:
+        parts["Condition"] = _conditions_json(statement.conditions)
+    return parts
+
+
+def document_json(document: Document) -> Json:
+    """Gives the document as IAM writes it, single values unwrapped, lists sorted."""
+    return {
+        "Version": VERSION,
+        "Statement": [_statement_json(statement) for statement in document.statements],
+    }
+
+
+def canonical(value: Json) -> str:
+    """Gives the one text of a JSON value: sorted keys, two spaces, a newline at the end."""
+    return json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False) + "\n"
+
+
+def compact(value: Json) -> str:
+    """Gives the shortest text of a JSON value: what is sent, and what size limits count."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def load_json(text: str, where: str) -> Json:
+    """Reads JSON, refusing what two readers could take in two ways.
+
+    Raises:
+        BadDocument: The text is not JSON, or an object has a key twice.
+    """
+
+    def unique(pairs: list[tuple[str, Json]]) -> Mapping[str, Json]:
+        seen = dict(pairs)
+        if len(seen) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise BadDocument(where, f"duplicate key {twice[0]!r}: one of the two would be ignored")
+        return seen
+
+    try:
+        loaded: Json = json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        raise BadDocument(where, f"not JSON: {error}") from error
+    return loaded
+
+
+def _texts(value: Json, where: str) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, Sequence) and value and all(isinstance(item, str) for item in value):
+        return tuple(str(item) for item in value)
+    raise BadDocument(where, "expected a text or a list of texts")
+
+
+def _scalar(value: Json, where: str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int):
+        return str(value)
+    raise BadDocument(where, "expected a text, number or boolean")
+
+
+def _values(value: Json, where: str) -> tuple[str, ...]:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(_scalar(item, where) for item in value)
+    return (_scalar(value, where),)
+
+
+def _parse_conditions(value: Json, where: str) -> tuple[Condition, ...]:
+    if not isinstance(value, Mapping):
+        raise BadDocument(where, "Condition is not a map")
+    found = []
+    for operator, keys in value.items():
+        if not isinstance(keys, Mapping):
+            raise BadDocument(f"{where}.{operator}", "operator does not hold a map of keys")
+        for key, wanted in keys.items():
+            values = _values(wanted, f"{where}.{operator}.{key}")
+            found.append(Condition(operator=operator, key=key, values=values))
+    return tuple(found)
+
+
+def _parse_principals(value: Json, where: str) -> tuple[str, ...]:
+    if value == "*":
+        return EVERYONE
+    if isinstance(value, Mapping) and set(value) == {"AWS"}:
+        return _texts(value["AWS"], where)
+    raise UnsupportedPolicy(where, f"Principal {value!r}")
+
+
+def _parse_statement(value: Json, where: str) -> Statement:
+    if not isinstance(value, Mapping):
+        raise BadDocument(where, "statement is not a map")
+    for name in value:
+        if name in _NEGATED:
+            raise UnsupportedPolicy(where, name)
+        if name not in _ELEMENTS:
+            raise BadDocument(where, f"unknown element {name!r}")
+    for name in ("Effect", "Action", "Resource"):
+        if name not in value:
+            raise BadDocument(where, f"element {name!r} is missing")
+    if value["Effect"] not in tuple(Effect):
+        raise BadDocument(where, "Effect is neither Allow nor Deny")
+    principal = value.get("Principal")
+    return Statement(
+        sid=str(value.get("Sid", where)),
+        effect=Effect(str(value["Effect"])),
+        actions=_texts(value["Action"], f"{where}.Action"),
+        resources=_texts(value["Resource"], f"{where}.Resource"),
+        principals=None if principal is None else _parse_principals(principal, where),
+        conditions=_parse_conditions(value.get("Condition", {}), f"{where}.Condition"),
+    )
+
+
+def statements_of(value: Json, where: str) -> Sequence[Json]:
+    """Gives the statements of a loaded document, one alone being a list of one.
+
+    Raises:
+        BadDocument: There is no Statement.
+    """
+    if not isinstance(value, Mapping) or "Statement" not in value:
+        raise BadDocument(where, "element 'Statement' is missing")
+    found = value["Statement"]
+    return found if isinstance(found, Sequence) and not isinstance(found, str) else [found]
+
+
+def parse_document(text: str, where: str = "document") -> Document:
+    """Reads a policy document.
+
+    Raises:
+        BadDocument: It is not a policy document.
+        UnsupportedPolicy: It holds an element that sluice does not evaluate.
+    """
+    loaded = load_json(text, where)
+    statements = statements_of(loaded, where)
+    return Document(
+        statements=tuple(
+            _parse_statement(item, f"Statement[{index}]") for index, item in enumerate(statements)
+        )
+    )

@@ -1,0 +1,55 @@
+"""Every document that decides over one bucket, as one value."""
+
+from dataclasses import dataclass, replace
+
+from sluice_policies.bucket_policy import bucket_policy
+from sluice_policies.identities import identity_policy
+from sluice_policies.model import Document
+from sluice_policies.settings import RoleName, Settings, Target
+from sluice_policies.versitygw import versitygw_bucket_policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySet:
+    """The documents that decide.
+
+    Attributes:
+        settings: What they are judged against: names, prefixes, roles.
+        target: The dialect they are written in.
+        bucket: The bucket's own policy.
+        identities: The policy of each role; empty where the target has none.
+    """
+
+    settings: Settings
+    target: Target
+    bucket: Document
+    identities: dict[RoleName, Document]
+
+    def who(self, name: RoleName) -> str:
+        """Gives how the target names a role."""
+        return self.settings.who(name, self.target)
+
+    def with_bucket(self, bucket: Document) -> "PolicySet":
+        """Gives the same with another bucket policy."""
+        return replace(self, bucket=bucket)
+
+    def with_identity(self, name: RoleName, document: Document) -> "PolicySet":
+        """Gives the same with another policy of one role."""
+        return replace(self, identities={**self.identities, name: document})
+
+
+def policy_set(settings: Settings, target: Target) -> PolicySet:
+    """Gives the documents that sluice renders for a target."""
+    if target is Target.VERSITYGW:
+        return PolicySet(
+            settings=settings,
+            target=target,
+            bucket=versitygw_bucket_policy(settings),
+            identities={},
+        )
+    return PolicySet(
+        settings=settings,
+        target=target,
+        bucket=bucket_policy(settings),
+        identities={name: identity_policy(settings, name) for name in RoleName},
+    )

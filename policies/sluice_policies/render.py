@@ -1,0 +1,136 @@
+"""Everything that is written out for a target: the documents, and templates that carry them."""
+
+from dataclasses import dataclass
+
+from sluice_policies.cloudformation import cloudformation_template
+from sluice_policies.configuration import Part, configuration
+from sluice_policies.errors import TargetCannot
+from sluice_policies.model import Document, Json, canonical, compact, document_json
+from sluice_policies.policy_set import PolicySet, policy_set
+from sluice_policies.required import inexpressible_properties
+from sluice_policies.settings import Settings, Target
+from sluice_policies.terraform import terraform_module
+from sluice_policies.versitygw import lost_statements
+
+BUCKET_POLICY = "bucket-policy"
+BUCKET_POLICY_BYTES_MAX = 20 * 1024
+IDENTITY_POLICY_BYTES_MAX = 6 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """Something that a target cannot express.
+
+    Attributes:
+        what: The statement, property or part of the configuration.
+        why: What the target lacks, or what then no longer holds.
+    """
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendering:
+    """What a target gets.
+
+    Attributes:
+        target: Which.
+        files: Text by path, in the order of paths.
+        missing: What the target cannot express.
+    """
+
+    target: Target
+    files: dict[str, str]
+    missing: tuple[Missing, ...]
+
+
+SUPPORTED_PARTS = {
+    Target.AWS: frozenset(Part),
+    Target.VERSITYGW: frozenset({Part.VERSIONING, Part.OWNERSHIP, Part.OBJECT_LOCK}),
+}
+"""The parts of a configuration that a target takes; versitygw answers 501 to the others."""
+
+
+def documents(policies: PolicySet) -> dict[str, Document]:
+    """Gives every policy document by the name it has in files and reports."""
+    found = {BUCKET_POLICY: policies.bucket}
+    for name, document in policies.identities.items():
+        found[f"role-{name.value}"] = document
+    return found
+
+
+def supported_configuration(settings: Settings, target: Target) -> dict[Part, Json]:
+    """Gives the parts of the configuration that a target takes, in a safe order."""
+    parts = configuration(settings)
+    return {part: value for part, value in parts.items() if part in SUPPORTED_PARTS[target]}
+
+
+def missing(policies: PolicySet) -> tuple[Missing, ...]:
+    """Gives what a target cannot express, found from the documents, not kept by hand."""
+    if policies.target is Target.AWS:
+        return ()
+    settings = policies.settings
+    parts = [
+        part for part in configuration(settings) if part not in SUPPORTED_PARTS[policies.target]
+    ]
+    return (
+        *(
+            Missing(what=f"property {item.name}", why=f"not enforced: {item.says}")
+            for item in inexpressible_properties(policies)
+        ),
+        *(Missing(what=f"statement {s.sid}", why=why) for s, why in lost_statements(settings)),
+        *(
+            Missing(what=f"configuration {part.value}", why="the server answers 501")
+            for part in parts
+        ),
+        Missing(what="root and admin accounts", why="the server judges them by no policy at all"),
+    )
+
+
+def check_sizes(policies: PolicySet) -> None:
+    """Refuses documents that the store would refuse for their size.
+
+    Raises:
+        TargetCannot: A document is too large; shorter prefixes and role names help.
+    """
+    for name, document in documents(policies).items():
+        bucket = name == BUCKET_POLICY
+        limit = BUCKET_POLICY_BYTES_MAX if bucket else IDENTITY_POLICY_BYTES_MAX
+        size = len(compact(document_json(document)).encode())
+        if size > limit:
+            text = f"size_bytes=`{size}`, limit_bytes=`{limit}`"
+            raise TargetCannot(f"{name} is too large: shorten prefix and role names, {text}")
+
+
+def reasons_json(policies: PolicySet) -> Json:
+    """Gives the reason of each statement, by document, for those who read the JSON."""
+    return {
+        name: {statement.sid: statement.reason for statement in document.statements}
+        for name, document in documents(policies).items()
+    }
+
+
+def render(settings: Settings, target: Target) -> Rendering:
+    """Renders everything for a target.
+
+    Raises:
+        TargetCannot: The settings do not name the target, or a document is too large for it.
+    """
+    if target not in settings.targets:
+        raise TargetCannot(f"settings do not name the target: add {target.value!r} to targets")
+    policies = policy_set(settings, target)
+    check_sizes(policies)
+    parts = supported_configuration(settings, target)
+    lost = missing(policies)
+    files = {f"{name}.json": canonical(document_json(d)) for name, d in documents(policies).items()}
+    files |= {f"{part.value}.json": canonical(value) for part, value in parts.items()}
+    files["reasons.json"] = canonical(reasons_json(policies))
+    if target is Target.AWS:
+        files["cloudformation.yaml"] = cloudformation_template(policies, parts)
+        files["terraform/main.tf"] = terraform_module(policies, parts)
+        for name in (f"{document}.json" for document in documents(policies)):
+            files[f"terraform/{name}"] = files[name]
+    else:
+        files["cannot-express.json"] = canonical([{"what": m.what, "why": m.why} for m in lost])
+    return Rendering(target=target, files=dict(sorted(files.items())), missing=lost)

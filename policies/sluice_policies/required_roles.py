@@ -1,0 +1,116 @@
+"""Two properties of each role: it can do its work, and nothing else."""
+
+from collections.abc import Iterator
+
+from sluice_policies.arns import bucket_arn, objects_arns
+from sluice_policies.bucket_policy import COPY_SOURCE, CREATES, IF_NONE_MATCH
+from sluice_policies.catalogue import (
+    bucket_actions,
+    inspecting_actions,
+    key_actions,
+    object_actions,
+    reconfiguring_actions,
+)
+from sluice_policies.identities import listed_prefixes
+from sluice_policies.manners import encrypted, polite
+from sluice_policies.matrix import (
+    ACTIONS,
+    CREATE_ONLY,
+    LISTING,
+    LOOKING,
+    MATRIX,
+    Verb,
+    rights_of,
+)
+from sluice_policies.model import Condition
+from sluice_policies.policy_set import PolicySet
+from sluice_policies.properties import Case, Property, Sense, absent, equals
+from sluice_policies.settings import RoleName, Settings, Target
+from sluice_policies.versitygw import known_actions
+from sluice_protocol import keys
+
+
+def _bucket_rights(name: RoleName) -> tuple[str, ...]:
+    rights = MATRIX[name]
+    configuring = reconfiguring_actions() if rights.configure else ()
+    return (*(inspecting_actions() if rights.inspect else LOOKING), *configuring)
+
+
+def _key_rights(policies: PolicySet, name: RoleName) -> tuple[str, ...]:
+    if policies.target is not Target.AWS or not policies.settings.encryption.kms_key:
+        return ()
+    writes = Verb.WRITE in MATRIX[name].prefixes
+    return ("kms:Decrypt", *(("kms:GenerateDataKey",) if writes else ()))
+
+
+def _listed(settings: Settings, name: RoleName) -> Condition:
+    return Condition(
+        operator="StringLikeIfExists",
+        key="s3:prefix",
+        values=listed_prefixes(settings, MATRIX[name]),
+    )
+
+
+def _nothing_else(policies: PolicySet, name: RoleName) -> Iterator[Case]:
+    settings = policies.settings
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for action in object_actions():
+        groups.setdefault(rights_of(name, action), []).append(action)
+    for prefixes, actions in groups.items():
+        where = objects_arns(settings, prefixes) or (f"{bucket_arn(settings)}/*",)
+        yield Case(actions=tuple(actions), where=where, outside=bool(prefixes), role=name)
+    yield Case(actions=LISTING, conditions=(_listed(settings, name),), role=name)
+    mine = {*LISTING, *_bucket_rights(name)}
+    others = tuple(action for action in bucket_actions() if action not in mine)
+    yield Case(actions=others, role=name)
+    mine_too = _key_rights(policies, name)
+    yield Case(actions=tuple(a for a in key_actions() if a not in mine_too), role=name)
+
+
+def _put_conditions(settings: Settings, prefix: str) -> tuple[Condition, ...]:
+    once = prefix in CREATE_ONLY
+    blob = prefix == keys.RAW_BLOBS
+    single = (absent(COPY_SOURCE), equals(CREATES, "true"))
+    conditional = once or (blob and settings.raw_blobs.require_if_none_match)
+    return (
+        *encrypted(settings),
+        *(single if once or blob else ()),
+        *((equals(IF_NONE_MATCH, "*"),) if conditional else ()),
+    )
+
+
+def _work(policies: PolicySet, name: RoleName) -> Iterator[Case]:
+    settings = policies.settings
+    given = polite(settings, name)
+    for verb, prefixes in MATRIX[name].prefixes.items():
+        for prefix in prefixes:
+            more = _put_conditions(settings, prefix) if verb is Verb.WRITE else ()
+            yield Case(
+                actions=ACTIONS[verb],
+                where=objects_arns(settings, (prefix,)),
+                conditions=(*given, *more),
+                role=name,
+            )
+    yield Case(actions=LISTING, conditions=(*given, _listed(settings, name)), role=name)
+    rights = _bucket_rights(name)
+    known = known_actions(rights) if policies.target is Target.VERSITYGW else rights
+    yield Case(actions=known, conditions=given, role=name)
+    yield Case(actions=_key_rights(policies, name), conditions=(), role=name)
+
+
+def role_properties(policies: PolicySet) -> Iterator[Property]:
+    """Yields, for each role, that it does nothing else and that it can do its work."""
+    for name in RoleName:
+        does = MATRIX[name].does
+        yield Property(
+            name=f"{name.value}-nothing-else",
+            says=f"the {name.value} role has no right beyond its prefixes and verbs",
+            sense=Sense.ONLY_IF,
+            cases=tuple(_nothing_else(policies, name)),
+        )
+        yield Property(
+            name=f"{name.value}-can-work",
+            says=f"the {name.value} role can do its work: it {does}",
+            sense=Sense.CAN,
+            cases=tuple(_work(policies, name)),
+        )

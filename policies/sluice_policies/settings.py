@@ -1,0 +1,234 @@
+"""The settings file: one bucket, one deployment in it, and who may do what.
+
+Every field has its meaning here and nowhere else. A file that cannot be used is refused with the
+line that is wrong, before anything is rendered.
+"""
+
+import re
+import tomllib
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from sluice_policies.errors import BadSettings
+from sluice_policies.toml_lines import line_of
+
+_PATH: Final = re.compile(r"`\$((?:\.[a-z_]+|\[[^\]]*\])*)`")
+
+
+class RoleName(StrEnum):
+    """The parts a principal can play; each has one identity policy."""
+
+    GATEWAY = "gateway"
+    RECONCILER = "reconciler"
+    SPARK = "spark"
+    GC = "gc"
+    AUDITOR = "auditor"
+    OPERATOR = "operator"
+    DEPLOYER = "deployer"
+
+
+class Target(StrEnum):
+    """The dialects that policies are rendered for."""
+
+    AWS = "aws"
+    VERSITYGW = "versitygw"
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the file: unknown keys are errors."""
+
+
+class Bucket(_Table, frozen=True):
+    """`[bucket]`: where the deployment lives.
+
+    Attributes:
+        name: The bucket, a name of a general-purpose bucket.
+        account: The 12 digits of the account that owns it and every role.
+        prefix: The deployment's prefix, empty or ending in `/`; default: the whole bucket.
+        neighbours: Prefixes in the same bucket that belong to somebody else.
+        partition: `aws`, `aws-cn` or `aws-us-gov`.
+        region: The bucket's region.
+    """
+
+    name: str
+    account: str
+    prefix: str = ""
+    neighbours: tuple[str, ...] = ()
+    partition: Literal["aws", "aws-cn", "aws-us-gov"] = "aws"
+    region: str = "us-east-1"
+
+
+class Encryption(_Table, frozen=True):
+    """`[encryption]`: how every object is encrypted at rest.
+
+    Attributes:
+        mode: `sse-s3` (default) or `sse-kms`.
+        kms_key: The ARN of the key, for `sse-kms`.
+    """
+
+    mode: Literal["sse-s3", "sse-kms"] = "sse-s3"
+    kms_key: str = ""
+
+
+class Network(_Table, frozen=True):
+    """`[network]`: how requests must come.
+
+    Attributes:
+        require_tls: Whether plain HTTP is refused; only `versitygw` on a closed network may say no.
+        vpc_endpoint: The one VPC endpoint that all but the deployer come through; default: any.
+    """
+
+    require_tls: bool = True
+    vpc_endpoint: str = ""
+
+
+class Lifecycle(_Table, frozen=True):
+    """`[lifecycle]`: the only thing that the store may clear away by itself.
+
+    Attributes:
+        abort_multipart_days: Days until an unfinished multipart upload is aborted, 1 to 365.
+    """
+
+    abort_multipart_days: int = 7
+
+
+class ObjectLock(_Table, frozen=True):
+    """`[object_lock]`: a floor under everything, for each version of each object of the bucket.
+
+    Attributes:
+        mode: `GOVERNANCE` or `COMPLIANCE`.
+        days: Days that a version cannot be deleted, by the gc neither.
+    """
+
+    mode: Literal["GOVERNANCE", "COMPLIANCE"]
+    days: int
+
+
+class Notifications(_Table, frozen=True):
+    """`[notifications]`: hints of new manifests to the reconciler; it scans without them as well.
+
+    Attributes:
+        eventbridge: Whether events go to EventBridge.
+        queue_arn: The SQS queue that events go to; default: none.
+    """
+
+    eventbridge: bool = False
+    queue_arn: str = ""
+
+
+class RawBlobs(_Table, frozen=True):
+    """`[raw_blobs]`: one optional rule, which costs something (`docs/policies.md`).
+
+    Attributes:
+        require_if_none_match: Whether a blob may be created and never written again.
+    """
+
+    require_if_none_match: bool = False
+
+
+class Role(_Table, frozen=True):
+    """`[roles.<name>]`: who plays the part.
+
+    Attributes:
+        arn: The IAM role, in the account of the bucket.
+        user: The access key name on `versitygw`; default `sluice-<name>`.
+        profile: The AWS profile that `verify` takes this role's credentials from; default: none,
+            and the role's probes are told as not tried.
+    """
+
+    arn: str
+    user: str = ""
+    profile: str = ""
+
+
+class Roles(_Table, frozen=True):
+    """`[roles]`: all seven, each its own principal."""
+
+    gateway: Role
+    reconciler: Role
+    spark: Role
+    gc: Role
+    auditor: Role
+    operator: Role
+    deployer: Role
+
+
+class Settings(_Table, frozen=True):
+    """The whole file; `version = 1` comes first."""
+
+    version: Literal[1]
+    bucket: Bucket
+    roles: Roles
+    encryption: Encryption = Encryption()
+    network: Network = Network()
+    lifecycle: Lifecycle = Lifecycle()
+    notifications: Notifications = Notifications()
+    raw_blobs: RawBlobs = RawBlobs()
+    object_lock: ObjectLock | None = None
+    targets: tuple[Target, ...] = (Target.AWS,)
+
+    def role(self, name: RoleName) -> Role:
+        """Gives who plays a part."""
+        found: Role = getattr(self.roles, name.value)
+        return found
+
+    def user(self, name: RoleName) -> str:
+        """Gives the access key name of a part on `versitygw`."""
+        return self.role(name).user or f"sluice-{name.value}"
+
+    def who(self, name: RoleName, target: Target) -> str:
+        """Gives how a target names who plays a part."""
+        return self.role(name).arn if target is Target.AWS else self.user(name)
+
+
+def _decode(text: str, source: str) -> Settings:
+    try:
+        return msgspec.convert(tomllib.loads(text), Settings)
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"line (\d+)", str(error))
+        raise BadSettings(source, int(at[1]) if at else 1, f"not TOML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise _invalid(text, source, str(error)) from error
+
+
+def _invalid(text: str, source: str, message: str) -> BadSettings:
+    at = _PATH.search(message)
+    path = tuple(re.findall(r"[a-z_]+", at[1])) if at else ()
+    unknown = re.search(r"unknown field `([^`]+)`", message)
+    if unknown is not None:
+        path = (*path, unknown[1])
+    return BadSettings(source, line_of(text, path), message)
+
+
+def parse_settings(text: str, source: str = "settings") -> Settings:
+    """Reads settings from TOML.
+
+    Args:
+        text: The file's text.
+        source: The name that errors carry.
+
+    Raises:
+        BadSettings: The text is not TOML, has an unknown key, or a value that cannot be used.
+    """
+    from sluice_policies.settings_rules import complaints  # noqa: PLC0415 - it imports Settings
+
+    settings = _decode(text, source)
+    for path, reason in complaints(settings):
+        raise BadSettings(source, line_of(text, path), reason)
+    return settings
+
+
+def read_settings(path: Path) -> Settings:
+    """Reads the settings file.
+
+    Raises:
+        BadSettings: The file cannot be read or cannot be used.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSettings(str(path), 1, f"cannot be read: {error}") from error
+    return parse_settings(text, str(path))

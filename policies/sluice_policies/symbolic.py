@@ -1,0 +1,196 @@
+"""Documents as z3 formulas over one symbolic request.
+
+The request's action is concrete (there are few); its caller, object and every condition key are
+symbolic: missing, or any text, each text standing for all that no pattern in the question can tell
+from it (`words`). `aws:SecureTransport` is always present, as IAM documents.
+Importing this module needs the extra `policies`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+
+import z3
+
+from sluice_policies.catalogue import On
+from sluice_policies.evaluate import check_supported, condition_holds, glob_matches, known_bool_key
+from sluice_policies.model import EVERYONE, Condition, Statement
+from sluice_policies.properties import WHO
+from sluice_policies.settings import Target
+from sluice_policies.words import Pattern, words_for
+
+RESOURCE = "resource"
+TLS = "aws:securetransport"
+
+
+def variable_of(key: str, target: Target) -> str | None:
+    """Gives the variable behind a condition key, or None where the target never fills it in."""
+    low = key.lower()
+    if low == "aws:principalarn":
+        return WHO if target is Target.AWS else None
+    return low
+
+
+def _condition_patterns(condition: Condition) -> Iterator[Pattern]:
+    exact = "Like" not in condition.operator
+    if condition.operator != "Null":
+        for value in condition.values:
+            yield Pattern(value, exact)
+
+
+@dataclass(slots=True)
+class Vocabulary:
+    """The patterns that a question asks, by variable.
+
+    Attributes:
+        target: The dialect of the documents.
+        bucket: The ARN of the bucket.
+        key: The ARN of its KMS key, or nothing.
+    """
+
+    target: Target
+    bucket: str
+    key: str
+    _patterns: dict[str, set[Pattern]] = field(default_factory=dict)
+
+    def add(self, variable: str, *patterns: Pattern) -> None:
+        """Notes patterns over a variable."""
+        self._patterns.setdefault(variable, set()).update(patterns)
+
+    def add_conditions(self, conditions: tuple[Condition, ...]) -> None:
+        """Notes what conditions ask."""
+        for condition in conditions:
+            variable = variable_of(condition.key, self.target)
+            if variable is not None:
+                self.add(variable, *_condition_patterns(condition))
+
+    def add_statement(self, statement: Statement) -> None:
+        """Notes what a statement asks."""
+        self.add_resources(statement.resources)
+        self.add_conditions(statement.conditions)
+        if statement.principals is not None and statement.principals != EVERYONE:
+            self.add(WHO, *(Pattern(name, exact=True) for name in statement.principals))
+
+    def add_resources(self, globs: tuple[str, ...]) -> None:
+        """Notes patterns over the object's ARN."""
+        self.add(RESOURCE, *(Pattern(glob, exact=False) for glob in globs))
+
+    def world(self, on: On) -> "World":
+        """Gives the symbolic request that these patterns can tell apart."""
+        self.add(RESOURCE, Pattern(f"{self.bucket}/*", exact=False))
+        self.add(TLS)
+        self.add(WHO)
+        values = {
+            name: Value(name, self._words(name, frozenset(patterns)))
+            for name, patterns in self._patterns.items()
+        }
+        fixed = {On.BUCKET: self.bucket, On.KEY: self.key, On.OBJECT: ""}
+        return World(target=self.target, named=fixed[on], values=values)
+
+    def _words(self, name: str, patterns: frozenset[Pattern]) -> tuple[str, ...]:
+        if known_bool_key(name):
+            return ("true", "false")
+        words = words_for(patterns)
+        if name == RESOURCE:
+            start = f"{self.bucket}/"
+            return tuple(w for w in words if w.startswith(start) and w != start)
+        return tuple(w for w in words if w or name != WHO)
+
+
+@cache
+def _between(name: str, first: int, last: int) -> z3.BoolRef:
+    index = z3.Int(f"word {name}")
+    return index == first if first == last else z3.And(index >= first, index <= last)
+
+
+class Value:
+    """One variable of the request: whether it is there, and which word it is."""
+
+    __slots__ = ("index", "name", "present", "words")
+
+    def __init__(self, name: str, words: tuple[str, ...]) -> None:
+        """Makes the variable over its words."""
+        self.name = name
+        self.words = tuple(sorted(words))
+        self.present = z3.Bool(f"present {name}")
+        self.index = z3.Int(f"word {name}")
+
+    def one_of(self, meant: Callable[[str], bool]) -> z3.BoolRef:
+        """Gives that the text is one of the words that are meant.
+
+        Words are in order, so those with a common start stand together: one range says them all.
+        """
+        places = [place for place, word in enumerate(self.words) if meant(word)]
+        starts = [place for place in places if place - 1 not in places]
+        ends = [place for place in places if place + 1 not in places]
+        runs = [_between(self.name, a, b) for a, b in zip(starts, ends, strict=True)]
+        return runs[0] if len(runs) == 1 else z3.Or(runs)
+
+    def domain(self) -> z3.BoolRef:
+        """Gives that the text is one of the words."""
+        return _between(self.name, 0, len(self.words) - 1)
+
+    def read(self, model: z3.ModelRef) -> str:
+        """Gives the text in a model."""
+        place: int = model.eval(self.index, model_completion=True).as_long()
+        return self.words[place]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """One symbolic request and what can be said of it.
+
+    Attributes:
+        target: The dialect.
+        named: The ARN of the bucket or key when the action names it; empty for any object.
+        values: The variables.
+    """
+
+    target: Target
+    named: str
+    values: dict[str, Value]
+
+    def domain(self) -> z3.BoolRef:
+        """Gives what every request satisfies."""
+        return z3.And(self.values[TLS].present, *(v.domain() for v in self.values.values()))
+
+    def resource_like(self, globs: tuple[str, ...]) -> z3.BoolRef:
+        """Gives that the request names a resource that one of the patterns matches."""
+        if self.named:
+            return z3.BoolVal(val=any(glob_matches(glob, self.named) for glob in globs))
+        value = self.values[RESOURCE]
+        return value.one_of(lambda word: any(glob_matches(glob, word) for glob in globs))
+
+    def condition(self, condition: Condition) -> z3.BoolRef:
+        """Gives that a condition holds, judged word by word as the simulator judges it."""
+        variable = variable_of(condition.key, self.target)
+        missing = z3.BoolVal(val=condition_holds(condition, None))
+        if variable is None:
+            return missing
+        value = self.values[variable]
+        met = value.one_of(lambda word: condition_holds(condition, word))
+        return z3.If(value.present, met, missing)
+
+    def caller_is(self, *names: str) -> z3.BoolRef:
+        """Gives that the caller is one of these."""
+        value = self.values[WHO]
+        return z3.And(value.present, value.one_of(lambda word: word in names))
+
+    def statement(self, statement: Statement) -> z3.BoolRef:
+        """Gives that a statement, whose action is known to match, matches the request.
+
+        Raises:
+            UnsupportedPolicy: The statement holds something that is not decided here.
+        """
+        check_supported(statement)
+        anyone = statement.principals is None or statement.principals == EVERYONE
+        return z3.And(
+            z3.BoolVal(val=True) if anyone else self.caller_is(*(statement.principals or ())),
+            self.resource_like(statement.resources),
+            *(self.condition(condition) for condition in statement.conditions),
+        )
+
+
+def speaks_of(statement: Statement, action: str) -> bool:
+    """Tells whether a statement names an action."""
+    return any(glob_matches(glob, action, ignore_case=True) for glob in statement.actions)

@@ -1,0 +1,146 @@
+"""The bucket policy in the dialect of versitygw 1.8, whose users have no policies of their own.
+
+It grants each user what the matrix gives its role, and denies what can be denied without the keys
+that this server does not fill in. What is lost is listed by `render.missing`, from the documents
+themselves.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from sluice_policies.bucket_policy import bucket_policy
+from sluice_policies.identities import identity_policy
+from sluice_policies.matrix import MATRIX
+from sluice_policies.model import Condition, Document, Effect, Statement
+from sluice_policies.settings import Settings
+
+KEYS: Final = frozenset(
+    {"aws:sourceip", "aws:currenttime", "aws:epochtime", "aws:securetransport", "aws:useragent"}
+    | {"aws:referer", "s3:prefix", "s3:delimiter", "s3:max-keys", "s3:x-amz-acl", "s3:versionid"}
+)
+"""The condition keys that the server fills in, lower case (auth/condition_context.go, v1.8.0)."""
+
+ACTIONS: Final = frozenset(
+    {
+        "s3:AbortMultipartUpload",
+        "s3:BypassGovernanceRetention",
+        "s3:DeleteBucket",
+        "s3:DeleteBucketPolicy",
+        "s3:DeleteBucketWebsite",
+        "s3:DeleteObject",
+        "s3:DeleteObjectTagging",
+        "s3:DeleteObjectVersion",
+        "s3:DeleteObjectVersionTagging",
+        "s3:GetAccelerateConfiguration",
+        "s3:GetAnalyticsConfiguration",
+        "s3:GetBucketAcl",
+        "s3:GetBucketCORS",
+        "s3:GetBucketLocation",
+        "s3:GetBucketLogging",
+        "s3:GetBucketNotification",
+        "s3:GetBucketObjectLockConfiguration",
+        "s3:GetBucketOwnershipControls",
+        "s3:GetBucketPolicy",
+        "s3:GetBucketPolicyStatus",
+        "s3:GetBucketPublicAccessBlock",
+        "s3:GetBucketRequestPayment",
+        "s3:GetBucketTagging",
+        "s3:GetBucketVersioning",
+        "s3:GetBucketWebsite",
+        "s3:GetEncryptionConfiguration",
+        "s3:GetIntelligentTieringConfiguration",
+        "s3:GetInventoryConfiguration",
+        "s3:GetLifecycleConfiguration",
+        "s3:GetMetricsConfiguration",
+        "s3:GetObject",
+        "s3:GetObjectAcl",
+        "s3:GetObjectAttributes",
+        "s3:GetObjectLegalHold",
+        "s3:GetObjectRetention",
+        "s3:GetObjectTagging",
+        "s3:GetObjectVersion",
+        "s3:GetObjectVersionAttributes",
+        "s3:GetObjectVersionTagging",
+        "s3:GetReplicationConfiguration",
+        "s3:ListBucket",
+        "s3:ListBucketMultipartUploads",
+        "s3:ListBucketVersions",
+        "s3:ListMultipartUploadParts",
+        "s3:PutAccelerateConfiguration",
+        "s3:PutAnalyticsConfiguration",
+        "s3:PutBucketAcl",
+        "s3:PutBucketCORS",
+        "s3:PutBucketLogging",
+        "s3:PutBucketNotification",
+        "s3:PutBucketObjectLockConfiguration",
+        "s3:PutBucketOwnershipControls",
+        "s3:PutBucketPolicy",
+        "s3:PutBucketPublicAccessBlock",
+        "s3:PutBucketRequestPayment",
+        "s3:PutBucketTagging",
+        "s3:PutBucketVersioning",
+        "s3:PutBucketWebsite",
+        "s3:PutEncryptionConfiguration",
+        "s3:PutIntelligentTieringConfiguration",
+        "s3:PutInventoryConfiguration",
+        "s3:PutLifecycleConfiguration",
+        "s3:PutMetricsConfiguration",
+        "s3:PutObject",
+        "s3:PutObjectAcl",
+        "s3:PutObjectLegalHold",
+        "s3:PutObjectRetention",
+        "s3:PutObjectTagging",
+        "s3:PutObjectVersionTagging",
+        "s3:PutReplicationConfiguration",
+        "s3:RestoreObject",
+    }
+)
+"""The actions that the server knows (auth/bucket_policy_actions.go, v1.8.0)."""
+
+
+def known_actions(actions: tuple[str, ...]) -> tuple[str, ...]:
+    """Gives those of the actions that the server takes in a policy."""
+    return tuple(action for action in actions if action in ACTIONS or action == "s3:*")
+
+
+def expressible(condition: Condition) -> bool:
+    """Tells whether the server can decide a condition."""
+    return condition.key.lower() in KEYS
+
+
+def _denials(settings: Settings) -> Iterator[Statement]:
+    for statement in bucket_policy(settings).statements:
+        actions = known_actions(statement.actions)
+        if actions and all(expressible(condition) for condition in statement.conditions):
+            yield replace(statement, actions=actions)
+
+
+def _grants(settings: Settings) -> Iterator[Statement]:
+    for name in MATRIX:
+        for statement in identity_policy(settings, name).statements:
+            actions = known_actions(statement.actions)
+            if actions:
+                yield replace(
+                    statement,
+                    sid=f"{name.value.title()}{statement.sid}",
+                    effect=Effect.ALLOW,
+                    principals=(settings.user(name),),
+                    actions=actions,
+                )
+
+
+def versitygw_bucket_policy(settings: Settings) -> Document:
+    """Gives the bucket policy for versitygw."""
+    return Document(statements=(*_denials(settings), *_grants(settings)))
+
+
+def lost_statements(settings: Settings) -> Iterator[tuple[Statement, str]]:
+    """Yields every statement for AWS that this dialect drops or narrows, and why."""
+    for statement in bucket_policy(settings).statements:
+        keys = [c.key for c in statement.conditions if not expressible(c)]
+        gone = [a for a in statement.actions if a not in known_actions(statement.actions)]
+        if keys:
+            yield statement, f"the server does not fill in {', '.join(sorted(set(keys)))}"
+        elif gone:
+            yield statement, f"the server has no {', '.join(sorted(gone))}"

@@ -1,0 +1,187 @@
+"""Index chunks: what data files of logs hold, so that a text search can leave files out.
+
+A chunk tells of each file its time range, its agents, and a filter of its text. The filter is a
+bitmap of minimizers: of every 5 neighbouring 6-byte grams the one of the least hash. A text of at
+least 10 bytes has minimizers that depend on its own bytes alone, so a file that lacks one of them
+cannot hold the text, as a whole word or as a part of one. Shorter texts prune nothing.
+
+| bytes | field |
+|---|---|
+| 4 | magic `LMI1` |
+| 4 | length of the head, little-endian |
+| … | head: JSON, canonical |
+| … | the filters, one after another, in the order of the head |
+
+The object is the zstd of it. A chunk is a function of its files, and files never change: two makers
+write the same chunk, late data is another file and so another chunk. Source: ADR 0054.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.manifests import decode_record, encode_record
+
+MAGIC: Final = b"LMI1"
+GRAM_BYTES: Final = 6
+WINDOW_GRAMS: Final = 5
+TEXT_BYTES_MIN: Final = GRAM_BYTES + WINDOW_GRAMS - 1
+"""A shorter text has no minimizer of its own."""
+AGENTS_MAX: Final = 256
+"""A file of more agents is not told apart by agent."""
+CHUNK_BYTES_MAX: Final = 256 * 1024 * 1024
+FILL_MAX: Final = 0.25
+"""A fuller bitmap is made again at twice the size."""
+_BITS_LOG2_MIN: Final = 13
+_BITS_LOG2_MAX: Final = 30
+_SLICE_BYTES: Final = 4 * 1024 * 1024
+_HEAD: Final = struct.Struct("<4sI")
+_GRAM_MASK: Final = np.uint64(2 ** (8 * GRAM_BYTES) - 1)
+_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
+
+Hashes = npt.NDArray[np.uint64]
+
+
+class IndexedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chunk says of one data file.
+
+    Attributes:
+        path: Path within the table.
+        size_bytes: Size of the file.
+        records: Its rows.
+        min_ts_ns: Earliest time of its records, Unix ns, or None without any.
+        max_ts_ns: Latest time.
+        agents: Its agents in order, or None when there are more than `AGENTS_MAX`.
+        bits_log2: Two to this many bits are in the filter.
+    """
+
+    path: str
+    size_bytes: int
+    records: int
+    min_ts_ns: int | None
+    max_ts_ns: int | None
+    agents: tuple[str, ...] | None
+    bits_log2: int
+
+    @property
+    def filter_bytes(self) -> int:
+        """Length of the filter."""
+        return (1 << self.bits_log2) // 8
+
+
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    schema: str = "sluice.index.v1"
+    table: str
+    files: tuple[IndexedFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FileIndex:
+    """A file's entry and its filter."""
+
+    file: IndexedFile
+    filter: bytes
+
+    def may_contain(self, text: bytes) -> bool:
+        """Tells whether the file may hold a text; False is certain."""
+        found = np.unique(minimizers(text))
+        bits = np.frombuffer(self.filter, np.uint8)
+        places = _places(found, self.file.bits_log2)
+        return bool(np.all(bits[places >> np.uint64(3)] >> (places & np.uint64(7)) & 1))
+
+
+def minimizers(data: bytes | memoryview) -> Hashes:
+    """Gives the hashes of a text's minimizers, repetitions included; none for a short text."""
+    count = len(data) - GRAM_BYTES + 1
+    if count < WINDOW_GRAMS:
+        return np.zeros(0, np.uint64)
+    padded = bytes(data) + bytes(8 - GRAM_BYTES)
+    grams = np.ndarray((count,), "<u8", padded, strides=(1,)) & _GRAM_MASK
+    grams *= _FACTOR
+    grams ^= grams >> np.uint64(32)
+    grams *= _FACTOR
+    least = grams[: count - WINDOW_GRAMS + 1].copy()
+    for shift in range(1, WINDOW_GRAMS):
+        np.minimum(least, grams[shift : shift + len(least)], out=least)
+    return least[np.concatenate(([True], least[1:] != least[:-1]))]
+
+
+def _places(hashes: Hashes, bits_log2: int) -> Hashes:
+    return (hashes * _FACTOR) >> np.uint64(64 - bits_log2)
+
+
+def _slices(texts: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
+    """Cuts texts so that every window lies whole in one slice."""
+    for text in texts:
+        view = memoryview(text)
+        for start in range(0, max(len(view), 1), _SLICE_BYTES):
+            yield view[start : start + _SLICE_BYTES + TEXT_BYTES_MIN - 1]
+
+
+def build_filter(texts: Sequence[bytes | memoryview]) -> tuple[int, bytes]:
+    """Gives the filter of texts: the binary logarithm of its bits, and the bitmap.
+
+    Args:
+        texts: Any pieces of the bodies laid end to end; no body is cut between two pieces.
+    """
+    size_bytes = sum(len(text) for text in texts)
+    bits_log2 = max(_BITS_LOG2_MIN, (size_bytes // 8).bit_length())
+    while True:
+        bits = np.zeros(2**bits_log2, np.bool_)
+        for piece in _slices(texts):
+            bits[_places(minimizers(piece), bits_log2)] = True
+        if bits_log2 >= _BITS_LOG2_MAX or np.count_nonzero(bits) <= FILL_MAX * len(bits):
+            return bits_log2, np.packbits(bits, bitorder="little").tobytes()
+        bits_log2 += 1
+
+
+def chunk_id(paths: Iterable[str]) -> str:
+    """Gives the id of the chunk over these files: a function of their names."""
+    return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()[:32]
+
+
+def encode_chunk(table: str, files: Sequence[FileIndex]) -> bytes:
+    """Gives the bytes of a chunk, files in the order of their paths."""
+    ordered = sorted(files, key=lambda one: one.file.path)
+    head = encode_record(_Head(table=table, files=tuple(one.file for one in ordered)))
+    body = b"".join([_HEAD.pack(MAGIC, len(head)), head, *(one.filter for one in ordered)])
+    return zstandard.ZstdCompressor(level=3, write_content_size=True).compress(body)
+
+
+def decode_chunk(key: str, body: bytes) -> tuple[FileIndex, ...]:
+    """Reads a chunk.
+
+    Raises:
+        InvalidRecord: It is not a chunk of this version, or is cut short; leave it out, no file is
+            pruned by it then.
+    """
+    raw = _decompress(key, body)
+    magic, size_bytes = _HEAD.unpack_from(raw)
+    if magic != MAGIC:
+        raise InvalidRecord(key, "index chunk does not begin with LMI1")
+    head = decode_record(key, raw[_HEAD.size : _HEAD.size + size_bytes], _Head)
+    found, at = [], _HEAD.size + size_bytes
+    for file in head.files:
+        found.append(FileIndex(file=file, filter=raw[at : at + file.filter_bytes]))
+        at += file.filter_bytes
+    if at != len(raw):
+        raise InvalidRecord(key, "index chunk does not end where its head says")
+    return tuple(found)
+
+
+def _decompress(key: str, body: bytes) -> bytes:
+    try:
+        raw = zstandard.ZstdDecompressor().decompress(body, max_output_size=CHUNK_BYTES_MAX)
+    except zstandard.ZstdError as error:
+        raise InvalidRecord(key, f"index chunk is not zstd: {error}") from error
+    if len(raw) < _HEAD.size:
+        raise InvalidRecord(key, "index chunk is shorter than its head")
+    return raw

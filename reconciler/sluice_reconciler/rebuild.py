@@ -1,0 +1,341 @@
+"""Makes everything derived again from `accepted/`, `quarantine/` and `raw-blobs/`, and compares.
+
+`verify` writes nothing: it walks the sources and the derived objects in both directions and reports
+each difference. `repair` writes what is missing or wrong, drops by-time entries that nothing stands
+behind, and rebuilds work lists that waiting entries have lost; a full pass ends it.
+
+A lane whose register is gone has also lost which sequences it gave. It is created anew from
+`first_sequence`, which must be one above the highest that any consumer persisted; its ledger is
+emptied, so that every batch is enqueued again and the consumer's own ledger drops what it has.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.keys import (
+    ACCEPTED,
+    ACCEPTED_BY_BLOB,
+    ACCEPTED_BY_TIME,
+    QUARANTINE,
+    QUARANTINE_BY_BLOB,
+    RAW_BLOBS_BY_TIME,
+    accepted_key,
+    lane_of,
+    parse_accepted_key,
+    parse_quarantine_key,
+)
+from sluice_protocol.manifests import (
+    AcceptedManifest,
+    BlobReference,
+    WorkList,
+    decode_accepted,
+    decode_record,
+    encode_record,
+)
+from sluice_protocol.outcomes import Applied, Exists, Found, Missing, ObjectInfo, Unknown
+from sluice_protocol.units import ObjectKey
+from sluice_queue.entries import Descriptor
+from sluice_queue.errors import WorkListMissing
+from sluice_queue.lane import Lane, Tools
+from sluice_queue.register import Register, encode_register
+from sluice_queue.view import list_lanes, read_lane
+from sluice_queue.worklists import read_work_list
+from sluice_reconciler.indexes import entries_of, put_derived, quarantine_entry
+from sluice_reconciler.intake import Intake
+from sluice_reconciler.lane_owner import read_lane_state
+from sluice_reconciler.lane_state import LaneRecord, encode_lane, lane_key
+from sluice_reconciler.verify import Sound
+from sluice_store.port import ListedObject
+
+_ROOTS = (ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, RAW_BLOBS_BY_TIME, QUARANTINE_BY_BLOB)
+
+_DROPPED = (ACCEPTED_BY_TIME, RAW_BLOBS_BY_TIME)
+"""Where a repair deletes what nothing stands behind. A reverse reference stays: it can only keep a
+blob alive, and nobody may delete evidence."""
+VERSIONS_MAX = 100
+"""Versions of one derived object that a repair deletes at most."""
+
+
+class Wrong(StrEnum):
+    """How a derived object differs from what its sources say."""
+
+    MISSING = "missing"
+    EXTRA = "extra"
+    DIFFERENT = "different"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One derived object that is not what it should be."""
+
+    key: ObjectKey
+    wrong: Wrong
+    detail: str = ""
+
+
+class Rebuild:
+    """Walks sources and derived objects of one store."""
+
+    def __init__(self, intake: Intake, tools: Tools) -> None:
+        """Binds the walk to an intake, whose concurrency it uses."""
+        self._intake = intake
+        self._store = intake.store
+        self._tools = tools
+
+    async def differences(self) -> AsyncIterator[Difference]:
+        """Reports every derived object that is missing, extra, different or unreadable.
+
+        Raises:
+            StoreError: The store did not answer; what was reported is right.
+        """
+        for prefix, check in (
+            (ACCEPTED, self._check_accepted),
+            (QUARANTINE, self._check_quarantine),
+            *((root, self._check_derived) for root in _ROOTS),
+        ):
+            async for found in self._each(prefix, check):
+                yield found
+        for difference in await self._check_lanes():
+            yield difference
+
+    async def _each(
+        self, prefix: str, check: Callable[[ListedObject], Awaitable[Sequence[Difference]]]
+    ) -> AsyncIterator[Difference]:
+        async for page in self._store.list(prefix):
+            for found in await self._intake.each(page.objects, check):
+                for difference in found:
+                    yield difference
+
+    async def _check_accepted(self, listed: ListedObject) -> Sequence[Difference]:
+        """Compares the three index entries of one accepted manifest."""
+        match await self._store.get(listed.key):
+            case Missing():
+                return ()
+            case Found(info=info, body=body):
+                pass
+        try:
+            manifest = decode_accepted(listed.key, body)
+        except InvalidRecord:
+            return ()  # the full pass marks it; nothing can be derived from it
+        sound = Sound(key=listed.key, manifest=manifest, body=body, date_ns=info.date_ns)
+        by_time, by_blob, raw = entries_of(sound)
+        found = [await self._compare(*by_time), await self._compare(*by_blob)]
+        # Two batches with the same bytes share this entry, so its body may name either.
+        found.append(await self._compare(raw[0], None))
+        return [one for one in found if one is not None]
+
+    async def _check_quarantine(self, listed: ListedObject) -> Sequence[Difference]:
+        try:
+            who, submitted = parse_quarantine_key(listed.key)
+        except InvalidRecord:
+            return ()
+        found = await self._compare(*quarantine_entry(listed.key, who, submitted))
+        return (found,) if found is not None else ()
+
+    async def _compare(self, key: ObjectKey, body: bytes | None) -> Difference | None:
+        match await self._store.get(key):
+            case Missing():
+                return Difference(key=key, wrong=Wrong.MISSING)
+            case Found(body=found) if body is not None and found != body:
+                return Difference(key=key, wrong=Wrong.DIFFERENT)
+            case Found():
+                return None
+
+    async def _check_derived(self, listed: ListedObject) -> Sequence[Difference]:
+        """Asks whether anything stands behind a derived object."""
+        match await self._store.get(listed.key):
+            case Missing():
+                return ()
+            case Found(body=body):
+                pass
+        try:
+            source = self._source(listed.key, body)
+            behind = await self._behind(listed.key, source)
+        except InvalidRecord as error:
+            return (Difference(key=listed.key, wrong=Wrong.UNREADABLE, detail=error.reason),)
+        return () if behind else (Difference(key=listed.key, wrong=Wrong.EXTRA, detail=source),)
+
+    @staticmethod
+    def _source(key: ObjectKey, body: bytes) -> ObjectKey:
+        """Gives the manifest that a derived object says it stands for."""
+        if key.startswith(ACCEPTED_BY_TIME):
+            return accepted_key(decode_record(key, body, AcceptedManifest).identity)
+        return ObjectKey(decode_record(key, body, BlobReference).manifest_key)
+
+    async def _behind(self, key: ObjectKey, source: ObjectKey) -> bool:
+        """Tells whether the source exists and derives this very key."""
+        match await self._store.get(source):
+            case Missing():
+                return False
+            case Found(info=info, body=body):
+                pass
+        if source.startswith(QUARANTINE):
+            who, submitted = parse_quarantine_key(source)
+            return quarantine_entry(source, who, submitted)[0] == key
+        manifest = decode_accepted(source, body)
+        sound = Sound(key=source, manifest=manifest, body=body, date_ns=info.date_ns)
+        return key in [one for one, _ in entries_of(sound)]
+
+    async def _check_lanes(self) -> list[Difference]:
+        """Looks at registers, lane states, and the lists of waiting entries."""
+        found: list[Difference] = []
+        for desk in self._intake.desks.values():
+            if await self._register_lost(desk.lane):
+                detail = "its lane was given batches; rebuild it with --first-sequence"
+                found.append(Difference(key=desk.lane.key, wrong=Wrong.MISSING, detail=detail))
+        for lane in await list_lanes(self._store):
+            for entry in await self._lost_lists(lane):
+                detail = f"entry {entry.sequence} of {lane.queue}.{lane.lane:03d}"
+                found.append(Difference(key=entry.location, wrong=Wrong.MISSING, detail=detail))
+        return found
+
+    async def _register_lost(self, lane: Lane) -> bool:
+        stored = await read_lane_state(self._store, lane)
+        gave = stored is not None and (stored.record.writes > 0 or bool(stored.record.pending))
+        return gave and isinstance(await self._store.head(lane.key), Missing)
+
+    async def _lost_lists(self, lane: Lane) -> list[Descriptor]:
+        view = await read_lane(self._store, lane.queue, lane.lane)
+
+        async def lost(entry: Descriptor) -> bool:
+            try:
+                await read_work_list(self._store, lane, entry)
+            except (WorkListMissing, InvalidRecord):
+                return True
+            return False
+
+        gone = await self._intake.each(view.descriptors, lost)
+        return [entry for entry, is_gone in zip(view.descriptors, gone, strict=True) if is_gone]
+
+    # --- repairs -------------------------------------------------------------------------------
+
+    async def repair(self, *, first_sequence: int | None = None) -> AsyncIterator[Difference]:
+        """Mends every difference and gives each one as it is mended; then make a full pass.
+
+        Args:
+            first_sequence: Where the sequences of lost registers go on.
+
+        Raises:
+            BadUsage: A register is lost and `first_sequence` is missing.
+            StoreError: The store did not answer; what was mended is right.
+        """
+        for desk in self._intake.desks.values():
+            if await self._register_lost(desk.lane):
+                yield await self._new_register(desk.lane, first_sequence)
+        # All are found before any is mended, or a mend would hide what it caused.
+        for one in [one async for one in self.differences()]:
+            yield one
+        await self._mend_indexes()
+        for lane in await list_lanes(self._store):
+            await self._mend_lists(lane)
+
+    async def _mend_indexes(self) -> None:
+        async for _ in self._each(ACCEPTED, self._index):
+            pass
+        async for _ in self._each(QUARANTINE, self._refer):
+            pass
+        for root in _DROPPED:
+            leftover = [one async for one in self._each(root, self._check_derived)]
+            for one in leftover:
+                await self._drop(one.key)
+
+    async def _drop(self, key: ObjectKey) -> None:
+        # Deleting the current version brings the one before it back: go on until nothing stands.
+        for _ in range(VERSIONS_MAX):
+            match await self._store.head(key):
+                case ObjectInfo(incarnation=incarnation) if incarnation is not None:
+                    await self._store.delete(key, incarnation)
+                case ObjectInfo() | Missing():
+                    return
+
+    async def _index(self, listed: ListedObject) -> Sequence[Difference]:
+        read = await self._store.get(listed.key)
+        if isinstance(read, Found):
+            try:
+                manifest = decode_accepted(listed.key, read.body)
+            except InvalidRecord:
+                return ()
+            sound = Sound(
+                key=listed.key, manifest=manifest, body=read.body, date_ns=read.info.date_ns
+            )
+            by_time, by_blob, raw = entries_of(sound)
+            await self._put_right(*by_time)
+            await self._put_right(*by_blob)
+            await put_derived(self._store, *raw)
+        return ()
+
+    async def _put_right(self, key: ObjectKey, body: bytes) -> None:
+        """Writes a derived object where it is missing or has other bytes."""
+        if not await put_derived(self._store, key, body) and await self._compare(key, body):
+            await self._store.overwrite(key, body)
+
+    async def _refer(self, listed: ListedObject) -> Sequence[Difference]:
+        try:
+            who, submitted = parse_quarantine_key(listed.key)
+        except InvalidRecord:
+            return ()
+        await self._put_right(*quarantine_entry(listed.key, who, submitted))
+        return ()
+
+    async def _new_register(self, lane: Lane, first_sequence: int | None) -> Difference:
+        """Empties the lane's ledger, then creates a register that goes on at `first_sequence`."""
+        if first_sequence is None or first_sequence < 1:
+            raise BadUsage(
+                "a lane's register is lost: give --first-sequence, one above the highest sequence"
+                f" that its consumer persisted, register=`{lane.key}`"
+            )
+        stored = await read_lane_state(self._store, lane)
+        record = LaneRecord(
+            queue=lane.queue,
+            lane=lane.lane,
+            nonce=self._tools.id_bytes().hex(),
+            producer_id=self._tools.id_bytes().hex(),
+            life=stored.record.life + 1 if stored is not None else 0,
+        )
+        await self._store.overwrite(lane_key(lane), encode_lane(record))
+        state = Register(
+            revision=1,
+            nonce=self._tools.id_bytes(),
+            next_sequence=first_sequence,
+            acked_through=first_sequence - 1,
+        )
+        match await self._store.create(lane.key, encode_register(state)):
+            case Applied():
+                detail = f"created anew from {first_sequence}"
+                return Difference(key=lane.key, wrong=Wrong.MISSING, detail=detail)
+            case Exists() | Unknown():
+                raise BadUsage(f"the register came back, run again, register=`{lane.key}`")
+
+    async def _mend_lists(self, lane: Lane) -> None:
+        """Writes each lost list again: every batch of the lane accepted in the entry's span.
+
+        That is what the entry stood for and perhaps more; the consumer's ledger drops the rest.
+        """
+        for entry in await self._lost_lists(lane):
+            batches = [one async for one in self._accepted_in(lane, entry)]
+            if len(batches) < entry.batches:
+                raise InvalidRecord(entry.location, "fewer batches are accepted than it held")
+            body = encode_record(WorkList(queue=lane.queue, lane=lane.lane, batches=tuple(batches)))
+            await self._store.overwrite(entry.location, body)
+
+    async def _accepted_in(self, lane: Lane, entry: Descriptor) -> AsyncIterator[AcceptedManifest]:
+        span = range(entry.first_accepted_at_ns, entry.last_accepted_at_ns + 1)
+        async for page in self._store.list(ACCEPTED):
+            mine = [one.key for one in page.objects if self._of_lane(one.key, lane)]
+            for read in await self._intake.each(mine, self._store.get):
+                if isinstance(read, Found):
+                    try:
+                        manifest = decode_accepted(read.info.key, read.body)
+                    except InvalidRecord:
+                        continue
+                    if manifest.accepted_at_unix_ns in span:
+                        yield manifest
+
+    def _of_lane(self, key: ObjectKey, lane: Lane) -> bool:
+        try:
+            return lane_of(parse_accepted_key(key).agent_id, self._intake.lanes) == lane.lane
+        except InvalidRecord:
+            return False

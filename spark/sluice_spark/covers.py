@@ -1,0 +1,86 @@
+"""Covers: which points a rollup chunk is made of, decided once and for ever by conditional create.
+
+Cover n says, lane by lane, after which queue sequence it begins and with which it ends; it begins
+where cover n - 1 ended. Whoever creates it first decides the ends; every other owner then makes the
+same chunks. So no point is counted twice or left out, whoever runs, and late data is in a later
+cover, never in a changed chunk.
+"""
+
+import msgspec
+
+from sluice_protocol.errors import OutcomeUnknown
+from sluice_protocol.keys import ROLLUP
+from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.outcomes import Applied, Exists, Found
+from sluice_protocol.units import ObjectKey
+from sluice_store import ObjectStore
+
+COVERS = f"{ROLLUP}covers/"
+TRIES_MAX = 5
+
+
+class Cover(msgspec.Struct, frozen=True, kw_only=True):
+    """One cover; a lane that is not named stands at 0.
+
+    Attributes:
+        number: 1, 2, 3 … without gaps.
+        after: Lane to the last sequence that is not in it any more.
+        through: Lane to the last sequence that is in it.
+    """
+
+    schema: str = "sluice.rollup_cover.v1"
+    number: int
+    after: dict[str, int]
+    through: dict[str, int]
+
+    def ends(self, lane: int) -> tuple[int, int]:
+        """Gives the ends of a lane: after the first, through the second."""
+        return self.after.get(str(lane), 0), self.through.get(str(lane), 0)
+
+
+def cover_key(number: int) -> ObjectKey:
+    """Gives the key of a cover."""
+    return ObjectKey(f"{COVERS}{number:020d}.json")
+
+
+async def read_cover(store: ObjectStore, number: int) -> Cover | None:
+    """Reads a cover, or gives None where there is none.
+
+    Raises:
+        InvalidRecord: It is not of this schema.
+        StoreError: The store did not answer.
+    """
+    key = cover_key(number)
+    answer = await store.get(key)
+    return decode_record(key, answer.body, Cover) if isinstance(answer, Found) else None
+
+
+async def next_cover(
+    store: ObjectStore, previous: Cover | None, ends: dict[int, int]
+) -> Cover | None:
+    """Gives the cover after `previous`: the one that stands, or one up to `ends`; None when empty.
+
+    Raises:
+        OutcomeUnknown: The bounds are spent.
+        StoreError: The store did not answer.
+    """
+    number = previous.number + 1 if previous is not None else 1
+    standing = await read_cover(store, number)
+    if standing is not None:
+        return standing
+    after = dict(previous.through) if previous is not None else {}
+    through = after | {
+        str(lane): end for lane, end in ends.items() if end > after.get(str(lane), 0)
+    }
+    if through == after:
+        return None
+    wanted = Cover(number=number, after=after, through=through)
+    for _ in range(TRIES_MAX):
+        match await store.create(cover_key(number), encode_record(wanted)):
+            case Applied():
+                return wanted
+            case Exists():
+                return await read_cover(store, number)
+            case _:
+                continue
+    raise OutcomeUnknown("create", cover_key(number), TRIES_MAX)

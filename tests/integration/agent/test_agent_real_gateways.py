@@ -1,0 +1,86 @@
+"""The agent against real gateways on one store: what the store holds is what the files held."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.gateway import bodies_under, clean_env, start_gateway
+
+from sluice_agent.signing import make_key, principal_entry
+from sluice_protocol.frame import decode_frame
+
+
+def sluice(*args: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "sluice_cli", *args],
+        cwd=cwd, env=clean_env(), capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def accepted_lines(store: str) -> list[bytes]:
+    """Reads every accepted manifest's blob."""
+    manifests = asyncio.run(bodies_under(store, "accepted/"))
+    blobs = asyncio.run(bodies_under(store, "raw-blobs/v1/"))
+    frames = [decode_frame(blobs[json.loads(m)["raw_blob_key"]]) for m in manifests.values()]
+    return [body for frame in frames for body in frame.columns.body.slices()]
+
+
+@pytest.mark.parametrize("lives", [1, pytest.param(6, marks=pytest.mark.long)])
+def test_gateways_and_agents_killed_in_turn(tmp_path: Path, lives: int) -> None:
+    """Two gateways on one store; one and the agent are killed: each line is accepted once."""
+    store = f"file://{tmp_path}/store"
+    assert sluice("init", "--store", store, cwd=tmp_path).returncode == 0
+    principals = tmp_path / "principals.toml"
+    principals.write_text(principal_entry("host-1", "host-1", make_key(tmp_path / "key.pem")))
+    servers = [start_gateway(tmp_path, store, principals) for _ in range(2)]
+    log, written = tmp_path / "app.log", []
+
+    def command() -> list[str]:
+        urls = ",".join(f"http://127.0.0.1:{server.port}" for server in servers)
+        return [
+            "agent", "run", "--gateway", urls, "--key", "key.pem", "--agent-id", "host-1",
+            "--spool", "spool", "--paths", str(tmp_path / "app.log*"), "--host-metrics-s", "0",
+            "--batch-bytes", "20000", "--batch-age-s", "0.05",
+        ]  # fmt: skip
+
+    def write(life: int) -> None:
+        for _ in range(10):
+            lines = [b"%d %d" % (life, len(written) + n) for n in range(300)]
+            with log.open("ab") as file:
+                file.write(b"\n".join(lines) + b"\n")
+            written.extend(lines)
+            time.sleep(0.03)
+
+    try:
+        for life in range(lives):
+            write(life)
+            agent = subprocess.Popen(
+                [sys.executable, "-m", "sluice_cli", *command()],
+                cwd=tmp_path, env=clean_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            try:
+                until = time.monotonic() + 20
+                while not (tmp_path / "store" / "accepted").exists() and time.monotonic() < until:
+                    time.sleep(0.02)
+                write(life)
+                servers[life % 2].kill()
+                write(life)
+                log.rename(tmp_path / f"app.log.{life}")
+            finally:
+                agent.send_signal(signal.SIGKILL if life % 2 == 0 else signal.SIGTERM)
+                agent.wait(20)
+            if life + 1 < lives:
+                servers[life % 2] = start_gateway(tmp_path, store, principals)
+        done = sluice(*command(), "--once", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    finally:
+        for server in servers:
+            server.kill()
+    assert Counter(accepted_lines(store)) == Counter(written)
+    assert asyncio.run(bodies_under(store, "quarantine/")) == {}

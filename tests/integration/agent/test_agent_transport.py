@@ -1,0 +1,162 @@
+"""One upload on real sockets: answers that come early, late, broken, or not at all."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from sluice_agent.answers import Answer, Lost, NoAnswer
+from sluice_agent.clock import SystemClock
+from sluice_agent.transport import (
+    HttpTransport,
+    Received,
+    Upload,
+    open_session,
+    parse_answer,
+    parse_retry_after,
+)
+from sluice_protocol.keys import digest_of
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+BIG = b"x" * (12 * 1024 * 1024)
+
+
+def send(handler: Handler, frame: bytes = BIG, total_s: float = 10) -> Received:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await handler(reader, writer)
+        except ConnectionError:
+            pass
+        finally:
+            writer.transport.abort()
+
+    async def main() -> Received:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with (
+            server,
+            open_session(tls=None, connections_max=1, total_s=total_s, connect_s=2) as session,
+        ):
+            transport = HttpTransport(session, key=None, clock=SystemClock())
+            upload = Upload(frame=frame, digest=digest_of(frame))
+            received = await transport.send(f"http://127.0.0.1:{port}", upload)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others, timeout=5)
+        return received
+
+    return asyncio.run(main())
+
+
+def problem(status: str, code: str, more: str = "") -> bytes:
+    body = f'{{"code":"{code}","status":{status[:3]}}}'
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/problem+json\r\n{more}"
+    return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
+
+
+@pytest.mark.parametrize("discard_bytes", [0, 256 * 1024])
+def test_an_answer_before_the_body_was_read_is_read(discard_bytes: int) -> None:
+    """The gateway answers, half-closes, discards a little and closes; the answer still counts."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(problem("503 Service Unavailable", "overloaded", "Retry-After: 7\r\n"))
+        await writer.drain()
+        writer.write_eof()
+        if discard_bytes:
+            await reader.read(discard_bytes)
+        await asyncio.sleep(0.2)
+        writer.transport.abort()
+
+    received = send(refuse)
+    assert received.observed == Answer(status=503, code="overloaded", retry_after_s=7.0)
+
+
+def test_a_reset_is_no_answer() -> None:
+    """A connection cut while the body flies tells nothing."""
+
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+
+    assert send(cut).observed == NoAnswer(lost=Lost.RESET)
+
+
+def test_an_answer_cut_in_its_body_is_no_answer() -> None:
+    """Half an answer is not believed."""
+
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(5)
+        writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{"status":"accepted"')
+        await writer.drain()
+        writer.close()
+
+    assert send(cut, b"small").observed == NoAnswer(lost=Lost.RESET)
+
+
+def test_silence_is_a_timeout() -> None:
+    """A gateway that never answers costs one upload's time and no more."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    assert send(silent, b"small", total_s=0.2).observed == NoAnswer(lost=Lost.TIMEOUT)
+
+
+def test_a_redirect_is_not_followed() -> None:
+    """It is an answer that accepts nothing."""
+
+    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 307 x\r\nLocation: /else\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        await reader.read()
+
+    assert send(redirect, b"small").observed == Answer(status=307)
+
+
+def test_odd_bodies_read_as_if_empty() -> None:
+    """HTML, other types, and a 200 that does not say accepted."""
+    for body in (b"<html>", b"[]", b'{"code":1}', b'{"frame_sha256":"ab"}', b"", b"\xff"):
+        assert parse_answer(200, {}, body).frame_sha256 is None
+    assert parse_answer(200, {}, b'{"status":"accepted","frame_sha256":"ab"}').frame_sha256 == "ab"
+    assert parse_answer(409, {}, b'{"status":409,"code":"identity_conflict"}').code
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [(None, None), ("3", 3.0), ("x", None), ("-1", None), ("", None),
+     ("Sat, 21 Nov 2026 02:00:30 GMT", 30.0), ("Sat, 21 Nov 2026 01:00:00 GMT", 0.0)],
+)  # fmt: skip
+def test_retry_after(value: str | None, seconds: float | None) -> None:
+    """Seconds, or a date against the answer's own Date."""
+    assert parse_retry_after(value, "Sat, 21 Nov 2026 02:00:00 GMT") == seconds
+
+
+def test_a_huge_answer_is_not_swallowed() -> None:
+    """No more than 64 KiB of an answer is kept."""
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 500 x\r\nContent-Length: 99999999\r\n\r\n")
+        for _ in range(100):
+            writer.write(b"y" * 65536)
+            await writer.drain()
+
+    received = send(flood, b"small")
+    assert received.observed == Answer(status=500)
+    assert len(received.body) == 64 * 1024
+
+
+def test_gateways_that_are_not_there(tmp_path: Path) -> None:
+    """A refused connection is told from a reset."""
+
+    async def main() -> Received:
+        async with open_session(tls=None, connections_max=1, total_s=5, connect_s=2) as session:
+            transport = HttpTransport(session, key=None, clock=SystemClock())
+            return await transport.send(
+                "http://127.0.0.1:9", Upload(frame=b"x", digest=digest_of(b"x"))
+            )
+
+    assert asyncio.run(main()).observed == NoAnswer(lost=Lost.REFUSED)

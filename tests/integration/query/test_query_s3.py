@@ -1,0 +1,70 @@
+"""The same questions over a lake in a bucket of the real S3 server."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.query_lake import DAY0_NS, ask, bodies, log_batch, question
+from support.spark_lake import Deployment
+from support.spark_local import ingest_locally
+from support.store_buckets import make_bucket
+from support.store_versitygw import CREDENTIALS, versitygw
+
+from sluice_protocol.lake import LOGS
+from sluice_protocol.units import NS_PER_S
+from sluice_query.errors import LakeRefused
+from sluice_query.segments import find_table
+
+pytestmark = pytest.mark.s3
+
+
+@dataclass
+class Bucket(Deployment):
+    """A deployment in a bucket."""
+
+    bucket_url: str = ""
+
+    @property
+    def url(self) -> str:
+        return self.bucket_url
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    for name, value in {**CREDENTIALS, "AWS_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    with versitygw(tmp_path) as server:
+        url = server.url("lake", "deep/prefix")
+        asyncio.run(make_bucket(url))
+        made = Bucket(root=tmp_path, bucket_url=url)
+        made.init()
+        yield made
+
+
+def test_a_lake_in_a_bucket_answers_as_a_directory_does(place: Bucket) -> None:
+    """Lake, ledger and tail of a bucket give each record once, by the same conditions."""
+    place.deliver([log_batch(["GET /a", "GET /b", "PUT /c"], attributes={"k": "v"})])
+    ingest_locally(place.url)
+    place.deliver([log_batch(["GET /d"], start=3, from_ns=DAY0_NS + 9 * NS_PER_S)])
+    answer = ask(place, question(text="GET"))
+    assert bodies(answer) == ["GET /a", "GET /b", "GET /d"]
+    assert (answer.summary.segments_read, answer.summary.waiting_batches) == (1, 1)
+    late = question(text="/[cd]$", regex=True, from_ns=DAY0_NS + NS_PER_S)
+    assert bodies(ask(place, late)) == ["PUT /c", "GET /d"]
+    tagged = question(attributes=(("k", "v"),), stats_only=True)
+    assert ask(place, tagged).summary.results == 3
+    nothing = ask(place, question(from_ns=DAY0_NS + 3600 * NS_PER_S))
+    assert (nothing.summary.segments_pruned, nothing.summary.results) == (1, 0)
+
+
+def test_a_file_that_is_gone_from_a_bucket_is_named(place: Bucket, tmp_path: Path) -> None:
+    """A data file that the log names and the bucket lacks is an error, not a short answer."""
+    place.deliver([log_batch(["x"])])
+    ingest_locally(place.url)
+    assert find_table(place.url, LOGS) is not None
+    for path in (tmp_path / "data").rglob("*.parquet"):
+        path.unlink()
+    with pytest.raises(LakeRefused, match="cannot be read"):
+        ask(place, question())

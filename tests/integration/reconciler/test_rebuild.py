@@ -1,0 +1,131 @@
+"""Everything derived is lost in part or wholly, and comes back from the sources."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support.reconciler_seed import accept, enqueued, index_keys, refuse
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import RECONCILER
+from sluice_protocol.outcomes import Found, ObjectInfo
+from sluice_protocol.units import ObjectKey
+from sluice_queue.consumer import Consumer
+from sluice_queue.lane import Tools
+from sluice_queue.view import list_lanes, read_lane
+from sluice_reconciler.rebuild import Rebuild, Wrong
+from sluice_reconciler.service import Reconciler
+from sluice_store.local import open_local_store
+from sluice_store.port import ObjectStore
+
+
+def make(store: ObjectStore) -> tuple[Reconciler, Rebuild]:
+    reconciler = Reconciler(store, Authority(authority_id="A", lanes=1))
+    return reconciler, Rebuild(reconciler.intake, Tools())
+
+
+async def lose(store: ObjectStore, key: ObjectKey) -> None:
+    """Deletes every version: the one before the current comes back otherwise."""
+    while isinstance(info := await store.head(key), ObjectInfo):
+        assert info.incarnation is not None
+        await store.delete(key, info.incarnation)
+
+
+async def snapshot(store: ObjectStore) -> dict[ObjectKey, bytes]:
+    found = {}
+    async for page in store.list(""):
+        for one in page.objects:
+            read = await store.get(one.key)
+            assert isinstance(read, Found)
+            found[one.key] = read.body
+    return found
+
+
+def test_sound_store_shows_no_difference_and_repair_changes_nothing(tmp_path: Path) -> None:
+    """What a pass derived is what a rebuild would derive."""
+
+    async def run() -> None:
+        async with open_local_store(tmp_path) as store:
+            for seq in range(0, 50, 10):
+                await accept(store, seq)
+            await refuse(store, 0)
+            reconciler, rebuild = make(store)
+            await reconciler.once()
+            before = await snapshot(store)
+            assert [one async for one in rebuild.differences()] == []
+            assert [one async for one in rebuild.repair()] == []
+            assert await snapshot(store) == before
+
+    asyncio.run(run())
+
+
+def test_every_difference_is_reported_and_mended(tmp_path: Path) -> None:
+    """Missing, extra, different and unreadable entries, and lost work lists."""
+
+    async def run() -> None:
+        async with open_local_store(tmp_path) as store:
+            batches = [await accept(store, seq) for seq in range(0, 50, 10)]
+            await refuse(store, 0)
+            reconciler, rebuild = make(store)
+            await reconciler.once()
+            before = await snapshot(store)
+            queued = await enqueued(store)
+            view = await read_lane(store, "spark", 0)
+            lost_list = view.descriptors[0].location
+            await lose(store, index_keys(batches[0])[0])
+            await lose(store, index_keys(batches[1])[1])
+            await store.overwrite(index_keys(batches[2])[0], before[index_keys(batches[3])[0]])
+            await store.overwrite(index_keys(batches[3])[1], b"{broken")
+            extra = ObjectKey(index_keys(batches[4])[1].replace("0049.json", "0048.json"))
+            await store.create(extra, before[index_keys(batches[4])[1]])
+            stray = ObjectKey(index_keys(batches[4])[0].replace("/0170", "/0171"))
+            await store.create(stray, before[index_keys(batches[4])[0]])
+            await lose(store, next(key for key in before if key.startswith("quarantine-by-blob")))
+            await lose(store, lost_list)
+            found = {(one.key, one.wrong) async for one in rebuild.differences()}
+            assert {(lost_list, Wrong.MISSING), (extra, Wrong.EXTRA)} < found
+            assert (stray, Wrong.EXTRA) in found
+            assert (index_keys(batches[0])[0], Wrong.MISSING) in found
+            assert (index_keys(batches[3])[1], Wrong.UNREADABLE) in found
+            assert (index_keys(batches[2])[0], Wrong.DIFFERENT) in found
+            mended = {(one.key, one.wrong) async for one in rebuild.repair()}
+            assert mended == found
+            # A reverse reference can only keep a blob alive: it is told and stays.
+            left = [(one.key, one.wrong) async for one in rebuild.differences()]
+            assert left == [(extra, Wrong.EXTRA)]
+            after = await snapshot(store)
+            indexed = {k: v for k, v in before.items() if "-by-" in k}
+            assert {k: v for k, v in after.items() if "-by-" in k and k != extra} == indexed
+            assert await enqueued(store) == queued
+
+    asyncio.run(run())
+
+
+def test_lost_queue_and_state_are_made_again(tmp_path: Path) -> None:
+    """Without registers, lists and states everything is enqueued again behind a given sequence."""
+
+    async def run() -> None:
+        async with open_local_store(tmp_path) as store:
+            for seq in range(0, 50, 10):
+                await accept(store, seq)
+            await (make(store)[0]).once()
+            before = await enqueued(store)
+            for lane in await list_lanes(store):
+                await lose(store, lane.key)
+            with pytest.raises(BadUsage, match="first-sequence"):
+                _ = [one async for one in make(store)[1].repair()]
+            _ = [one async for one in make(store)[1].repair(first_sequence=8)]
+            await (make(store)[0]).once()
+            assert await enqueued(store) == before
+            assert (await read_lane(store, "spark", 0)).descriptors[0].sequence == 8
+            consumer = await Consumer.open(store, queue="spark", lane=0, resume_after=7)
+            assert (await consumer.next_descriptors(1))[0].sequence == 8
+
+            async for page in store.list(RECONCILER):
+                for one in page.objects:
+                    await lose(store, one.key)
+            await (make(store)[0]).once()
+            assert len(await enqueued(store)) == 2 * len(before)
+
+    asyncio.run(run())

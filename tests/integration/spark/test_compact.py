@@ -1,0 +1,195 @@
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from support.spark_lake import T0_NS, Deployment, assert_lake_holds, lake_rows, make_batch
+from support.spark_local import ingest_locally
+
+from sluice_protocol.deletes import DeleteRecord, delete_key
+from sluice_protocol.lake import LOGS
+from sluice_protocol.manifests import encode_record
+from sluice_spark.compact import CompactReport, run_compact
+from sluice_spark.errors import CommitConflict
+from sluice_spark.inventory import list_files
+from sluice_spark.rewriting import replace_files
+from sluice_spark.settings import CompactSettings
+from sluice_spark.tables import find_table
+from sluice_store import open_store
+
+pytestmark = pytest.mark.spark
+
+
+def compact(spark: Any, deployment: Deployment, **more: Any) -> CompactReport:
+    settings = CompactSettings(open_partitions=True, **more)
+    return run_compact(spark, deployment.url, settings)
+
+
+def files(deployment: Deployment, name: str = "logs") -> list[str]:
+    return DeltaTable(str(deployment.root / "lake" / "v1" / name)).file_uris()
+
+
+def put_delete(deployment: Deployment, record: DeleteRecord) -> None:
+    async def put() -> None:
+        async with open_store(deployment.url) as store:
+            await store.create(delete_key(record.delete_id), encode_record(record))
+
+    asyncio.run(put())
+
+
+def test_compact_small_files_become_one_and_no_record_changes(spark: Any, tmp_path: Path) -> None:
+    """Records are the same value by value; the file is ordered by time; a second run does nothing.
+
+    The order in which an agent sent its records is that of `seq`, not that of the file.
+    """
+    deployment = Deployment(tmp_path, lanes=1).init()
+    for n in range(4):
+        deployment.deliver(
+            [
+                make_batch(n * 10, agent=f"{kind}-{n % 2}", kind=kind)
+                for kind in ("logs", "metrics", "entries")
+            ]
+        )
+        ingest_locally(deployment.url)
+    assert len(files(deployment)) == 4
+    report = compact(spark, deployment)
+    assert (report.files_after, report.dropped_rows, report.conflicts) == (3, 0, 0)
+    assert_lake_holds(deployment, deployment.sent)
+    (path,) = files(deployment)
+    stamps = pq.read_table(path, columns=["ts"]).column("ts").to_pylist()
+    assert stamps == sorted(stamps)
+    assert compact(spark, deployment).rewritten == 0
+    for file in list_files(deployment.table("logs"), LOGS):
+        assert file.agents == ("logs-0", "logs-1")
+        assert file.times_ns is not None
+        assert file.times_ns[0] <= T0_NS <= file.times_ns[1]
+
+
+def test_compact_keeps_the_highest_sequence_of_a_doubled_record(spark: Any, tmp_path: Path) -> None:
+    """Two accepted batches that overlap leave each (agent, boot, seq) once: the later one's."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    deployment.deliver([make_batch(0, 10)])
+    ingest_locally(deployment.url)
+    deployment.deliver([make_batch(5, 10, at_ns=T0_NS + 86_400 * 10**9)])
+    ingest_locally(deployment.url)
+    assert len(lake_rows(deployment, "logs")) == 20
+    assert compact(spark, deployment).dropped_rows == 5
+    rows = {row["seq"]: row["queue_sequence"] for row in deployment.rows("logs")}
+    assert rows == {n: 1 if n < 5 else 2 for n in range(15)}
+    assert len(deployment.rows("logs")) == 15
+    assert len(deployment.rows("batches")) == 2
+
+
+def test_compact_removes_what_a_delete_names_whenever_it_arrives(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Rows go by the cut-off in `accepted_at`, also those that are ingested after the delete."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    early, late = make_batch(0, 10), make_batch(10, 10, at_ns=T0_NS + 5 * 10**9)
+    after = make_batch(20, 10, at_ns=T0_NS + 3600 * 10**9)
+    deployment.deliver([early, after])
+    ingest_locally(deployment.url)
+    put_delete(
+        deployment,
+        DeleteRecord(
+            delete_id="01" + "A" * 24,
+            kind="logs",
+            accepted_until_unix_ns=T0_NS + 10 * 10**9,
+            contains="'ä€ ",
+            agent_id="host-1",
+        ),
+    )
+    put_delete(
+        deployment,
+        DeleteRecord(
+            delete_id="01" + "B" * 24,
+            kind="logs",
+            accepted_until_unix_ns=T0_NS + 10 * 10**9,
+            attributes={"path": "/p/1"},
+        ),
+    )
+    wanted = [row for one in (early, late) for row in one.rows if row[6].get("path") != "/p/1"]
+    compact(spark, deployment)
+    deployment.deliver([late])
+    ingest_locally(deployment.url)
+    compact(spark, deployment)
+    assert lake_rows(deployment, "logs") == [*wanted, *after.rows]
+    assert len(deployment.rows("batches")) == 3
+
+
+def test_compact_retention_drops_whole_files_unread(spark: Any, tmp_path: Path) -> None:
+    """A delete of old times drops a partition; vacuum spares young strays and removed files."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    day = 86_400 * 10**9
+    old, new = make_batch(0), make_batch(10, at_ns=T0_NS + 3 * day)
+    deployment.deliver([old, new])
+    ingest_locally(deployment.url)
+    put_delete(
+        deployment,
+        DeleteRecord(
+            delete_id="01" + "C" * 24,
+            kind="logs",
+            accepted_until_unix_ns=T0_NS + day,
+            to_unix_ns=T0_NS + 2 * day,
+        ),
+    )
+    stray = deployment.root / "lake/v1/logs/accepted_date=2026-09-21/stray.parquet"
+    stray.write_bytes(b"x")
+    report = compact(spark, deployment)
+    assert (report.dropped_rows, report.vacuumed) == (10, 0)
+    assert lake_rows(deployment, "logs") == list(new.rows)
+    assert stray.exists()
+
+
+def test_replace_files_twice_is_refused(tmp_path: Path) -> None:
+    """A file that was replaced once is never replaced again: its rows would double."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    deployment.deliver([make_batch(0)])
+    ingest_locally(deployment.url)
+    table = find_table(deployment.url, LOGS)
+    assert table is not None
+    found = list_files(table, LOGS)
+    replace_files(deployment.url, LOGS, found, (), data_change=True)
+    with pytest.raises(CommitConflict):
+        replace_files(deployment.url, LOGS, found, (), data_change=True)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_compact_races_ingest_and_nothing_is_lost(spark: Any, tmp_path: Path) -> None:
+    """Ingestion and two compactions at once, on the open partition: every record exactly once."""
+    race(spark, Deployment(tmp_path, lanes=2).init(), rounds=200)
+
+
+def race(spark: Any, deployment: Deployment, rounds: int) -> None:
+    done = threading.Event()
+    reports: list[CompactReport] = []
+
+    def maintain() -> None:
+        while not done.is_set():
+            reports.append(compact(spark, deployment))
+
+    threads = [threading.Thread(target=maintain) for _ in range(2)]
+    deployment.deliver([make_batch(0, agent="host-9")])
+    ingest_locally(deployment.url)
+    for thread in threads:
+        thread.start()
+    try:
+        for n in range(rounds):
+            batch = [make_batch(n * 10, 10, agent=f"host-{k}") for k in range(3)]
+            deployment.deliver(batch)
+            ingest_locally(deployment.url)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert sum(report.rewritten for report in reports) > 0
+    assert_lake_holds(deployment, deployment.sent)
+
+
+def test_compact_races_ingest_briefly(spark: Any, tmp_path: Path) -> None:
+    """The same race, short enough for every run of the suite."""
+    race(spark, Deployment(tmp_path, lanes=2).init(), rounds=15)

@@ -1,0 +1,117 @@
+"""The quick signer gives what botocore's own gives, and what an independent check accepts."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice_protocol.keys import digest_of
+from sluice_store.memory.sigv4 import SignedRequest, check_signature
+from sluice_store.s3.answers import encode_checksum
+from sluice_store.s3.exchange import Request
+from sluice_store.s3.settings import Addressing
+from sluice_store.s3.signing import Address, sign
+
+NOW_NS = 1_795_000_000 * 10**9
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """Credentials that never change."""
+
+    access_key: str
+    secret_key: str
+    token: str | None
+
+    async def get_frozen_credentials(self) -> "_Fixed":
+        return self
+
+
+text = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FFF), min_size=1, max_size=40)
+words = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=20)
+endpoints = st.sampled_from(
+    [
+        "http://127.0.0.1:9000",
+        "https://s3.eu-west-1.amazonaws.com",
+        "https://storage.example:443",
+        "http://storage.example:80",
+        "https://storage.example:8443",
+    ]
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Request, Address, _Fixed]:
+    """Any request that the adapter makes, anywhere, by anyone."""
+    body = draw(st.binary(max_size=64))
+    headers = {"x-amz-checksum-sha256": encode_checksum(digest_of(body))}
+    headers |= draw(st.sampled_from([{}, {"If-None-Match": "*"}, {"If-Match": '"tag  with gaps"'}]))
+    query = draw(st.sampled_from([(), (("versionId", "a+b/c=d&e"),)]))
+    request = Request(
+        method=draw(st.sampled_from(["PUT", "GET", "HEAD", "DELETE"])),
+        key=draw(text),
+        headers=headers,
+        query=query,
+        sha256=digest_of(body),
+    )
+    address = Address(
+        endpoint=draw(endpoints),
+        region=draw(words),
+        bucket=draw(words),
+        addressing=draw(st.sampled_from(Addressing)),
+    )
+    return request, address, _Fixed("AKIA", draw(words), draw(st.none() | words))
+
+
+class _Reference(S3SigV4Auth):  # type: ignore[misc]
+    """botocore's signer as it is, but for the digest of the body."""
+
+    def payload(self, request: AWSRequest) -> str:
+        return str(request.context["digest"])
+
+
+@given(cases())
+def test_sign_is_botocores_signature(case: tuple[Request, Address, _Fixed]) -> None:
+    """Header for header, the signature is the one that botocore makes in the same second."""
+    request, address, credentials = case
+    url = address.url_of(request.key, request.query)
+    for _ in range(2):  # the second may change between the two
+        ours = asyncio.run(sign(request, url, address, credentials))
+        reference = AWSRequest(method=request.method, url=url, headers=dict(request.headers))
+        reference.context["digest"] = request.sha256
+        _Reference(credentials, "s3", address.region).add_auth(reference)
+        if ours["X-Amz-Date"] == reference.headers["X-Amz-Date"]:
+            break
+    assert ours == dict(reference.headers.items())
+
+
+@given(cases())
+def test_sign_is_accepted_by_an_independent_check(case: tuple[Request, Address, _Fixed]) -> None:
+    """The check that the fake makes, written from the specification, accepts and refuses."""
+    request, address, credentials = case
+    url = urlsplit(address.url_of(request.key, request.query))
+    headers = asyncio.run(
+        sign(request, address.url_of(request.key, request.query), address, credentials)
+    )
+    signed = SignedRequest(
+        method=request.method,
+        path=url.path,
+        query=url.query,
+        headers={**headers, "Host": address.host},
+    )
+    stamp = headers["X-Amz-Date"]
+    now_ns = _seconds(stamp) * 10**9
+    assert check_signature(signed, {"AKIA": credentials.secret_key}, now_ns) is None
+    wrong = check_signature(signed, {"AKIA": credentials.secret_key + "x"}, now_ns)
+    assert wrong == "SignatureDoesNotMatch"
+    late = check_signature(signed, {"AKIA": credentials.secret_key}, now_ns + 901 * 10**9)
+    assert late == "RequestTimeTooSkewed"
+
+
+def _seconds(stamp: str) -> int:
+    return int(datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp())

@@ -1,0 +1,250 @@
+"""Intake, spool and sender together, in seeded interleavings, with every answer there is."""
+
+import asyncio
+import errno
+from collections import Counter
+from random import Random
+
+import pytest
+from support.agent_disk import SimDisk
+from support.agent_sim import DIRECTORY, AgentClock, SimAgent, SimNetwork, part, simulate_agent
+from support.simloop import seeds, until
+
+from sluice_agent.answers import Answer, Lost, NoAnswer
+from sluice_agent.errors import SendingRefused
+from sluice_agent.intake import WhenFull
+from sluice_agent.sender import ALARM_PROBE_S
+from sluice_agent.transport import Upload
+
+LINES = [b"line %d" % n for n in range(60)]
+TROUBLE = (
+    Answer(status=503, code="overloaded", retry_after_s=2.0),
+    Answer(status=500, code="internal"),
+    Answer(status=400, code="digest_mismatch"),
+    Answer(status=200),
+    NoAnswer(lost=Lost.RESET),
+    NoAnswer(lost=Lost.TIMEOUT),
+)
+
+
+def network() -> SimNetwork:
+    return SimNetwork(AgentClock(asyncio.get_running_loop()))
+
+
+async def feed(agent: SimAgent, rng: Random) -> None:
+    rest = list(LINES)
+    while rest:
+        count = rng.randrange(1, 5)
+        await agent.intake.put(part(*rest[:count]))
+        del rest[:count]
+        await asyncio.sleep(rng.random() * 0.1)
+    await agent.intake.flush()
+
+
+@pytest.mark.parametrize("seed", seeds(40))
+def test_every_line_is_accepted_once_whatever_is_answered(seed: int) -> None:
+    """With lost, late, foreign and refusing answers each line is accepted exactly once."""
+
+    async def main(rng: Random) -> None:
+        net = network()
+        net.reply = lambda _, __: rng.choice(TROUBLE) if rng.random() < 0.6 else None
+        agent = SimAgent(rng, net)
+
+        def is_durable(upload: Upload) -> None:
+            held = [f for p, f in agent.disk._durable.items() if p.parent == DIRECTORY / "ready"]
+            assert any(f.durable is not None and f.durable.endswith(upload.frame) for f in held)
+
+        net.before_send = is_durable
+        running = asyncio.create_task(agent.run())
+        await feed(agent, rng)
+        await agent.sender.drained()
+        assert Counter(net.lines()) == Counter(LINES)
+        assert agent.sender.parked == 0
+        for _, _, identity, retry in net.sent:
+            before = [r for _, _, i, r in net.sent if i == identity].index(retry)
+            assert before == int(retry)
+        running.cancel()
+
+    simulate_agent(seed, main)
+
+
+def test_one_upload_at_a_time_keeps_the_order() -> None:
+    """With uploads=1 no batch is sent before the one before it is done."""
+
+    async def main(rng: Random) -> None:
+        net = network()
+        net.reply = lambda _, __: rng.choice(TROUBLE) if rng.random() < 0.5 else None
+        agent = SimAgent(rng, net, uploads=1)
+        running = asyncio.create_task(agent.run())
+        await feed(agent, rng)
+        await agent.sender.drained()
+        starts = [identity.seq_start for _, _, identity, _ in net.sent]
+        assert starts == sorted(starts)
+        assert net.lines() == LINES
+        running.cancel()
+
+    for seed in seeds(10):
+        simulate_agent(seed, main)
+
+
+def test_a_refusal_stops_all_sending_until_a_person_acted() -> None:
+    """After 401 one batch a minute is tried, nothing is lost, and a good answer lifts the alarm."""
+
+    async def main(rng: Random) -> None:
+        net = network()
+        refusing = [True]
+        net.reply = lambda _, __: (
+            Answer(status=401, code="unauthenticated") if refusing[0] else None
+        )
+        agent = SimAgent(rng, net)
+        running = asyncio.create_task(agent.run())
+        await feed(agent, rng)
+        await until(lambda: agent.sender.is_refused, net.clock)
+        start_s = net.clock.monotonic_s()
+        await net.clock.sleep(1)
+        before = len(net.sent)
+        await net.clock.sleep(10 * ALARM_PROBE_S)
+        assert len(net.sent) - before <= 11
+        refusing[0] = False
+        await agent.sender.drained()
+        assert net.clock.monotonic_s() - start_s < 13 * ALARM_PROBE_S
+        assert Counter(net.lines()) == Counter(LINES)
+        running.cancel()
+
+    for seed in seeds(20):
+        simulate_agent(seed, main)
+
+
+def test_a_refusal_ends_a_run_that_was_asked_to_end() -> None:
+    """`stop_when_refused` raises what a person must read; the batches stay."""
+
+    async def main(rng: Random) -> None:
+        net = network()
+        net.reply = lambda _, __: Answer(status=403, code="forbidden_agent")
+        agent = SimAgent(rng, net, stop_when_refused=True)
+        await agent.intake.put(part(b"a"))
+        await agent.intake.flush()
+        with pytest.raises(ExceptionGroup) as raised:
+            await agent.sender.run()
+        assert isinstance(raised.value.exceptions[0], SendingRefused)
+        assert len(agent.spool.ready()) == 1
+
+    simulate_agent(0, main)
+
+
+def test_a_parked_batch_does_not_hold_up_the_next() -> None:
+    """Batches that no gateway takes are set aside one by one; the others arrive."""
+
+    async def main(rng: Random) -> None:
+        net = network()
+
+        def reply(_: str, upload: Upload) -> Answer | None:
+            return Answer(status=409, code="identity_conflict") if b"bad" in upload.frame else None
+
+        net.reply = reply
+        agent = SimAgent(rng, net, uploads=1, batch_bytes=1)
+        running = asyncio.create_task(agent.run())
+        for line in (b"good 1", b"bad", b"good 2"):
+            await agent.intake.put(part(line))
+        await agent.sender.drained()
+        assert net.lines() == [b"good 1", b"good 2"]
+        assert agent.sender.parked == 1
+        assert len(agent.disk.list(DIRECTORY / "parked")) == 2
+        running.cancel()
+
+    simulate_agent(0, main)
+
+
+def test_a_dead_gateway_costs_no_pause_while_another_lives() -> None:
+    """The first failure goes on to the other gateway at once, later batches begin there."""
+
+    async def main(rng: Random) -> None:
+        net = network()
+        net.reply = lambda url, _: NoAnswer(lost=Lost.REFUSED) if url == "http://a" else None
+        agent = SimAgent(rng, net, uploads=1)
+        running = asyncio.create_task(agent.run())
+        await feed(agent, rng)
+        await agent.sender.drained()
+        assert [url for _, url, _, _ in net.sent].count("http://a") <= 1
+        running.cancel()
+
+    for seed in seeds(5):
+        simulate_agent(seed, main)
+
+
+def test_a_full_disk_holds_the_inputs_back_and_loses_nothing() -> None:
+    """While the spool cannot be written `put` waits; afterwards everything is there once."""
+
+    async def main(rng: Random) -> None:
+        net = network()
+        disk = SimDisk()
+        agent = SimAgent(rng, net, disk=disk)
+        full = [True]
+
+        def tripwire(operation: str) -> None:
+            if full[0] and operation in {"write", "sync"}:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        disk.tripwire = tripwire
+        running = asyncio.create_task(agent.run())
+        feeding = asyncio.create_task(feed(agent, rng))
+        await net.clock.sleep(30)
+        assert not feeding.done()
+        assert net.sent == []
+        full[0] = False
+        await feeding
+        await agent.sender.drained()
+        assert Counter(net.lines()) == Counter(LINES)
+        running.cancel()
+
+    simulate_agent(0, main)
+
+
+def test_a_full_spool_blocks_or_drops_as_the_settings_say() -> None:
+    """`block` keeps within the bound and loses nothing; `drop_newest` counts what it drops."""
+
+    async def main(rng: Random, when_full: WhenFull) -> None:
+        net = network()
+        down = [True]
+        net.reply = lambda _, __: NoAnswer(lost=Lost.REFUSED) if down[0] else None
+        agent = SimAgent(rng, net, bytes_max=3000, when_full=when_full)
+        running = asyncio.create_task(agent.run())
+        feeding = asyncio.create_task(feed(agent, rng))
+        await net.clock.sleep(60)
+        assert agent.spool.size_bytes() <= 3000
+        assert feeding.done() == (when_full is WhenFull.DROP_NEWEST)
+        down[0] = False
+        while not feeding.done():
+            await net.clock.sleep(0.5)
+            agent.spool.sweep()
+        await agent.sender.drained()
+        arrived = Counter(net.lines())
+        assert max(arrived.values()) == 1
+        assert len(LINES) - arrived.total() == agent.metrics.dropped_records
+        assert (agent.metrics.dropped_records > 0) == (when_full is WhenFull.DROP_NEWEST)
+        running.cancel()
+
+    for when_full in WhenFull:
+        simulate_agent(0, lambda rng, each=when_full: main(rng, each))
+
+
+def test_a_damaged_spool_file_is_set_aside_and_told() -> None:
+    """It is never sent and never lost silently; the next batch goes."""
+
+    async def main(rng: Random) -> None:
+        net = network()
+        disk = SimDisk()
+        agent = SimAgent(rng, net, disk=disk, uploads=1, batch_bytes=1)
+        await agent.intake.put(part(b"one"))
+        await agent.intake.put(part(b"two"))
+        path = next(p for p in disk._seen if p.parent == DIRECTORY / "ready")
+        body = disk._seen[path].seen
+        disk._seen[path].seen = body[:-1] + bytes([body[-1] ^ 1])
+        running = asyncio.create_task(agent.run())
+        await agent.sender.drained()
+        assert net.lines() == [b"two"]
+        assert [name for name, _ in disk.list(DIRECTORY / "corrupt")] == [path.name]
+        assert agent.spool.set_aside[0][0] == path.name
+        running.cancel()
+
+    simulate_agent(0, main)

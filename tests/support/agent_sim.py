@@ -1,0 +1,150 @@
+"""The agent on a simulated loop, disk and network; threads become callbacks in seeded order."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+from support.agent_disk import SimDisk
+from support.simloop import SimClock, SimLoop
+
+from sluice_agent.answers import Answer, Lost, NoAnswer
+from sluice_agent.batch import SpoolSettings
+from sluice_agent.intake import Intake, WhenFull
+from sluice_agent.lines import logs_from_block
+from sluice_agent.metrics import AgentMetrics
+from sluice_agent.parts import BatchLimits, Part
+from sluice_agent.sender import Sender, SenderSettings
+from sluice_agent.spool import Spool
+from sluice_agent.transport import Received, Upload
+from sluice_protocol.frame import decode_frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.units import Digest, UnixNs
+
+T = TypeVar("T")
+DIRECTORY = Path("/spool")
+OTHER = Digest("0" * 64)
+
+
+class ThreadlessLoop(SimLoop):
+    """Runs what would run in a thread as a callback of its own."""
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        future = self.create_future()
+
+        def work() -> None:
+            if future.cancelled():
+                return
+            try:
+                future.set_result(func(*args))
+            except Exception as error:
+                future.set_exception(error)
+
+        self.call_soon(work)
+        return future
+
+
+def simulate_agent(seed: int, main: Callable[[Random], Coroutine[Any, Any, T]]) -> T:
+    """Runs `main` to its end in one seeded interleaving."""
+    rng = Random(seed)
+    loop = ThreadlessLoop(rng)
+    try:
+        return loop.run_until_complete(main(rng))
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop._ready.clear()
+        loop._scheduled.clear()
+        loop.close()
+
+
+class AgentClock(SimClock):
+    """The agent's clock port over the simulated loop."""
+
+    def monotonic_s(self) -> float:
+        return self._loop.time()
+
+
+Reply = Callable[[str, Upload], Answer | NoAnswer | None]
+
+
+class SimNetwork:
+    """Gateways that share one store; `reply` may answer instead, none means the truth."""
+
+    def __init__(self, clock: AgentClock, reply: Reply | None = None) -> None:
+        self.clock = clock
+        self.reply = reply
+        self.accepted: dict[Identity, bytes] = {}
+        self.first: dict[Identity, bytes] = {}
+        self.sent: list[tuple[float, str, Identity, bool]] = []
+        self.before_send: Callable[[Upload], None] = lambda _: None
+
+    async def send(self, url: str, upload: Upload) -> Received:
+        self.before_send(upload)
+        identity = decode_frame(upload.frame).envelope.identity
+        self.sent.append((self.clock.monotonic_s(), url, identity, upload.retry))
+        assert self.first.setdefault(identity, upload.frame) == upload.frame
+        await self.clock.sleep(0.01)
+        scripted = self.reply(url, upload) if self.reply else None
+        if scripted is not None and scripted != NoAnswer(lost=Lost.TIMEOUT):
+            return Received(observed=scripted)
+        self.accepted[identity] = upload.frame  # also when the answer is lost
+        if scripted is not None:
+            return Received(observed=scripted)
+        return Received(observed=Answer(status=200, frame_sha256=upload.digest))
+
+    def lines(self) -> list[bytes]:
+        return [
+            body
+            for frame in self.accepted.values()
+            for body in decode_frame(frame).columns.body.slices()
+        ]
+
+
+class SimAgent:
+    """Spool, intake and sender of one life."""
+
+    def __init__(
+        self,
+        rng: Random,
+        network: SimNetwork,
+        *,
+        disk: SimDisk | None = None,
+        boot_id: str = "boot",
+        gateways: tuple[str, ...] = ("http://a", "http://b"),
+        uploads: int = 4,
+        stop_when_refused: bool = False,
+        bytes_max: int = 1 << 30,
+        when_full: WhenFull = WhenFull.BLOCK,
+        batch_bytes: int = 200,
+    ) -> None:
+        self.disk = disk or SimDisk()
+        self.metrics = AgentMetrics()
+        clock = network.clock
+        spool = SpoolSettings(directory=DIRECTORY, agent_id="host-1", bytes_max=bytes_max)
+        self.spool = Spool(spool, self.disk, boot_id=boot_id)
+        limits = BatchLimits(bytes_max=batch_bytes, age_s_max=0.2)
+        self.intake = Intake(
+            self.spool, limits, clock=clock, metrics=self.metrics, when_full=when_full
+        )
+        self.sender = Sender(
+            SenderSettings(
+                gateways=gateways, uploads_max=uploads, stop_when_refused=stop_when_refused
+            ),
+            self.spool,
+            network,
+            clock=clock,
+            rng=rng,
+            metrics=self.metrics,
+        )
+        self.intake.on_sealed = self.sender.add
+
+    async def run(self) -> None:
+        await asyncio.gather(self.sender.run(), self.intake.run())
+
+
+def part(*lines: bytes) -> Part:
+    """Gives lines of a pipe as an input gives them."""
+    columns = logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=UnixNs(1), zone=None)
+    return Part(columns=columns, cost_bytes=sum(map(len, lines)) + 28 * len(lines))

@@ -1,0 +1,96 @@
+"""Each rule of the linter finds its fault, and what sluice renders has none."""
+
+import json
+
+import pytest
+from support.policies_settings import bare_settings, settings
+
+from sluice_policies.lint import Severity, lint
+from sluice_policies.model import canonical, document_json
+from sluice_policies.policy_set import policy_set
+from sluice_policies.render import documents
+from sluice_policies.settings import Settings, Target
+
+BUCKET = "arn:aws:s3:::b"
+
+
+def document(**changes: object) -> str:
+    statement = {
+        "Sid": "One",
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "s3:PutObject",
+        "Resource": f"{BUCKET}/accepted/*",
+    } | changes
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+
+
+def condition(operator: str, key: str, value: str = "x") -> dict[str, dict[str, str]]:
+    return {operator: {key: value}}
+
+
+FAULTS = {
+    "unknown-action": document(Action="s3:PutObjects"),
+    "unknown-key": document(Condition=condition("StringEquals", "s3:if-none-matches")),
+    "key-not-for-action": document(
+        Action=["s3:PutObject", "s3:DeleteObject"],
+        Condition=condition("StringNotEquals", "s3:if-none-match", "*"),
+    ),
+    "not-principal": document(NotPrincipal={"AWS": "arn:aws:iam::111122223333:role/gc"}),
+    "principal-pattern": document(Principal={"AWS": "arn:aws:iam::111122223333:role/*"}),
+    "open-to-all": document(Effect="Allow"),
+    "wildcard-action": document(
+        Effect="Allow", Action="s3:Put*", Principal={"AWS": "arn:aws:iam::1:role/a"}
+    ),
+    "resource-mismatch": document(Action="s3:ListBucket"),
+    "not-element": document(NotAction="s3:GetObject"),
+    "too-large": document(Resource=[f"{BUCKET}/{n:0100d}" for n in range(300)]),
+    "not-a-policy": "[]",
+    "duplicate-key": '{"Statement": [{"Effect": "Deny", "Effect": "Allow"}]}',
+}
+
+
+@pytest.mark.parametrize("rule", FAULTS)
+def test_each_rule_finds_its_fault(rule: str) -> None:
+    assert rule in {finding.rule for finding in lint(FAULTS[rule])}
+
+
+def test_a_pattern_in_a_condition_on_the_caller_is_found() -> None:
+    slip = condition("StringNotLike", "aws:PrincipalArn", "arn:aws:iam::1:role/gc*")
+    assert "principal-pattern" in {f.rule for f in lint(document(Condition=slip))}
+
+
+def test_a_key_of_another_action_is_told_with_both_names() -> None:
+    found = next(f for f in lint(FAULTS["key-not-for-action"]) if f.rule == "key-not-for-action")
+    assert "s3:DeleteObject" in found.says
+    assert "s3:if-none-match" in found.says
+    assert found.severity is Severity.ERROR
+
+
+def two(one: dict[str, object], other: dict[str, object]) -> str:
+    loaded = [json.loads(document(**changes))["Statement"][0] for changes in (one, other)]
+    return json.dumps({"Statement": loaded})
+
+
+def test_shadowed_statements_are_found_whichever_comes_first() -> None:
+    narrow = {"Sid": "Narrow", "Condition": condition("Null", "s3:x-amz-copy-source", "false")}
+    wide = {"Sid": "Wide", "Resource": f"{BUCKET}/*"}
+    for text in (two(narrow, wide), two(wide, narrow)):
+        shadowed = [f.where for f in lint(text) if f.rule == "shadowed"]
+        assert shadowed == ["Narrow"]
+
+
+def test_an_allowance_that_a_denial_swallows_is_found() -> None:
+    role = {"AWS": "arn:aws:iam::1:role/a"}
+    text = two({"Sid": "Yes", "Effect": "Allow", "Principal": role}, {"Sid": "No"})
+    assert [f.where for f in lint(text) if f.rule == "shadowed"] == ["Yes"]
+
+
+def test_equal_sids_are_found() -> None:
+    assert "duplicate-sid" in {f.rule for f in lint(two({}, {"Resource": f"{BUCKET}/other/*"}))}
+
+
+@pytest.mark.parametrize("chosen", [settings(), bare_settings()], ids=["pinned", "bare"])
+def test_what_sluice_renders_for_aws_has_no_fault(chosen: Settings) -> None:
+    for name, rendered in documents(policy_set(chosen, Target.AWS)).items():
+        assert lint(canonical(document_json(rendered))) == (), name

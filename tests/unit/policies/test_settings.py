@@ -1,0 +1,80 @@
+"""A settings file that cannot be used is refused with the line that is wrong."""
+
+from pathlib import Path
+
+import pytest
+from support.policies_settings import TEXT, bare_settings, settings
+
+from sluice_policies.errors import BadSettings
+from sluice_policies.settings import RoleName, Target, parse_settings, read_settings
+
+
+def line_with(text: str, mark: str) -> int:
+    return next(n for n, line in enumerate(text.splitlines(), start=1) if mark in line)
+
+
+REFUSED = {
+    "bucket name with capitals": ('"example-sluice"', '"Example_Sluice"', "name ="),
+    "bucket name as an address": ('"example-sluice"', '"192.168.0.1"', "name ="),
+    "bucket name too short": ('"example-sluice"', '"ab"', "name ="),
+    "bucket name of a directory bucket": ('"example-sluice"', '"b--euw1-az1--x-s3"', "name ="),
+    "two roles with one ARN": ("role/sluice/gc", "role/sluice/spark", "role/sluice/spark"),
+    "neighbour inside the prefix": ('["exports/"]', '["prod/eu/"]', "neighbours ="),
+    "prefix inside a neighbour": ('["exports/"]', '["exports/", "exports/a/"]', "neighbours ="),
+    "prefix without its slash": ('prefix = "prod/"', 'prefix = "prod"', "prefix ="),
+    "prefix that is a pattern": ('prefix = "prod/"', 'prefix = "pr*d/"', "prefix ="),
+    "role of another account": ("111122223333:role/sluice/gc", "999922223333:role/x", "9999"),
+    "role that is a session": (":role/sluice/gc", ":assumed-role/sluice/gc", "assumed-role"),
+    "account with letters": ('"111122223333"', '"1111222233ab"', "account ="),
+    "no key for kms": ("kms_key = ", 'kms_key = ""  # ', "kms_key ="),
+    "wrong endpoint": ('"vpce-0123456789abcdef0"', '"endpoint"', "vpc_endpoint ="),
+    "unknown key": ("region = ", "reigon = ", "reigon"),
+    "unknown table": ("[network]", "[netwrok]", "netwrok"),
+    "wrong type": ('neighbours = ["exports/"]', "neighbours = 3", "neighbours"),
+    "unknown mode": ('"sse-kms"', '"sse-c"', "mode ="),
+    "unknown version": ("version = 1", "version = 2", "version"),
+    "unknown target": ('"versitygw"]', '"minio"]', "targets"),
+    "aws without TLS": ("[network]", "[network]\nrequire_tls = false", "require_tls"),
+    "broken TOML": ("[encryption]", "[encryption", "[encryption"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_settings_are_refused_with_the_line(case: str) -> None:
+    old, new, mark = REFUSED[case]
+    assert old in TEXT
+    text = TEXT.replace(old, new, 1)
+    with pytest.raises(BadSettings) as caught:
+        parse_settings(text, "settings.toml")
+    lines = [n for n, line in enumerate(text.splitlines(), start=1) if mark in line]
+    assert caught.value.line in lines, str(caught.value)
+    assert str(caught.value).startswith(f"settings.toml:{caught.value.line}: ")
+
+
+def test_two_users_with_one_name_are_refused() -> None:
+    with pytest.raises(BadSettings, match="have one user"):
+        settings(('role/sluice/gc"', 'role/sluice/gc"\nuser = "sluice-spark"'))
+
+
+def test_object_lock_days_are_bounded() -> None:
+    with pytest.raises(BadSettings, match="is not 1 to"):
+        settings(
+            ("[notifications]", '[object_lock]\nmode = "GOVERNANCE"\ndays = 0\n[notifications]')
+        )
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match="cannot be read"):
+        read_settings(tmp_path / "none.toml")
+
+
+def test_a_missing_role_is_refused() -> None:
+    start = "[roles.gateway]\n"
+    with pytest.raises(BadSettings, match=r"arn.*roles\.gateway"):
+        parse_settings(TEXT.replace(f"{start}arn", f"{start}user"), "s")
+
+
+def test_defaults_need_only_bucket_and_roles() -> None:
+    found = bare_settings()
+    assert found.targets == (Target.AWS,)
+    assert found.user(RoleName.GC) == "sluice-gc"

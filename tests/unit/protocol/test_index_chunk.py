@@ -1,0 +1,63 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.index_chunk import (
+    TEXT_BYTES_MIN,
+    FileIndex,
+    IndexedFile,
+    build_filter,
+    chunk_id,
+    decode_chunk,
+    encode_chunk,
+)
+
+
+def indexed(path: str, *texts: bytes) -> FileIndex:
+    bits_log2, bits = build_filter(texts)
+    entry = IndexedFile(
+        path=path,
+        size_bytes=1,
+        records=len(texts),
+        min_ts_ns=1,
+        max_ts_ns=2,
+        agents=("a",),
+        bits_log2=bits_log2,
+    )
+    return FileIndex(file=entry, filter=bits)
+
+
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=8), st.data())
+def test_filter_never_denies_a_text_that_is_there(texts: list[bytes], data: st.DataObject) -> None:
+    """Whatever part of whatever body is looked for, the filter lets the file through."""
+    body = data.draw(st.sampled_from(texts))
+    start = data.draw(st.integers(0, len(body)))
+    end = data.draw(st.integers(start, len(body)))
+    assert indexed("p", *texts).may_contain(body[start:end])
+
+
+def test_filter_denies_nearly_every_text_that_is_not_there() -> None:
+    """Of texts of 16 hex digits that are not there, hardly one passes; a short one always does."""
+    lines = [
+        b"GET /items/%016x?q=%d 200" % (n * 0x9E3779B97F4A7C15 % 2**64, n) for n in range(5000)
+    ]
+    found = indexed("p", b"".join(lines))
+    passed = sum(found.may_contain(b"%016x" % (n * 0xD6E8FEB86659FD93 % 2**64)) for n in range(500))
+    assert passed < 25
+    assert found.may_contain(b"x" * (TEXT_BYTES_MIN - 1))
+    assert len(found.filter) < sum(map(len, lines)) // 8
+
+
+def test_chunk_decodes_to_what_was_encoded() -> None:
+    """A chunk gives back its files and filters; a cut or foreign one is refused."""
+    files = [indexed("b", b"hello wide world"), indexed("a", b"another body of text")]
+    body = encode_chunk("logs", files)
+    found = decode_chunk("k", body)
+    assert [one.file.path for one in found] == ["a", "b"]
+    assert found[1].filter == files[0].filter
+    assert encode_chunk("logs", files[::-1]) == body
+    for wrong in (body[:-3], b"x", b""):
+        with pytest.raises(InvalidRecord):
+            decode_chunk("k", wrong)
+    assert chunk_id(["a", "b"]) == chunk_id(["b", "a"])
