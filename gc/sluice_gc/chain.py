@@ -111,6 +111,22 @@ async def verify_store_chain(store: ObjectStore, trusted: Trusted) -> tuple[Cert
     return chain
 
 
+async def verify_evidence(store: ObjectStore, certificate: Certificate) -> int:
+    """Checks that every file of evidence stands as its certificate names it; gives how many.
+
+    Raises:
+        CertificateInvalid: One is missing or was altered.
+        StoreError: No answer, or a refusal.
+    """
+    for file in certificate.evidence:
+        body = await _read_body(store, file.key)
+        if body is None:
+            raise CertificateInvalid(certificate.audit_id, f"evidence is missing: {file.key}")
+        if digest_of(body) != file.sha256:
+            raise CertificateInvalid(certificate.audit_id, f"evidence was altered: {file.key}")
+    return len(certificate.evidence)
+
+
 async def _read_body(store: ObjectStore, key: ObjectKey) -> bytes | None:
     read = await store.get(key)
     return read.body if isinstance(read, Found) else None
