@@ -11,6 +11,7 @@ from sluice_protocol.errors import InvalidRecord, OutcomeUnknown, StoreError
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.collector import Collector
 from sluice_queue.lane import Tools
+from sluice_queue.status import read_status
 from sluice_reconciler.desk import Takeover
 from sluice_reconciler.event_queue import take_events
 from sluice_reconciler.full_pass import FullPass, PassReport
@@ -21,7 +22,6 @@ from sluice_reconciler.scanner import Scanner
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
-from sluice_store.s3.events import open_event_queue
 
 log = structlog.get_logger()
 
@@ -163,6 +163,8 @@ class Reconciler:
 
     async def _listen(self) -> None:
         """Takes events for ever; an error ends it, and `_every` begins again."""
+        from sluice_store.s3.events import open_event_queue  # noqa: PLC0415 - the SDK is an extra
+
         settings = self.settings
         async with open_event_queue(
             settings.event_queue_url, endpoint=settings.event_queue_endpoint or None
@@ -175,6 +177,13 @@ class Reconciler:
 
     async def _collect(self) -> None:
         await self._collector.run()
+        lanes = await read_status(self.intake.store)
+        self.metrics.lag.labels("ack").set(
+            max((one.oldest_waiting_s or 0 for one in lanes), default=0)
+        )
+        for queue in self.settings.queue_names:
+            waiting = sum(one.waiting for one in lanes if one.queue == queue)
+            self.metrics.waiting.labels(queue).set(waiting)
 
     def hint(self, keys: Sequence[ObjectKey]) -> int:
         """Takes accepted keys that an event named; gives how many there was room for.
