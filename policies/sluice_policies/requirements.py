@@ -39,9 +39,9 @@ class Requirement:
 REQUIREMENTS: Final = (
     Requirement(
         name="create-only",
-        says="Under `accepted/` (and `quarantine/`, `decisions/`, `deletes/`) an object is written"
-        " only with `If-None-Match: *`; what sends no such header (parts, form posts, copies) is"
-        " refused",
+        says="Under `accepted/` (and `quarantine/`, `decisions/`, `deletes/`, `authority/`) an"
+        " object is written only with `If-None-Match: *`; what sends no such header (parts, form"
+        " posts, copies) is refused",
         statements=("CreateOnly",),
         properties=("accepted-created-once",),
         risk="two gateways accept different bytes under one identity, and the later one wins"
