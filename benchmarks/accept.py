@@ -344,7 +344,7 @@ def latency() -> None:
     kept: dict[str, list[Sample]] = {}
     with stub(LATENCY_MS) as endpoint, gateway(endpoint) as (_, port):
         for name, size_bytes in SIZES.items():
-            rounds = asyncio.run(_latency_rounds(endpoint, port, size_bytes))
+            rounds = uvloop.run(_latency_rounds(endpoint, port, size_bytes))
             for quantile, place, limit in (("p50", 49, 1.10), ("p99", 98, 1.25)):
                 ratios = [
                     statistics.quantiles(ours, n=100)[place]
@@ -389,7 +389,7 @@ def cpu() -> None:
     ):
         servers = {"accept": (pid, port), "aioboto3": (plain.pid, first_line(plain))}
         for name, size_bytes in SIZES.items():
-            taken = asyncio.run(_cpu_rounds(endpoint, servers, size_bytes))
+            taken = uvloop.run(_cpu_rounds(endpoint, servers, size_bytes))
             samples |= {f"{name} {who}": found for who, found in taken.items()}
             lines += _cpu_lines(name, taken)
     report("accept-cpu", lines, samples)
@@ -457,7 +457,7 @@ def memory() -> None:
     budget = 256 << 20
     with stub(0) as endpoint, gateway(endpoint, "--inflight-bytes-max", str(budget)) as (pid, port):
         before = peak_bytes(pid)
-        answers = asyncio.run(_flood(port))
+        answers = uvloop.run(_flood(port))
         peak = peak_bytes(pid)
     limit = budget + 150_000_000
     told = ", ".join(f"{status}: {count}" for status, count in sorted(answers.items()))

@@ -36,20 +36,25 @@ async def serve_health(
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        await _listen(runner, address)
+        await listen(runner, address)
         yield
     finally:
         await runner.cleanup()
 
 
-async def _listen(runner: web.AppRunner, address: str) -> None:
+async def listen(runner: web.AppRunner, address: str) -> None:
+    """Starts to listen.
+
+    Raises:
+        BadUsage: The address is not `host:port`, or cannot be listened on.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise BadUsage(f"health is host:port, health=`{address}`")
+        raise BadUsage(f"an address is host:port, address=`{address}`")
     try:
         await web.TCPSite(runner, host.strip("[]"), int(port)).start()
     except OSError as error:
-        raise BadUsage(f"health cannot listen: {error.strerror}, health=`{address}`") from error
+        raise BadUsage(f"cannot listen: {error.strerror}, address=`{address}`") from error
 
 
 async def _livez(_: web.Request) -> web.Response:

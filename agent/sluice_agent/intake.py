@@ -11,11 +11,12 @@ from typing import Final
 
 import structlog
 
+from sluice_agent.batch import Batch, Sealed
 from sluice_agent.clock import Clock
 from sluice_agent.errors import SpoolUnwritable
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parts import BatchLimits, Gathering, Part
-from sluice_agent.spool import Batch, Sealed, Spool
+from sluice_agent.spool import Spool
 from sluice_protocol.columns import kind_of
 from sluice_protocol.manifests import Kind
 
@@ -84,11 +85,12 @@ class Intake:
         taken = gathering.take()
         if taken is None:
             return
-        columns, marks = taken
         sealed = await asyncio.to_thread(
-            self._spool.prepare, columns, marks, now_ns=self._clock.now_ns()
+            self._spool.prepare, taken.columns, taken.marks, now_ns=self._clock.now_ns()
         )
         batch = await self._commit(sealed)
+        for tell in taken.sealed:
+            tell(batch is not None)
         if batch is not None:
             self._metrics.sealed(batch.note)
             self.on_sealed(batch)

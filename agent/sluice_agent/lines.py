@@ -89,13 +89,14 @@ def _repeated(pairs: Pairs, count: int) -> AttributeColumns | None:
         return None
     width = len(pairs)
     values = [value.encode() for _, value in pairs]
-    sizes = np.tile(np.array([len(value) for value in values], np.int32), count)
+    sizes = [len(value) for value in values]
+    ends = np.arange(count, dtype=np.int32)[:, None] * sum(sizes) + np.cumsum(sizes)
     return AttributeColumns(
         names=tuple(name for name, _ in pairs),
         offsets=np.arange(0, width * count + 1, width, dtype=np.int32),
         keys=np.tile(np.arange(width, dtype=np.uint32), count),
         values=TextColumn(
-            offsets=np.concatenate(([0], np.cumsum(sizes))).astype(np.int32),
+            offsets=np.concatenate(([0], ends.ravel())).astype(np.int32),
             data=b"".join(values) * count,
         ),
     )

@@ -1,6 +1,6 @@
 """What inputs hand on, and how it is gathered into batches, as pure values."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sluice_agent.entry import FileMark
@@ -22,11 +22,32 @@ class Part:
         columns: The records, at least one.
         cost_bytes: About how many bytes they take in a frame before compression.
         marks: How far their files stand after them; none for inputs that cannot be read again.
+        sealed: Called with True once the records are durable, with False when they were dropped;
+            for inputs that answer somebody.
     """
 
     columns: LogColumns | MetricColumns
     cost_bytes: int
     marks: tuple[FileMark, ...] = ()
+    sealed: "Sealed | None" = None
+
+
+Sealed = Callable[[bool], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """What a batch is made of.
+
+    Attributes:
+        columns: The records.
+        marks: How far their files stand after them.
+        sealed: Whom to tell what became of them.
+    """
+
+    columns: Columns
+    marks: tuple[FileMark, ...]
+    sealed: tuple[Sealed, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +113,17 @@ class Gathering:
         full = self._cost_bytes >= self.limits.bytes_max or self._records >= self.limits.records_max
         return full or now_s - self._since_s >= self.limits.age_s_max
 
-    def take(self) -> tuple[Columns, tuple[FileMark, ...]] | None:
+    def take(self) -> Gathered | None:
         """Gives everything gathered, joined, with the last mark of each file; then it is empty."""
         parts, self._parts = self._parts, []
         self._cost_bytes = self._records = 0
-        return (join_parts(parts), join_marks(parts)) if parts else None
+        if not parts:
+            return None
+        return Gathered(
+            columns=join_parts(parts),
+            marks=join_marks(parts),
+            sealed=tuple(part.sealed for part in parts if part.sealed is not None),
+        )
 
 
 def join_parts(parts: Sequence[Part]) -> Columns:

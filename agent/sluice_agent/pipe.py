@@ -7,11 +7,10 @@ from typing import Final
 
 from sluice_agent.lines import logs_from_block
 from sluice_agent.parts import RECORD_COST_BYTES, Part
+from sluice_agent.tail import BLOCK_BYTES, LINE_BYTES_MAX, character_end
 from sluice_agent.timestamps import Zone
 from sluice_protocol.units import UnixNs
 
-BLOCK_BYTES: Final = 256 * 1024
-LINE_BYTES_MAX: Final = 1024 * 1024
 WAIT_S: Final = 0.1
 
 
@@ -48,8 +47,9 @@ class PipeInput:
         block = self._rest + data
         cut = block.rfind(b"\n") + 1
         if not cut and len(block) >= LINE_BYTES_MAX:
-            self._rest = b""
-            return Piped(part=self._part(block, now_ns, continues=True), ended=False)
+            end = character_end(block)
+            self._rest = block[end:]
+            return Piped(part=self._part(block[:end], now_ns, continues=True), ended=False)
         self._rest = block[cut:]
         return Piped(part=self._part(block[:cut], now_ns), ended=False)
 

@@ -8,15 +8,16 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from yarl import URL
 
+from sluice_agent.batch import SpoolSettings
 from sluice_agent.files import FileSettings
 from sluice_agent.intake import WhenFull
 from sluice_agent.parts import BatchLimits
 from sluice_agent.sender import SenderSettings
-from sluice_agent.spool import SpoolSettings
 from sluice_agent.timestamps import Zone
 from sluice_protocol.errors import BadUsage
 
-SPOOL_BYTES_LEAST = 64 * 1024 * 1024
+SPOOL_BYTES_LEAST = 20 * 1024 * 1024
+"""One frame of the largest size, its note, and some room."""
 
 
 class Durability(StrEnum):
@@ -44,12 +45,13 @@ class AgentSettings:
     Attributes:
         gateway: Base URLs of gateways, separated by commas; all are equal.
         spool: Directory of the spool.
-        key: File of the Ed25519 key that `sluice agent init` makes; empty to rely on mTLS.
+        key: File of the Ed25519 key; default what `sluice agent init` made in this directory.
         agent_id: The id under which records are accepted; default the host's name.
         paths: Glob patterns of files to follow.
         exclude: Patterns of paths to leave out.
         from_end: Read files that stand there when the spool is new from their end.
         once: Read everything to its end, send it, and stop.
+        otlp: `host:port` on which OTLP/HTTP logs and metrics in JSON are taken; empty takes none.
         host_metrics_s: Seconds between samples of the host's metrics; 0 takes none.
         batch_bytes: Cut a batch at about so many bytes before compression.
         batch_records: Cut a batch at so many records.
@@ -75,6 +77,7 @@ class AgentSettings:
     exclude: tuple[str, ...] = ("*.gz", "*.xz", "*.bz2", "*.zst", "*.zip")
     from_end: bool = False
     once: bool = False
+    otlp: str = ""
     host_metrics_s: float = 10.0
     batch_bytes: int = 4 * 1024 * 1024
     batch_records: int = 100_000

@@ -121,7 +121,7 @@ class Tail:
         if cut:
             return self._took(Block(data=data[:cut]))
         if len(data) == LINE_BYTES_MAX:
-            return self._took(Block(data=data[: _character_end(data)], continues=True))
+            return self._took(Block(data=data[: character_end(data)], continues=True))
         return self._took(Block(data=data)) if final else None
 
     def _affordable(self, data: bytes) -> bytes:
@@ -165,7 +165,7 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _character_end(data: bytes) -> int:
+def character_end(data: bytes) -> int:
     """Gives the length of `data` without a UTF-8 character that is cut off at its end."""
     for back in range(1, 5):
         octet = data[-back]

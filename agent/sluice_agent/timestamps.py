@@ -53,11 +53,16 @@ def parse_timestamps(lines: TextColumn, *, arrived_ns: UnixNs, zone: Zone) -> In
     head = _heads(lines)
     iso = _looks_iso(head)
     if iso.any():
-        _fill(ts, iso, *_parse_iso(head[iso], zone))
-    old = ~iso & _looks_syslog(head)
-    if old.any():
-        _fill(ts, old, *_parse_syslog(head[old], arrived_ns, zone))
+        _fill(ts, iso, *_parse_iso(_rows(head, iso), zone))
+    if not iso.all():
+        old = ~iso & _looks_syslog(head)
+        if old.any():
+            _fill(ts, old, *_parse_syslog(_rows(head, old), arrived_ns, zone))
     return ts
+
+
+def _rows(head: Bytes2D, chosen: Bools) -> Bytes2D:
+    return head if chosen.all() else np.asfortranarray(head[chosen])
 
 
 def _fill(ts: Ints, rows: Bools, values: Ints, valid: Bools) -> None:
@@ -65,21 +70,28 @@ def _fill(ts: Ints, rows: Bools, values: Ints, valid: Bools) -> None:
 
 
 def _heads(lines: TextColumn) -> Bytes2D:
-    """Gives the first bytes of each line, zero beyond its end, a leading `[` passed over."""
-    data = np.frombuffer(lines.data + b"\0", np.uint8)
-    starts = lines.offsets[:-1].astype(np.int64)
-    ends = lines.offsets[1:].astype(np.int64)
+    """Gives the first bytes of each line, zero beyond its end, a leading `[` passed over.
+
+    Columns lie together in memory, because everything after this looks at columns.
+    """
+    data = np.frombuffer(lines.data + bytes(_HEAD_BYTES + 1), np.uint8)
+    starts, ends = lines.offsets[:-1], lines.offsets[1:]
     starts = starts + ((data[starts] == ord("[")) & (starts < ends))
-    index = starts[:, None] + np.arange(_HEAD_BYTES)
-    inside = index < ends[:, None]
-    return np.where(inside, data[np.where(inside, index, 0)], 0).astype(np.uint8)
+    head = np.asfortranarray(np.lib.stride_tricks.sliding_window_view(data, _HEAD_BYTES)[starts])
+    size = ends - starts
+    short = np.flatnonzero(size < _HEAD_BYTES)
+    if len(short):
+        beyond = np.arange(_HEAD_BYTES) >= size[short, None]
+        head[short] = np.where(beyond, 0, head[short])
+    return head
 
 
 def _looks_iso(head: Bytes2D) -> Bools:
     found: Bools = (head[:, 4] == ord("-")) & (head[:, 7] == ord("-"))
     found &= (head[:, 10] == ord("T")) | (head[:, 10] == ord(" "))
     found &= (head[:, 13] == ord(":")) & (head[:, 16] == ord(":"))
-    found &= _is_digit(head[:, _ISO_DIGITS]).all(axis=1)
+    for place in _ISO_DIGITS:
+        found &= _is_digit(head[:, place])
     return found
 
 
@@ -97,10 +109,10 @@ def _is_digit(octets: Bytes2D) -> Bools:
 
 
 def _number(head: Bytes2D, *places: int) -> Ints:
-    value = np.zeros(len(head), np.int64)
+    value = np.zeros(len(head), np.int32)
     for place in places:
-        value = value * 10 + (head[:, place].astype(np.int64) & 15)
-    return value
+        value = value * 10 + (head[:, place] & 15)
+    return value.astype(np.int64)
 
 
 def _parse_iso(head: Bytes2D, zone: Zone) -> tuple[Ints, Bools]:
@@ -141,43 +153,58 @@ def _parse_syslog(head: Bytes2D, arrived_ns: UnixNs, zone: Zone) -> tuple[Ints, 
 
 def _seconds(date: tuple[Ints, Ints, Ints], clock: tuple[Ints, Ints, Ints]) -> tuple[Ints, Bools]:
     """Gives seconds since 1970 as if the zone were UTC, and which rows are a real date and time."""
-    year, month, day = date
     hour, minute, second = clock
+    if all((part == part[0]).all() for part in date):  # nearly always: one block, one day
+        days, valid = _days(*(part[:1] for part in date))
+    else:
+        days, valid = _days(*date)
+    valid = valid & (hour <= 23) & (minute <= 59) & (second <= 59)  # noqa: PLR2004 - a clock's ends
+    total = days * 86_400 + hour * _HOUR_S + minute * 60 + second
+    return np.where(valid, total, 0), valid
+
+
+def _days(year: Ints, month: Ints, day: Ints) -> tuple[Ints, Bools]:
+    """Gives days since 1970, and which rows are a day of the calendar."""
     valid = (year >= _YEARS[0]) & (year <= _YEARS[1]) & (month >= 1) & (month <= 12)  # noqa: PLR2004
-    valid &= (day >= 1) & (hour <= 23) & (minute <= 59) & (second <= 59)  # noqa: PLR2004
+    valid &= day >= 1
     months = np.where(valid, (year - 1970) * 12 + month - 1, 0).astype("M8[M]")
     days = months.astype("M8[D]") + np.where(valid, day - 1, 0).astype("m8[D]")
     valid &= days.astype("M8[M]") == months  # 31 April would be 1 May
-    total = days.astype(np.int64) * 86_400 + hour * _HOUR_S + minute * 60 + second
-    return np.where(valid, total, 0), valid
+    return days.astype(np.int64), valid
 
 
 def _fraction(head: Bytes2D) -> tuple[Ints, Ints]:
     """Gives the nanoseconds after the second and how many bytes they took, the mark included."""
-    marked = (head[:, 19] == ord(".")) | (head[:, 19] == ord(","))
-    digits = head[:, 20 : 20 + _FRACTION_DIGITS]
-    run = np.logical_and.accumulate(_is_digit(digits) & marked[:, None], axis=1)
-    scale = 10 ** np.arange(_FRACTION_DIGITS - 1, -1, -1, dtype=np.int64)
-    value = (np.where(run, digits.astype(np.int64) & 15, 0) * scale).sum(axis=1)
-    width = run.sum(axis=1)
+    running: Bools = (head[:, 19] == ord(".")) | (head[:, 19] == ord(","))
+    value = np.zeros(len(head), np.int64)
+    width = np.zeros(len(head), np.int64)
+    for place in range(20, 20 + _FRACTION_DIGITS):
+        running &= _is_digit(head[:, place])
+        value = value * 10 + np.where(running, head[:, place] & 15, 0)
+        width += running
     return value, np.where(width > 0, width + 1, 0)
 
 
 def _zone_offsets(head: Bytes2D, at: Ints) -> tuple[Ints, Bools]:
     """Reads `Z`, `+HH:MM` or `+HHMM` at byte `at` of each row."""
-    rows = np.arange(len(head))
-    zone = np.stack(
-        [head[rows, np.minimum(at + place, _HEAD_BYTES - 1)] for place in range(6)], axis=1
-    )
-    colon = (zone[:, 3] == ord(":")).astype(np.int64)
-    minutes = [zone[rows, 3 + colon], zone[rows, np.minimum(4 + colon, 5)]]
+    zone = _at(head, at)
+    colon = zone[:, 3] == ord(":")
+    minutes = (np.where(colon, zone[:, 4], zone[:, 3]), np.where(colon, zone[:, 5], zone[:, 4]))
     signed = (zone[:, 0] == ord("+")) | (zone[:, 0] == ord("-"))
-    tail = np.stack([zone[:, 1], zone[:, 2], *minutes], axis=1)
+    tail = np.asfortranarray(np.stack([zone[:, 1], zone[:, 2], *minutes], axis=1))
     numeric = signed & _is_digit(tail).all(axis=1)
     size_s = _number(tail, 0, 1) * _HOUR_S + _number(tail, 2, 3) * 60
     offset_s = np.where(zone[:, 0] == ord("-"), -size_s, size_s)
     zulu = (zone[:, 0] == ord("Z")) | (zone[:, 0] == ord("z"))
     return np.where(numeric, offset_s, 0), numeric | zulu
+
+
+def _at(head: Bytes2D, at: Ints) -> Bytes2D:
+    """Gives the six bytes from byte `at` of each row on; `at` is at most 29."""
+    if (at == at[0]).all():
+        return head[:, int(at[0]) : int(at[0]) + 6]
+    rows = np.arange(len(head))
+    return np.asfortranarray(np.stack([head[rows, at + place] for place in range(6)], axis=1))
 
 
 def _local_offsets(seconds: Ints, zone: Zone) -> Ints:

@@ -38,6 +38,7 @@ def run(*, settings: Annotated[AgentSettings, Parameter(name="*")], json: Json =
     What is not accepted by then waits in the spool for the next run.
     """
     configure_logs()
+    settings = with_key(settings)
     outcome = run_until_signal(lambda stop: run_agent(settings, stop=stop))
     emit(outcome, as_json=json, human=lambda console: draw_outcome(console, outcome))
     return exit_code(outcome, all_accepted=settings.once)
@@ -86,6 +87,13 @@ def retry(
     """Hands parked batches back: the agent sends the same bytes again within a second."""
     done = retry_parked(spool, name, every=every)
     emit(done, as_json=json, human=lambda console: _told(console, "to be sent again", done))
+
+
+def with_key(settings: AgentSettings) -> AgentSettings:
+    """Takes the key that `agent init` made here when none is named and no certificate is."""
+    if settings.key is None and settings.tls_cert is None and KEY_DEFAULT.exists():
+        return dataclasses.replace(settings, key=KEY_DEFAULT)
+    return settings
 
 
 def run_until_signal(

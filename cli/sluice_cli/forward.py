@@ -11,7 +11,7 @@ from sluice_agent.app import run_forward
 from sluice_agent.intake import WhenFull
 from sluice_agent.logs import configure_logs
 from sluice_agent.settings import AgentSettings, Durability, default_agent_id
-from sluice_cli.agent import draw_outcome, exit_code, run_until_signal
+from sluice_cli.agent import draw_outcome, exit_code, run_until_signal, with_key
 from sluice_cli.common import Json
 from sluice_cli.output import emit
 
@@ -25,7 +25,7 @@ class ForwardSettings:
         durability: `fast`: safe against a kill; `durable`: against a power cut too; what could
             not be sent in time waits for the next run; `accepted`: ends when all is accepted.
         spool: Directory of the spool; several forwards share it, each in a part of its own.
-        key: File of the Ed25519 key that `sluice agent init` makes.
+        key: File of the Ed25519 key; default what `sluice agent init` made in this directory.
         agent_id: The id under which records are accepted; default the host's name.
         drain_s: Seconds to go on sending after the input ended, for `fast` and `durable`.
         batch_bytes: Cut a batch at about so many bytes before compression.
@@ -86,7 +86,7 @@ def forward(
 ) -> int:
     """Ships standard input until it ends; exits 1 when something was parked, dropped or left."""
     configure_logs()
-    agent = settings.for_agent()
+    agent = with_key(settings.for_agent())
     outcome = run_until_signal(
         lambda stop: run_forward(
             agent, durability=settings.durability, descriptor=sys.stdin.fileno(), stop=stop

@@ -1,6 +1,7 @@
 """`sluice query`: search records, draw metrics, serve the same over HTTP."""
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -201,7 +202,8 @@ async def _with_searcher(
 
 def _print(answer: Answer, question: Query) -> None:
     if question.series is not None:
-        sys.stdout.write(draw_series(question.series, answer.points, sys.stdout.isatty()))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        sys.stdout.write(draw_series(question.series, answer.points, width))
     for row in answer.records:
         sys.stdout.write(_line(answer.kind, row) + "\n")
     sys.stdout.flush()

@@ -23,6 +23,15 @@ SHED_SHARE: Final = 0.1
 """Share of answers that close their connection above the high mark."""
 
 
+def charge(length_bytes: int) -> int:
+    """Gives what a body costs: its length, and a quarter for the copies while it is taken in.
+
+    Measured with 256 clients of 16 MiB: with the length alone the peak lay 45 MB above the budget
+    and the process itself; with this it lies below.
+    """
+    return length_bytes + length_bytes // 4
+
+
 class Budget:
     """Bytes of bodies that one worker holds at once."""
 
@@ -35,21 +44,22 @@ class Budget:
 
     @contextmanager
     def take(self, length_bytes: int) -> Iterator[None]:
-        """Holds `length_bytes` of the budget while the body is in memory.
+        """Holds the charge of a body while it is in memory.
 
         Raises:
             Refusal: The budget does not hold it; nothing was taken.
         """
-        if self.held_bytes + length_bytes > self._bytes_max:
+        cost_bytes = charge(length_bytes)
+        if self.held_bytes + cost_bytes > self._bytes_max:
             raise Refusal(ErrorCode.OVERLOADED, "this gateway is full: try another one")
-        self._hold(length_bytes)
+        self._hold(cost_bytes)
         try:
             yield
         finally:
-            self._hold(-length_bytes)
+            self._hold(-cost_bytes)
 
-    def _hold(self, length_bytes: int) -> None:
-        self.held_bytes += length_bytes
+    def _hold(self, cost_bytes: int) -> None:
+        self.held_bytes += cost_bytes
         self._metrics.inflight_bytes.set(self.held_bytes)
 
     def sheds(self) -> bool:

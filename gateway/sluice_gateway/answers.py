@@ -5,9 +5,10 @@ from typing import Final, Literal
 import msgspec
 from aiohttp import web
 
-from sluice_gateway.upload import Upload
 from sluice_protocol.acceptance import Accepted
+from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key
+from sluice_protocol.units import Digest
 
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
@@ -40,16 +41,17 @@ class AcceptedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     collector_id: str
 
 
-def accepted_answer(upload: Upload, verdict: Accepted, collector_id: str) -> AcceptedAnswer:
+def accepted_answer(
+    identity: Identity, digest: Digest, verdict: Accepted, collector_id: str
+) -> AcceptedAnswer:
     """Gives the answer to an accepted upload."""
-    identity = upload.identity
     return AcceptedAnswer(
         duplicate=verdict.duplicate,
         agent_id=identity.agent_id,
         boot_id=identity.boot_id,
         seq_start=identity.seq_start,
         seq_end=identity.seq_end,
-        frame_sha256=upload.digest,
+        frame_sha256=digest,
         manifest_key=accepted_key(identity),
         accepted_at_unix_ns=verdict.accepted_at_ns,
         collector_id=collector_id,

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from sluice_gateway.accept import Acceptor
 from sluice_gateway.admit import Budget
-from sluice_gateway.cache import IdentityCache
+from sluice_gateway.cache import AcceptedCache
 from sluice_gateway.decode import FrameDecoder
 from sluice_gateway.gateway import Gateway
 from sluice_gateway.guard import ConnectionGuard, Gate
@@ -40,6 +40,8 @@ from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
 
 BACKLOG: Final = 1024
+READ_BYTES: Final = 64 * 1024
+"""Half of what a connection may hold unread before it is told to wait."""
 DECISIONS_AFTER_S: Final = 5.0
 LOOK_AFTER_S: Final = 1.0
 """How often a worker looks at its principals file and at a silent store."""
@@ -91,7 +93,7 @@ def build_gateway(
         lifecycle=Lifecycle(metrics),
         budget=Budget(settings.inflight_bytes_max, metrics, rng),
         decoder=FrameDecoder(settings.frame_bytes_max),
-        cache=IdentityCache(settings.cache_entries_max),
+        cache=AcceptedCache(settings.cache_entries_max),
         acceptor=Acceptor(
             store=observed,
             authority=authority,
@@ -188,6 +190,7 @@ def _runner(app: web.Application, settings: GatewaySettings) -> web.AppRunner:
         access_log=None,
         auto_decompress=False,  # the digest is over the bytes of the wire
         keepalive_timeout=2 * settings.idle_timeout_s,  # the guard's own timer comes first
+        read_bufsize=READ_BYTES,
         lingering_time=0.0,  # `refuse` discards, with a bound on bytes too
         shutdown_timeout=1.0,
     )

@@ -9,12 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from sluice_protocol.envelope import Envelope
-from sluice_protocol.frame import decode_frame, decode_head
+from sluice_protocol.frame import decode_frame
 
 INLINE_BYTES_MAX: Final = 64 * 1024
 INLINE_RAW_BYTES_MAX: Final = 256 * 1024
 LARGE_RAW_BYTES: Final = 8 * 1024 * 1024
 THREADS: Final = 2
+_RAW_BYTES_AT: Final = slice(16, 20)
+
+
+def announced_raw_bytes(frame: bytes) -> int:
+    """Gives what the header says of the payload's unfolded size, believed for scheduling alone."""
+    return int.from_bytes(frame[_RAW_BYTES_AT], "little")
 
 
 class FrameDecoder:
@@ -34,10 +40,10 @@ class FrameDecoder:
             UnsupportedVersion: It is of a version that this build does not know.
             TooLarge: It is over a limit.
         """
-        raw_bytes = decode_head(frame).payload_raw_bytes
+        raw_bytes = announced_raw_bytes(frame)
         if len(frame) <= INLINE_BYTES_MAX and raw_bytes <= INLINE_RAW_BYTES_MAX:
             return self._check(frame)
-        if raw_bytes <= LARGE_RAW_BYTES:
+        if max(raw_bytes, len(frame)) <= LARGE_RAW_BYTES:
             return await self._in_thread(frame)
         async with self._large:
             return await self._in_thread(frame)

@@ -11,7 +11,7 @@ from sluice_gateway.accept import Acceptor, Run
 from sluice_gateway.admit import Budget, check_head
 from sluice_gateway.answers import AcceptedAnswer, accepted_answer
 from sluice_gateway.authenticate import authenticate
-from sluice_gateway.cache import IdentityCache, Remembered
+from sluice_gateway.cache import AcceptedCache, Remembered
 from sluice_gateway.decode import FrameDecoder
 from sluice_gateway.lander import Lander
 from sluice_gateway.lifecycle import Lifecycle
@@ -49,7 +49,7 @@ class Gateway:
     lifecycle: Lifecycle
     budget: Budget
     decoder: FrameDecoder
-    cache: IdentityCache
+    cache: AcceptedCache
     acceptor: Acceptor
     decisions: DecisionsReader
     comparing: asyncio.Lock
@@ -76,8 +76,29 @@ class Gateway:
             with self.budget.take(length_bytes):
                 with phases.phase("receive"):
                     received = await receive(request, length_bytes, self._pace())
+                known = self.cache.find(received.digest)
+                if known is not None:
+                    return self._known(sender, received, known)
                 upload = await self._validate(request, sender, received, phases)
                 return await self._settle(upload, phases)
+
+    def _known(self, sender: Sender, received: Received, known: Remembered) -> AcceptedAnswer:
+        """Answers bytes that this worker has accepted before, without decoding them again."""
+        self._check_owner(sender, known.identity.agent_id, known.identity.boot_id)
+        self.metrics.cache_hits.inc()
+        verdict = Accepted(duplicate=True, accepted_at_ns=known.accepted_at_ns)
+        return accepted_answer(known.identity, received.digest, verdict, self.collector_id)
+
+    def _check_owner(self, sender: Sender, agent_id: str, boot_id: str) -> None:
+        """Stands before every store call.
+
+        Raises:
+            Refusal: The agent is not the sender's, or is quarantined.
+        """
+        if agent_id not in sender.agents:
+            raise Refusal(ErrorCode.FORBIDDEN_AGENT, "")
+        if (agent_id, boot_id) in self.decisions.current.quarantined:
+            raise Refusal(ErrorCode.IDENTITY_QUARANTINED, "")
 
     def _pace(self) -> Pace:
         return Pace(
@@ -89,10 +110,7 @@ class Gateway:
     ) -> Upload:
         with phases.phase("validate"):
             envelope = await self.decoder.decode(received.body)
-        if envelope.agent_id not in sender.agents:
-            raise Refusal(ErrorCode.FORBIDDEN_AGENT, "")
-        if (envelope.agent_id, envelope.boot_id) in self.decisions.current.quarantined:
-            raise Refusal(ErrorCode.IDENTITY_QUARANTINED, "")
+        self._check_owner(sender, envelope.agent_id, envelope.boot_id)
         return Upload(
             frame=received.body,
             digest=received.digest,
@@ -104,11 +122,6 @@ class Gateway:
         )
 
     async def _settle(self, upload: Upload, phases: Phases) -> AcceptedAnswer | Problem:
-        known = self.cache.find(upload.identity, upload.digest)
-        if known is not None:
-            self.metrics.cache_hits.inc()
-            verdict = Accepted(duplicate=True, accepted_at_ns=known.accepted_at_ns)
-            return accepted_answer(upload, verdict, self.collector_id)
         run = await self.acceptor.accept(upload)
         phases.add(run.phases_s)
         self._count(run)
@@ -125,11 +138,11 @@ class Gateway:
     def _answer(self, upload: Upload, run: Run) -> AcceptedAnswer | Problem:
         match run.verdict:
             case Accepted() as verdict:
-                entry = Remembered(digest=upload.digest, accepted_at_ns=verdict.accepted_at_ns)
-                self.cache.remember(upload.identity, entry)
+                entry = Remembered(identity=upload.identity, accepted_at_ns=verdict.accepted_at_ns)
+                self.cache.remember(upload.digest, entry)
                 if not verdict.duplicate:
                     self.metrics.accepted_bytes.inc(len(upload.frame))
-                return accepted_answer(upload, verdict, self.collector_id)
+                return accepted_answer(upload.identity, upload.digest, verdict, self.collector_id)
             case Conflict():
                 return self._conflict(upload, run)
             case Corrupt(reason=reason):

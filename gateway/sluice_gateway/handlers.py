@@ -52,10 +52,11 @@ def _outcome(answer: AcceptedAnswer | Problem) -> str:
 def _finish_upload(request: web.Request, response: web.Response, outcome: str) -> None:
     """Counts an upload, tells its phases, and closes a share of connections under pressure."""
     gateway, phases = request.app[GATEWAY], request[PHASES]
-    gateway.metrics.accepts.labels(outcome).inc()
-    gateway.metrics.duration.observe(phases.total_s())
+    metrics = gateway.metrics
+    metrics.count(metrics.accepts, outcome)
+    metrics.duration.observe(phases.total_s())
     for name, spent_s in phases.seconds.items():
-        gateway.metrics.phase.labels(name).observe(spent_s)
+        metrics.observe(metrics.phase, name, spent_s)
     response.headers["Server-Timing"] = phases.server_timing()
     if gateway.lifecycle.draining or gateway.budget.sheds():
         response.force_close()
@@ -136,7 +137,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     response = problem_response(problem)
     if PHASES in request:
         _finish_upload(request, response, problem.code.value)
-    return await send_refusal(request, response)
+    return await send_refusal(request, response, request.app[GATEWAY].clock)
 
 
 def _note(request: web.Request, error: SluiceError) -> None:

@@ -33,5 +33,5 @@ def configure_logs(*, worker: int, skip_probe: bool, level: str = "info") -> Non
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=False,
+        cache_logger_on_first_use=True,
     )

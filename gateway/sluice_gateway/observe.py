@@ -44,8 +44,8 @@ class ObservedStore:
             raise
         finally:
             elapsed_s = (self._clock.monotonic_ns() - started_ns) / 1e9
-            self._metrics.store_requests.labels(op, result).inc()
-            self._metrics.store_seconds.labels(op).observe(elapsed_s)
+            self._metrics.count(self._metrics.store_requests, op, result)
+            self._metrics.observe(self._metrics.store_seconds, op, elapsed_s)
         return answer
 
     def _note(self, *, healthy: bool) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from dataclasses import dataclass
+from typing import Final
 
 from aiohttp import web
 
@@ -10,6 +11,8 @@ from sluice_gateway.problems import Refusal
 from sluice_protocol.errors import DigestMismatch, ErrorCode
 from sluice_protocol.signatures import parse_content_digest
 from sluice_protocol.units import Digest
+
+BLOCK_BYTES_MIN: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,18 +58,46 @@ async def receive(request: web.Request, length_bytes: int, pace: Pace) -> Receiv
 async def _read(request: web.Request, length_bytes: int, pace: Pace) -> Received:
     loop = asyncio.get_running_loop()
     started_s = loop.time()
-    hasher, chunks, size_bytes = hashlib.sha256(), [], 0
+    hasher, body = hashlib.sha256(), Assembly(length_bytes)
     async with asyncio.timeout_at(started_s + pace.grace_s) as limit:
-        while size_bytes < length_bytes:
+        while body.size_bytes < length_bytes:
             chunk = await request.content.readany()
             if not chunk:
                 break
             hasher.update(chunk)
-            chunks.append(chunk)
-            size_bytes += len(chunk)
-            limit.reschedule(started_s + pace.grace_s + size_bytes / pace.rate_min)
-    body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-    return Received(body=body, digest=Digest(hasher.hexdigest()))
+            body.add(chunk)
+            limit.reschedule(started_s + pace.grace_s + body.size_bytes / pace.rate_min)
+    return Received(body=body.whole(), digest=Digest(hasher.hexdigest()))
+
+
+class Assembly:
+    """A body in the making.
+
+    A large one is laid into one block of its announced size: kept as chunks, many bodies at once
+    leave the heap in pieces that the allocator can neither use for whole bodies nor give back, and
+    memory goes to twice the budget (measured: 622 MB for a budget of 268 MB).
+    """
+
+    def __init__(self, length_bytes: int) -> None:
+        """Takes the announced length."""
+        self._block = bytearray(length_bytes) if length_bytes > BLOCK_BYTES_MIN else None
+        self._chunks: list[bytes] = []
+        self.size_bytes = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Adds what came; more than was announced never comes, the HTTP parser sees to it."""
+        if self._block is None:
+            self._chunks.append(chunk)
+        else:
+            self._block[self.size_bytes : self.size_bytes + len(chunk)] = chunk
+        self.size_bytes += len(chunk)
+
+    def whole(self) -> bytes:
+        """Gives the body and lets go of everything else."""
+        block, self._block = self._block, None
+        if block is not None:
+            return bytes(memoryview(block)[: self.size_bytes])
+        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
 
 
 async def _say_continue(request: web.Request) -> None:

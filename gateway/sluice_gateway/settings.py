@@ -24,7 +24,8 @@ class GatewaySettings:
         spool: In `local_spool`, the directory that accepts, as a `file://` URL.
         object_landing_interval_ms: In `local_spool`, pause between two landing passes.
         frame_bytes_max: Largest frame taken, at most 16 MiB; more is answered 413.
-        inflight_bytes_max: Bytes of bodies held at once by one worker; more is answered 503.
+        inflight_bytes_max: Bytes of bodies held at once by one worker, each counted 1.25 times for
+            its copies; more is answered 503.
         connections_max: Open connections of one worker.
         connections_per_address_max: Of these, from one address.
         head_timeout_s: Time from a connection, or the first byte of a request, to its last header.
@@ -88,8 +89,8 @@ def check_settings(settings: GatewaySettings) -> None:
 def _check_limits(settings: GatewaySettings) -> None:
     if not 1 <= settings.frame_bytes_max <= FRAME_BYTES_MAX:
         raise BadUsage(f"frame_bytes_max must be 1 to {FRAME_BYTES_MAX}")
-    if settings.inflight_bytes_max < settings.frame_bytes_max:
-        raise BadUsage("inflight_bytes_max must hold at least one frame of frame_bytes_max")
+    if 4 * settings.inflight_bytes_max < 5 * settings.frame_bytes_max:
+        raise BadUsage("inflight_bytes_max must be at least 1.25 times frame_bytes_max")
     if not 0 < settings.upload_time_s_max <= UPLOAD_TIME_S_MAX:
         raise BadUsage(f"upload_time_s_max must be above 0 and at most {UPLOAD_TIME_S_MAX}")
     if settings.workers < 1:

@@ -21,12 +21,12 @@ from sluice_gateway.app import (
 )
 from sluice_gateway.gateway import Gateway
 from sluice_gateway.logs import configure_logs
+from sluice_gateway.probe import prove
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import agree, claim, locked
 from sluice_protocol.errors import SluiceError, StoreError
 from sluice_store import open_store
 from sluice_store.authority import read_authority
-from sluice_store.doctor_records import require_doctor
 
 log = structlog.get_logger()
 
@@ -114,8 +114,7 @@ async def _open(plan: WorkerPlan, stack: AsyncExitStack) -> Gateway:
         return await _open_spool(plan, stack)
     store = await stack.enter_async_context(open_store(plan.store_url))
     authority = await read_authority(store)
-    if not plan.settings.skip_probe:
-        await require_doctor(store)
+    await prove(store, plan.store_url, plan.settings)
     return build_gateway(store, authority, plan.settings, plan.collector_id)
 
 
@@ -124,6 +123,7 @@ async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> Gateway:
     local = await stack.enter_async_context(open_store(plan.settings.spool))
     remote = await stack.enter_async_context(open_store(plan.store_url))
     authority = await agree(local, remote)
+    await prove(local, plan.settings.spool, plan.settings)
     gateway = build_gateway(local, authority, plan.settings, plan.collector_id)
     attach_lander(gateway, local, remote, authority)
     try:

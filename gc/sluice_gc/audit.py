@@ -16,6 +16,7 @@ from sluice_gc.audit_manifests import ManifestTask, TaskFacts, audit_manifests
 from sluice_gc.audit_shard import ShardTask, audit_shard
 from sluice_gc.certificate import (
     AUDITED_PREFIXES,
+    PROVING_PREFIXES,
     AuditCounts,
     Certificate,
     EvidenceFile,
@@ -132,6 +133,7 @@ class Auditor:
                 reads_max=settings.reads_max,
                 deep=settings.deep,
                 deep_seed=settings.deep_seed,
+                list_blobs=settings.list_blobs,
             )
             for shard in split_shards(settings.shards)
         ]
@@ -189,7 +191,8 @@ def make_certificate(
             ranges[prefix].append(covered)
         files += one.files
         counts = counts.plus(one.counts)
-    coverage = tuple(cover_prefix(prefix, ranges[prefix]) for prefix in AUDITED_PREFIXES)
+    prefixes = AUDITED_PREFIXES if settings.list_blobs else PROVING_PREFIXES
+    coverage = tuple(cover_prefix(prefix, ranges[prefix]) for prefix in prefixes)
     return Certificate(
         authority_id=audit.authority.authority_id,
         retry_horizon_s=audit.authority.retry_horizon_s,

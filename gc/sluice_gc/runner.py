@@ -7,7 +7,7 @@ import msgspec
 from sluice_gc.chain import read_certificate
 from sluice_gc.engine import Engine
 from sluice_gc.errors import GcRefused, Refusal
-from sluice_gc.objects import Trusted
+from sluice_gc.objects import Trusted, create_once
 from sluice_gc.plan import (
     Clocks,
     Plan,
@@ -17,11 +17,13 @@ from sluice_gc.plan import (
     check_grace,
     check_plan_for,
 )
-from sluice_gc.planner import Ground, read_plan, shard_files
+from sluice_gc.planner import Ground, names_by_shard, read_plan
 from sluice_gc.proof import ALL_CLAUSES, Clauses
 from sluice_gc.settings import RunSettings
 from sluice_gc.sweep import SweepFacts, SweepTask, check_not_stopped, sweep_shard
-from sluice_protocol.keys import AUTHORITY_SETTINGS
+from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS
+from sluice_protocol.outcomes import Missing
+from sluice_protocol.units import ObjectKey
 from sluice_store.authority import read_authority
 from sluice_store.clock import Clock
 from sluice_store.port import ObjectStore, Versioning
@@ -39,6 +41,20 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     plan_id: str
     dry_run: bool
     facts: SweepFacts
+
+
+def finished_key(plan_id: str) -> ObjectKey:
+    """Gives where the mark of a plan stands that needs no further run."""
+    return ObjectKey(f"{GC_PLANS}{plan_id}/finished.json")
+
+
+async def is_finished(store: ObjectStore, plan_id: str) -> bool:
+    """Tells whether a run carried the whole plan out.
+
+    Raises:
+        StoreError: No answer, or a refusal.
+    """
+    return not isinstance(await store.head(finished_key(plan_id)), Missing)
 
 
 class Runner:
@@ -74,6 +90,8 @@ class Runner:
         tasks = sweep_tasks(plan, ground, settings, self._engine.tasks_at_once)
         for one in await self._engine.run(work, tasks):
             facts = facts.plus(one)
+        if not settings.dry_run and not facts.unknown and not facts.unread:
+            await create_once(self._store, finished_key(plan_id), b"{}")
         return RunReport(plan_id=plan_id, dry_run=settings.dry_run, facts=facts)
 
     async def _read_ground(self, plan: Plan, settings: RunSettings) -> Ground:
@@ -105,7 +123,7 @@ def sweep_tasks(
         GcRefused: The plan has candidates of a shard that its certificate does not know.
     """
     certificate = ground.link.certificate
-    names = {place: files for place, files, _ in shard_files(certificate)}
+    names = names_by_shard(certificate)
     if any(file.place not in names for file in plan.candidates):
         raise GcRefused(Refusal.PLAN_INVALID, "the plan has shards that its certificate has not")
     share = min(tasks_at_once, max(len(plan.candidates), 1))

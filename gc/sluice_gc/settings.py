@@ -25,6 +25,8 @@ class AuditSettings:
         deep: Share of blobs that are read again whole and hashed, 0.0 to 1.0. Manifests are then
             read again too.
         deep_seed: Chooses which blobs a share below 1.0 holds; another seed, other blobs.
+        list_blobs: Whether `raw-blobs/` is listed. Without it the audit says nothing of missing
+            blobs, and a plan on it takes its candidates from an inventory.
     """
 
     key_file: Path = field(default_factory=default_key_file)
@@ -32,6 +34,7 @@ class AuditSettings:
     reads_max: int = 32
     deep: float = 0.0
     deep_seed: int = 0
+    list_blobs: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,3 +96,75 @@ class EngineSettings:
     engine: Literal["local", "spark"] = "local"
     master: str = "local[2]"
     driver_memory: str = "1g"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CycleSettings:
+    """Unattended work: audit, carry out the plan whose grace is over, plan again.
+
+    Attributes:
+        key_file: The auditor's key.
+        trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
+        shards: See `AuditSettings`.
+        deep: See `AuditSettings`; another sample in every cycle.
+        max_delete_ratio: See `PlanSettings`.
+        grace_s: See `RunSettings`.
+        deletes_per_s_max: See `RunSettings`.
+        undo: See `RunSettings`.
+        every_s: Seconds from the end of a cycle to the next; 0 makes one cycle and ends.
+        metrics_file: A Prometheus text file that is written after every cycle, for the node
+            exporter's textfile collector; none when empty.
+    """
+
+    key_file: Path = field(default_factory=default_key_file)
+    trusted_keys: tuple[str, ...] = ()
+    shards: int = 16
+    deep: float = 0.0
+    max_delete_ratio: float = 0.1
+    grace_s: float = 86_400.0
+    deletes_per_s_max: float = 0.0
+    undo: bool = False
+    every_s: float = 0.0
+    metrics_file: Path | None = None
+
+    def for_audit(self, seed: int) -> AuditSettings:
+        """Gives the settings of one audit."""
+        return AuditSettings(
+            key_file=self.key_file, shards=self.shards, deep=self.deep, deep_seed=seed
+        )
+
+    def for_plan(self) -> PlanSettings:
+        """Gives the settings of one plan."""
+        return PlanSettings(
+            key_file=self.key_file,
+            trusted_keys=self.trusted_keys,
+            max_delete_ratio=self.max_delete_ratio,
+        )
+
+    def for_run(self) -> RunSettings:
+        """Gives the settings of one run."""
+        return RunSettings(
+            key_file=self.key_file,
+            trusted_keys=self.trusted_keys,
+            grace_s=self.grace_s,
+            deletes_per_s_max=self.deletes_per_s_max,
+            undo=self.undo,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventorySettings:
+    """Where the candidates of a plan come from when the audit listed no blobs.
+
+    Attributes:
+        inventory_store: Store URL of the bucket or directory that holds the inventory; none when
+            empty.
+        inventory_manifest: Key of its `manifest.json` there.
+        inventory_bucket: The bucket that it must be of; that of `--store` when empty.
+        inventory_age_s_max: How old it may be, in seconds.
+    """
+
+    inventory_store: str = ""
+    inventory_manifest: str = "manifest.json"
+    inventory_bucket: str = ""
+    inventory_age_s_max: float = 7 * 86_400.0

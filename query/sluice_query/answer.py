@@ -25,7 +25,7 @@ class Summary:
         first_ts: Time of the first record that matches, RFC 3339; stats-only.
         last_ts: Time of the last record that matches, RFC 3339; stats-only.
         segments_read: Files of the lake that were read.
-        segments_pruned: Files that their statistics ruled out.
+        segments_pruned: Files that their statistics or an index ruled out.
         bytes_read: Size of the files and frames that were read.
         waiting_batches: Batches that were read from their blobs, as they are not in the lake yet.
         deletes_applied: Deletes that apply to this question.

@@ -15,6 +15,7 @@ from sluice_query.arrow import frame_table
 from sluice_query.dead import find_dead
 from sluice_query.deletes import read_deletes
 from sluice_query.engine import LAKE, TAIL, Engine, open_engine
+from sluice_query.index import prune_by_index
 from sluice_query.request import Query, check_query
 from sluice_query.segments import Segments, select_hours, select_segments
 from sluice_query.settings import QuerySettings
@@ -82,9 +83,10 @@ class _Run:
 
     async def answer(self) -> Answer:
         store = self.searcher.store
-        waiting = await read_waiting(store)
+        waiting = await read_waiting(store, self.searcher.settings)
         deletes = await read_deletes(store, self.query)
         segments, known, dead = await self._bounded(lambda: self._open(waiting))
+        segments = await prune_by_index(store, segments, self.query)
         missing = choose_missing(waiting, self.query, segments.lanes, known)
         tail = await fetch_tail(store, missing, self.searcher.settings)
         answer = await self._bounded(lambda: self._read(segments, tail, deletes))
@@ -102,8 +104,6 @@ class _Run:
         known = self._known(waiting)
         table = RECORD_TABLES[self.query.kind]
         segments = select_segments(self.searcher.store_url, table, self.query, waiting.lanes)
-        if segments.read:
-            self.engine.show_files(LAKE, segments.read, segments.location)
         return segments, known, find_dead(self.engine, self.searcher.store_url, self.query)
 
     def _known(self, waiting: Waiting) -> list[Identity]:
@@ -123,6 +123,7 @@ class _Run:
     def _read(self, segments: Segments, tail: Tail, deletes: tuple[DeleteRecord, ...]) -> Answer:
         names = []
         if segments.read:
+            self.engine.show_files(LAKE, segments.read, segments.location)
             names.append(LAKE)
         if tail.frames:
             tables = [frame_table(one.frame, one.accepted_at_ns) for one in tail.frames]

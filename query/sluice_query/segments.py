@@ -29,8 +29,9 @@ _STATS_STEP_NS: Final = NS_PER_S // 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One data file: where it is and how large."""
+    """One data file: its name within the table, where it is, and how large."""
 
+    name: str
     path: str
     size_bytes: int
 
@@ -43,6 +44,7 @@ class Segments:
         location: Where the table is.
         read: What must be read.
         pruned: How many files need not be read.
+        index_bytes: Size of the index chunks that were read to know it.
         delta_version: Version of the table, -1 where there is none yet.
         lanes: Lane to the last queue sequence that the table has taken.
     """
@@ -50,13 +52,14 @@ class Segments:
     location: TableLocation
     read: tuple[Segment, ...] = ()
     pruned: int = 0
+    index_bytes: int = 0
     delta_version: int = -1
     lanes: Mapping[int, int]
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the files to read."""
-        return sum(segment.size_bytes for segment in self.read)
+        """Bytes of the files to read, and of the index that chose them."""
+        return self.index_bytes + sum(segment.size_bytes for segment in self.read)
 
 
 def find_table(store_url: str, table: Table) -> DeltaTable | None:
@@ -164,7 +167,7 @@ def _add_actions(opened: DeltaTable) -> list[dict[str, Any]]:
 def _segment(location: TableLocation, row: Mapping[str, Any]) -> Segment:
     path = row["path"]
     place = path if "://" in path or path.startswith("/") else f"{location.uri}/{path}"
-    return Segment(path=place, size_bytes=int(row["size_bytes"]))
+    return Segment(name=path, path=place, size_bytes=int(row["size_bytes"]))
 
 
 def _may_hold(row: Mapping[str, Any], query: Query) -> bool:

@@ -15,7 +15,7 @@ from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.lane import Lane, Tools
-from sluice_reconciler.lane_owner import LaneLost, LaneOwner, read_lane_state
+from sluice_reconciler.lane_owner import LaneLost, LaneOwner, read_ledger
 from sluice_reconciler.lane_state import Ledger
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_reconciler.sorting import fresh
@@ -61,9 +61,7 @@ class LaneDesk:
                 await self._read()
 
     async def _read(self) -> None:
-        stored = await read_lane_state(self._store, self.lane)
-        self.ledger = Ledger(stored.record.boots) if stored is not None else Ledger()
-        self._held_by_other = stored is not None and stored.record.life > 0
+        self.ledger, self._held_by_other = await read_ledger(self._store, self.lane)
 
     async def enqueue(
         self, batches: Sequence[AcceptedManifest], *, takeover: Takeover

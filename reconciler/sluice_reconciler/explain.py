@@ -18,8 +18,7 @@ from sluice_queue.lane import Lane
 from sluice_queue.view import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.indexes import entries_of
-from sluice_reconciler.lane_owner import read_lane_state
-from sluice_reconciler.lane_state import Ledger
+from sluice_reconciler.lane_owner import read_ledger
 from sluice_reconciler.marks import Mark, mark_key
 from sluice_reconciler.runs import Standing
 from sluice_reconciler.sorting import fresh
@@ -175,8 +174,7 @@ async def _queues(store: ObjectStore, who: Identity) -> tuple[QueuePlace, ...]:
 
 
 async def _place(store: ObjectStore, lane: Lane, who: Identity) -> QueuePlace | None:
-    stored = await read_lane_state(store, lane)
-    ledger = Ledger(stored.record.boots if stored is not None else ())
+    ledger, _ = await read_ledger(store, lane)
     boot = ledger.boot(who.agent_id, who.boot_id)
     if boot is None:
         return None

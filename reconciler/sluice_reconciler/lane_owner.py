@@ -24,7 +24,8 @@ from sluice_queue.appender import Appender
 from sluice_queue.errors import ProducerSuperseded
 from sluice_queue.lane import Lane, Tools, Tries
 from sluice_queue.settings import RetrySettings
-from sluice_queue.takeover import take_over
+from sluice_queue.takeover import take_over, writes_of
+from sluice_queue.view import read_lane
 from sluice_queue.worklists import write_work_list
 from sluice_reconciler.lane_state import (
     LaneRecord,
@@ -73,6 +74,29 @@ async def read_lane_state(store: ObjectStore, lane: Lane) -> Stored | None:
             return None
         case Found(info=info, body=body):
             return Stored(record=decode_lane(key, body), etag=info.etag)
+
+
+async def read_ledger(store: ObjectStore, lane: Lane) -> tuple[Ledger, bool]:
+    """Gives what a lane was given, without taking it, and whether somebody ever took it.
+
+    A pending append counts when the register shows that it landed.
+
+    Raises:
+        InvalidRecord: The state or the register is malformed.
+        StoreError: The store did not answer.
+    """
+    stored = await read_lane_state(store, lane)
+    if stored is None:
+        return Ledger(), False
+    record = stored.record
+    ledger = Ledger(record.boots)
+    if record.pending:
+        view = await read_lane(store, lane.queue, lane.lane, entries_max=0)
+        writer = view.state.writer(bytes.fromhex(record.producer_id))
+        if writer is not None and writes_of(writer.counter) > record.writes:
+            for one in record.pending:
+                ledger.add(one)
+    return ledger, record.life > 0
 
 
 class LaneOwner:

@@ -11,7 +11,9 @@ from sluice_protocol.errors import InvalidRecord, OutcomeUnknown, StoreError
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.collector import Collector
 from sluice_queue.lane import Tools
+from sluice_queue.status import read_status
 from sluice_reconciler.desk import Takeover
+from sluice_reconciler.event_queue import take_events
 from sluice_reconciler.full_pass import FullPass, PassReport
 from sluice_reconciler.http_queue import HttpQueue
 from sluice_reconciler.intake import Intake
@@ -25,6 +27,9 @@ log = structlog.get_logger()
 
 HINTS_MAX = 100_000
 """Keys named by events that wait to be taken; more are left to the full pass."""
+
+EVENTS_AGAIN_S = 5.0
+"""Wait before an event queue that failed is opened again."""
 
 FAILURES_READY_MAX = 3
 """Passes in a row that may fail before the service says that it is not ready."""
@@ -143,6 +148,8 @@ class Reconciler:
                 tasks.create_task(self._every(settings.scan_interval_s, self._scan))
                 tasks.create_task(self._every(settings.collect_interval_s, self._collect))
                 tasks.create_task(self._take_hints())
+                if settings.event_queue_url:
+                    tasks.create_task(self._every(EVENTS_AGAIN_S, self._listen))
         finally:
             await self.intake.close()
 
@@ -154,11 +161,29 @@ class Reconciler:
                 log.warning("route failed", route=do.__name__, reason=str(error))
             await self._tools.clock.sleep(seconds)
 
+    async def _listen(self) -> None:
+        """Takes events for ever; an error ends it, and `_every` begins again."""
+        from sluice_store.s3.events import open_event_queue  # noqa: PLC0415 - the SDK is an extra
+
+        settings = self.settings
+        async with open_event_queue(
+            settings.event_queue_url, endpoint=settings.event_queue_endpoint or None
+        ) as source:
+            while True:
+                await take_events(source, self.intake)
+
     async def _scan(self) -> None:
         await self._scanner.scan()
 
     async def _collect(self) -> None:
         await self._collector.run()
+        lanes = await read_status(self.intake.store)
+        self.metrics.lag.labels("ack").set(
+            max((one.oldest_waiting_s or 0 for one in lanes), default=0)
+        )
+        for queue in self.settings.queue_names:
+            waiting = sum(one.waiting for one in lanes if one.queue == queue)
+            self.metrics.waiting.labels(queue).set(waiting)
 
     def hint(self, keys: Sequence[ObjectKey]) -> int:
         """Takes accepted keys that an event named; gives how many there was room for.

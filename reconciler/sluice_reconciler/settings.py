@@ -14,7 +14,8 @@ class ReconcilerSettings:
         takeover_after_s: How long another reconciler may leave a batch before this one takes its
             lane over, seconds.
         concurrency: Store requests in flight, count.
-        list_batches_max: Most batches in one work list, count.
+        list_batches_max: Most batches that are taken at once, and so in one work list, count; more
+            save writes, fewer shorten the way of the first of them.
         scan_interval_s: Time between two scans of the by-time index, seconds.
         collect_interval_s: Time between two runs of the collector, seconds.
         collect_grace_s: Time between an acknowledgement and the delete of its work list, seconds.
@@ -22,6 +23,8 @@ class ReconcilerSettings:
         lease_s: How long an entry handed out over HTTP is held, seconds.
         api_token: What callers of `/v1/` must send as `Authorization: Bearer …`; without it the
             service listens on a loopback address only.
+        event_queue_url: SQS queue with object events of the bucket; empty for none.
+        event_queue_endpoint: Server of that queue; AWS's own when empty.
         full_read_share: Share of blobs read in full although the store holds their checksum,
             0 to 1.
     """
@@ -31,13 +34,15 @@ class ReconcilerSettings:
     pass_interval_s: float = 2.0
     takeover_after_s: float = 10.0
     concurrency: int = 32
-    list_batches_max: int = 2048
+    list_batches_max: int = 512
     scan_interval_s: float = 5.0
     collect_interval_s: float = 60.0
     collect_grace_s: float = 3600.0
     http_queues: str = ""
     lease_s: float = 60.0
     api_token: str = field(default="", repr=False)
+    event_queue_url: str = ""
+    event_queue_endpoint: str = ""
     full_read_share: float = 0.0
 
     @property

@@ -287,17 +287,14 @@ class GatewayProcess:
         self.process.wait()
 
 
-def start_gateway(
-    directory: Path, store_url: str, principals: Path, *flags: str, probed: bool = False
-) -> GatewayProcess:
-    """Starts a gateway and waits until it listens; `probed`: the store has a doctor's result."""
+def start_gateway(directory: Path, store_url: str, principals: Path, *flags: str) -> GatewayProcess:
+    """Starts a gateway and waits until it listens."""
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / f"gateway-{time.monotonic_ns()}.log"
     command = [
         *(sys.executable, "-c", "from sluice_cli.main import main; main()", "gateway"),
         *("--store", store_url, "--listen", "127.0.0.1:0", "--principals", str(principals)),
         *flags,
-        *(() if probed else ("--skip-probe",)),
     ]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stderr=out, stdout=out, cwd=directory, env=clean_env())

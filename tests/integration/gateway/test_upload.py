@@ -271,7 +271,7 @@ def test_overloaded_is_told_before_the_body(tmp_path: Path) -> None:
         assert served.gateway.budget.held_bytes == 0
         assert (await served.client.upload(frame)).status == 200
 
-    serve(tmp_path, body, frame_bytes_max=4_000_000, inflight_bytes_max=4_000_000)
+    serve(tmp_path, body, frame_bytes_max=4_000_000, inflight_bytes_max=5_000_000)
 
 
 def test_draining_is_told(tmp_path: Path) -> None:

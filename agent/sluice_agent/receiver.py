@@ -1,0 +1,133 @@
+"""The OTLP/HTTP receiver: answers 200 only once the records are durable in the spool.
+
+Whoever sends here keeps its records until then, so a crash of the agent loses nothing. While the
+inputs are held back it answers 503 with Retry-After, which OTLP clients obey.
+
+Source: OpenTelemetry protocol, OTLP/HTTP; ADR 0034.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from aiohttp import web
+
+from sluice_agent.clock import Clock
+from sluice_agent.health import listen
+from sluice_agent.intake import Intake
+from sluice_agent.metrics import AgentMetrics
+from sluice_agent.otlp import logs_from_otlp, metrics_from_otlp
+from sluice_agent.parts import RECORD_COST_BYTES, Part, Sealed
+from sluice_protocol.errors import BadUsage, InvalidFrame
+from sluice_protocol.records import logs_from_records, metrics_from_records
+from sluice_protocol.units import UnixNs
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+REQUESTS_MAX: Final = 64
+_JSON: Final = "application/json"
+_BUSY_HEADERS: Final = {"Retry-After": "1"}
+
+
+class Receiver:
+    """Takes OTLP requests and gives their records to the intake."""
+
+    def __init__(self, intake: Intake, metrics: AgentMetrics, clock: Clock) -> None:
+        """Takes where the records go."""
+        self._intake = intake
+        self._metrics = metrics
+        self._clock = clock
+        self._running = 0
+
+    async def logs(self, request: web.Request) -> web.Response:
+        """Handles `POST /v1/logs`."""
+        return await self._take(request, _logs_part)
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Handles `POST /v1/metrics`."""
+        return await self._take(request, _metrics_part)
+
+    async def _take(
+        self, request: web.Request, read: Callable[[bytes, UnixNs], tuple[Part | None, int]]
+    ) -> web.Response:
+        if request.content_type != _JSON:
+            return _refusal(415, f"send OTLP as {_JSON}")
+        if self._metrics.is_blocked or self._running >= REQUESTS_MAX:
+            return _refusal(503, "inputs are held back", _BUSY_HEADERS)
+        self._running += 1
+        try:
+            body = await request.read()
+            part, refused = await asyncio.to_thread(read, body, self._clock.now_ns())
+            if part is not None and not await self._seal(part):
+                return _refusal(503, "spool is full", _BUSY_HEADERS)
+        except (BadUsage, InvalidFrame) as error:
+            return _refusal(400, str(error))
+        finally:
+            self._running -= 1
+        return web.json_response(_accepted(refused))
+
+    async def _seal(self, part: Part) -> bool:
+        """Waits until the records are durable; tells whether they are."""
+        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def tell(durable: bool) -> None:  # noqa: FBT001 - the callback's one value
+            if not told.done():
+                told.set_result(durable)
+
+        await self._intake.put(with_receipt(part, tell))
+        return await told
+
+
+def with_receipt(part: Part, sealed: Sealed) -> Part:
+    """Gives the part with somebody to tell."""
+    return Part(columns=part.columns, cost_bytes=part.cost_bytes, marks=part.marks, sealed=sealed)
+
+
+@asynccontextmanager
+async def serve_otlp(address: str, receiver: Receiver) -> AsyncIterator[None]:
+    """Serves while the block runs; an empty address serves nothing.
+
+    Raises:
+        BadUsage: The address is not `host:port`, or cannot be listened on.
+    """
+    if not address:
+        yield
+        return
+    app = web.Application(client_max_size=BODY_BYTES_MAX)
+    app.router.add_post("/v1/logs", receiver.logs)
+    app.router.add_post("/v1/metrics", receiver.metrics)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
+    await runner.setup()
+    try:
+        await listen(runner, address)
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def _logs_part(body: bytes, arrived_ns: UnixNs) -> tuple[Part | None, int]:
+    records = logs_from_otlp(body, arrived_ns=arrived_ns)
+    if not records:
+        return None, 0
+    cost_bytes = len(body) + RECORD_COST_BYTES * len(records)
+    return Part(columns=logs_from_records(records), cost_bytes=cost_bytes), 0
+
+
+def _metrics_part(body: bytes, arrived_ns: UnixNs) -> tuple[Part | None, int]:
+    read = metrics_from_otlp(body, arrived_ns=arrived_ns)
+    if not read.points:
+        return None, read.refused
+    cost_bytes = len(body) + RECORD_COST_BYTES * len(read.points)
+    return Part(columns=metrics_from_records(read.points), cost_bytes=cost_bytes), read.refused
+
+
+def _accepted(refused: int) -> dict[str, object]:
+    """Gives the answer's body: OTLP's partial success where something was refused."""
+    if not refused:
+        return {}
+    told = "exponential histograms are not taken"
+    return {"partialSuccess": {"rejectedDataPoints": str(refused), "errorMessage": told}}
+
+
+def _refusal(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.json_response({"message": message}, status=status, headers=headers)

@@ -1,0 +1,156 @@
+"""The agent's throughput: a log file until every batch is accepted and gone from the spool.
+
+The control does the least that gives the same safety for the same bytes: read 4 MiB blocks, zstd
+them as frames are, write each to a file, fsync file and folder, POST it with its digest, remove the
+file; one block after the other. No lines, times, columns, positions, signatures or failover.
+Both send to the same server, a process of its own that hashes and answers; its CPU is not counted.
+"""
+
+import asyncio
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from benchmarks.measure import Sample, interleave, ratio, report, timed
+from sluice_agent.app import run_agent
+from sluice_agent.settings import AgentSettings
+from sluice_agent.signing import make_key
+from sluice_protocol.compression import compress_payload
+
+FILE_BYTES: Final = 64 * 1024 * 1024
+BLOCK_BYTES: Final = 4 * 1024 * 1024
+MIB: Final = 1024 * 1024
+SERVER: Final = """
+import hashlib, sys
+from aiohttp import web
+async def post(request):
+    digest = hashlib.sha256(await request.read()).hexdigest()
+    return web.json_response({"status": "accepted", "frame_sha256": digest})
+async def main():
+    app = web.Application(client_max_size=64 << 20)
+    app.router.add_post("/v1/batches", post)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.Event().wait()
+import asyncio
+asyncio.run(main())
+"""
+
+
+def write_log(path: Path) -> int:
+    """Writes unique lines of a usual shape; gives how many."""
+    start = datetime(2026, 11, 21, tzinfo=UTC)
+    size_bytes = count = 0
+    with path.open("w", encoding="utf-8") as file:
+        while size_bytes < FILE_BYTES:
+            at = (start + timedelta(milliseconds=37 * count)).isoformat(timespec="microseconds")
+            ident = hashlib.md5(b"%d" % count, usedforsecurity=False).hexdigest()
+            size_bytes += file.write(
+                f"{at} host-1 shop[{count % 9000}]: GET /cart/{ident} 200 {count % 977} ms\n"
+            )
+            count += 1
+    return count
+
+
+def ship(folder: Path, log: Path, url: str, *, records: int, key: Path | None) -> float:
+    """The subject: one whole run of the agent over the file."""
+    spool = Path(tempfile.mkdtemp(dir=folder))
+    settings = AgentSettings(
+        gateway=url, spool=spool, agent_id="bench", paths=(str(log),), once=True, host_metrics_s=0,
+        key=key,
+    )  # fmt: skip
+    outcome = asyncio.run(run_agent(settings, stop=asyncio.Event()))
+    if (outcome.sealed_records, outcome.waiting, outcome.parked) != (records, 0, 0):
+        raise RuntimeError(outcome)
+    shutil.rmtree(spool)
+    return FILE_BYTES / MIB
+
+
+async def send_blocks(folder: Path, log: Path, url: str) -> float:
+    """The control."""
+    place = Path(tempfile.mkdtemp(dir=folder)) / "block"
+    async with aiohttp.ClientSession() as session:
+        with log.open("rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                await asyncio.to_thread(keep, place, body := compress_payload(block))
+                digest = hashlib.sha256(body).hexdigest()
+                async with session.post(f"{url}/v1/batches", data=aiohttp.BytesPayload(body)) as r:
+                    if (await r.json())["frame_sha256"] != digest:
+                        raise RuntimeError(url)
+                place.unlink()
+    return FILE_BYTES / MIB
+
+
+def keep(path: Path, body: bytes) -> None:
+    """Writes a file and makes it durable."""
+    with path.open("wb") as file:
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())
+    number = os.open(path.parent, os.O_RDONLY)
+    os.fsync(number)
+    os.close(number)
+
+
+def main() -> None:
+    """Runs subject and control in turn."""
+    with tempfile.TemporaryDirectory(prefix="agent-bench-") as name:
+        folder = Path(name)
+        records = write_log(folder / "app.log")
+        make_key(folder / "key.pem")
+        server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE)
+        try:
+            if server.stdout is None:
+                raise RuntimeError(SERVER)
+            url = f"http://127.0.0.1:{int(server.stdout.readline())}"
+            measure(folder, url, records)
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def measure(folder: Path, url: str, records: int) -> None:
+    """Measures and tells."""
+    log = folder / "app.log"
+
+    def agent() -> float:
+        return ship(folder, log, url, records=records, key=folder / "key.pem")
+
+    def control() -> float:
+        return asyncio.run(send_blocks(folder, log, url))
+
+    subjects: dict[str, Callable[[], Sample]] = {
+        "agent": lambda: timed(agent),
+        "control": lambda: timed(control),
+    }
+    samples = interleave(subjects)
+    lines = [f"{records} lines, {log.stat().st_size / MIB:.0f} MiB, until all is accepted"]
+    for who, taken in samples.items():
+        speeds = sorted(sample.per_second for sample in taken)
+        cpu = sorted(sample.cpu_per_unit * 1000 for sample in taken)
+        lines.append(
+            f"{who}: {speeds[len(speeds) // 2]:.1f} MiB/s ({speeds[0]:.1f} to {speeds[-1]:.1f}),"
+            f" {cpu[len(cpu) // 2]:.1f} ms CPU per MiB"
+        )
+    for what, value in (
+        ("throughput", lambda s: s.per_second),
+        ("CPU per MiB", lambda s: s.cpu_per_unit),
+    ):
+        low, middle, high = ratio(samples["agent"], samples["control"], value)
+        lines.append(f"{what}, agent to control: {middle:.2f} ({low:.2f} to {high:.2f})")
+    report("agent", lines, samples)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+"""The reconciler's cost, each figure beside its control.
+
+1. Cold pass over batches that are done: it lists and compares seals. Control: a bare loop that
+   lists the same manifests and GETs each, with the same store, concurrency and process.
+2. First pass over batches that nobody has seen: verify, three index entries, enqueue. The same
+   control; and the store requests per batch, with what they cost on S3.
+3. Memory of a pass at a tenth of the batches and at all of them.
+4. Steady lag from acceptance to the queue at a given rate of accepts, full passes alone.
+
+`SLUICE_BENCH_BATCHES` (default 20 000) and `SLUICE_BENCH_RATE` (default 500) set the sizes. The
+store is a directory in memory (`/dev/shm` where it exists), so that disks do not count.
+"""
+
+import asyncio
+import os
+import shutil
+import statistics
+import tempfile
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from benchmarks.measure import Sample, ratio, report
+from sluice_protocol.authority import Authority
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import ACCEPTED, accepted_key, blob_key, digest_of, lane_of
+from sluice_protocol.manifests import AcceptedManifest, encode_record
+from sluice_protocol.outcomes import Applied
+from sluice_protocol.units import ObjectKey
+from sluice_queue.lane import Lane, Tools
+from sluice_queue.view import list_lanes, read_lane
+from sluice_queue.worklists import read_work_list
+from sluice_reconciler.lane_owner import LaneOwner
+from sluice_reconciler.lane_state import Pending
+from sluice_reconciler.service import Reconciler
+from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store.local import open_local_store
+from sluice_store.port import ObjectStore
+
+BATCHES: Final = int(os.environ.get("SLUICE_BENCH_BATCHES", "20000"))
+RATE: Final = int(os.environ.get("SLUICE_BENCH_RATE", "500"))
+STEADY_S: Final = 20
+AGENTS: Final = 50
+LANES: Final = 4
+CONCURRENCY: Final = ReconcilerSettings().concurrency
+PRICE_PUT: Final = 0.005 / 1000
+PRICE_GET: Final = 0.0004 / 1000
+FRAME_BYTES_PRICED: Final = 1024 * 1024
+SHM: Final = Path("/dev/shm")  # noqa: S108 - memory on purpose; a private folder inside it
+
+
+class Counting:
+    """The store port, counting requests."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        """Wraps a store."""
+        self._store = store
+        self.counts: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any verb
+        """Counts a verb and hands it on."""
+        self.counts[name] += 1
+        return getattr(self._store, name)
+
+
+def manifest(number: int, at_ns: int) -> tuple[AcceptedManifest, bytes]:
+    """Gives one batch of an agent, and its frame."""
+    frame = b"frame %d" % number
+    digest = digest_of(frame)
+    agent, seq = f"host-{number % AGENTS}", number // AGENTS * 100
+    return AcceptedManifest(
+        agent_id=agent,
+        boot_id="0b0f1c52-7a4e-4a51-9d36-3f0f5d1f2a11",
+        seq_start=seq,
+        seq_end=seq + 99,
+        frame_sha256=digest,
+        frame_bytes=len(frame),
+        raw_blob_key=blob_key(digest),
+        accepted_at_unix_ns=at_ns,
+        collector_id="gw-1",
+        wire_version=1,
+        frame_version=1,
+        attempt_id="01M7Y05M6XJ11BR5GNJGCQQRNJ",
+        kind="logs",
+        record_count=100,
+        min_ts_unix_ns=at_ns,
+        max_ts_unix_ns=at_ns,
+        principal=agent,
+    ), frame
+
+
+async def accept(store: ObjectStore, number: int) -> None:
+    """Leaves a batch as a gateway does, accepted at the store's time of its blob."""
+    one, frame = manifest(number, 0)
+    match await store.create(blob_key(one.digest), frame):
+        case Applied(date_ns=date_ns):
+            one, _ = manifest(number, date_ns)
+        case other:
+            raise RuntimeError(other)
+    await store.create(accepted_key(one.identity), encode_record(one))
+
+
+async def accept_many(store: ObjectStore, numbers: range) -> None:
+    """Leaves many batches, several at once."""
+    gate = asyncio.Semaphore(64)
+
+    async def gated(number: int) -> None:
+        async with gate:
+            await accept(store, number)
+
+    for at in range(numbers.start, numbers.stop, 5000):
+        chunk = range(at, min(at + 5000, numbers.stop))
+        await asyncio.gather(*(gated(number) for number in chunk))
+
+
+async def bare_loop(store: ObjectStore) -> int:
+    """The control: list everything accepted and GET each, as many at once as the pass may."""
+    gate, count = asyncio.Semaphore(CONCURRENCY), 0
+
+    async def gated(key: ObjectKey) -> None:
+        async with gate:
+            await store.get(key)
+
+    async for page in store.list(ACCEPTED):
+        count += len(page.objects)
+        async with asyncio.TaskGroup() as tasks:
+            for one in page.objects:
+                tasks.create_task(gated(one.key))
+    return count
+
+
+def reconciler(store: ObjectStore, **settings: Any) -> Reconciler:  # noqa: ANN401 - its fields
+    """Gives a fresh reconciler, as after a restart."""
+    authority = Authority(authority_id="bench", lanes=LANES)
+    return Reconciler(store, authority, settings=ReconcilerSettings(**settings))
+
+
+async def full_pass(store: ObjectStore) -> int:
+    """The subject: one pass of a fresh process."""
+    return (await reconciler(store).once()).listed
+
+
+async def clocked(work: Callable[[], Awaitable[int]]) -> Sample:
+    """Measures one coroutine: time, and processor time of this process."""
+    started, spent = time.perf_counter(), time.process_time()
+    units = await work()
+    cpu_s = time.process_time() - spent
+    return Sample(wall_s=time.perf_counter() - started, cpu_s=cpu_s, units=units)
+
+
+def compared(name: str, cold: list[Sample], control: list[Sample]) -> str:
+    """Gives the line that compares a pass with the bare loop."""
+    low, middle, high = ratio(cold, control, lambda one: one.per_second)
+    rate = statistics.median(one.per_second for one in cold)
+    return (
+        f"{name}: {rate:.0f} batches/s, {middle:.2f} times the bare loop of LIST and GET"
+        f" ({low:.2f} to {high:.2f})"
+    )
+
+
+async def cold_pass(lines: list[str]) -> dict[str, list[Sample]]:
+    """Parts 1 and 3, on manifests and a ledger that knows them; blobs play no part."""
+    peaks: list[str] = []
+    samples: dict[str, list[Sample]] = {"cold": [], "control": []}
+    for count in (BATCHES // 10, BATCHES):
+        async with scratch() as store:
+            await known(store, count)
+            tracemalloc.start()
+            await full_pass(store)
+            peaks.append(f"{tracemalloc.get_traced_memory()[1] / 1e6:.1f} MB at {count}")
+            tracemalloc.stop()
+            if count < BATCHES:
+                continue
+            for _ in range(3):
+                samples["control"].append(await clocked(partial(bare_loop, store)))
+                samples["cold"].append(await clocked(partial(full_pass, store)))
+            state_bytes = 0
+            async for page in store.list("reconciler/v1/lanes/"):
+                state_bytes += sum(one.size_bytes for one in page.objects)
+            lines.append(compared(f"cold pass over {count} done", **samples))
+            lines.append(f"stored state: {state_bytes / AGENTS:.0f} B per (agent, boot)")
+    lines.append(f"peak memory of a cold pass (traced): {', '.join(peaks)}")
+    return samples
+
+
+async def first_pass(lines: list[str]) -> dict[str, list[Sample]]:
+    """Part 2."""
+    count = BATCHES // 10
+    async with scratch() as store:
+        await accept_many(store, range(count))
+        control = [await clocked(partial(bare_loop, store))]
+        counting = Counting(store)
+        first = [await clocked(partial(full_pass, counting))]
+        lines.append(compared(f"first pass over {count}", first, control))
+        lines.append(priced(counting.counts, count))
+    return {"first": first, "first-control": control}
+
+
+def priced(counts: Counter[str], batches: int) -> str:
+    """Gives requests per batch and their price per GiB of 1 MiB frames, beside the gateway's."""
+    writes = sum(counts[verb] for verb in ("create", "replace", "overwrite", "list"))
+    reads = sum(counts[verb] for verb in ("get", "head"))
+    per_gib = 1024**3 / FRAME_BYTES_PRICED / batches
+    dollars = (writes * PRICE_PUT + reads * PRICE_GET) * per_gib
+    return (
+        f"first pass: {writes / batches:.3f} PUT and LIST, {reads / batches:.3f} GET and HEAD a"
+        f" batch; ${dollars:.4f} a GiB of 1 MiB frames (the gateway's 2 PUT:"
+        f" ${2 * PRICE_PUT * 1024:.4f})"
+    )
+
+
+async def known(store: ObjectStore, count: int) -> None:
+    """Leaves manifests, and lane states that know all of them."""
+    gate = asyncio.Semaphore(64)
+
+    async def gated(number: int) -> None:
+        async with gate:
+            one, _ = manifest(number, 1)
+            await store.create(accepted_key(one.identity), encode_record(one))
+
+    for at in range(0, count, 5000):
+        numbers = range(at, min(at + 5000, count))
+        await asyncio.gather(*(gated(number) for number in numbers))
+    owners = [
+        await LaneOwner.take(store, Lane(queue="spark", lane=lane), Tools())
+        for lane in range(LANES)
+    ]
+    for number in range(count):
+        one, _ = manifest(number, 1)
+        owners[lane_of(one.agent_id, LANES)].ledger.add(pending(one.identity))
+    for owner in owners:
+        await owner.close()
+
+
+def pending(who: Identity) -> Pending:
+    """Gives a batch as the ledger takes it."""
+    return Pending(
+        agent_id=who.agent_id, boot_id=who.boot_id, seq_start=who.seq_start, seq_end=who.seq_end
+    )
+
+
+async def steady(lines: list[str]) -> dict[str, list[Sample]]:
+    """Part 4."""
+    async with scratch() as store:
+        await steady_on(store, lines)
+    return {}
+
+
+async def steady_on(store: ObjectStore, lines: list[str]) -> None:
+    """Accepts at the rate while a reconciler runs, then reads how late each batch came."""
+    subject = reconciler(store, pass_interval_s=0.2)
+    running = asyncio.create_task(subject.run())
+    started, done = time.perf_counter(), 0
+    async with asyncio.TaskGroup() as tasks:
+        while (now := time.perf_counter() - started) < STEADY_S:
+            due = int(now * RATE)
+            for number in range(done, due):
+                tasks.create_task(accept(store, number))
+            done = due
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(3)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    lags = sorted(await lags_of(store))
+    lines.append(
+        f"steady, {done / STEADY_S:.0f} accepts/s for {STEADY_S} s: accepted to enqueued"
+        f" p50 {lags[len(lags) // 2]:.2f} s, p99 {lags[len(lags) * 99 // 100]:.2f} s,"
+        f" max {lags[-1]:.2f} s, {len(lags)} of {done} enqueued"
+    )
+
+
+async def lags_of(store: ObjectStore) -> list[float]:
+    """Gives, for each batch in the queue, the store's time from its blob to its append."""
+    found: list[float] = []
+    for lane in await list_lanes(store, "spark"):
+        view = await read_lane(store, lane.queue, lane.lane)
+        for entry in view.descriptors:
+            batches = (await read_work_list(store, lane, entry)).batches
+            found += [(entry.ingested_at_ns - one.accepted_at_unix_ns) / 1e9 for one in batches]
+    return found
+
+
+@asynccontextmanager
+async def scratch() -> AsyncIterator[ObjectStore]:
+    """Gives an empty store in memory."""
+    folder = Path(tempfile.mkdtemp(prefix="sluice-bench-", dir=SHM if SHM.is_dir() else None))
+    try:
+        async with open_local_store(folder) as store:
+            yield store
+    finally:
+        shutil.rmtree(folder)
+
+
+async def main() -> None:
+    """Runs the parts, each on a store of its own."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    lines: list[str] = []
+    samples: dict[str, list[Sample]] = {}
+    for part in (cold_pass, first_pass, steady):
+        samples |= await part(lines)
+    report("reconcile", lines, samples)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,106 @@
+"""Benchmark `store-local`: durable creates with directory fsyncs grouped, beside two controls.
+
+`serial` lets one directory fsync run at a time, so that none shares a commit; `single` lets every
+create sync its own directory, all at once, where the file system may group them by itself. Fresh
+content-addressed keys, 32 at once, on the disk of `SLUICE_BENCH_DIR` or of the temporary folder;
+they take turns in every round. A further control tells what one fsync costs there.
+"""
+
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from benchmarks.measure import Sample, interleave, ratio, report, timed
+from sluice_protocol.keys import blob_key, digest_of
+from sluice_protocol.outcomes import Applied
+from sluice_store.local import open_local_store
+from sluice_store.local.syncer import DirectorySync, GroupSync, SerialSync, SingleSync
+
+CONCURRENCY: Final = 32
+CREATES: Final = 640
+BODY_BYTES: Final = 4096
+ROUNDS: Final = 7
+RATIO_MIN: Final = 3.0
+FSYNC_COSTS_MS: Final = 1.0
+
+
+async def creates(folder: Path, syncer: DirectorySync) -> float:
+    """Creates objects under fresh keys; gives how many."""
+    async with open_local_store(folder, syncer=syncer) as store:
+        numbers = iter(range(CREATES))
+
+        async def one() -> None:
+            for _ in numbers:
+                body = os.urandom(BODY_BYTES)
+                digest = digest_of(body)
+                outcome = await store.create(blob_key(digest), body, sha256=digest)
+                if not isinstance(outcome, Applied):
+                    raise TypeError(outcome)
+
+        await asyncio.gather(*(one() for _ in range(CONCURRENCY)))
+    return CREATES
+
+
+def run(folder: Path, syncer: DirectorySync) -> Sample:
+    """Measures one run."""
+    return timed(lambda: asyncio.run(creates(folder, syncer)))
+
+
+def fsyncs(folder: Path) -> Sample:
+    """The control: small files written and synced one after the other, without names."""
+
+    def work() -> float:
+        for number in range(100):
+            fd = os.open(folder / "probe", os.O_WRONLY | os.O_CREAT)
+            os.write(fd, number.to_bytes(4, "big"))
+            os.fsync(fd)
+            os.close(fd)
+        return 100
+
+    return timed(work)
+
+
+def main() -> int:
+    """Runs it; gives 1 when the target is missed."""
+    base = os.environ.get("SLUICE_BENCH_DIR")
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-", dir=base) as name:
+        folder = Path(name)
+        samples = interleave(
+            {
+                "grouped": lambda: run(folder / "grouped", GroupSync()),
+                "serial": lambda: run(folder / "serial", SerialSync()),
+                "single": lambda: run(folder / "single", SingleSync()),
+                "fsync": lambda: fsyncs(folder),
+            },
+            rounds=ROUNDS,
+        )
+    fsync_ms = 1000 / median_rate(samples["fsync"])
+    lines = [compare(samples, control) for control in ("serial", "single")]
+    lines.append(f"at least {RATIO_MIN} over serial where an fsync costs; here {fsync_ms:.2f} ms")
+    lines.append(f"{BODY_BYTES} bytes, concurrency {CONCURRENCY}, {ROUNDS} rounds")
+    report("store_local", lines, samples)
+    middle = ratio(samples["grouped"], samples["serial"], lambda one: one.per_second)[1]
+    return 0 if middle >= RATIO_MIN or fsync_ms < FSYNC_COSTS_MS else 1
+
+
+def median_rate(samples: list[Sample]) -> float:
+    """Gives the median of the units per second."""
+    return statistics.median(one.per_second for one in samples)
+
+
+def compare(samples: dict[str, list[Sample]], control: str) -> str:
+    """Gives the line of one control."""
+    low, middle, high = ratio(samples["grouped"], samples[control], lambda one: one.per_second)
+    grouped, other = median_rate(samples["grouped"]), median_rate(samples[control])
+    return (
+        f"{grouped:.0f} durable creates/s grouped against {other:.0f} {control},"
+        f" ratio {middle:.1f} ({low:.1f} to {high:.1f})"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

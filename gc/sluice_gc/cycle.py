@@ -1,0 +1,136 @@
+"""Unattended garbage collection: audit, carry out the plan whose grace is over, plan again.
+
+It fails closed and says so. A refusal or a store without an answer ends the cycle: nothing more is
+deleted, the metric, the log and the exit code tell. The audit comes first, so that a plan is only
+carried out in a store that was just found readable.
+"""
+
+import msgspec
+import structlog
+
+from sluice_gc.audit import Auditor
+from sluice_gc.certificate import AuditCounts
+from sluice_gc.engine import Engine
+from sluice_gc.errors import GcRefused, Refusal
+from sluice_gc.metrics import GcMetrics
+from sluice_gc.objects import Keys
+from sluice_gc.plan import Plan, check_certificate_for
+from sluice_gc.planner import Planner, read_plan, read_plan_ids
+from sluice_gc.runner import Runner, is_finished
+from sluice_gc.settings import CycleSettings
+from sluice_gc.sweep import SweepFacts
+from sluice_protocol.errors import SluiceError
+from sluice_protocol.keys import AUTHORITY_SETTINGS
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_store.authority import read_authority
+from sluice_store.clock import Clock, IdSource
+from sluice_store.port import ObjectStore
+
+log = structlog.get_logger()
+
+
+class CycleReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one cycle did.
+
+    Attributes:
+        audit_id: The certificate.
+        counts: What the audit found.
+        ran_plan_id: The plan that was carried out, or None when none was due.
+        facts: What that run did.
+        made_plan_id: The new plan, or None when there is nothing to propose yet.
+    """
+
+    audit_id: str
+    counts: AuditCounts
+    ran_plan_id: str | None
+    facts: SweepFacts
+    made_plan_id: str | None
+
+    @property
+    def found_wrong(self) -> bool:
+        """Whether a person must look, although the cycle ended."""
+        counts, facts = self.counts, self.facts
+        audit = counts.missing_blobs + counts.corrupt_blobs + counts.misnamed
+        return bool(audit + facts.unknown + facts.unread)
+
+
+class Cycles:
+    """Makes cycles of one store."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        engine: Engine,
+        keys: Keys,
+        clock: Clock,
+        ids: IdSource,
+        *,
+        metrics: GcMetrics,
+    ) -> None:
+        """Takes its parts."""
+        self._store = store
+        self._keys = keys
+        self._clock = clock
+        self._metrics = metrics
+        self._auditor = Auditor(store, engine, keys, clock, ids)
+        self._planner = Planner(store, engine, keys, clock, ids)
+        self._runner = Runner(store, engine, keys.trusted, clock)
+
+    async def cycle(self, settings: CycleSettings) -> CycleReport:
+        """Makes one cycle.
+
+        Raises:
+            SluiceError: What refused or failed; it was counted and logged, and nothing more was
+                deleted.
+        """
+        try:
+            report = await self._cycle(settings)
+        except GcRefused as refused:
+            self._metrics.refusals.labels(refused.rule.value).inc()
+            self._metrics.cycles.labels("refused").inc()
+            log.error("gc_refused", rule=refused.rule.value, reason=refused.reason)  # noqa: TRY400 - no stack
+            raise
+        except SluiceError as error:
+            self._metrics.cycles.labels("failed").inc()
+            log.error("gc_failed", error=str(error))  # noqa: TRY400 - a fact, no defect
+            raise
+        self._metrics.cycles.labels("done").inc()
+        self._metrics.last_success.set(self._clock.now_ns() / NS_PER_S)
+        log.info("gc_cycle", audit_id=report.audit_id, deleted=report.facts.deleted)
+        return report
+
+    async def _cycle(self, settings: CycleSettings) -> CycleReport:
+        seed = self._clock.now_ns() // NS_PER_S
+        certificate = await self._auditor.audit(settings.for_audit(seed))
+        self._metrics.audited(certificate.counts)
+        check_certificate_for(await read_authority(self._store), certificate)
+        due = await self._due_plan(settings)
+        facts = SweepFacts()
+        if due is not None:
+            facts = (await self._runner.run(due.plan_id, settings.for_run())).facts
+            self._metrics.swept(facts)
+        made = await self._plan(settings)
+        return CycleReport(
+            audit_id=certificate.audit_id,
+            counts=certificate.counts,
+            ran_plan_id=due.plan_id if due else None,
+            facts=facts,
+            made_plan_id=made.plan_id if made else None,
+        )
+
+    async def _due_plan(self, settings: CycleSettings) -> Plan | None:
+        """Gives the newest plan whose grace is over, unless it is finished."""
+        now_ns: UnixNs = (await self._store.head(AUTHORITY_SETTINGS)).date_ns
+        for plan_id in reversed(await read_plan_ids(self._store)):
+            plan = await read_plan(self._store, self._keys.trusted, plan_id)
+            if (now_ns - plan.made_at_unix_ns) / NS_PER_S >= settings.grace_s:
+                return None if await is_finished(self._store, plan_id) else plan
+        return None
+
+    async def _plan(self, settings: CycleSettings) -> Plan | None:
+        try:
+            return await self._planner.plan(settings.for_plan())
+        except GcRefused as refused:
+            if refused.rule is Refusal.HORIZON_NOT_COVERED:
+                return None  # what grew old since this audit began waits for the next one
+            raise

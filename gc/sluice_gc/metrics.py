@@ -1,0 +1,69 @@
+"""What audit and garbage collection count. Labels are closed sets.
+
+| name | type | labels | meaning |
+|---|---|---|---|
+| sluice_gc_cycles_total | counter | result | cycles: done, refused, failed |
+| sluice_gc_refusals_total | counter | rule | what refused: someone must look |
+| sluice_gc_last_success_unixtime_seconds | gauge | | last good cycle; alert on its age |
+| sluice_gc_deleted_blobs_total | counter | | incarnations deleted |
+| sluice_gc_deleted_bytes_total | counter | | their bytes |
+| sluice_gc_proofs_total | counter | verdict | proofs: may_go, or the clause that kept |
+| sluice_audit_findings | gauge | kind | of the newest audit: what is wrong |
+| sluice_audit_orphan_blobs | gauge | | of the newest audit |
+"""
+
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, write_to_textfile
+
+from sluice_gc.certificate import AuditCounts
+from sluice_gc.sweep import SweepFacts
+
+CYCLES: Final = "sluice_gc_cycles"
+REFUSALS: Final = "sluice_gc_refusals"
+LAST_SUCCESS: Final = "sluice_gc_last_success_unixtime_seconds"
+DELETED_BLOBS: Final = "sluice_gc_deleted_blobs"
+DELETED_BYTES: Final = "sluice_gc_deleted_bytes"
+PROOFS: Final = "sluice_gc_proofs"
+FINDINGS: Final = "sluice_audit_findings"
+ORPHANS: Final = "sluice_audit_orphan_blobs"
+
+_KINDS: Final = (
+    *("missing_blobs", "unreadable_manifests", "corrupt_blobs", "misnamed", "foreign"),
+    *("dangling_references", "references_repaired", "gaps", "overlaps"),
+)
+
+
+class GcMetrics:
+    """One process's metrics in a registry of its own."""
+
+    def __init__(self) -> None:
+        """Makes every metric at zero."""
+        made = self.registry = CollectorRegistry()
+        self.cycles = Counter(CYCLES, "Cycles.", ["result"], registry=made)
+        self.refusals = Counter(REFUSALS, "Refusals.", ["rule"], registry=made)
+        self.last_success = Gauge(LAST_SUCCESS, "End of the last good cycle.", registry=made)
+        self.deleted_blobs = Counter(DELETED_BLOBS, "Incarnations deleted.", registry=made)
+        self.deleted_bytes = Counter(DELETED_BYTES, "Bytes deleted.", registry=made)
+        self.proofs = Counter(PROOFS, "Proofs.", ["verdict"], registry=made)
+        self.findings = Gauge(FINDINGS, "Findings.", ["kind"], registry=made)
+        self.orphans = Gauge(ORPHANS, "Orphans.", registry=made)
+
+    def audited(self, counts: AuditCounts) -> None:
+        """Takes the counts of a new certificate."""
+        for kind in _KINDS:
+            self.findings.labels(kind).set(getattr(counts, kind))
+        self.orphans.set(counts.orphans)
+
+    def swept(self, facts: SweepFacts) -> None:
+        """Takes what a run did."""
+        self.deleted_blobs.inc(facts.deleted)
+        self.deleted_bytes.inc(facts.deleted_bytes)
+        self.proofs.labels("may_go").inc(facts.deleted + facts.unknown)
+        for clause, count in facts.kept.items():
+            self.proofs.labels(clause).inc(count)
+
+    def write(self, path: Path) -> None:
+        """Writes a Prometheus text file, whole or not at all."""
+        write_to_textfile(str(path), self.registry)

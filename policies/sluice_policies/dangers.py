@@ -1,0 +1,102 @@
+"""What in a live configuration would lose data, whatever the policies say."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice_policies.configuration import Part
+from sluice_policies.live import Live
+from sluice_policies.matrix import GUARDED_WRITES
+from sluice_policies.model import Json
+from sluice_policies.settings import Settings
+from sluice_protocol import keys
+
+EXPIRIES = ("Expiration", "NoncurrentVersionExpiration")
+MOVES = ("Transitions", "NoncurrentVersionTransitions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Danger:
+    """Something that would lose data.
+
+    Attributes:
+        part: The part of the configuration.
+        says: What it would do to what, and what to do about it.
+    """
+
+    part: str
+    says: str
+
+
+def _rules(value: Json) -> Iterator[Mapping[str, Json]]:
+    rules = value.get("Rules", ()) if isinstance(value, Mapping) else ()
+    for rule in rules if isinstance(rules, Sequence) else ():
+        if isinstance(rule, Mapping) and rule.get("Status") != "Disabled":
+            yield rule
+
+
+def _rule_prefix(rule: Mapping[str, Json]) -> str:
+    inner = rule.get("Filter", {})
+    found = inner if isinstance(inner, Mapping) else {}
+    both = found.get("And", {})
+    for place in (found, both, rule):
+        if isinstance(place, Mapping) and isinstance(place.get("Prefix"), str):
+            return str(place["Prefix"])
+    return ""
+
+
+def _expires(name: str, value: Json) -> bool:
+    """Tells whether an element deletes objects; one that only clears delete markers does not."""
+    only_markers = isinstance(value, Mapping) and set(value) == {"ExpiredObjectDeleteMarker"}
+    return not (name == "Expiration" and only_markers)
+
+
+def _reached(settings: Settings, prefix: str) -> tuple[str, ...]:
+    whole = [(p, f"{settings.bucket.prefix}{p}") for p in GUARDED_WRITES]
+    return tuple(p for p, full in whole if full.startswith(prefix) or prefix.startswith(full))
+
+
+def _clearing(settings: Settings, live: Live) -> Iterator[Danger]:
+    for rule in _rules(live.parts.get(Part.LIFECYCLE)):
+        prefix = _rule_prefix(rule)
+        reached = _reached(settings, prefix)
+        name = str(rule.get("ID", "without a name"))
+        gone = [e for e in EXPIRIES if e in rule and _expires(e, rule[e])]
+        moved = [e for e in MOVES if e in rule]
+        if reached and gone:
+            yield Danger(
+                part=Part.LIFECYCLE,
+                says=f"rule {name!r} ({', '.join(gone)}) would delete what lies under"
+                f" {', '.join(reached)}: accepted bytes or their evidence would be lost, and no"
+                " policy can stop a lifecycle; remove the rule",
+            )
+        if reached and moved:
+            yield Danger(
+                part=Part.LIFECYCLE,
+                says=f"rule {name!r} ({', '.join(moved)}) may move {', '.join(reached)} where reads"
+                " fail until a restore; remove the rule",
+            )
+
+
+def _versioning(live: Live) -> Iterator[Danger]:
+    value = live.parts.get(Part.VERSIONING)
+    status = value.get("Status", "Off") if isinstance(value, Mapping) else "Off"
+    if status != "Enabled":
+        yield Danger(
+            part=Part.VERSIONING,
+            says=f"versioning is {status}: an overwrite or delete under {keys.RAW_BLOBS} loses the"
+            " only copy, a late delete takes a blob that was written again, and GC will only plan;"
+            " enable it",
+        )
+
+
+def _lock(settings: Settings, live: Live) -> Iterator[Danger]:
+    if settings.object_lock is not None and live.parts.get(Part.OBJECT_LOCK) is None:
+        yield Danger(
+            part=Part.OBJECT_LOCK,
+            says="the lock that is asked for is not on: versions can be deleted at any age",
+        )
+
+
+def dangers(settings: Settings, live: Live) -> tuple[Danger, ...]:
+    """Gives everything in the live configuration that would lose data."""
+    return (*_versioning(live), *_clearing(settings, live), *_lock(settings, live))

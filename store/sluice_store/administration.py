@@ -1,0 +1,267 @@
+"""A bucket's administration: its configuration, the policies of roles, and harmless trials.
+
+Nothing here is on the path of a batch. Parts of a configuration go in and out as the JSON values of
+the S3 calls; what they should say is decided by `sluice_policies`.
+"""
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+from sluice_store.s3.sdk import Sdk, open_sdk, sdk_errors
+from sluice_store.s3.settings import S3Settings
+
+Value: TypeAlias = "str | int | bool | Sequence[Value] | Mapping[str, Value] | None"
+
+WRONG_SHA256: Final = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+"""A checksum of no body: a put that policies let through is then refused for its checksum."""
+NO_VERSION: Final = "00000000-0000-4000-8000-000000000000"
+NO_ETAG: Final = '"00000000000000000000000000000000"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """How one part is read and written.
+
+    Attributes:
+        read: The call that reads it.
+        write: The call that writes it.
+        argument: The argument that carries it in the write.
+        field: The field that carries it in the answer; empty when the answer itself does.
+        absent: The error code that says there is none.
+    """
+
+    read: str
+    write: str
+    argument: str
+    field: str = ""
+    absent: str = ""
+
+
+CALLS: Final = {
+    "versioning": _Call(
+        read="get_bucket_versioning",
+        write="put_bucket_versioning",
+        argument="VersioningConfiguration",
+    ),
+    "object-lock": _Call(
+        read="get_object_lock_configuration",
+        write="put_object_lock_configuration",
+        argument="ObjectLockConfiguration",
+        field="ObjectLockConfiguration",
+        absent="ObjectLockConfigurationNotFoundError",
+    ),
+    "ownership": _Call(
+        read="get_bucket_ownership_controls",
+        write="put_bucket_ownership_controls",
+        argument="OwnershipControls",
+        field="OwnershipControls",
+        absent="OwnershipControlsNotFoundError",
+    ),
+    "public-access-block": _Call(
+        read="get_public_access_block",
+        write="put_public_access_block",
+        argument="PublicAccessBlockConfiguration",
+        field="PublicAccessBlockConfiguration",
+        absent="NoSuchPublicAccessBlockConfiguration",
+    ),
+    "encryption": _Call(
+        read="get_bucket_encryption",
+        write="put_bucket_encryption",
+        argument="ServerSideEncryptionConfiguration",
+        field="ServerSideEncryptionConfiguration",
+        absent="ServerSideEncryptionConfigurationNotFoundError",
+    ),
+    "lifecycle": _Call(
+        read="get_bucket_lifecycle_configuration",
+        write="put_bucket_lifecycle_configuration",
+        argument="LifecycleConfiguration",
+        absent="NoSuchLifecycleConfiguration",
+    ),
+    "notification": _Call(
+        read="get_bucket_notification_configuration",
+        write="put_bucket_notification_configuration",
+        argument="NotificationConfiguration",
+    ),
+    "replication": _Call(
+        read="get_bucket_replication",
+        write="put_bucket_replication",
+        argument="ReplicationConfiguration",
+        field="ReplicationConfiguration",
+        absent="ReplicationConfigurationNotFoundError",
+    ),
+    "bucket-policy": _Call(
+        read="get_bucket_policy",
+        write="put_bucket_policy",
+        argument="Policy",
+        field="Policy",
+        absent="NoSuchBucketPolicy",
+    ),
+}
+"""Every part, by the name that `sluice policies` gives it (boto3's S3 reference)."""
+
+_NOT_THE_VALUE: Final = ("ResponseMetadata", "TransitionDefaultMinimumObjectSize")
+
+
+class Trial(StrEnum):
+    """A request that tells whether policies let it through, and changes nothing if they do."""
+
+    PUT = "put"
+    COPY = "copy"
+    MULTIPART = "multipart"
+    DELETE = "delete"
+    DELETE_VERSION = "delete-version"
+    GET = "get"
+    CONFIGURE = "configure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a store answered to a trial.
+
+    Attributes:
+        status: The HTTP status.
+        code: The error code; empty on success.
+    """
+
+    status: int
+    code: str
+
+    @property
+    def refused(self) -> bool:
+        """Whether a policy stopped it, rather than the request's own harmless flaw."""
+        return self.status == 403  # noqa: PLR2004 - RFC 9110 section 15.5.4
+
+
+class Administration:
+    """One bucket and the roles that use it, as one caller sees them."""
+
+    def __init__(self, s3: Sdk, iam: Any, bucket: str) -> None:  # noqa: ANN401 - the SDK is untyped
+        """Takes open clients; `open_administration` makes them."""
+        self._s3: Any = s3.client
+        self._iam = iam
+        self._bucket = bucket
+
+    async def read(self, part: str) -> Value:
+        """Reads one part of the configuration; None when the bucket has none.
+
+        Raises:
+            StoreError: No answer, or a refusal.
+        """
+        call = CALLS[part]
+        with sdk_errors("read", part):
+            try:
+                answer = await getattr(self._s3, call.read)(Bucket=self._bucket)
+            except self._s3.exceptions.ClientError as error:
+                if error.response["Error"]["Code"] == call.absent:
+                    return None
+                raise
+        if call.field:
+            found: Value = answer[call.field]
+            return found
+        return {name: value for name, value in answer.items() if name not in _NOT_THE_VALUE}
+
+    async def write(self, part: str, value: Value) -> None:
+        """Writes one part of the configuration, whole.
+
+        Raises:
+            StoreError: The store refused.
+        """
+        call = CALLS[part]
+        with sdk_errors("write", part):
+            await getattr(self._s3, call.write)(Bucket=self._bucket, **{call.argument: value})
+
+    async def read_role_policy(self, role: str, name: str) -> str | None:
+        """Reads an inline policy of a role; None when it has none of this name.
+
+        Raises:
+            StoreError: No answer, or a refusal.
+        """
+        with sdk_errors("read", role):
+            try:
+                answer = await self._iam.get_role_policy(RoleName=role, PolicyName=name)
+            except self._iam.exceptions.NoSuchEntityException:
+                return None
+        document = answer["PolicyDocument"]
+        return document if isinstance(document, str) else json.dumps(document)
+
+    async def write_role_policy(self, role: str, name: str, document: str) -> None:
+        """Writes an inline policy of a role.
+
+        Raises:
+            StoreError: The store refused, or there is no such role.
+        """
+        with sdk_errors("write", role):
+            await self._iam.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=document)
+
+    async def attempt(self, trial: Trial, key: str, headers: Mapping[str, str]) -> Answer:
+        """Sends a request that does nothing even when it is let through.
+
+        A put has a checksum that fits no body, a delete a condition that no object meets, a copy a
+        source that is not there, and a multipart upload is aborted at once.
+
+        Args:
+            trial: What to try.
+            key: The whole key.
+            headers: Arguments of the call beside its key, as the SDK names them.
+
+        Raises:
+            StoreUnavailable: No answer came.
+        """
+        with sdk_errors("attempt", key):
+            try:
+                await self._send(trial, {"Bucket": self._bucket, **headers}, key)
+            except self._s3.exceptions.ClientError as error:
+                response = error.response
+                status = int(response["ResponseMetadata"]["HTTPStatusCode"])
+                return Answer(status=status, code=str(response["Error"]["Code"]))
+        return Answer(status=200, code="")
+
+    async def _send(self, trial: Trial, call: Mapping[str, Any], key: str) -> None:
+        match trial:
+            case Trial.PUT:
+                await self._s3.put_object(Key=key, Body=b"x", ChecksumSHA256=WRONG_SHA256, **call)
+            case Trial.COPY:
+                source = {"Bucket": self._bucket, "Key": f"{key}.no-such-source"}
+                await self._s3.copy_object(Key=key, CopySource=source, **call)
+            case Trial.MULTIPART:
+                made = await self._s3.create_multipart_upload(Key=key, **call)
+                upload = made["UploadId"]
+                await self._s3.abort_multipart_upload(Key=key, UploadId=upload, **call)
+            case Trial.DELETE:
+                await self._s3.delete_object(Key=key, IfMatch=NO_ETAG, **call)
+            case Trial.DELETE_VERSION:
+                await self._s3.delete_object(Key=key, VersionId=NO_VERSION, **call)
+            case Trial.GET:
+                await self._s3.get_object(Key=key, **call)
+            case Trial.CONFIGURE:
+                enabled = {"Status": "Enabled"}
+                await self._s3.put_bucket_versioning(VersioningConfiguration=enabled, **call)
+
+
+@asynccontextmanager
+async def open_administration(settings: S3Settings) -> AsyncIterator[Administration]:
+    """Opens a bucket's administration with the credentials of a profile, or the usual ones.
+
+    Raises:
+        StoreDenied: The machine has no credentials, or no such profile.
+        StoreMisconfigured: The SDK is missing, or the settings do not fit.
+    """
+    async with AsyncExitStack() as stack:
+        s3 = await stack.enter_async_context(open_sdk(settings))
+        import aioboto3  # noqa: PLC0415 - an extra, found present by `open_sdk`
+
+        with sdk_errors("open", settings.bucket):
+            session = aioboto3.Session(profile_name=settings.profile)
+        iam = await stack.enter_async_context(
+            session.client(
+                "iam",
+                region_name=s3.address.region,
+                endpoint_url=settings.endpoint,
+                verify=settings.ca_bundle,
+            )
+        )
+        yield Administration(s3, iam, settings.bucket)

@@ -1,0 +1,88 @@
+"""OTLP over HTTP into a running agent: 200 means durable."""
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+
+import aiohttp
+from support.agent_gateway import GatewayDouble
+
+from sluice_agent.app import run_agent
+from sluice_agent.batch import SpoolSettings
+from sluice_agent.disk import RealDisk
+from sluice_agent.settings import AgentSettings
+from sluice_agent.spool import Spool
+
+LOGS = {"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": {"stringValue": "hello"}}]}]}]}
+METRICS = {
+    "resourceMetrics": [
+        {"scopeMetrics": [{"metrics": [{"name": "m", "gauge": {"dataPoints": [{"asInt": "3"}]}}]}]}
+    ]
+}
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def settings(tmp_path: Path, gateway: str, port: int) -> AgentSettings:
+    return AgentSettings(
+        gateway=gateway, spool=tmp_path / "s", agent_id="host-1", otlp=f"127.0.0.1:{port}",
+        host_metrics_s=0, batch_age_s=0.05, drain_s=0.5,
+    )  # fmt: skip
+
+
+async def post(port: int, path: str, **how: object) -> tuple[int, dict]:
+    async with aiohttp.ClientSession() as session:
+        for _ in range(200):
+            try:
+                async with session.post(f"http://127.0.0.1:{port}{path}", **how) as answer:
+                    return answer.status, await answer.json()
+            except aiohttp.ClientConnectorError:
+                await asyncio.sleep(0.02)
+    raise AssertionError("the receiver did not start")
+
+
+def test_logs_and_metrics_arrive(tmp_path: Path) -> None:
+    """Both kinds, each in frames of their own; protobuf and bad bodies get clear answers."""
+
+    async def main(gateway: GatewayDouble) -> None:
+        port, stop = free_port(), asyncio.Event()
+        agent = asyncio.create_task(run_agent(settings(tmp_path, gateway.url, port), stop=stop))
+        assert await post(port, "/v1/logs", json=LOGS) == (200, {})
+        assert await post(port, "/v1/metrics", json=METRICS) == (200, {})
+        assert (await post(port, "/v1/logs", json=[]))[0] == 400
+        protobuf = {"Content-Type": "application/x-protobuf"}
+        assert (await post(port, "/v1/logs", data=b"x", headers=protobuf))[0] == 415
+        stop.set()
+        outcome = await agent
+        assert (outcome.sealed_records, outcome.waiting) == (2, 0)
+
+    with GatewayDouble() as gateway:
+        asyncio.run(main(gateway))
+        assert [f.envelope.kind for f in gateway.frames()] == ["logs", "metrics"]
+        assert gateway.bodies() == [b"hello"]
+
+
+def test_200_means_durable(tmp_path: Path) -> None:
+    """With no gateway at all the answer is 200, and the record stands in the spool."""
+
+    async def main() -> None:
+        port, stop = free_port(), asyncio.Event()
+        given = settings(tmp_path, "http://127.0.0.1:9", port)
+        agent = asyncio.create_task(run_agent(given, stop=stop))
+        assert (await post(port, "/v1/logs", data=json.dumps(LOGS), headers={
+            "Content-Type": "application/json; charset=utf-8"}))[0] == 200  # fmt: skip
+        assert len(list((tmp_path / "s" / "ready").glob("*.batch"))) == 1
+        stop.set()
+        assert (await agent).waiting == 1
+
+    asyncio.run(main())
+    reopened = Spool(
+        SpoolSettings(directory=tmp_path / "s", agent_id="host-1"), RealDisk(), boot_id="next"
+    )
+    assert len(reopened.ready()) == 1
+    reopened.close()

@@ -1,0 +1,74 @@
+"""Audit, plan and run on a real S3 server with versioning."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.gc_world import AUDIT, KEYS, PLAN, RUN, GcWorld, MovedClock
+from support.store_buckets import make_bucket
+from support.store_versitygw import CREDENTIALS, Server, versitygw
+
+from sluice_gc.audit import Auditor
+from sluice_gc.engine import LocalEngine
+from sluice_gc.planner import Planner
+from sluice_gc.runner import Runner
+from sluice_gc.show import explain_blob
+from sluice_protocol.authority import Authority
+from sluice_protocol.keys import blob_key
+from sluice_store import open_store
+from sluice_store.authority import create_authority
+from sluice_store.clock import SystemClock, SystemIds
+from sluice_store.port import ObjectStore
+
+pytestmark = pytest.mark.s3
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with versitygw(tmp_path) as running:
+        yield running
+
+
+async def cycle(store: ObjectStore, world: GcWorld) -> int:
+    engine, clock, ids = LocalEngine(store), SystemClock(), SystemIds()
+    await Auditor(store, engine, KEYS, clock, ids).audit(AUDIT)
+    plan = await Planner(store, engine, KEYS, clock, ids).plan(PLAN)
+    report = await Runner(store, engine, KEYS.trusted, clock).run(plan.plan_id, RUN)
+    assert report.facts.unknown == report.facts.unread == 0
+    return report.facts.deleted
+
+
+def test_orphan_goes_on_a_real_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The orphan's exact version goes; accepted, quarantined and rewritten blobs stay.
+
+    Nobody can set a server's clock back, so the authority's horizon is shortened here, below what
+    `sluice init` allows: the rules are the same, only their time is.
+    """
+    monkeypatch.setattr("sluice_protocol.authority.check_authority", lambda _: None)
+    monkeypatch.setattr("sluice_store.authority.check_authority", lambda _: None)
+
+    async def scenario() -> None:
+        url = server.url("gc-bucket", "some/prefix")
+        await make_bucket(url)
+        async with open_store(url) as store:
+            wanted = Authority(authority_id="A1", retry_horizon_s=3, margin_s=1)
+            authority = await create_authority(store, wanted)
+            clock = MovedClock(SystemClock().now_ns())
+            world = GcWorld(store=store, clock=clock, authority=authority)
+            kept = await world.accept(0)
+            refused = await world.quarantine(0, salt="other")
+            orphan = await world.orphan(10)
+            await store.overwrite(blob_key(kept), world.frame(0))
+            await SystemClock().sleep(5)
+            young = await world.orphan(20)
+            assert await cycle(store, world) == 2
+            assert not await world.has(orphan)
+            assert all([await world.has(digest) for digest in (kept, refused, young)])
+            told = await explain_blob(store, KEYS.trusted, kept)
+            assert [one.current for one in told.incarnations] == [True]
+            assert {one.verdict for one in told.proofs} == {"may_go"}
+
+    asyncio.run(scenario())

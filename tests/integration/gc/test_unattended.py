@@ -1,0 +1,81 @@
+"""Unattended cycles: two of them take an old orphan, and a refusal stops and says so."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.gc_world import HORIZON_S, KEYS, GcWorld, memory_world
+
+from sluice_gc.cycle import Cycles
+from sluice_gc.engine import LocalEngine
+from sluice_gc.errors import GcRefused, Refusal
+from sluice_gc.metrics import GcMetrics
+from sluice_gc.settings import CycleSettings
+from sluice_protocol.keys import RAW_BLOBS
+from sluice_protocol.units import ObjectKey
+
+SETTINGS = CycleSettings(shards=4, max_delete_ratio=0.9, grace_s=60.0, deep=0.5)
+
+
+def cycles(world: GcWorld, metrics: GcMetrics) -> Cycles:
+    engine = LocalEngine(world.store)
+    return Cycles(world.store, engine, KEYS, world.clock, world.ids, metrics=metrics)
+
+
+def test_second_cycle_takes_what_the_first_one_planned(tmp_path: Path) -> None:
+    """The first cycle plans, the second runs that plan after its grace, a third has nothing due."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, _):
+            kept, orphan = await world.accept(0), await world.orphan(10)
+            world.clock.pass_s(HORIZON_S + 2)
+            metrics = GcMetrics()
+            made = cycles(world, metrics)
+            first = await made.cycle(SETTINGS)
+            assert (first.ran_plan_id, first.facts.deleted) == (None, 0)
+            soon = await made.cycle(SETTINGS)
+            assert soon.ran_plan_id is None
+            world.clock.pass_s(61)
+            second = await made.cycle(SETTINGS)
+            assert (second.ran_plan_id, second.facts.deleted) == (soon.made_plan_id, 1)
+            assert await world.has(kept)
+            assert not await world.has(orphan)
+            metrics.write(tmp_path / "gc.prom")
+            text = (tmp_path / "gc.prom").read_text()
+            assert "sluice_gc_deleted_blobs_total 1.0" in text
+            assert 'sluice_gc_cycles_total{result="done"} 3.0' in text
+
+    asyncio.run(scenario())
+
+
+def test_refused_cycle_deletes_nothing_and_counts(quiet: None) -> None:
+    """A foreign key makes the cycle refuse, also the plan that was due."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, store):
+            await world.accept(0)
+            await world.orphan(10)
+            world.clock.pass_s(HORIZON_S + 2)
+            metrics = GcMetrics()
+            made = cycles(world, metrics)
+            await made.cycle(SETTINGS)
+            world.clock.pass_s(61)
+            store.put(ObjectKey(f"{RAW_BLOBS}notes.txt"), b"what is this")
+            with pytest.raises(GcRefused) as refused:
+                await made.cycle(replace(SETTINGS, grace_s=0.0))
+            assert refused.value.rule is Refusal.FOREIGN_KEYS
+            counted = metrics.registry.get_sample_value(
+                "sluice_gc_refusals_total", {"rule": "foreign_keys"}
+            )
+            assert counted == 1.0
+            assert not store.deleted
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def quiet(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
+    yield
+    assert "gc_refused" in capsys.readouterr().out

@@ -1,0 +1,96 @@
+"""The undo window: what was deleted can be put back until its copy's own time is over."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from support.gc_world import HORIZON_S, KEYS, RUN, GcWorld, memory_world
+
+from sluice_gc.chain import read_head
+from sluice_gc.trash import PurgeReport, purge_trash, restore_blob, trash_key
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.outcomes import Found
+from sluice_protocol.units import Digest
+
+UNDO = replace(RUN, undo=True)
+
+
+async def deleted(world: GcWorld) -> Digest:
+    """An orphan that a run with undo deleted."""
+    await world.accept(0)
+    orphan = await world.orphan(10)
+    world.clock.pass_s(HORIZON_S + 2)
+    await world.audit()
+    assert (await world.run(await world.plan(), UNDO)).facts.deleted == 1
+    assert not await world.has(orphan)
+    return orphan
+
+
+async def purge(world: GcWorld) -> PurgeReport:
+    link = await read_head(world.store, KEYS.trusted)
+    assert link is not None
+    return await purge_trash(world.store, world.authority, link, world.ids.ulid())
+
+
+def test_deleted_blob_comes_back_from_the_trash() -> None:
+    """Undo brings the same bytes back; what was never deleted has no copy."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, _):
+            orphan = await deleted(world)
+            assert await restore_blob(world.store, orphan)
+            assert await world.has(orphan)
+            with pytest.raises(BadUsage):
+                await restore_blob(world.store, await world.accept(30))
+
+    asyncio.run(scenario())
+
+
+def test_copy_is_purged_by_the_same_rules() -> None:
+    """A copy stays through its horizon and until an audit after it; then it goes, with a proof."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, _):
+            orphan = await deleted(world)
+            assert (await purge(world)).purged == 0
+            world.clock.pass_s(HORIZON_S + 2)
+            assert (await purge(world)).purged == 0
+            await world.audit()
+            assert (await purge(world)).purged == 1
+            assert not isinstance(await world.store.get(trash_key(orphan)), Found)
+
+    asyncio.run(scenario())
+
+
+def test_copy_of_a_blob_that_a_manifest_names_stays() -> None:
+    """A manifest that came too late for its blob may still be healed from the copy."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, _):
+            orphan = await deleted(world)
+            await world.put_manifest(world.identity(10), orphan)
+            world.clock.pass_s(HORIZON_S + 2)
+            assert (await world.audit()).counts.missing_blobs == 1
+            assert (await purge(world)).purged == 0
+            assert await restore_blob(world.store, orphan)
+
+    asyncio.run(scenario())
+
+
+def test_corrupt_orphan_is_not_deleted_with_undo() -> None:
+    """A copy that would not be the blob is no undo: the blob stays."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, store):
+            await world.accept(0)
+            orphan = await world.orphan(10)
+            key = next(key for key in store.versions if orphan in key)
+            frame = store.versions[key][0].body
+            store.remove_key(key)
+            store.put(key, frame[:-1] + bytes([frame[-1] ^ 1]))
+            world.clock.pass_s(HORIZON_S + 2)
+            await world.audit()
+            facts = (await world.run(await world.plan(), UNDO)).facts
+            assert (facts.deleted, facts.kept) == (0, {"undo": 1})
+
+    asyncio.run(scenario())

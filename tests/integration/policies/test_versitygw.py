@@ -1,0 +1,103 @@
+"""The policies on a real server with real users: applied, proved as they stand, and tried."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import aioboto3
+import pytest
+from support.policies_live import (
+    ADMIN_PROFILE,
+    BUCKET,
+    profile,
+    settings_file,
+    versitygw_with_users,
+    write_profiles,
+)
+
+from sluice_cli.main import run
+from sluice_policies.settings import RoleName
+
+pytestmark = pytest.mark.s3
+
+
+def make_bucket(endpoint: str) -> None:
+    async def make() -> None:
+        session = aioboto3.Session(profile_name=ADMIN_PROFILE)
+        async with session.client("s3", endpoint_url=endpoint, region_name="us-east-1") as s3:
+            await s3.create_bucket(Bucket=BUCKET, ObjectOwnership="BucketOwnerEnforced")
+
+    asyncio.run(make())
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    write_profiles(tmp_path, monkeypatch)
+    with versitygw_with_users(tmp_path) as server:
+        make_bucket(server.endpoint)
+        yield server.endpoint
+
+
+def policies(
+    capsys: pytest.CaptureFixture[str], command: str, settings: Path, endpoint: str, *more: str
+) -> tuple[int, object]:
+    """Runs one command as JSON and gives its exit code and what it printed."""
+    where = ["--settings", str(settings), "--target", "versitygw", "--endpoint", endpoint]
+    code = run(["policies", command, *where, "--json", *more])
+    out = capsys.readouterr()
+    return code, json.loads(out.out) if out.out else out.err
+
+
+def test_applied_policies_are_proved_and_hold_against_real_users(
+    tmp_path: Path, endpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Diff, apply, diff, verify; then the deployer, no longer the root, does it again."""
+    settings = settings_file(tmp_path, "versitygw", tls=False)
+    admin = ("--profile", ADMIN_PROFILE)
+    code, differs = policies(capsys, "diff", settings, endpoint, *admin)
+    assert code == 1
+    assert isinstance(differs, list)
+    assert [change["name"] for change in differs][-1] == "bucket-policy"
+    code, applied = policies(capsys, "apply", settings, endpoint, *admin, "--yes")
+    assert (code, isinstance(applied, dict)) == (0, True), applied
+    deployer = ("--profile", profile(RoleName.DEPLOYER))
+    assert policies(capsys, "diff", settings, endpoint, *deployer) == (0, [])
+    code, found = policies(capsys, "verify", settings, endpoint, *deployer)
+    assert isinstance(found, dict)
+    wrong = [probe for probe in found["probes"] if probe["outcome"] == "wrong"]
+    assert wrong == []
+    assert code == 0
+    outcomes = {probe["probe"]: probe["outcome"] for probe in found["probes"]}
+    for name in ("gc-delete-accepted-version", "gateway-delete-accepted", "spark-delete-blob"):
+        assert outcomes[name] == "as required"
+    for name in ("put-outside", "gc-hide-blob", "operator-reconfigure", "auditor-put"):
+        assert outcomes[name] == "as required"
+    for name in ("put-without-header", "copy-into-accepted"):
+        assert outcomes[name] == "the target cannot refuse it"
+    again = policies(capsys, "apply", settings, endpoint, *deployer, "--yes")
+    assert again == (0, {"applied": [], "proved": True})
+
+
+def test_a_bucket_without_policies_is_not_verified(
+    tmp_path: Path, endpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_file(tmp_path, "versitygw", tls=False)
+    code, found = policies(capsys, "verify", settings, endpoint, "--profile", ADMIN_PROFILE)
+    assert code == 1
+    assert isinstance(found, dict)
+    assert not found["good"]
+    assert any(danger["part"] == "versioning" for danger in found["dangers"])
+
+
+def test_plain_http_is_refused_where_tls_is_required(
+    tmp_path: Path, endpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server speaks HTTP here: once the rule stands, every user's every request is refused."""
+    settings = settings_file(tmp_path, "versitygw", tls=True)
+    admin = ("--profile", ADMIN_PROFILE)
+    assert policies(capsys, "apply", settings, endpoint, *admin, "--yes")[0] == 0
+    code, found = policies(capsys, "verify", settings, endpoint, *admin)
+    assert code == 1
+    assert isinstance(found, dict)
+    assert {probe["answer"] for probe in found["probes"]} == {"403 AccessDenied"}

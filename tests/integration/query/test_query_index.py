@@ -1,0 +1,77 @@
+"""Index chunks leave out files that cannot match, and never one that can."""
+
+from pathlib import Path
+
+import pytest
+from support.query_lake import DAY0_NS, ask, bodies, deployment, log_batch, many_lines, question
+from support.spark_lake import Deployment
+from support.spark_local import ingest_locally
+
+from sluice_protocol.lake import LOGS
+from sluice_spark.indexing import group_files, make_chunk
+from sluice_spark.inventory import list_files
+from sluice_spark.tables import find_table
+
+RACKS = ("frankfurt", "helsinki-east", "ljubljana", "reykjavik", "valletta-2")
+FILES = len(RACKS)
+
+
+def _index(place: Deployment) -> None:
+    opened = find_table(place.url, LOGS)
+    assert opened is not None
+    for group in group_files(list_files(opened, LOGS)):
+        assert make_chunk(place.url, group)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    made = deployment(tmp_path_factory.mktemp("index"), lanes=1)
+    for number, name in enumerate(RACKS):
+        lines = [*many_lines(500, seed=number), f"kernel panic: rack {name} größer (init)"]
+        made.deliver([log_batch(lines, start=number * 1000, step_ns=1_000_000)])
+        ingest_locally(made.url)
+    _index(made)
+    made.deliver([log_batch(["kernel panic: rack thessaloniki waits"], start=9000)])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted", "read"),
+    [
+        ({"text": "rack ljubljana"}, ["kernel panic: rack ljubljana größer (init)"], 1),
+        ({"text": "ck ljubljana größ"}, ["kernel panic: rack ljubljana größer (init)"], 1),
+        ({"text": r"^kernel.*reykjavik gr.*\(init", "regex": True}, 1, 1),
+        ({"text": "rack copenhagen"}, [], 0),
+        ({"text": "rack thessaloniki"}, ["kernel panic: rack thessaloniki waits"], 0),
+        ({"text": "kernel panic:"}, FILES + 1, FILES),
+        ({"text": "panic"}, FILES + 1, FILES),
+        ({"text": "RACK LJUBLJANA", "ignore_case": True}, 1, FILES),
+        ({"text": "rack ljubljana|rack reykjavik", "regex": True}, 2, FILES),
+    ],
+)
+def test_files_that_cannot_match_are_left_out(
+    place: Deployment, changes: dict[str, object], wanted: list[str] | int, read: int
+) -> None:
+    """The answer is that of a full scan; only files that may match are read."""
+    answer = ask(place, question(**changes))
+    assert (len(bodies(answer)) if isinstance(wanted, int) else bodies(answer)) == wanted
+    assert answer.summary.segments_read == read
+    assert answer.summary.segments_pruned == FILES - read
+
+
+def test_damaged_and_missing_chunks_only_cost_time(tmp_path: Path) -> None:
+    """A chunk that cannot be read rules nothing out; a file without a chunk is read."""
+    made = deployment(tmp_path, lanes=1)
+    made.deliver([log_batch(["needle in a haystack", "hay"])])
+    ingest_locally(made.url)
+    _index(made)
+    made.deliver([log_batch(["another needle in a haystack"], start=5, from_ns=DAY0_NS + 9)])
+    ingest_locally(made.url)
+    found = question(text="needle in a haystack")
+    assert len(bodies(ask(made, found))) == 2
+    nowhere = question(text="no such needle in here")
+    assert ask(made, nowhere).summary.segments_read == 1
+    for path in (made.root / "index").rglob("*.lmindex.zst"):
+        path.write_bytes(b"damaged")
+    assert len(bodies(ask(made, found))) == 2
+    assert ask(made, nowhere).summary.segments_read == 2

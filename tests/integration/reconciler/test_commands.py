@@ -1,0 +1,96 @@
+"""The commands as people and programs call them, over the embedded store."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from support.queue_batches import manifest
+from support.reconciler_seed import accept, refuse
+
+from sluice_cli.main import run
+from sluice_protocol.keys import blob_key
+from sluice_protocol.outcomes import ObjectInfo
+from sluice_store.local import open_local_store
+
+
+@pytest.fixture(autouse=True)
+def _own_logs() -> Iterator[None]:
+    """Commands set the process's logs up; the next test gets them as they were."""
+    yield
+    structlog.reset_defaults()
+
+
+def seed(folder: Path) -> None:
+    async def fill() -> None:
+        async with open_local_store(folder) as store:
+            for seq in (0, 10, 30):
+                await accept(store, seq)
+            await refuse(store, 0)
+
+    asyncio.run(fill())
+
+
+def lose_blob(folder: Path, seq: int) -> None:
+    async def lose() -> None:
+        async with open_local_store(folder) as store:
+            key = blob_key(manifest(seq, frame=f"host-1/b1/{seq}/10".encode()).digest)
+            info = await store.head(key)
+            assert isinstance(info, ObjectInfo)
+            assert info.incarnation is not None
+            await store.delete(key, info.incarnation)
+
+    asyncio.run(lose())
+
+
+def call(capsys: pytest.CaptureFixture[str], *tokens: str) -> tuple[int, Any]:
+    capsys.readouterr()
+    code = run([*tokens, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_commands_show_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Init, reconcile, then batches, gaps, queue, explain and rebuild agree with one another."""
+    store = ("--store", tmp_path.as_uri())
+    assert run(["init", *store]) == 0
+    seed(tmp_path)
+    code, report = call(capsys, "reconciler", "--once", *store)
+    assert (code, report["outcome"]["enqueued"], report["quarantined"]) == (0, 3, 1)
+    code, batches = call(capsys, "batches", *store)
+    assert (code, [one["seq_start"] for one in batches]) == (0, [0, 10, 30])
+    code, boots = call(capsys, "gaps", "--agent", "host-1", *store)
+    assert code == 1
+    assert [(gap["seq_start"], gap["seq_end"]) for gap in boots[0]["gaps"]] == [(20, 29)]
+    code, lanes = call(capsys, "queue", "status", *store)
+    assert (code, sum(one["waiting_batches"] for one in lanes)) == (0, 3)
+    code, paths = call(capsys, "explain", "host-1/b1/0-9", *store)
+    assert (code, paths[0]["blob"], paths[0]["queues"][0]["sequence"]) == (0, "ok", 1)
+    assert all(paths[0]["indexes"].values())
+    assert len(paths[0]["quarantined"]) == 1
+    code, by_digest = call(capsys, "explain", batches[1]["frame_sha256"], *store)
+    assert (code, by_digest[0]["identity"]["seq_start"]) == (0, 10)
+    assert call(capsys, "rebuild", "--verify", *store) == (0, [])
+
+
+def test_commands_say_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A lost blob is held back and explained; unknown batches and bad names are told apart."""
+    store = ("--store", tmp_path.as_uri())
+    assert run(["init", *store]) == 0
+    seed(tmp_path)
+    lose_blob(tmp_path, 10)
+    code, report = call(capsys, "reconciler", "--once", *store)
+    assert (code, report["outcome"]["enqueued"], report["held_back"]) == (1, 2, 1)
+    code, paths = call(capsys, "explain", "host-1/b1/10-19", *store)
+    assert code == 1
+    assert paths[0]["blob"].startswith("blob_missing")
+    assert paths[0]["mark"] is not None
+    assert call(capsys, "explain", "host-1/b1/500-509", *store)[0] == 1
+    assert call(capsys, "explain", "0" * 64, *store) == (1, [])
+    for bad in ("nobody", "a/b/9-1", "Z" * 64):
+        assert run(["explain", bad, *store]) == 2
+    for human in (["batches"], ["gaps"], ["queue", "status"], ["explain", "host-1/b1/10-19"]):
+        run([*human, *store])
+        assert capsys.readouterr().out

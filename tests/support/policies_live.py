@@ -1,0 +1,81 @@
+"""Real users for tests of live policies: each role with a profile, and a server knowing them."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.policies_settings import text_from
+from support.store_versitygw import ACCESS, SECRET, Server, binary, free_port, running
+
+from sluice_policies.settings import RoleName
+
+ADMIN_PROFILE = "admin"
+BUCKET = "policies-live"
+
+
+def profile(name: RoleName) -> str:
+    """Gives the profile of a role in the tests."""
+    return f"as-{name.value}"
+
+
+def write_profiles(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes credentials files for the administrator and each role, and points the SDK at them."""
+    people = {ADMIN_PROFILE: (ACCESS, SECRET)}
+    people |= {profile(n): (f"sluice-{n.value}", f"secret-of-{n.value}") for n in RoleName}
+    path = folder / "credentials"
+    path.write_text(
+        "".join(
+            f"[{name}]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
+            for name, (key, secret) in people.items()
+        )
+    )
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+def settings_file(
+    folder: Path, target: str, *, tls: bool, extra: str = "", profiles: bool = True
+) -> Path:
+    """Writes a settings file for a bucket in the tests, each role with its profile or none."""
+    roles = text_from("[roles.gateway]")
+    for name in RoleName if profiles else ():
+        mark = f"[roles.{name.value}]\n"
+        roles = roles.replace(mark, f'{mark}profile = "{profile(name)}"\n')
+    network = "" if tls else "[network]\nrequire_tls = false\n"
+    head = (
+        f'version = 1\ntargets = ["{target}"]\n[bucket]\nname = "{BUCKET}"\n'
+        f'account = "111122223333"\nprefix = "prod/"\nregion = "us-east-1"\n'
+    )
+    path = folder / f"policies-{target}-{tls}.toml"
+    path.write_text(f"{head}{network}{extra}{roles}")
+    return path
+
+
+def _create_user(endpoint: str, access: str, secret: str) -> None:
+    login = ["--access", ACCESS, "--secret", SECRET, "--endpoint-url", endpoint]
+    user = ["--access", access, "--secret", secret, "--role", "user"]
+    subprocess.run(
+        [str(binary()), "admin", *login, "create-user", *user], check=True, capture_output=True
+    )
+
+
+@contextmanager
+def versitygw_with_users(folder: Path) -> Iterator[Server]:
+    """Runs versitygw with accounts of its own, one user for each role and one stranger."""
+    data, versions, people = folder / "data", folder / "versions", folder / "iam"
+    sidecar = folder / "sidecar"
+    for path in (data, versions, people, sidecar):
+        path.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    arguments = [str(binary()), "--quiet", "--port", f"127.0.0.1:{port}", "--iam-dir", str(people)]
+    # A policy of seven roles is larger than the 4 KiB that ext4 gives an extended attribute.
+    posix = ["posix", "--sidecar", str(sidecar), "--versioning-dir", str(versions), str(data)]
+    with running([*arguments, *posix], port) as server:
+        for name in RoleName:
+            _create_user(server.endpoint, f"sluice-{name.value}", f"secret-of-{name.value}")
+        yield server

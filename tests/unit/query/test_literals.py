@@ -1,0 +1,61 @@
+"""What a pattern surely contains; never a text that a match could lack."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.query_lake import question
+
+from sluice_query.literals import literals_of, required_texts
+
+
+@pytest.mark.parametrize(
+    ("pattern", "literals"),
+    [
+        ("connection reset", ("connection reset",)),
+        ("^GET /api/v2$", ("GET /api/v2",)),
+        (r"user=\d+ took 99\d ms", ("user=", " took 99", " ms")),
+        (r"a\.b\[c\]", ("a.b[c]",)),
+        ("colou?r", ("colo", "r")),
+        ("ab{2,3}c", ("a", "c")),
+        ("ab*c+d", ("a", "d")),
+        ("(abc)def", ("def",)),
+        ("[abc]def", ("def",)),
+        ("[]x]def", ("def",)),
+        ("[[:alpha:]]def", ("def",)),
+        ("x[a(b]y", ("x", "y")),
+        ("abc|def", ()),
+        ("(?i)abc", ()),
+        (r"\Qa.b\E", ()),
+        (r"\x41bc", ()),
+        (".*", ()),
+    ],
+)
+def test_literals_of_patterns(pattern: str, literals: tuple[str, ...]) -> None:
+    """Plain runs outside of groups, sets and counts."""
+    assert literals_of(pattern) == literals
+
+
+def test_required_texts_of_a_question() -> None:
+    """A plain text is required as it is; in either case nothing is sure."""
+    assert required_texts(question(text="a|b")) == ("a|b",)
+    assert required_texts(question(text="abc", ignore_case=True)) == ()
+    assert required_texts(question(text="ab+", regex=True)) == ("a",)
+    assert required_texts(question()) == ()
+
+
+_PIECES = st.sampled_from(
+    ["a", "bc", "d", r"\d", r"\.", ".", "[ab]", "[^c]", "(ab)", "(a(b)c)", "a+", "b*", "c?", "d{2}"]
+)
+
+
+@given(pieces=st.lists(_PIECES, min_size=1, max_size=8), data=st.data())
+@settings(max_examples=400, deadline=None)
+def test_every_match_contains_the_literals(pieces: list[str], data: st.DataObject) -> None:
+    """Whatever a pattern matches has all of its literals in it."""
+    pattern = "".join(pieces)
+    compiled = re.compile(pattern)
+    text = data.draw(st.from_regex(compiled))
+    assert compiled.search(text)
+    assert all(literal in text for literal in literals_of(pattern)), (pattern, text)

@@ -1,0 +1,116 @@
+"""The scanner, object events, and the live state."""
+
+import asyncio
+import contextlib
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.queue_batches import manifest
+from support.queue_store import SimClock, SimIds, SimStore
+from support.reconciler_seed import accept, enqueued, index_keys
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import accepted_key
+from sluice_protocol.manifests import encode_record
+from sluice_protocol.units import NS_PER_S
+from sluice_queue.lane import Tools
+from sluice_reconciler.events import parse_events
+from sluice_reconciler.live import MANIFEST_BYTES, LiveState
+from sluice_reconciler.scanner import CHECKPOINT, Scanner
+from sluice_reconciler.service import Reconciler
+
+
+def sim() -> SimStore:
+    return SimStore(clock=SimClock())
+
+
+def make(store: SimStore, seed: int = 1) -> Reconciler:
+    tools = Tools(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
+    return Reconciler(store, Authority(authority_id="A", lanes=2), tools=tools)
+
+
+def test_scanner_takes_what_others_indexed_once_and_remembers_how_far() -> None:
+    """A by-time entry that an event worker wrote is enqueued by the next scan, once."""
+
+    async def run() -> None:
+        store = sim()
+        batches = [await accept(store, seq) for seq in range(0, 50, 10)]
+        for one in batches[:3]:
+            await store.create(index_keys(one)[0], encode_record(one))
+        reconciler = make(store)
+        scanner = Scanner(reconciler.intake)
+        first = await scanner.scan()
+        assert (first.sound, first.enqueued) == (3, 3)
+        reads = store.counts["get"]
+        assert (await scanner.scan()).sound == 0
+        assert store.counts["get"] == reads
+        assert CHECKPOINT in store.held
+        await store.create(index_keys(batches[3])[0], encode_record(batches[3]))
+        await store.create(index_keys(batches[4])[0], b"{broken")
+        assert (await scanner.scan()).enqueued == 1
+        again = Scanner(make(store, 2).intake)
+        await again._intake.desks["spark", 0].refresh()
+        await again._intake.desks["spark", 1].refresh()
+        assert (await again.scan()).sound == 0
+        assert len(await enqueued(store)) == 4
+
+    asyncio.run(run())
+
+
+def test_all_routes_at_once_end_in_the_same_state() -> None:
+    """Full pass, scanner and hints over the same batches enqueue each of them once."""
+
+    async def run() -> None:
+        store = sim()
+        batches = [await accept(store, seq) for seq in range(0, 200, 10)]
+        for one in batches:
+            await store.create(index_keys(one)[0], encode_record(one))
+        reconciler = make(store)
+        keys = [accepted_key(one.identity) for one in batches]
+        await asyncio.gather(
+            reconciler.once(),
+            Scanner(reconciler.intake).scan(),
+            reconciler.intake.take_new(keys),
+            reconciler.intake.take_new(keys[::-1]),
+        )
+        found = [one.identity for one in await enqueued(store)]
+        assert sorted(found) == sorted(one.identity for one in batches)
+
+    asyncio.run(run())
+
+
+@given(st.binary(max_size=200))
+def test_event_bytes_are_refused_by_name(body: bytes) -> None:
+    """No body makes the parser fail with anything but its own error."""
+    with contextlib.suppress(BadUsage):
+        parse_events(body)
+
+
+@given(st.recursive(st.none() | st.text() | st.integers(), lambda s: st.lists(s, max_size=3)))
+def test_events_of_odd_json_are_refused_by_name(value: object) -> None:
+    """Nor does JSON of another shape."""
+    import msgspec  # noqa: PLC0415
+
+    for shape in (value, {"Records": value}, {"detail": value}, {"Message": value}):
+        with contextlib.suppress(BadUsage):
+            parse_events(msgspec.json.encode(shape))
+
+
+def test_live_state_is_bounded_and_says_when_it_is_partial() -> None:
+    """It is whole only after a window of watching without having to forget."""
+    window_ns = 10 * NS_PER_S
+    live = LiveState(window_s=10, bytes_max=3 * MANIFEST_BYTES)
+    assert live.view(0).partial
+    base = 100 * NS_PER_S
+    live.saw([manifest(0, at_ns=base)], base)
+    assert live.view(base).partial
+    later = base + window_ns + 1
+    live.saw([manifest(seq, at_ns=later) for seq in (10, 20, 30)], later)
+    assert not live.view(later).partial
+    assert [one.seq_start for one in live.view(later).batches] == [10, 20, 30]
+    assert live.view(later, "nobody").batches == ()
+    live.saw([manifest(40, at_ns=later)], later)
+    assert live.view(later).partial
+    assert [one.seq_start for one in live.view(later).batches] == [20, 30, 40]
