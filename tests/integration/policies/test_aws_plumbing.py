@@ -57,7 +57,7 @@ def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with_client("s3", address, make_bucket)
     with_client("iam", address, make_roles)
     yield address
-    urllib.request.urlopen(f"{address}/moto-api/reset", data=b"").close()  # noqa: S310 - our own server
+    urllib.request.urlopen(f"{address}/moto-api/reset", data=b"").close()
     server.stop()
 
 
