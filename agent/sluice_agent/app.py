@@ -5,6 +5,7 @@ inputs ──put──> intake ──commit──> spool ──> sender ──> 
 """
 
 import asyncio
+import contextlib
 import random  # noqa: TID251 - the jitter of a running agent
 import ssl
 from collections.abc import AsyncIterator, Coroutine
@@ -15,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from sluice_agent.batch import SpoolSettings
 from sluice_agent.clock import Clock, SystemClock, fresh_boot_id
 from sluice_agent.disk import RealDisk
 from sluice_agent.errors import SpoolLocked, SpoolUnwritable
@@ -28,7 +30,7 @@ from sluice_agent.receiver import Receiver, serve_otlp
 from sluice_agent.sender import Sender
 from sluice_agent.settings import AgentSettings, Durability
 from sluice_agent.signing import read_key
-from sluice_agent.spool import Spool, SpoolSettings
+from sluice_agent.spool import Spool
 from sluice_agent.transport import HttpTransport, open_session
 from sluice_protocol.errors import BadUsage, SluiceError
 
@@ -136,22 +138,24 @@ async def run_forward(
 
 
 async def _ship_files(agent: Agent, stop: asyncio.Event) -> None:
-    files = FileInput(agent.settings.for_files(), agent.spool.marks())
+    settings = agent.settings
+    files = FileInput(settings.for_files(), agent.spool.marks())
+    reading = [_follow(agent, files, stop)]
+    if settings.host_metrics_s:
+        reading.append(_sample(agent, stop))
+    receiver = Receiver(agent.intake, agent.metrics, agent.clock)
     try:
-        reading = [_follow(agent, files)]
-        if agent.settings.host_metrics_s:
-            reading.append(_sample(agent, once=agent.settings.once))
-        receiver = Receiver(agent.intake, agent.metrics, agent.clock)
-        async with serve_otlp(agent.settings.otlp, receiver):
-            await _until(stop, *reading)
+        async with serve_otlp(settings.otlp, receiver):
+            complete = await _within(stop, settings.drain_s, *reading)
     finally:
         files.close()
-    await _drain(agent, stop, wait_for_all=agent.settings.once)
+    if complete:
+        await _drain(agent, stop, wait_for_all=settings.once)
 
 
-async def _follow(agent: Agent, files: FileInput) -> None:
-    """Reads files for ever, or with `once` until all are at their end."""
-    while True:
+async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:
+    """Reads files until `stop`, or with `once` until all are at their end."""
+    while not stop.is_set():
         polled = await asyncio.to_thread(
             files.poll,
             now_s=agent.clock.monotonic_s(),
@@ -168,41 +172,85 @@ async def _follow(agent: Agent, files: FileInput) -> None:
         if not polled.parts and agent.settings.once:
             return
         if not polled.parts:
-            await agent.clock.sleep(POLL_S)
+            await _pause(stop, POLL_S)
 
 
-async def _sample(agent: Agent, *, once: bool) -> None:
+async def _sample(agent: Agent, stop: asyncio.Event) -> None:
+    """Samples the host's metrics until `stop`, or with `once` one time."""
     host = HostInput()
-    while True:
+    while not stop.is_set():
         part = await asyncio.to_thread(host.sample, now_ns=agent.clock.now_ns())
         if part is not None:
             await agent.intake.put(part)
-        if once:
+        if agent.settings.once:
             return
-        await agent.clock.sleep(agent.settings.host_metrics_s)
+        await _pause(stop, agent.settings.host_metrics_s)
 
 
 async def _ship_pipe(
     agent: Agent, pipe: PipeInput, stop: asyncio.Event, *, wait_for_all: bool
 ) -> None:
+    if await _within(stop, agent.settings.drain_s, _read_pipe(agent, pipe, stop)):
+        await _drain(agent, stop, wait_for_all=wait_for_all)
+
+
+async def _read_pipe(agent: Agent, pipe: PipeInput, stop: asyncio.Event) -> None:
     ended = False
     while not ended and not stop.is_set():
         piped = await asyncio.to_thread(pipe.read, now_ns=agent.clock.now_ns())
         ended = piped.ended
         if piped.part is not None:
             await agent.intake.put(piped.part)
-    await _drain(agent, stop, wait_for_all=wait_for_all)
 
 
 async def _drain(agent: Agent, stop: asyncio.Event, *, wait_for_all: bool) -> None:
     """Seals what was gathered and sends for a while; what is left waits in the spool."""
-    await agent.intake.flush()
-    drained = asyncio.create_task(agent.sender.drained())
+    drain_s = agent.settings.drain_s
+    if not await _within(stop, drain_s, agent.intake.flush()):
+        return
     if wait_for_all:
-        await _until(stop, agent.sender.drained())
-    await asyncio.wait([drained], timeout=agent.settings.drain_s)
-    drained.cancel()
+        await _within(stop, drain_s, agent.sender.drained())
+    else:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(agent.sender.drained(), drain_s)
     await _sweep_once(agent)
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> None:
+    """Waits, but no longer than until `stop`."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)
+
+
+async def _within(stop: asyncio.Event, grace_s: float, *work: Coroutine[None, None, None]) -> bool:
+    """Runs all of `work`; after `stop` it has `grace_s` to end by itself, then it is cancelled.
+
+    It is not cancelled at once because a batch that is cut and not committed would leave a hole in
+    the sequence that nobody can tell from a loss.
+
+    Returns:
+        Whether it ended by itself; after a cancellation nothing more may be sealed.
+    """
+    stopped: asyncio.Task[object] = asyncio.create_task(stop.wait())
+    working: asyncio.Task[object] = asyncio.create_task(_all(*work))
+    try:
+        await asyncio.wait({stopped, working}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working}, timeout=grace_s)
+        if working.done():
+            working.result()
+            return True
+        _LOG.warning("stopped_while_waiting", reason="spool full or unwritable, or not accepted")
+        return False
+    finally:
+        stopped.cancel()
+        working.cancel()
+        await asyncio.gather(stopped, working, return_exceptions=True)
+
+
+async def _all(*work: Coroutine[None, None, None]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for each in work:
+            group.create_task(each)
 
 
 # -- background and wiring ---------------------------------------------------------------
@@ -243,26 +291,6 @@ async def _with_background(main: Coroutine[None, None, None], agent: Agent) -> N
         if known is None:
             raise
         raise known.exceptions[0] from errors
-
-
-async def _until(stop: asyncio.Event, *work: Coroutine[None, None, None]) -> None:
-    """Runs all of `work` to its end, or until `stop`; an error in it is raised."""
-    stopped: asyncio.Task[object] = asyncio.create_task(stop.wait())
-    working: asyncio.Task[object] = asyncio.create_task(_all(*work))
-    try:
-        await asyncio.wait({stopped, working}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
-    finally:
-        for task in (stopped, working):
-            task.cancel()
-        await asyncio.gather(stopped, working, return_exceptions=True)
-
-
-async def _all(*work: Coroutine[None, None, None]) -> None:
-    async with asyncio.TaskGroup() as group:
-        for each in work:
-            group.create_task(each)
 
 
 @asynccontextmanager
@@ -314,17 +342,23 @@ async def _opened(
 
 
 def _open_spool(settings: SpoolSettings, slots: int) -> Spool:
-    """Opens the spool; with slots, the first of its numbered parts that nobody holds."""
+    """Opens the spool; with slots, one of its numbered parts that nobody holds.
+
+    Parts that hold something come first: what a killed forward left behind is sent by the next.
+    """
     if not slots:
         return Spool(settings, RealDisk(), boot_id=fresh_boot_id())
-    for slot in range(slots - 1):
-        taken = replace(settings, directory=settings.directory / f"{slot:02d}")
+    parts = [settings.directory / f"{slot:02d}" for slot in range(slots)]
+    for part in sorted(parts, key=_is_empty):
         try:
-            return Spool(taken, RealDisk(), boot_id=fresh_boot_id())
+            return Spool(replace(settings, directory=part), RealDisk(), boot_id=fresh_boot_id())
         except SpoolLocked:
             continue
-    last = replace(settings, directory=settings.directory / f"{slots - 1:02d}")
-    return Spool(last, RealDisk(), boot_id=fresh_boot_id())
+    raise SpoolLocked(str(settings.directory))
+
+
+def _is_empty(part: Path) -> bool:
+    return not any(next(part.glob(f"{folder}/*.batch"), None) for folder in ("ready", "again"))
 
 
 def _tls(settings: AgentSettings) -> ssl.SSLContext | None:

@@ -11,11 +11,12 @@ from typing import Final
 
 import structlog
 
+from sluice_agent.batch import Batch, Sealed
 from sluice_agent.clock import Clock
 from sluice_agent.errors import SpoolUnwritable
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parts import BatchLimits, Gathering, Part
-from sluice_agent.spool import Batch, Sealed, Spool
+from sluice_agent.spool import Spool
 from sluice_protocol.columns import kind_of
 from sluice_protocol.manifests import Kind
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from sluice_agent.batch import ParkedReason
 from sluice_agent.disk import Disk, RealDisk
 from sluice_agent.entry import HEAD, decode_note, is_entry, note_end
 from sluice_agent.errors import CorruptEntry
-from sluice_agent.spool import ParkedReason
 from sluice_protocol.errors import BadUsage
 
 

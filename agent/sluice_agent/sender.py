@@ -21,11 +21,12 @@ from sluice_agent.answers import (
     StopSending,
     decide_reaction,
 )
+from sluice_agent.batch import Batch, ParkedReason
 from sluice_agent.clock import Clock
 from sluice_agent.errors import CorruptEntry, SendingRefused, SpoolUnwritable
 from sluice_agent.gateways import Gateways, Tries, plan_turn
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.spool import Batch, ParkedReason, Spool
+from sluice_agent.spool import Spool
 from sluice_agent.transport import Received, Transport, Upload
 
 ALARM_PROBE_S: Final = 60.0

@@ -8,15 +8,16 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from yarl import URL
 
+from sluice_agent.batch import SpoolSettings
 from sluice_agent.files import FileSettings
 from sluice_agent.intake import WhenFull
 from sluice_agent.parts import BatchLimits
 from sluice_agent.sender import SenderSettings
-from sluice_agent.spool import SpoolSettings
 from sluice_agent.timestamps import Zone
 from sluice_protocol.errors import BadUsage
 
-SPOOL_BYTES_LEAST = 64 * 1024 * 1024
+SPOOL_BYTES_LEAST = 20 * 1024 * 1024
+"""One frame of the largest size, its note, and some room."""
 
 
 class Durability(StrEnum):

@@ -10,12 +10,13 @@ from support.agent_disk import SimDisk
 from support.simloop import SimClock, SimLoop
 
 from sluice_agent.answers import Answer, Lost, NoAnswer
+from sluice_agent.batch import SpoolSettings
 from sluice_agent.intake import Intake, WhenFull
 from sluice_agent.lines import logs_from_block
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parts import BatchLimits, Part
 from sluice_agent.sender import Sender, SenderSettings
-from sluice_agent.spool import Spool, SpoolSettings
+from sluice_agent.spool import Spool
 from sluice_agent.transport import Received, Upload
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.identity import Identity

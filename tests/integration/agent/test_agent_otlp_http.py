@@ -9,9 +9,10 @@ import aiohttp
 from support.agent_gateway import GatewayDouble
 
 from sluice_agent.app import run_agent
+from sluice_agent.batch import SpoolSettings
 from sluice_agent.disk import RealDisk
 from sluice_agent.settings import AgentSettings
-from sluice_agent.spool import Spool, SpoolSettings
+from sluice_agent.spool import Spool
 
 LOGS = {"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": {"stringValue": "hello"}}]}]}]}
 METRICS = {

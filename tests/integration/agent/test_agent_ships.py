@@ -1,15 +1,24 @@
 """The whole agent as a process, against a double of the gateway on real sockets."""
 
+import contextlib
+import io
 import json
+import os
+import random
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from support.agent_gateway import GatewayDouble, Scripted, answers, same_bytes
 
 from sluice_agent.signing import make_key
+from sluice_cli.main import run
 
 ARGS = ("--host-metrics-s", "0", "--batch-age-s", "0.05", "--batch-bytes", "20000")
 
@@ -17,13 +26,21 @@ ARGS = ("--host-metrics-s", "0", "--batch-age-s", "0.05", "--batch-bytes", "2000
 Key = tuple[Path, dict[str, Ed25519PublicKey]]
 
 
-def sluice(*args: str, stdin: bytes | None = None, timeout_s: float = 60) -> tuple[int, dict, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "sluice_cli", *args, "--json"],
-        input=stdin, capture_output=True, timeout=timeout_s, check=False,
-    )  # fmt: skip
-    told = json.loads(done.stdout) if done.stdout else {}
-    return done.returncode, told, done.stderr.decode()
+def sluice(*args: str, stdin: bytes | None = None) -> tuple[int, Any, str]:
+    """Runs one command line in this process; gives its exit code, what it printed, and its log."""
+    out, log = io.StringIO(), io.StringIO()
+    with tempfile.TemporaryFile("w+b") as given:
+        given.write(stdin or b"")
+        given.seek(0)
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(log),
+        ):
+            patch.setattr(sys, "stdin", given)
+            code = run([*args, "--json"])
+    structlog.reset_defaults()
+    return code, json.loads(out.getvalue() or "{}"), log.getvalue()
 
 
 @pytest.fixture
@@ -120,6 +137,17 @@ def test_lost_answers_send_the_same_bytes(tmp_path: Path) -> None:
         assert all(s.headers["sluice-high-water"] == "0" for s in gateway.seen)
 
 
+def test_what_a_killed_forward_left_is_sent_by_the_next(tmp_path: Path) -> None:
+    """Also when it ran beside another one, in a part of the spool that is not the first."""
+    spool = tmp_path / "s"
+    args = ("forward", "--spool", str(spool), "--drain-s", "0.2", "--gateway")
+    assert sluice(*args, "http://127.0.0.1:9", stdin=b"left\n")[1]["waiting"] == 1
+    (spool / "00").rename(spool / "07")
+    with GatewayDouble() as gateway:
+        assert sluice(*args, gateway.url, stdin=b"new\n")[1]["waiting"] == 0
+        assert sorted(gateway.bodies()) == [b"left", b"new"]
+
+
 def test_unwritable_spool_says_so(tmp_path: Path) -> None:
     """A spool that cannot be made is a clear error before anything is read."""
     (tmp_path / "file").write_bytes(b"")
@@ -129,3 +157,52 @@ def test_unwritable_spool_says_so(tmp_path: Path) -> None:
     )  # fmt: skip
     assert code == 1
     assert "spool cannot be written" in log
+
+
+def test_sigterm_ends_within_the_drain_time(tmp_path: Path) -> None:
+    """With all gateways dead the agent stops when told, and what it read waits in the spool."""
+    (tmp_path / "app.log").write_bytes(b"one\ntwo\n")
+    args = (
+        sys.executable, "-m", "sluice_cli", "agent", "run", "--gateway", "http://127.0.0.1:9",
+        "--spool", str(tmp_path / "s"), "--paths", str(tmp_path / "app.log"), "--drain-s", "0.2",
+        "--json", *ARGS,
+    )  # fmt: skip
+    agent = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 20
+    while not list((tmp_path / "s").glob("ready/*.batch")) and time.monotonic() < until:
+        time.sleep(0.02)
+    agent.terminate()
+    out, _ = agent.communicate(timeout=20)
+    assert agent.returncode == 0
+    assert json.loads(out)["waiting"] == 1
+
+
+@pytest.mark.long
+def test_a_full_spool_holds_the_pipe_back_until_sigterm(tmp_path: Path) -> None:
+    """`forward` reads no more than the spool holds, and still ends when told to."""
+    args = (
+        sys.executable, "-m", "sluice_cli", "forward", "--gateway", "http://127.0.0.1:9",
+        "--spool", str(tmp_path / "s"), "--drain-s", "0.2", "--spool-bytes", str(20 << 20),
+        "--json",
+    )  # fmt: skip
+    agent = subprocess.Popen(
+        args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert agent.stdin is not None
+    os.set_blocking(agent.stdin.fileno(), False)
+    taken, quiet_s = 0, 0.0
+    while quiet_s < 5:
+        line = random.Random(taken).randbytes(5_000).hex().encode() + b"\n"
+        try:
+            taken += os.write(agent.stdin.fileno(), line)
+            quiet_s = 0
+        except BlockingIOError:
+            time.sleep(0.05)
+            quiet_s += 0.05 if list(tmp_path.glob("s/00/ready/*.batch")) else 0
+    agent.terminate()
+    out, _ = agent.communicate(timeout=30)
+    told = json.loads(out)
+    held = sum(path.stat().st_size for path in (tmp_path / "s" / "00" / "ready").iterdir())
+    assert held <= 20 << 20
+    assert taken > 1000 * told["sealed_records"] > 0
+    assert agent.returncode == 0

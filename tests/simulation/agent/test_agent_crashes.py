@@ -17,10 +17,11 @@ from typing import TypeVar
 import pytest
 from support.agent_disk import Crash, SimDisk, Tripwire
 
+from sluice_agent.batch import Batch, ParkedReason, SpoolSettings
 from sluice_agent.entry import FileMark
 from sluice_agent.errors import SpoolBroken, SpoolUnwritable
 from sluice_agent.lines import logs_from_block
-from sluice_agent.spool import Batch, ParkedReason, Spool, SpoolSettings
+from sluice_agent.spool import Spool
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.units import UnixNs
@@ -47,7 +48,7 @@ class World:
         """One agent from start to end of the file, unless the disk crashes under it."""
         self.lives += 1
         spool = Spool(self.settings, self.disk, boot_id=f"boot-{next(self.boots)}")
-        assert spool.set_aside == []
+        assert spool.set_aside == ()
         todo = spool.ready()
         while (batch := self._seal(spool, rng)) is not None:
             todo.append(batch)
