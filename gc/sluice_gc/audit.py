@@ -23,7 +23,7 @@ from sluice_gc.certificate import (
     merkle_root_of,
     sign_certificate,
 )
-from sluice_gc.chain import Link, read_head, take_place
+from sluice_gc.chain import Link, read_head, repair_copy, take_place
 from sluice_gc.coverage import KeyRange, cover_prefix
 from sluice_gc.engine import Engine
 from sluice_gc.errors import AuditIncomplete, GcRefused, Refusal
@@ -99,6 +99,8 @@ class Auditor:
         before = await read_head(self._store, self._keys.trusted)
         if before is not None and before.certificate.authority_id != authority.authority_id:
             raise GcRefused(Refusal.OTHER_AUTHORITY, "the chain belongs to another authority")
+        if before is not None:
+            await repair_copy(self._store, before)
         started_at_ns = (await self._store.head(AUTHORITY_SETTINGS)).date_ns
         if before is not None:
             check_clock_fall(before.certificate.finished_at_unix_ns, started_at_ns, authority)

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from dataclasses import replace
 
 import structlog
 from aiohttp import web
@@ -17,6 +18,9 @@ from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
 
 log = structlog.get_logger()
+
+TAIL_S = 0.2
+"""Between two tail scans of a directory, where a listing is free, seconds."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -62,6 +66,8 @@ async def serve(url: str, settings: ReconcilerSettings) -> None:
     Raises:
         SluiceError: The store cannot be opened, or the address cannot be used.
     """
+    if settings.tail_interval_s is None:
+        settings = replace(settings, tail_interval_s=TAIL_S if url.startswith("file:") else 0.0)
     async with open_store(url) as store:
         await _serve(store, settings)
 

@@ -46,7 +46,7 @@ def sluice(capsys: pytest.CaptureFixture[str], *tokens: str, expect: int = 0) ->
 
 
 def test_commands_take_an_old_orphan(
-    store: tuple[str, Digest], capsys: pytest.CaptureFixture[str]
+    store: tuple[str, Digest], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Audit, plan, refusal of the grace, dry run, run, and the proof that it left."""
     url, orphan = store
@@ -62,6 +62,12 @@ def test_commands_take_an_old_orphan(
     assert told["incarnations"] == []
     assert [one["verdict"] for one in told["proofs"]] == ["may_go"]
     assert "1 certificates hold" in sluice(capsys, "audit", "verify", *where)
+    whole = sluice(capsys, "audit", "verify", "--evidence", *where)
+    assert "files of evidence are as they were" in whole
+    evidence = next((tmp_path / "store" / "audit").rglob("names/*.parquet"))
+    evidence.write_bytes(b"altered")
+    wrong = sluice(capsys, "audit", "verify", "--evidence", *where, expect=1)
+    assert "evidence was altered" in wrong
 
 
 def test_cycle_and_undo_commands(

@@ -1,0 +1,87 @@
+"""What a running agent tells about itself."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import aiohttp
+import pytest
+from support.agent_gateway import GatewayDouble, Scripted
+
+from sluice_agent.app import run_agent
+from sluice_agent.settings import AgentSettings
+from sluice_protocol.errors import BadUsage
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+async def get(port: int, path: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session:
+        for _ in range(200):
+            try:
+                async with session.get(f"http://127.0.0.1:{port}{path}") as answer:
+                    return answer.status, await answer.text()
+            except aiohttp.ClientConnectorError:
+                await asyncio.sleep(0.02)
+    raise AssertionError("nobody listens")
+
+
+def settings(folder: Path, gateway: str, health: str) -> AgentSettings:
+    return AgentSettings(
+        gateway=gateway, spool=folder / "s", agent_id="host-1", paths=(str(folder / "app.log"),),
+        host_metrics_s=0, batch_age_s=0.05, drain_s=0.2, health=health,
+    )  # fmt: skip
+
+
+def test_health_and_metrics(tmp_path: Path) -> None:
+    """Ready while all is well; not ready, with the reason, while gateways refuse this agent."""
+    refusing = [False]
+    (tmp_path / "app.log").write_bytes(b"one\n")
+
+    async def until(port: int, told: str) -> None:
+        for _ in range(300):
+            if told in (await get(port, "/metrics"))[1]:
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(told)
+
+    async def main(gateway: GatewayDouble) -> None:
+        port, stop = free_port(), asyncio.Event()
+        given = settings(tmp_path, gateway.url, f"127.0.0.1:{port}")
+        agent = asyncio.create_task(run_agent(given, stop=stop))
+        await until(port, 'sluice_agent_answers_total{reaction="forget",reason=""} 1.0')
+        assert await get(port, "/livez") == (200, "ok\n")
+        assert await get(port, "/readyz") == (200, "ok\n")
+        assert (
+            'sluice_agent_sealed_records_total{kind="logs"} 1.0' in (await get(port, "/metrics"))[1]
+        )
+        refusing[0] = True
+        with (tmp_path / "app.log").open("ab") as file:
+            file.write(b"two\n")
+        await until(port, "sluice_agent_refused 1.0")
+        status, reason = await get(port, "/readyz")
+        assert (status, "principals" in reason) == (503, True)
+        stop.set()
+        assert (await agent).waiting == 1
+
+    def script(_: int, __: object) -> Scripted | None:
+        return Scripted(401, "unauthenticated") if refusing[0] else None
+
+    with GatewayDouble(script=script) as gateway:
+        asyncio.run(main(gateway))
+
+
+def test_an_address_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    """At start, and the spool can be opened again afterwards."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        used = f"127.0.0.1:{taken.getsockname()[1]}"
+        for address in (used, "nonsense"):
+            given = settings(tmp_path, "http://127.0.0.1:9", address)
+            with pytest.raises(BadUsage, match="address="):
+                asyncio.run(run_agent(given, stop=asyncio.Event()))

@@ -1,0 +1,72 @@
+"""Spool files under damage: never another content, always a clear reason."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.golden import golden
+
+from sluice_agent.entry import FileMark, Note, decode_entry, encode_entry
+from sluice_agent.errors import CorruptEntry
+from sluice_agent.state import State, decode_state, encode_state
+from sluice_protocol.keys import digest_of
+
+FRAME = b"frame bytes" * 20
+MARK = FileMark(source="1:2", path="/var/log/x", start=0, offset=10)
+NOTE = Note(
+    version=1, order=7, agent_id="host-1", boot_id="boot", seq_start=3, seq_end=9, kind="logs",
+    frame_bytes=len(FRAME), frame_sha256=digest_of(FRAME), sealed_at_unix_ns=1, marks=(MARK,),
+)  # fmt: skip
+ENTRY = b"".join(encode_entry(NOTE, FRAME))
+STATE = encode_state(State(through=7, marks={"1:2": MARK}, high_water={"boot": 9}))
+
+
+def test_an_entry_is_read_as_it_was_written() -> None:
+    """Note, name, size and frame."""
+    assert decode_entry(ENTRY) == (NOTE, FRAME)
+    assert len(ENTRY) == NOTE.size_bytes
+    span = "00000000000000000003-00000000000000000009"
+    assert NOTE.name == f"00000000000000000007-boot-{span}.batch"
+
+
+def test_the_stored_bytes_are_pinned() -> None:
+    """A spool written by this version is read by every later one."""
+    assert golden("agent/entry.batch", ENTRY) == ENTRY
+    assert golden("agent/state.json", STATE) == STATE
+
+
+@given(at=st.integers(0, len(ENTRY) - 1), flip=st.integers(1, 255))
+def test_one_changed_byte_is_seen(at: int, flip: int) -> None:
+    """Wherever it is."""
+    damaged = bytearray(ENTRY)
+    damaged[at] ^= flip
+    with pytest.raises(CorruptEntry):
+        decode_entry(bytes(damaged))
+
+
+@given(size=st.integers(0, len(ENTRY) - 1), more=st.binary(max_size=5))
+def test_a_file_of_another_length_is_seen(size: int, more: bytes) -> None:
+    """Cut off, or with something behind it."""
+    with pytest.raises(CorruptEntry):
+        decode_entry(ENTRY[:size])
+    if more:
+        with pytest.raises(CorruptEntry):
+            decode_entry(ENTRY + more)
+
+
+@given(st.binary(max_size=200))
+def test_anything_else_is_refused_in_the_stated_way(data: bytes) -> None:
+    """No other exception leaves the decoder."""
+    for decode in (decode_entry, decode_state):
+        with contextlib.suppress(CorruptEntry):
+            decode(data)
+
+
+@given(at=st.integers(0, len(STATE) - 2), flip=st.integers(1, 255))
+def test_a_damaged_state_is_seen(at: int, flip: int) -> None:
+    """Positions are never guessed."""
+    damaged = bytearray(STATE)
+    damaged[at] ^= flip
+    with pytest.raises(CorruptEntry):
+        decode_state(bytes(damaged))
