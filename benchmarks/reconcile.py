@@ -3,9 +3,10 @@
 1. Cold pass over batches that are done: it lists and compares seals. Control: a bare loop that
    lists the same manifests and GETs each, with the same store, concurrency and process.
 2. First pass over batches that nobody has seen: verify, three index entries, enqueue. The same
-   control; and the store requests per batch, with what they cost on S3.
+   control, and a bare loop of the same requests; the requests per batch and their price on S3.
 3. Memory of a pass at a tenth of the batches and at all of them.
-4. Steady lag from acceptance to the queue at a given rate of accepts, full passes alone.
+4. Steady lag from acceptance to the queue at a given rate of accepts, as `sluice reconciler` runs
+   on a directory: full passes and tail scans. The reconciler and the accepts share one process.
 
 `SLUICE_BENCH_BATCHES` (default 20 000) and `SLUICE_BENCH_RATE` (default 500) set the sizes. The
 store is a directory in memory (`/dev/shm` where it exists), so that disks do not count.
@@ -136,6 +137,27 @@ async def bare_loop(store: ObjectStore) -> int:
     return count
 
 
+async def same_requests(store: ObjectStore) -> int:
+    """The second control: the requests of a first pass, with nothing between them."""
+    gate, count = asyncio.Semaphore(CONCURRENCY), 0
+
+    async def gated(number: int, key: ObjectKey) -> None:
+        async with gate:
+            await store.get(key)
+            await store.head(key)
+            for root in range(3):
+                await store.create(
+                    ObjectKey(f"doctor/v1/{root}/{number % 97}/{number}"), b"x" * 200
+                )
+
+    async for page in store.list(ACCEPTED):
+        async with asyncio.TaskGroup() as tasks:
+            for one in page.objects:
+                tasks.create_task(gated(count, one.key))
+                count += 1
+    return count
+
+
 def reconciler(store: ObjectStore, **settings: Any) -> Reconciler:  # noqa: ANN401 - its fields
     """Gives a fresh reconciler, as after a restart."""
     authority = Authority(authority_id="bench", lanes=LANES)
@@ -198,9 +220,16 @@ async def first_pass(lines: list[str]) -> dict[str, list[Sample]]:
         control = [await clocked(partial(bare_loop, store))]
         counting = Counting(store)
         first = [await clocked(partial(full_pass, counting))]
+        same = [await clocked(partial(same_requests, store))]
         lines.append(compared(f"first pass over {count}", first, control))
+        share = first[0].per_second / same[0].per_second
+        lines.append(
+            f"first pass: {share:.2f} times a bare loop of the same requests (LIST; GET, HEAD and"
+            f" 3 PUT a batch), CPU {1e3 * first[0].cpu_per_unit:.2f} ms a batch against"
+            f" {1e3 * same[0].cpu_per_unit:.2f} ms"
+        )
         lines.append(priced(counting.counts, count))
-    return {"first": first, "first-control": control}
+    return {"first": first, "first-control": control, "first-same": same}
 
 
 def priced(counts: Counter[str], batches: int) -> str:
@@ -255,7 +284,7 @@ async def steady(lines: list[str]) -> dict[str, list[Sample]]:
 
 async def steady_on(store: ObjectStore, lines: list[str]) -> None:
     """Accepts at the rate while a reconciler runs, then reads how late each batch came."""
-    subject = reconciler(store, pass_interval_s=0.2)
+    subject = reconciler(store, tail_interval_s=0.2)
     running = asyncio.create_task(subject.run())
     started, done = time.perf_counter(), 0
     async with asyncio.TaskGroup() as tasks:

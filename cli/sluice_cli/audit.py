@@ -14,7 +14,7 @@ from sluice_cli.output import emit, format_size
 from sluice_cli.times import format_time
 from sluice_gc.audit import Auditor
 from sluice_gc.certificate import Certificate, key_id_of
-from sluice_gc.chain import has_certificates, verify_store_chain
+from sluice_gc.chain import has_certificates, verify_evidence, verify_store_chain
 from sluice_gc.estimate import AuditEstimate, estimate_audit
 from sluice_gc.evidence import FINDINGS
 from sluice_gc.objects import Trusted, load_keys, load_trusted, make_key_file, read_tables
@@ -60,6 +60,7 @@ class ChainView(msgspec.Struct, frozen=True, kw_only=True):
     certificates: int
     head_audit_id: str | None
     head_started_at_unix_ns: int | None
+    evidence_files: int
 
 
 @app.command
@@ -120,13 +121,19 @@ def verify(
     store: StoreUrl = STORE_DEFAULT,
     key_file: KeyFile = _DEFAULTS.key_file,
     trusted_keys: TrustedKeys = (),
+    evidence: Annotated[
+        bool, Parameter(negative="", help="Read the newest certificate's evidence too.")
+    ] = False,
     json: Json = False,
 ) -> int:
     """Checks every certificate, its signature and its place; a copy of `audit/v1/` is enough."""
-    view = asyncio.run(_verify(store, load_trusted(key_file, trusted_keys)))
+    trusted = load_trusted(key_file, trusted_keys)
+    view = asyncio.run(_verify(store, trusted, evidence=evidence))
 
     def human(console: Console) -> None:
         console.print(f"{view.certificates} certificates hold, head {view.head_audit_id}")
+        if evidence:
+            console.print(f"{view.evidence_files} files of evidence are as they were")
 
     emit(view, as_json=json, human=human)
     return ExitCode.DONE.value
@@ -160,13 +167,15 @@ async def _show(url: str, audit_id: str | None, trusted: Trusted) -> AuditView:
     return _view(certificate, table.to_pylist())
 
 
-async def _verify(url: str, trusted: Trusted) -> ChainView:
+async def _verify(url: str, trusted: Trusted, *, evidence: bool) -> ChainView:
     async with open_store(url) as store:
         chain = await verify_store_chain(store, trusted)
+        files = await verify_evidence(store, chain[-1]) if evidence and chain else 0
     return ChainView(
         certificates=len(chain),
         head_audit_id=chain[-1].audit_id if chain else None,
         head_started_at_unix_ns=chain[-1].started_at_unix_ns if chain else None,
+        evidence_files=files,
     )
 
 

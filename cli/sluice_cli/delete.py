@@ -46,7 +46,7 @@ def delete(
         reason: Why, for people.
         json: Print JSON for programs.
     """
-    found = parse_where(where) if where is not None else Where()
+    found = parse_where(where, kind) if where is not None else Where()
     span = (
         None if from_ is None else parse_rfc3339(from_),
         None if to is None else parse_rfc3339(to),

@@ -11,21 +11,29 @@ from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_cli.times import format_time
 from sluice_gc.cycle import CycleReport, Cycles
+from sluice_gc.inventory import InventorySource, read_inventory
 from sluice_gc.metrics import GcMetrics
 from sluice_gc.objects import load_keys, load_trusted
 from sluice_gc.opening import open_engine
 from sluice_gc.plan import Plan
 from sluice_gc.planner import Planner, newest_plan_id, read_link
 from sluice_gc.runner import Runner, RunReport
-from sluice_gc.settings import CycleSettings, EngineSettings, PlanSettings, RunSettings
+from sluice_gc.settings import (
+    CycleSettings,
+    EngineSettings,
+    InventorySettings,
+    PlanSettings,
+    RunSettings,
+)
 from sluice_gc.show import BlobTold, explain_blob
 from sluice_gc.trash import PurgeReport, purge_trash, restore_blob
 from sluice_protocol.errors import BadUsage, ExitCode
-from sluice_protocol.keys import parse_digest
-from sluice_protocol.units import Digest
+from sluice_protocol.keys import AUTHORITY_SETTINGS, parse_digest
+from sluice_protocol.units import Digest, ObjectKey
 from sluice_store import open_store
 from sluice_store.authority import read_authority
 from sluice_store.clock import SystemClock, SystemIds
+from sluice_store.s3.settings import parse_s3_url
 
 app = App(name="gc", help="Delete orphan blobs, only with a proof.")
 
@@ -33,6 +41,7 @@ _PLAN = PlanSettings()
 _RUN = RunSettings()
 _ENGINE = EngineSettings()
 _CYCLE = CycleSettings()
+_INVENTORY = InventorySettings()
 
 
 @app.command
@@ -41,11 +50,12 @@ def plan(
     store: StoreUrl = STORE_DEFAULT,
     audit_id: Annotated[str | None, Parameter(help="The certificate; the newest if none.")] = None,
     settings: Annotated[PlanSettings, Parameter(name="*")] = _PLAN,
+    inventory: Annotated[InventorySettings, Parameter(name="*")] = _INVENTORY,
     where: Annotated[EngineSettings, Parameter(name="*")] = _ENGINE,
     json: Json = False,
 ) -> int:
     """Lists what may go and why, on the ground of a certificate; deletes nothing."""
-    made = asyncio.run(_plan(store, settings, where, audit_id))
+    made = asyncio.run(_plan(store, settings, where, inventory, audit_id))
     emit(made, as_json=json, human=lambda console: _draw_plan(console, made))
     return ExitCode.DONE.value
 
@@ -167,12 +177,34 @@ async def _cycle(url: str, settings: CycleSettings, where: EngineSettings) -> Cy
 
 
 async def _plan(
-    url: str, settings: PlanSettings, where: EngineSettings, audit_id: str | None
+    url: str,
+    settings: PlanSettings,
+    where: EngineSettings,
+    inventory: InventorySettings,
+    audit_id: str | None,
 ) -> Plan:
     keys = load_keys(settings.key_file, settings.trusted_keys)
     async with open_engine(url, where) as (store, engine):
         planner = Planner(store, engine, keys, SystemClock(), SystemIds())
-        return await planner.plan(settings, audit_id)
+        table = None
+        if inventory.inventory_store:
+            source = _inventory_source(url, inventory)
+            now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns
+            async with open_store(inventory.inventory_store) as lists:
+                key = ObjectKey(inventory.inventory_manifest)
+                table = await read_inventory(lists, key, source, now_ns)
+        return await planner.plan(settings, audit_id, table)
+
+
+def _inventory_source(url: str, inventory: InventorySettings) -> InventorySource:
+    """Gives what the inventory must be of: the bucket and prefix of the store, or as named."""
+    bucket, prefix = inventory.inventory_bucket, ""
+    if url.startswith("s3://"):
+        settings = parse_s3_url(url)
+        bucket, prefix = bucket or settings.bucket, settings.prefix
+    if not bucket:
+        raise BadUsage("name the bucket that the inventory must be of: --inventory-bucket")
+    return InventorySource(bucket=bucket, prefix=prefix, age_s_max=inventory.inventory_age_s_max)
 
 
 async def _run(

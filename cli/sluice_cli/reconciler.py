@@ -9,8 +9,9 @@ from rich.console import Console
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
-from sluice_reconciler.app import run_once, serve
+from sluice_reconciler.app import run_inventory, run_once, serve
 from sluice_reconciler.full_pass import PassReport
+from sluice_reconciler.inventory import InventoryReport
 from sluice_reconciler.logs import configure_logs
 from sluice_reconciler.settings import ReconcilerSettings
 
@@ -21,21 +22,38 @@ def reconciler(
     *,
     store: StoreUrl = STORE_DEFAULT,
     once: Annotated[bool, Parameter(negative="", help="One full pass, then leave.")] = False,
+    inventory: Annotated[
+        str | None,
+        Parameter(help="Take what a report names: <store URL>#<key of its manifest.json>."),
+    ] = None,
     settings: Annotated[ReconcilerSettings, Parameter(name="*")] = _DEFAULTS,
     json: Json = False,
 ) -> int:
-    """Serves until SIGTERM, or makes one full pass.
+    """Serves until SIGTERM, or makes one full pass, or takes an inventory report.
 
     Returns:
-        0; 1 when a pass with `--once` held something back.
+        0; 1 when something was held back, or a file of the report could not be read.
     """
     configure_logs()
+    if inventory is not None:
+        found = asyncio.run(run_inventory(store, settings, inventory))
+        emit(found, as_json=json, human=lambda console: _draw_inventory(console, found))
+        return 1 if found.unreadable or found.outcome.held_back else 0
     if not once:
         asyncio.run(serve(store, settings))
         return 0
     report = asyncio.run(run_once(store, settings))
     emit(replace(report, boots=()), as_json=json, human=lambda console: _draw(console, report))
     return 1 if report.held_back else 0
+
+
+def _draw_inventory(console: Console, found: InventoryReport) -> None:
+    console.print(
+        f"report of {found.age_s:.0f} s ago names {found.named} accepted batches and"
+        f" {found.foreign} other keys: enqueued {found.outcome.enqueued}"
+    )
+    for reason in found.unreadable:
+        console.print(f"not read: {reason}")
 
 
 def _draw(console: Console, report: PassReport) -> None:

@@ -1,7 +1,9 @@
 """Whether an upload sent now has a chance: from the last store answer, not from a probe of ours."""
 
-import contextlib
+import asyncio
 from typing import Final
+
+import structlog
 
 from sluice_gateway.gateway import Gateway
 from sluice_gateway.problems import Refusal
@@ -11,6 +13,9 @@ from sluice_protocol.units import NS_PER_S
 
 ASK_AFTER_S: Final = 5.0
 """A worker that heard nothing from its store for this long asks it one cheap thing."""
+ASK_TIMEOUT_S: Final = 5.0
+
+log = structlog.get_logger()
 
 
 def why_not_ready(gateway: Gateway) -> Refusal | None:
@@ -27,5 +32,10 @@ async def ask_store(gateway: Gateway) -> None:
     silent_ns = gateway.clock.monotonic_ns() - gateway.store.answered_at_ns
     if silent_ns < ASK_AFTER_S * NS_PER_S:
         return
-    with contextlib.suppress(StoreError):  # the wrapper has noted it
-        await gateway.store.head(AUTHORITY_SETTINGS)
+    try:
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            await gateway.store.head(AUTHORITY_SETTINGS)
+    except TimeoutError:
+        gateway.store.healthy = False
+    except StoreError as error:  # the wrapper has noted it
+        log.warning("store does not answer", reason=str(error))

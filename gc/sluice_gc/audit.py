@@ -16,13 +16,14 @@ from sluice_gc.audit_manifests import ManifestTask, TaskFacts, audit_manifests
 from sluice_gc.audit_shard import ShardTask, audit_shard
 from sluice_gc.certificate import (
     AUDITED_PREFIXES,
+    PROVING_PREFIXES,
     AuditCounts,
     Certificate,
     EvidenceFile,
     merkle_root_of,
     sign_certificate,
 )
-from sluice_gc.chain import Link, read_head, take_place
+from sluice_gc.chain import Link, read_head, repair_copy, take_place
 from sluice_gc.coverage import KeyRange, cover_prefix
 from sluice_gc.engine import Engine
 from sluice_gc.errors import AuditIncomplete, GcRefused, Refusal
@@ -98,6 +99,8 @@ class Auditor:
         before = await read_head(self._store, self._keys.trusted)
         if before is not None and before.certificate.authority_id != authority.authority_id:
             raise GcRefused(Refusal.OTHER_AUTHORITY, "the chain belongs to another authority")
+        if before is not None:
+            await repair_copy(self._store, before)
         started_at_ns = (await self._store.head(AUTHORITY_SETTINGS)).date_ns
         if before is not None:
             check_clock_fall(before.certificate.finished_at_unix_ns, started_at_ns, authority)
@@ -132,6 +135,7 @@ class Auditor:
                 reads_max=settings.reads_max,
                 deep=settings.deep,
                 deep_seed=settings.deep_seed,
+                list_blobs=settings.list_blobs,
             )
             for shard in split_shards(settings.shards)
         ]
@@ -189,7 +193,8 @@ def make_certificate(
             ranges[prefix].append(covered)
         files += one.files
         counts = counts.plus(one.counts)
-    coverage = tuple(cover_prefix(prefix, ranges[prefix]) for prefix in AUDITED_PREFIXES)
+    prefixes = AUDITED_PREFIXES if settings.list_blobs else PROVING_PREFIXES
+    coverage = tuple(cover_prefix(prefix, ranges[prefix]) for prefix in prefixes)
     return Certificate(
         authority_id=audit.authority.authority_id,
         retry_horizon_s=audit.authority.retry_horizon_s,

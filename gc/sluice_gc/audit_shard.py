@@ -59,6 +59,7 @@ class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
         reads_max: Requests at once.
         deep: Share of blobs that are read again and hashed.
         deep_seed: Chooses which.
+        list_blobs: Whether blobs are listed.
     """
 
     folder: str
@@ -67,6 +68,7 @@ class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
     reads_max: int
     deep: float
     deep_seed: int
+    list_blobs: bool
 
 
 @dataclass(slots=True)
@@ -96,11 +98,15 @@ async def audit_shard(store: ObjectStore, task: ShardTask) -> TaskFacts:
         (root, await _join_references(store, seen, root, _wanted(named, root)))
         for root in (ACCEPTED_BY_BLOB, QUARANTINE_BY_BLOB)
     ]
-    blobs, shown = await _list_blobs(store, seen)
-    ranges.append((RAW_BLOBS, shown))
-    await _read_deep(store, seen, blobs)
+    blobs = None
+    if task.list_blobs:
+        blobs, shown = await _list_blobs(store, seen)
+        ranges.append((RAW_BLOBS, shown))
+        await _read_deep(store, seen, blobs)
     names = pa.table([pa.array(sorted(seen.names), pa.binary(32))], schema=NAMES)
-    counts = _compare(blobs, names, named, seen)
+    counts = _count(names, seen)
+    if blobs is not None:
+        counts = counts.plus(_compare(blobs, names, named, seen))
     return TaskFacts(
         ranges=tuple(ranges), files=await _write(store, seen, blobs, names), counts=counts
     )
@@ -238,23 +244,29 @@ async def _hash_blob(store: ObjectStore, seen: _Shard, digest: Digest) -> None:
 
 
 def _compare(blobs: pa.Table, names: pa.Table, named: pa.Table, seen: _Shard) -> AuditCounts:
-    """Joins names and blobs both ways and counts."""
+    """Joins names and blobs both ways and counts what the blobs tell."""
     current = blobs.filter(blobs["current"])
     for sha256 in _lost(named, current):
         seen.findings.add(Finding.MISSING_BLOB, blob_key(hexed(sha256)))
     is_named = are_named(blobs["sha256"], names["sha256"])
     is_current = blobs["current"].to_numpy()
+    return AuditCounts(
+        incarnations=len(blobs),
+        incarnations_bytes=pc.sum(blobs["size_bytes"]).as_py() or 0,
+        orphans=int(np.count_nonzero(is_current & ~is_named)),
+        superseded=int(np.count_nonzero(is_named & ~is_current)),
+        missing_blobs=seen.findings.count(Finding.MISSING_BLOB),
+        corrupt_blobs=seen.findings.count(Finding.CORRUPT_BLOB),
+        deep_read=seen.deep_read,
+    )
+
+
+def _count(names: pa.Table, seen: _Shard) -> AuditCounts:
+    """Counts what names and references tell, and keys of unknown form."""
     count = seen.findings.count
     return AuditCounts(
         references=seen.references,
-        incarnations=len(blobs),
-        incarnations_bytes=pc.sum(blobs["size_bytes"]).as_py() or 0,
         names=len(names),
-        orphans=int(np.count_nonzero(is_current & ~is_named)),
-        superseded=int(np.count_nonzero(is_named & ~is_current)),
-        missing_blobs=count(Finding.MISSING_BLOB),
-        corrupt_blobs=count(Finding.CORRUPT_BLOB),
-        deep_read=seen.deep_read,
         foreign=count(Finding.FOREIGN),
         dangling_references=count(Finding.DANGLING_REFERENCE),
         references_repaired=count(Finding.REFERENCE_REPAIRED),
@@ -268,13 +280,12 @@ def _lost(named: pa.Table, current: pa.Table) -> list[bytes]:
 
 
 async def _write(
-    store: ObjectStore, seen: _Shard, blobs: pa.Table, names: pa.Table
+    store: ObjectStore, seen: _Shard, blobs: pa.Table | None, names: pa.Table
 ) -> tuple[EvidenceFile, ...]:
     folder, place = seen.task.folder, seen.task.shard
-    files = [
-        await put_table(store, folder, "names", place, names),
-        await put_table(store, folder, "blobs", place, blobs),
-    ]
+    files = [await put_table(store, folder, "names", place, names)]
+    if blobs is not None:
+        files.append(await put_table(store, folder, "blobs", place, blobs))
     if seen.findings.rows:
         table = seen.findings.table()
         files.append(await put_table(store, folder, "findings", f"shard-{place}", table))

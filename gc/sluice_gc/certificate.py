@@ -30,8 +30,11 @@ from sluice_protocol.keys import (
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.units import Digest, ObjectKey
 
-AUDITED_PREFIXES: Final = (ACCEPTED, QUARANTINE, ACCEPTED_BY_BLOB, QUARANTINE_BY_BLOB, RAW_BLOBS)
-"""Every prefix that a certificate covers, in the order of its root."""
+PROVING_PREFIXES: Final = (ACCEPTED, QUARANTINE, ACCEPTED_BY_BLOB, QUARANTINE_BY_BLOB)
+"""What every certificate covers: only these can prove that nothing names a blob."""
+
+AUDITED_PREFIXES: Final = (*PROVING_PREFIXES, RAW_BLOBS)
+"""What a certificate covers that also listed the blobs, in the order of its root."""
 
 _DOMAIN: Final = b"sluice.audit_certificate.v1\n"
 
@@ -106,7 +109,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
         clock_skew_ns: The auditor's clock minus the store's, at the start.
         deep: The share of blobs that were read again whole, 0.0 to 1.0.
         shards: Into how many shards of the sha256 space the evidence is split.
-        coverage: One entry per audited prefix, in the order of `AUDITED_PREFIXES`.
+        coverage: One entry per audited prefix, in the order of `AUDITED_PREFIXES`; without blobs
+            when their candidates are to come from an inventory.
         merkle_root: Over the roots of the prefixes, in that order.
         counts: What was found.
         evidence: The Parquet files that hold the listed rows.
@@ -228,7 +232,7 @@ def check_complete(certificate: Certificate) -> None:
         CertificateInvalid: A prefix is missing, incomplete, or the root is not theirs.
     """
     prefixes = tuple(one.prefix for one in certificate.coverage)
-    if prefixes != AUDITED_PREFIXES:
+    if prefixes not in (PROVING_PREFIXES, AUDITED_PREFIXES):
         raise CertificateInvalid(certificate.audit_id, f"covers {prefixes}")
     try:
         for one in certificate.coverage:

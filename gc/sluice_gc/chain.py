@@ -23,9 +23,10 @@ _CHAIN: Final = f"{AUDIT}chain/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A verified certificate with the sha256 of its bytes."""
+    """A verified certificate with its stored bytes and their sha256."""
 
     certificate: Certificate
+    body: bytes
     sha256: Digest
 
 
@@ -60,7 +61,7 @@ async def _read_link(store: ObjectStore, key: ObjectKey, place: str, trusted: Tr
     if not isinstance(read, Found):
         raise CertificateInvalid(place, f"missing: {key}")
     certificate = verify_certificate(place, read.body, trusted)
-    return Link(certificate=certificate, sha256=digest_of(read.body))
+    return Link(certificate=certificate, body=read.body, sha256=digest_of(read.body))
 
 
 async def take_place(store: ObjectStore, certificate: Certificate, body: bytes) -> bool:
@@ -76,6 +77,16 @@ async def take_place(store: ObjectStore, certificate: Certificate, body: bytes) 
         return False
     await create_once(store, certificate_key(certificate.audit_id), body)
     return True
+
+
+async def repair_copy(store: ObjectStore, link: Link) -> None:
+    """Writes the copy of the newest certificate again, which a killed audit may have left out.
+
+    Raises:
+        OutcomeUnknown: Nobody knows whether it landed; call again.
+        StoreError: No answer, or a refusal.
+    """
+    await create_once(store, certificate_key(link.certificate.audit_id), link.body)
 
 
 async def verify_store_chain(store: ObjectStore, trusted: Trusted) -> tuple[Certificate, ...]:
@@ -98,6 +109,22 @@ async def verify_store_chain(store: ObjectStore, trusted: Trusted) -> tuple[Cert
         if copy != body:
             raise CertificateInvalid(certificate.audit_id, "altered: its two copies differ")
     return chain
+
+
+async def verify_evidence(store: ObjectStore, certificate: Certificate) -> int:
+    """Checks that every file of evidence stands as its certificate names it; gives how many.
+
+    Raises:
+        CertificateInvalid: One is missing or was altered.
+        StoreError: No answer, or a refusal.
+    """
+    for file in certificate.evidence:
+        body = await _read_body(store, file.key)
+        if body is None:
+            raise CertificateInvalid(certificate.audit_id, f"evidence is missing: {file.key}")
+        if digest_of(body) != file.sha256:
+            raise CertificateInvalid(certificate.audit_id, f"evidence was altered: {file.key}")
+    return len(certificate.evidence)
 
 
 async def _read_body(store: ObjectStore, key: ObjectKey) -> bytes | None:

@@ -1,13 +1,17 @@
 """Makes a plan from the newest certificate: what may go, shard by shard. Deletes nothing."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
 
 from sluice_gc.certificate import Certificate, EvidenceFile
 from sluice_gc.chain import Link, read_certificate, read_head
 from sluice_gc.engine import Engine
 from sluice_gc.errors import GcRefused, Refusal
-from sluice_gc.objects import Keys, Trusted, create_once
+from sluice_gc.objects import Keys, Trusted, create_once, put_table
 from sluice_gc.plan import (
     Clocks,
     Plan,
@@ -35,6 +39,9 @@ from sluice_store.port import ObjectStore, Versioning
 
 _TASKS_PER_CORE = 8
 
+ShardFiles = tuple[str, tuple[EvidenceFile, ...], tuple[EvidenceFile, ...]]
+"""Name, files of names, files of blobs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
@@ -59,12 +66,18 @@ class Planner:
         self._clock = clock
         self._ids = ids
 
-    async def plan(self, settings: PlanSettings, audit_id: str | None = None) -> Plan:
+    async def plan(
+        self,
+        settings: PlanSettings,
+        audit_id: str | None = None,
+        inventory: pa.Table | None = None,
+    ) -> Plan:
         """Makes a plan and writes it under `gc/v1/plans/`.
 
         Args:
             settings: What may be proposed.
             audit_id: The certificate to rest on; the newest when None.
+            inventory: Rows of `BLOBS` of a verified inventory; those of the audit when None.
 
         Raises:
             GcRefused: A rule of safety does not hold; there is no plan.
@@ -74,7 +87,8 @@ class Planner:
         ground = await self._read_ground(settings, audit_id)
         plan_id = self._ids.ulid()
         sums = FactsSum()
-        tasks = plan_tasks(ground, plan_id, self._engine.tasks_at_once * _TASKS_PER_CORE)
+        blobs = await self._blobs(ground, plan_id, inventory)
+        tasks = plan_tasks(ground, plan_id, self._engine.tasks_at_once * _TASKS_PER_CORE, blobs)
         for group in await self._engine.run(plan_shards, tasks):
             for facts in group:
                 sums.add(facts)
@@ -85,6 +99,20 @@ class Planner:
         if not await create_once(self._store, plan_key(plan_id), body):
             raise InvariantViolated(f"another plan stands under a fresh id, plan_id=`{plan_id}`")
         return plan
+
+    async def _blobs(
+        self, ground: Ground, plan_id: str, inventory: pa.Table | None
+    ) -> Iterable[EvidenceFile]:
+        certificate = ground.link.certificate
+        if inventory is not None:
+            folder = f"{GC_PLANS}{plan_id}/"
+            return await put_blobs(self._store, folder, certificate.shards, inventory)
+        files = certificate.files("blobs")
+        if not files:
+            raise GcRefused(
+                Refusal.NO_CERTIFICATE, "that audit listed no blobs: name an inventory, or list"
+            )
+        return files
 
     async def _read_ground(self, settings: PlanSettings, audit_id: str | None) -> Ground:
         authority = await read_authority(self._store)
@@ -160,10 +188,12 @@ async def read_plan_ids(store: ObjectStore) -> list[str]:
     return plan_ids
 
 
-def plan_tasks(ground: Ground, plan_id: str, tasks_max: int) -> list[PlanTask]:
+def plan_tasks(
+    ground: Ground, plan_id: str, tasks_max: int, blobs: Iterable[EvidenceFile]
+) -> list[PlanTask]:
     """Deals the certificate's shards out to tasks; a task takes its shards one at a time."""
     certificate = ground.link.certificate
-    shards = shard_files(certificate)
+    shards = shard_files(certificate, blobs)
     count = max(1, min(tasks_max, len(shards)))
     return [
         PlanTask(
@@ -179,25 +209,56 @@ def plan_tasks(ground: Ground, plan_id: str, tasks_max: int) -> list[PlanTask]:
     ]
 
 
-def shard_files(
-    certificate: Certificate,
-) -> list[tuple[str, tuple[EvidenceFile, ...], tuple[EvidenceFile, ...]]]:
+def names_by_shard(certificate: Certificate) -> dict[str, tuple[EvidenceFile, ...]]:
+    """Gives the files of names of each shard.
+
+    Raises:
+        GcRefused: A shard has not exactly one: without its names every blob would be an orphan.
+    """
+    return _by_shard(certificate.shards, certificate.files("names"))
+
+
+def _by_shard(shards: int, files: Iterable[EvidenceFile]) -> dict[str, tuple[EvidenceFile, ...]]:
+    found: dict[str, list[EvidenceFile]] = defaultdict(list)
+    for file in files:
+        found[file.place].append(file)
+    places = [shard.name for shard in split_shards(shards)]
+    if any(len(found[one]) != 1 for one in places):
+        raise GcRefused(Refusal.CERTIFICATE_INVALID, "the evidence of a shard is missing")
+    return {place: tuple(found[place]) for place in places}
+
+
+def shard_files(certificate: Certificate, blobs: Iterable[EvidenceFile]) -> list[ShardFiles]:
     """Gives name, files of names and files of blobs of each shard.
 
     Raises:
-        GcRefused: A shard has not one of each: without its names every blob would be an orphan.
+        GcRefused: A shard has not one of each.
     """
-    names: dict[str, list[EvidenceFile]] = defaultdict(list)
-    blobs: dict[str, list[EvidenceFile]] = defaultdict(list)
-    for file in certificate.evidence:
-        if file.kind == "names":
-            names[file.place].append(file)
-        elif file.kind == "blobs":
-            blobs[file.place].append(file)
-    places = [shard.name for shard in split_shards(certificate.shards)]
-    if any(len(names[one]) != 1 or len(blobs[one]) != 1 for one in places):
-        raise GcRefused(Refusal.CERTIFICATE_INVALID, "the certificate lacks evidence of a shard")
-    return [(place, tuple(names[place]), tuple(blobs[place])) for place in places]
+    names = names_by_shard(certificate)
+    listed = _by_shard(certificate.shards, blobs)
+    return [(place, names[place], listed[place]) for place in names]
+
+
+async def put_blobs(
+    store: ObjectStore, folder: str, shards: int, blobs: pa.Table
+) -> list[EvidenceFile]:
+    """Writes rows of `BLOBS` that came from elsewhere, shard by shard.
+
+    Raises:
+        OutcomeUnknown: Nobody knows whether a write landed; call again.
+        StoreError: The store refused.
+    """
+    first = np.array([one[0] for one in blobs["sha256"].to_pylist()], np.uint16)
+    return [
+        await put_table(
+            store,
+            folder,
+            "blobs",
+            shard.name,
+            blobs.filter(pa.array((first >= shard.first) & (first < shard.end))),
+        )
+        for shard in split_shards(shards)
+    ]
 
 
 def make_plan(plan_id: str, ground: Ground, sums: FactsSum) -> Plan:

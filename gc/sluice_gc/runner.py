@@ -17,7 +17,7 @@ from sluice_gc.plan import (
     check_grace,
     check_plan_for,
 )
-from sluice_gc.planner import Ground, read_plan, shard_files
+from sluice_gc.planner import Ground, names_by_shard, read_plan
 from sluice_gc.proof import ALL_CLAUSES, Clauses
 from sluice_gc.settings import RunSettings
 from sluice_gc.sweep import SweepFacts, SweepTask, check_not_stopped, sweep_shard
@@ -123,7 +123,7 @@ def sweep_tasks(
         GcRefused: The plan has candidates of a shard that its certificate does not know.
     """
     certificate = ground.link.certificate
-    names = {place: files for place, files, _ in shard_files(certificate)}
+    names = names_by_shard(certificate)
     if any(file.place not in names for file in plan.candidates):
         raise GcRefused(Refusal.PLAN_INVALID, "the plan has shards that its certificate has not")
     share = min(tasks_at_once, max(len(plan.candidates), 1))

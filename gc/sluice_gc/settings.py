@@ -25,6 +25,8 @@ class AuditSettings:
         deep: Share of blobs that are read again whole and hashed, 0.0 to 1.0. Manifests are then
             read again too.
         deep_seed: Chooses which blobs a share below 1.0 holds; another seed, other blobs.
+        list_blobs: Whether `raw-blobs/` is listed. Without it the audit says nothing of missing
+            blobs, and a plan on it takes its candidates from an inventory.
     """
 
     key_file: Path = field(default_factory=default_key_file)
@@ -32,6 +34,7 @@ class AuditSettings:
     reads_max: int = 32
     deep: float = 0.0
     deep_seed: int = 0
+    list_blobs: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,3 +150,21 @@ class CycleSettings:
             deletes_per_s_max=self.deletes_per_s_max,
             undo=self.undo,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventorySettings:
+    """Where the candidates of a plan come from when the audit listed no blobs.
+
+    Attributes:
+        inventory_store: Store URL of the bucket or directory that holds the inventory; none when
+            empty.
+        inventory_manifest: Key of its `manifest.json` there.
+        inventory_bucket: The bucket that it must be of; that of `--store` when empty.
+        inventory_age_s_max: How old it may be, in seconds.
+    """
+
+    inventory_store: str = ""
+    inventory_manifest: str = "manifest.json"
+    inventory_bucket: str = ""
+    inventory_age_s_max: float = 7 * 86_400.0

@@ -7,7 +7,7 @@ from sluice_gc.chain import read_head
 from sluice_gc.errors import CertificateInvalid, GcRefused, Refusal
 from sluice_gc.evidence import NAMES, PROOFS, decode_table, hexed, raw
 from sluice_gc.objects import Trusted, read_tables
-from sluice_gc.planner import shard_files
+from sluice_gc.planner import names_by_shard
 from sluice_gc.proof import Case, prove
 from sluice_gc.proof_records import proofs_prefix
 from sluice_gc.shards import parse_shard
@@ -96,7 +96,7 @@ async def _ask_audit(store: ObjectStore, trusted: Trusted, digest: Digest) -> Au
         return None
     certificate = link.certificate
     byte = int(digest[:2], 16)
-    for place, names, _ in shard_files(certificate):
+    for place, names in names_by_shard(certificate).items():
         shard = parse_shard(place)
         if shard.first <= byte < shard.end:
             table = await read_tables(store, names, NAMES)

@@ -14,7 +14,7 @@ from sluice_gc.chain import Link
 from sluice_gc.concurrency import for_each
 from sluice_gc.evidence import NAMES, encode_table, raw
 from sluice_gc.objects import TRIES_MAX, create_once, read_tables
-from sluice_gc.planner import shard_files
+from sluice_gc.planner import names_by_shard
 from sluice_gc.proof import Case, Proof, prove
 from sluice_gc.proof_records import proof_key, proofs_table
 from sluice_gc.shards import parse_shard
@@ -116,7 +116,7 @@ async def purge_trash(
 async def _read_names(store: ObjectStore, link: Link) -> dict[str, frozenset[bytes]]:
     return {
         place: frozenset((await read_tables(store, names, NAMES))["sha256"].to_pylist())
-        for place, names, _ in shard_files(link.certificate)
+        for place, names in names_by_shard(link.certificate).items()
     }
 
 

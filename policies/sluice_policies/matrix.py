@@ -67,7 +67,8 @@ MATRIX: Final = {
             ),
             Verb.WRITE: (
                 *(keys.RAW_BLOBS, keys.ACCEPTED, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB),
-                *(keys.DECISIONS, keys.DOCTOR),
+                # A gateway with a local spool claims the authority for itself.
+                *(keys.DECISIONS, keys.DOCTOR, keys.AUTHORITY),
             ),
             Verb.DELETE: (keys.DOCTOR,),
         },
@@ -105,7 +106,11 @@ MATRIX: Final = {
         does="audits, plans, proves, and deletes unreferenced versions of blobs",
         prefixes={
             Verb.READ: EVERYTHING,
-            Verb.WRITE: (keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB, keys.AUDIT, GC),
+            Verb.WRITE: (
+                # A copy in the trash goes back where it was.
+                *(keys.RAW_BLOBS, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
+                *(keys.AUDIT, GC),
+            ),
             Verb.DELETE: (keys.GC_TRASH,),
             Verb.DELETE_VERSION: (keys.RAW_BLOBS,),
         },
@@ -125,7 +130,7 @@ MATRIX: Final = {
         inspect=True,
     ),
     RoleName.DEPLOYER: Rights(
-        does="sets up the bucket and its policies, writes the authority's settings",
+        does="sets up the bucket and its policies, creates the authority's settings",
         prefixes={
             Verb.READ: (keys.AUTHORITY, keys.DOCTOR),
             Verb.WRITE: (keys.AUTHORITY, keys.DOCTOR),
@@ -137,12 +142,14 @@ MATRIX: Final = {
 }
 """The rights of each role."""
 
-CREATE_ONLY: Final = (keys.ACCEPTED, keys.QUARANTINE, keys.DECISIONS, keys.DELETES)
+CREATE_ONLY: Final = (
+    *(keys.ACCEPTED, keys.QUARANTINE, keys.DECISIONS, keys.DELETES, keys.AUTHORITY),
+)
 """Records that are written once: a second write under the same key would rewrite history."""
 
 EVIDENCE: Final = (
     *(*CREATE_ONLY, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
-    *(keys.AUTHORITY, keys.AUDIT),
+    keys.AUDIT,
 )
 """What nobody deletes: decisions, and what GC rests on when it proves that a blob is unused."""
 

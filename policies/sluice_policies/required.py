@@ -46,8 +46,8 @@ DELETES = ("s3:DeleteObject", "s3:DeleteObjectVersion", "s3:ReplicateDelete")
 def _creation(settings: Settings) -> Iterator[Property]:
     yield only_if(
         "accepted-created-once",
-        "under accepted/ (and quarantine/, decisions/, deletes/) an object is written only with"
-        " If-None-Match: *",
+        "under accepted/ (and quarantine/, decisions/, deletes/, authority/) an object is written"
+        " only with If-None-Match: *",
         PUT,
         objects_arns(settings, CREATE_ONLY),
         equals(IF_NONE_MATCH, "*"),

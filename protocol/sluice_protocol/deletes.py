@@ -96,48 +96,57 @@ class Where:
     attributes: tuple[tuple[str, str], ...] = ()
 
 
-_STRING: Final = r"'((?:[^']|'')*)'"
+_STRING: Final = r"'(?:[^']|'')*'"
 _CONDITION: Final = re.compile(
-    rf"(?:agent\s*=\s*{_STRING}"
-    rf"|(?:body\s+contains|name\s*=)\s*{_STRING}"
-    rf"|attributes\[{_STRING}\]\s*=\s*{_STRING})(?:\s+and\s+|\s*\Z)",
+    rf"(?:agent\s*=\s*(?P<agent>{_STRING})"
+    rf"|body\s+contains\s+(?P<body>{_STRING})"
+    rf"|name\s*=\s*(?P<name>{_STRING})"
+    rf"|attributes\[(?P<key>{_STRING})\]\s*=\s*(?P<value>{_STRING}))"
+    r"(?:(?P<more>\s+and\s+)|\s*\Z)",
     re.IGNORECASE,
 )
+_SEARCHED: Final[dict[Kind, str]] = {"logs": "body", "metrics": "name"}
 
 
-def parse_where(text: str) -> Where:
+def parse_where(text: str, kind: Kind) -> Where:
     """Reads conditions joined by `and`; a quote inside a text is doubled.
 
-    `agent = 'a'`, `body contains 'x'`, `name = 'm'`, `attributes['k'] = 'v'`.
+    `agent = 'a'`, `attributes['k'] = 'v'`, `body contains 'x'` for logs, `name = 'm'` for metrics.
 
     Raises:
-        BadUsage: A condition has another form or stands twice; the error shows where.
+        BadUsage: A condition has another form, stands twice, or is not one of this kind; the error
+            shows where.
     """
-    agents: list[str] = []
-    contains: list[str] = []
+    plain: dict[str, str] = {}
     attributes: dict[str, str] = {}
-    at = 0
-    while at < len(text) or at == 0:
+    at, more = 0, True
+    while more:
         found = _CONDITION.match(text, at)
         if found is None:
             raise _not_understood(text[at : at + 40])
-        agent, wanted, key, value = (
-            None if group is None else group.replace("''", "'") for group in found.groups()
-        )
-        if key is not None and value is not None and key not in attributes:
-            attributes[key] = value
-        elif agent is not None and not agents:
-            agents.append(agent)
-        elif wanted is not None and not contains:
-            contains.append(wanted)
+        if found["key"] is not None:
+            _take(attributes, _unquoted(found["key"]), found["value"], found[0])
         else:
-            raise BadUsage(f"condition stands twice, near=`{found[0][:40]}`")
-        at = found.end()
+            name = next(one for one in ("agent", "body", "name") if found[one] is not None)
+            if name not in ("agent", _SEARCHED.get(kind)):
+                raise BadUsage(f"{kind} have no {name}, near=`{found[0][:40]}`")
+            _take(plain, name, found[name], found[0])
+        at, more = found.end(), found["more"] is not None
     return Where(
-        agent_id=agents[0] if agents else None,
-        contains=contains[0] if contains else None,
+        agent_id=plain.get("agent"),
+        contains=plain.get(_SEARCHED.get(kind, "")),
         attributes=tuple(attributes.items()),
     )
+
+
+def _take(taken: dict[str, str], name: str, quoted: str, near: str) -> None:
+    if name in taken:
+        raise BadUsage(f"condition stands twice, near=`{near[:40]}`")
+    taken[name] = _unquoted(quoted)
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1].replace("''", "'")
 
 
 def _not_understood(near: str) -> BadUsage:

@@ -88,7 +88,7 @@ class FileIndex:
     """A file's entry and its filter."""
 
     file: IndexedFile
-    filter: bytes
+    filter: bytes | memoryview
 
     def may_contain(self, text: bytes) -> bool:
         """Tells whether the file may hold a text; False is certain."""
@@ -168,9 +168,10 @@ def decode_chunk(key: str, body: bytes) -> tuple[FileIndex, ...]:
     if magic != MAGIC:
         raise InvalidRecord(key, "index chunk does not begin with LMI1")
     head = decode_record(key, raw[_HEAD.size : _HEAD.size + size_bytes], _Head)
-    found, at = [], _HEAD.size + size_bytes
+    # Views: a copy of every filter costs as much as unpacking the chunk.
+    view, found, at = memoryview(raw), [], _HEAD.size + size_bytes
     for file in head.files:
-        found.append(FileIndex(file=file, filter=raw[at : at + file.filter_bytes]))
+        found.append(FileIndex(file=file, filter=view[at : at + file.filter_bytes]))
         at += file.filter_bytes
     if at != len(raw):
         raise InvalidRecord(key, "index chunk does not end where its head says")

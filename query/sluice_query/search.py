@@ -83,7 +83,7 @@ class _Run:
 
     async def answer(self) -> Answer:
         store = self.searcher.store
-        waiting = await read_waiting(store)
+        waiting = await read_waiting(store, self.searcher.settings)
         deletes = await read_deletes(store, self.query)
         segments, known, dead = await self._bounded(lambda: self._open(waiting))
         segments = await prune_by_index(store, segments, self.query)

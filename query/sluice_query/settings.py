@@ -18,6 +18,7 @@ class QuerySettings:
         tail_bytes_max: Most bytes of frames to read that are not in the lake yet; what is left
             out makes the answer partial.
         tail_frames_max: Most of such frames to read.
+        tail_lists_max: Most work lists of each lane to read, the newest of them.
         fetches: How many of them are read at once.
     """
 
@@ -26,4 +27,5 @@ class QuerySettings:
     time_s_max: float = 60.0
     tail_bytes_max: int = 256 << 20
     tail_frames_max: int = 10_000
+    tail_lists_max: int = 2_000
     fetches: int = 8

@@ -20,6 +20,8 @@ from sluice_protocol.outcomes import Found, Missing
 from sluice_protocol.units import ObjectKey
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
+from sluice_queue.entries import Descriptor
+from sluice_queue.lane import Lane
 from sluice_queue.view import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
 from sluice_store.port import ObjectStore
@@ -74,32 +76,58 @@ class Tail:
     trouble: tuple[str, ...] = ()
 
 
-async def read_waiting(store: ObjectStore) -> Waiting:
+async def read_waiting(store: ObjectStore, settings: QuerySettings) -> Waiting:
     """Reads every lane of the ingest job's queue, and the work lists that wait there.
 
-    What cannot be read makes the answer partial; it does not stop the query.
+    What cannot be read makes the answer partial; it does not stop the query. Of a lane that is far
+    behind only the newest lists are read.
     """
-    lanes: list[int] = []
-    batches: list[WaitingBatch] = []
-    trouble: list[str] = []
-    for place in await list_lanes(store, INGEST_QUEUE):
-        lanes.append(place.lane)
+    lanes = [place.lane for place in await list_lanes(store, INGEST_QUEUE)]
+    gate = asyncio.Semaphore(settings.fetches)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_read_lane(store, lane, settings, gate)) for lane in lanes]
+    found = [task.result() for task in tasks]
+    return Waiting(
+        lanes=tuple(lanes),
+        batches=tuple(one for lane in found for one in lane.batches),
+        trouble=tuple(one for lane in found for one in lane.trouble),
+    )
+
+
+async def _read_lane(
+    store: ObjectStore, lane: int, settings: QuerySettings, gate: asyncio.Semaphore
+) -> Waiting:
+    try:
+        view = await read_lane(store, INGEST_QUEUE, lane)
+    except SluiceError as error:
+        return Waiting(trouble=(str(error),))
+    entries = view.descriptors[-settings.tail_lists_max :]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_read_list(store, view.lane, one, gate)) for one in entries]
+    found = [task.result() for task in tasks]
+    trouble = [one for one in found if isinstance(one, str)]
+    left_out = len(view.descriptors) - len(entries)
+    if left_out:
+        trouble.append(
+            f"{left_out} work lists of lane {lane} were left out: wait for ingestion, or raise"
+            " tail_lists_max"
+        )
+    batches = [one for one in found if not isinstance(one, str)]
+    return Waiting(batches=tuple(one for each in batches for one in each), trouble=tuple(trouble))
+
+
+async def _read_list(
+    store: ObjectStore, lane: Lane, entry: Descriptor, gate: asyncio.Semaphore
+) -> list[WaitingBatch] | str:
+    async with gate:
         try:
-            view = await read_lane(store, INGEST_QUEUE, place.lane)
+            work = await read_work_list(store, lane, entry)
         except SluiceError as error:
-            trouble.append(str(error))
-            continue
-        for entry in view.descriptors:
-            try:
-                work = await read_work_list(store, view.lane, entry)
-            except SluiceError as error:
-                trouble.append(str(error))
-                continue
-            batches += [
-                WaitingBatch(lane=place.lane, sequence=entry.sequence, manifest=manifest)
-                for manifest in work.batches
-            ]
-    return Waiting(lanes=tuple(lanes), batches=tuple(batches), trouble=tuple(trouble))
+            return str(error)
+    return [
+        WaitingBatch(lane=lane.lane, sequence=entry.sequence, manifest=manifest)
+        for manifest in work.batches
+    ]
 
 
 def choose_missing(

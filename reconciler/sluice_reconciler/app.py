@@ -2,19 +2,25 @@
 
 import asyncio
 import signal
+from dataclasses import replace
 
 import structlog
 from aiohttp import web
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.units import ObjectKey
 from sluice_reconciler.api import make_app
 from sluice_reconciler.full_pass import PassReport
+from sluice_reconciler.inventory import InventoryReport, scan_inventory
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
 
 log = structlog.get_logger()
+
+TAIL_S = 0.2
+"""Between two tail scans of a directory, where a listing is free, seconds."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -30,12 +36,38 @@ async def run_once(url: str, settings: ReconcilerSettings) -> PassReport:
         return await reconciler.once()
 
 
+async def run_inventory(url: str, settings: ReconcilerSettings, report: str) -> InventoryReport:
+    """Takes what an inventory report names, and stores what the lanes were given.
+
+    Args:
+        url: The store.
+        settings: How the reconciler works.
+        report: The store URL of the bucket that holds the report, `#`, and its `manifest.json`.
+
+    Raises:
+        BadUsage: The report is not named so, is not there, or does not match its checksum.
+        SluiceError: As `Reconciler.once`.
+    """
+    place, _, key = report.partition("#")
+    if not place or not key:
+        raise BadUsage(f"name a report as <store URL>#<key of manifest.json>, report=`{report}`")
+    async with open_store(url) as store, open_store(place) as reports:
+        reconciler = await Reconciler.of(store, settings=settings)
+        for desk in reconciler.intake.desks.values():
+            await desk.refresh()
+        found = await scan_inventory(reconciler.intake, reports, ObjectKey(key))
+        await reconciler.intake.close()
+        return found
+
+
 async def serve(url: str, settings: ReconcilerSettings) -> None:
     """Runs service and operator API until SIGTERM or SIGINT.
 
     Raises:
         SluiceError: The store cannot be opened, or the address cannot be used.
     """
+    if settings.tail_interval_s is None:
+        settings = replace(settings, tail_interval_s=TAIL_S if url.startswith("file:") else 0.0)
     async with open_store(url) as store:
         await _serve(store, settings)
 

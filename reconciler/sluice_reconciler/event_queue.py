@@ -1,7 +1,7 @@
 """Takes object events from a queue: receive, take what they name, then say that they are done."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -9,7 +9,9 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.events import parse_events
 from sluice_reconciler.intake import Intake, Outcome
-from sluice_store.s3.events import EventMessage
+
+if TYPE_CHECKING:  # the SDK is an extra: only who opens a queue needs it
+    from sluice_store.s3.events import EventMessage
 
 log = structlog.get_logger()
 
@@ -17,11 +19,11 @@ log = structlog.get_logger()
 class EventSource(Protocol):
     """Where events come from."""
 
-    async def receive(self) -> list[EventMessage]:
+    async def receive(self) -> "list[EventMessage]":
         """Waits for messages and gives them."""
         ...
 
-    async def done(self, messages: Sequence[EventMessage]) -> None:
+    async def done(self, messages: "Sequence[EventMessage]") -> None:
         """Removes messages whose keys were taken."""
         ...
 

@@ -73,7 +73,7 @@ def parse_events(body: bytes) -> Hints:
     named = _named(body, 0)
     if len(named) > KEYS_MAX:
         raise BadUsage(f"one message names at most {KEYS_MAX} keys, found=`{len(named)}`")
-    found = [_accepted(raw) for raw in named]
+    found = [accepted_of(unquote_plus(raw)) for raw in named]
     keys = tuple(dict.fromkeys(key for key in found if key is not None))
     return Hints(keys=keys, foreign=sum(key is None for key in found))
 
@@ -99,14 +99,13 @@ def _named(body: bytes | str, depth: int) -> list[str]:
     raise BadUsage("not an object event: none of the known shapes")
 
 
-def _accepted(raw: str) -> ObjectKey | None:
-    """Gives the accepted key that an event names, relative to the deployment's prefix."""
-    key = unquote_plus(raw)
-    at = key.rfind(ACCEPTED)
-    if at < 0 or (at > 0 and key[at - 1] != "/"):
+def accepted_of(raw: str) -> ObjectKey | None:
+    """Gives the accepted key, relative to the deployment's prefix, that a full key names."""
+    at = raw.rfind(ACCEPTED)
+    if at < 0 or (at > 0 and raw[at - 1] != "/"):
         return None
     try:
-        parse_accepted_key(key[at:])
+        parse_accepted_key(raw[at:])
     except InvalidRecord:
         return None
-    return ObjectKey(key[at:])
+    return ObjectKey(raw[at:])

@@ -6,7 +6,7 @@ request; when they do not, the run is sorted out. Memory: one chunk of new keys,
 boot.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import structlog
@@ -103,8 +103,15 @@ class _BootScan:
 class FullPass:
     """One pass over everything; make a new one for each pass."""
 
-    def __init__(self, intake: Intake, *, takeover: Takeover | None = None) -> None:
-        """Binds the pass to an intake."""
+    def __init__(
+        self,
+        intake: Intake,
+        *,
+        takeover: Takeover | None = None,
+        saw: Callable[[ObjectKey], None] | None = None,
+    ) -> None:
+        """Binds the pass to an intake; `saw` is told the last key of each boot."""
+        self._saw = saw
         self._intake = intake
         self._store = intake.store
         self._takeover = takeover
@@ -126,16 +133,20 @@ class FullPass:
             await desk.refresh()
         boot: tuple[str, str] | None = None
         scans: list[_BootScan] = []
+        last: ObjectKey | None = None
         async for key, who, appeared_ns in self._keys():
             if boot != (who.agent_id, who.boot_id):
                 await self._finish_boot(boot, scans)
+                self._tell(last)
                 boot = (who.agent_id, who.boot_id)
                 scans = self._scans(*boot)
                 self._tallies.append(BootTally(*boot))
             self._tallies[-1].add(who, appeared_ns)
+            last = key
             if any([scan.is_new(who) for scan in scans]):  # noqa: C419 - each must add up
                 await self._take(key)
         await self._finish_boot(boot, scans)
+        self._tell(last)
         await self._flush()
         quarantined = await self._quarantine()
         return PassReport(
@@ -145,6 +156,10 @@ class FullPass:
             held_back=len(self._intake.marked),
             boots=tuple(tally.report(self._date_ns) for tally in self._tallies),
         )
+
+    def _tell(self, last: ObjectKey | None) -> None:
+        if last is not None and self._saw is not None:
+            self._saw(last)
 
     async def _read_marks(self) -> None:
         self._intake.marked = {

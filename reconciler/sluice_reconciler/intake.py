@@ -6,6 +6,7 @@ order and any number of times.
 
 import asyncio
 import random  # noqa: TID251 - as a type
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -21,11 +22,14 @@ from sluice_reconciler.live import LiveState
 from sluice_reconciler.marks import Mark, clear_mark, mark_key, put_mark
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_reconciler.sorting import fresh
+from sluice_reconciler.sorting import SortedRuns, fresh
 from sluice_reconciler.verify import Sound, look
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
+
+RECENT_MAX = 100_000
+"""Keys taken to their end that a process remembers."""
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -88,6 +92,7 @@ class Intake:
         self._rng: random.Random = tools.rng
         self._gate = asyncio.Semaphore(settings.concurrency)
         self.marked: set[ObjectKey] = set()
+        self._recent: OrderedDict[ObjectKey, None] = OrderedDict()
         self.live = LiveState()
         self.date_ns = UnixNs(0)
         self.desks = {
@@ -114,6 +119,8 @@ class Intake:
         self._saw(sound)
         enqueued, left = await self._enqueue(sound, takeover)
         await self.each([one for one in sound if self._is_marked(one.key)], self._heal)
+        if not left:
+            self._remember([one.key for one in sound])
         return Outcome(
             sound=len(sound),
             enqueued=enqueued,
@@ -123,24 +130,29 @@ class Intake:
         )
 
     async def take_new(
-        self, keys: Sequence[ObjectKey], *, takeover: Takeover | None = None
+        self,
+        keys: Sequence[ObjectKey],
+        *,
+        takeover: Takeover | None = None,
+        known: SortedRuns | None = None,
     ) -> Outcome:
         """Takes those of the keys to their end that some queue was not given yet.
 
-        For routes that repeat themselves: what is done costs no request.
+        For routes that repeat themselves: what this process took lately costs no request.
 
         Raises:
             StoreError: As `take`.
             OutcomeUnknown: As `take`.
         """
         wanted: dict[ObjectKey, None] = {}
+        asked = [key for key in dict.fromkeys(keys) if key not in self._recent]
         for desk in self.desks.values():
             mine = [
                 who
-                for who in map(parse_accepted_key, dict.fromkeys(keys))
+                for who in map(parse_accepted_key, asked)
                 if lane_of(who.agent_id, self.lanes) == desk.lane.lane
             ]
-            todo, _ = await fresh(self.store, desk.ledger, mine)
+            todo, _ = await fresh(self.store, desk.ledger, mine, known)
             wanted.update(dict.fromkeys(accepted_key(who) for who in todo))
         return await self.take(list(wanted), takeover=takeover) if wanted else Outcome()
 
@@ -162,6 +174,12 @@ class Intake:
         full = self._rng.random() < self.settings.full_read_share
         found = await look(self.store, key, full=full)
         return found, await self._index(found) if isinstance(found, Sound) else 0
+
+    def _remember(self, keys: Sequence[ObjectKey]) -> None:
+        """Keeps what was taken to its end, so that repeated events cost nothing."""
+        self._recent.update(dict.fromkeys(keys))
+        while len(self._recent) > RECENT_MAX:
+            self._recent.popitem(last=False)
 
     def _saw(self, sound: Sequence[Sound]) -> None:
         """Feeds the live state and the lag; the store's clock is that of the latest answer."""

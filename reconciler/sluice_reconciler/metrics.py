@@ -11,7 +11,8 @@
 | sluice_reconciler_events_total | counter | kind | events taken: accepted, foreign, invalid |
 | sluice_reconciler_lanes_lost_total | counter | queue | lanes that another reconciler took over |
 | sluice_reconciler_oldest_gap_seconds | gauge | none | age of the oldest gap, 0 for none |
-| sluice_reconciler_lag_seconds | gauge | stage | age of the oldest batch before the stage |
+| sluice_reconciler_lag_seconds | gauge | stage | age of the oldest batch before `enqueue`, `ack` |
+| sluice_reconciler_waiting_count | gauge | queue | entries not acknowledged |
 | sluice_reconciler_pass_seconds | gauge | none | duration of the last full pass |
 """
 
@@ -48,6 +49,9 @@ class ReconcilerMetrics:
         )
         self.lag = Gauge(
             "sluice_reconciler_lag_seconds", "age before the stage", ["stage"], registry=on
+        )
+        self.waiting = Gauge(
+            "sluice_reconciler_waiting_count", "entries not acknowledged", ["queue"], registry=on
         )
         self.pass_seconds = Gauge(
             "sluice_reconciler_pass_seconds", "duration of the last pass", registry=on

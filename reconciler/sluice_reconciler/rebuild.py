@@ -1,8 +1,8 @@
 """Makes everything derived again from `accepted/`, `quarantine/` and `raw-blobs/`, and compares.
 
 `verify` writes nothing: it walks the sources and the derived objects in both directions and reports
-each difference. `repair` writes what is missing, drops what nothing stands behind, rebuilds work
-lists that waiting entries have lost, and ends with a full pass.
+each difference. `repair` writes what is missing or wrong, drops by-time entries that nothing stands
+behind, and rebuilds work lists that waiting entries have lost; a full pass ends it.
 
 A lane whose register is gone has also lost which sequences it gave. It is created anew from
 `first_sequence`, which must be one above the highest that any consumer persisted; its ledger is
@@ -51,6 +51,9 @@ from sluice_store.port import ListedObject
 
 _ROOTS = (ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, RAW_BLOBS_BY_TIME, QUARANTINE_BY_BLOB)
 
+_DROPPED = (ACCEPTED_BY_TIME, RAW_BLOBS_BY_TIME)
+"""Where a repair deletes what nothing stands behind. A reverse reference stays: it can only keep a
+blob alive, and nobody may delete evidence."""
 VERSIONS_MAX = 100
 """Versions of one derived object that a repair deletes at most."""
 
@@ -225,18 +228,21 @@ class Rebuild:
         # All are found before any is mended, or a mend would hide what it caused.
         for one in [one async for one in self.differences()]:
             yield one
-            if one.wrong in (Wrong.EXTRA, Wrong.UNREADABLE, Wrong.DIFFERENT):
-                await self._drop(one.key)
+        await self._mend_indexes()
+        for lane in await list_lanes(self._store):
+            await self._mend_lists(lane)
+
+    async def _mend_indexes(self) -> None:
         async for _ in self._each(ACCEPTED, self._index):
             pass
         async for _ in self._each(QUARANTINE, self._refer):
             pass
-        for lane in await list_lanes(self._store):
-            await self._mend_lists(lane)
+        for root in _DROPPED:
+            leftover = [one async for one in self._each(root, self._check_derived)]
+            for one in leftover:
+                await self._drop(one.key)
 
     async def _drop(self, key: ObjectKey) -> None:
-        if not key.startswith(_ROOTS):
-            return
         # Deleting the current version brings the one before it back: go on until nothing stands.
         for _ in range(VERSIONS_MAX):
             match await self._store.head(key):
@@ -255,16 +261,23 @@ class Rebuild:
             sound = Sound(
                 key=listed.key, manifest=manifest, body=read.body, date_ns=read.info.date_ns
             )
-            for entry in entries_of(sound):
-                await put_derived(self._store, *entry)
+            by_time, by_blob, raw = entries_of(sound)
+            await self._put_right(*by_time)
+            await self._put_right(*by_blob)
+            await put_derived(self._store, *raw)
         return ()
+
+    async def _put_right(self, key: ObjectKey, body: bytes) -> None:
+        """Writes a derived object where it is missing or has other bytes."""
+        if not await put_derived(self._store, key, body) and await self._compare(key, body):
+            await self._store.overwrite(key, body)
 
     async def _refer(self, listed: ListedObject) -> Sequence[Difference]:
         try:
             who, submitted = parse_quarantine_key(listed.key)
         except InvalidRecord:
             return ()
-        await put_derived(self._store, *quarantine_entry(listed.key, who, submitted))
+        await self._put_right(*quarantine_entry(listed.key, who, submitted))
         return ()
 
     async def _new_register(self, lane: Lane, first_sequence: int | None) -> Difference:

@@ -11,6 +11,7 @@ from sluice_protocol.errors import InvalidRecord, OutcomeUnknown, StoreError
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.collector import Collector
 from sluice_queue.lane import Tools
+from sluice_queue.status import read_status
 from sluice_reconciler.desk import Takeover
 from sluice_reconciler.event_queue import take_events
 from sluice_reconciler.full_pass import FullPass, PassReport
@@ -19,14 +20,17 @@ from sluice_reconciler.intake import Intake
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_reconciler.scanner import Scanner
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_reconciler.tail import Tail
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
-from sluice_store.s3.events import open_event_queue
 
 log = structlog.get_logger()
 
 HINTS_MAX = 100_000
 """Keys named by events that wait to be taken; more are left to the full pass."""
+
+REST_TO_WORK = 4
+"""Rest after a full pass, in its own durations."""
 
 EVENTS_AGAIN_S = 5.0
 """Wait before an event queue that failed is opened again."""
@@ -76,6 +80,7 @@ class Reconciler:
         )
         self.health = Health()
         self._scanner = Scanner(self.intake)
+        self.tail = Tail(self.intake)
         self._collector = Collector(
             store,
             retry_horizon_ns=authority.retry_horizon_ns,
@@ -119,7 +124,7 @@ class Reconciler:
 
     async def _pass(self, takeover: Takeover | None) -> PassReport:
         started_ns = self._tools.clock.monotonic_ns()
-        report = await FullPass(self.intake, takeover=takeover).run()
+        report = await FullPass(self.intake, takeover=takeover, saw=self.tail.saw).run()
         took_ns = self._tools.clock.monotonic_ns() - started_ns
         self.metrics.pass_seconds.set(took_ns / NS_PER_S)
         self.metrics.oldest_gap.set(
@@ -144,7 +149,9 @@ class Reconciler:
         settings = self.settings
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._every(settings.pass_interval_s, self._guarded_pass))
+                tasks.create_task(self._passes())
+                if settings.tail_interval_s:
+                    tasks.create_task(self._every(settings.tail_interval_s, self._look_behind))
                 tasks.create_task(self._every(settings.scan_interval_s, self._scan))
                 tasks.create_task(self._every(settings.collect_interval_s, self._collect))
                 tasks.create_task(self._take_hints())
@@ -152,6 +159,18 @@ class Reconciler:
                     tasks.create_task(self._every(EVENTS_AGAIN_S, self._listen))
         finally:
             await self.intake.close()
+
+    async def _passes(self) -> None:
+        """Makes passes for ever; they take a fifth of the time at most, however long one takes."""
+        clock = self._tools.clock
+        while True:
+            started_ns = clock.monotonic_ns()
+            await self._guarded_pass()
+            took_s = (clock.monotonic_ns() - started_ns) / NS_PER_S
+            await clock.sleep(max(self.settings.pass_interval_s, REST_TO_WORK * took_s))
+
+    async def _look_behind(self) -> None:
+        await self.tail.scan()
 
     async def _every(self, seconds: float, do: Callable[[], Awaitable[object]]) -> None:
         while True:
@@ -163,6 +182,8 @@ class Reconciler:
 
     async def _listen(self) -> None:
         """Takes events for ever; an error ends it, and `_every` begins again."""
+        from sluice_store.s3.events import open_event_queue  # noqa: PLC0415 - the SDK is an extra
+
         settings = self.settings
         async with open_event_queue(
             settings.event_queue_url, endpoint=settings.event_queue_endpoint or None
@@ -175,6 +196,13 @@ class Reconciler:
 
     async def _collect(self) -> None:
         await self._collector.run()
+        lanes = await read_status(self.intake.store)
+        self.metrics.lag.labels("ack").set(
+            max((one.oldest_waiting_s or 0 for one in lanes), default=0)
+        )
+        for queue in self.settings.queue_names:
+            waiting = sum(one.waiting for one in lanes if one.queue == queue)
+            self.metrics.waiting.labels(queue).set(waiting)
 
     def hint(self, keys: Sequence[ObjectKey]) -> int:
         """Takes accepted keys that an event named; gives how many there was room for.

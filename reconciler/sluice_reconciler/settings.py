@@ -10,12 +10,15 @@ class ReconcilerSettings:
     Attributes:
         queues: Queues that every accepted batch is appended to, names with commas between.
         listen: Where the operator API listens, host:port; port 0 takes a free one.
-        pass_interval_s: Time from the end of one full pass to the start of the next, seconds.
+        pass_interval_s: Time from the end of one full pass to the start of the next, seconds; at
+            least four times as long as the pass took.
         takeover_after_s: How long another reconciler may leave a batch before this one takes its
             lane over, seconds.
         concurrency: Store requests in flight, count.
         list_batches_max: Most batches that are taken at once, and so in one work list, count; more
             save writes, fewer shorten the way of the first of them.
+        tail_interval_s: Time between two looks behind the last key of each active life, seconds; 0
+            for never. None means 0.2 on a directory and never on S3, where events cost less.
         scan_interval_s: Time between two scans of the by-time index, seconds.
         collect_interval_s: Time between two runs of the collector, seconds.
         collect_grace_s: Time between an acknowledgement and the delete of its work list, seconds.
@@ -35,6 +38,7 @@ class ReconcilerSettings:
     takeover_after_s: float = 10.0
     concurrency: int = 32
     list_batches_max: int = 512
+    tail_interval_s: float | None = None
     scan_interval_s: float = 5.0
     collect_interval_s: float = 60.0
     collect_grace_s: float = 3600.0

@@ -21,10 +21,23 @@ def boot_prefix(agent_id: str, boot_id: str) -> str:
     return accepted_key(first).rpartition("/")[0] + "/"
 
 
+SortedRuns = dict[tuple[str, str, int, int], Sorted]
+"""What was found of runs that were sorted out: agent, boot, first number, seal."""
+
+
 async def fresh(
-    store: ObjectStore, ledger: Ledger, batches: Iterable[Identity]
+    store: ObjectStore,
+    ledger: Ledger,
+    batches: Iterable[Identity],
+    known: SortedRuns | None = None,
 ) -> tuple[list[Identity], bool]:
     """Gives the batches that a lane was not given yet.
+
+    Args:
+        store: Where `accepted/` lies.
+        ledger: What the lane was given.
+        batches: What to ask of.
+        known: Runs sorted out earlier in the same walk over keys that existed before it began.
 
     Returns:
         They, in the order asked, and whether that is sure; where it is not, some may be done.
@@ -33,7 +46,7 @@ async def fresh(
         StoreError: The store did not answer.
     """
     found: list[Identity] = []
-    sorted_runs: dict[tuple[str, str, int], Sorted] = {}
+    sorted_runs: SortedRuns = known if known is not None else {}
     sure = True
     for who in batches:
         match ledger.standing(who):
@@ -53,14 +66,14 @@ async def _of_run(
     store: ObjectStore,
     ledger: Ledger,
     who: Identity,
-    sorted_runs: dict[tuple[str, str, int], Sorted],
+    sorted_runs: SortedRuns,
 ) -> Sorted:
     """Sorts out the run around a batch, once per run."""
     boot = ledger.boot(who.agent_id, who.boot_id)
     run = boot.run_of(who.seq_start, who.seq_end) if boot is not None else None
     if boot is None or run is None:
         return Sorted(new=())
-    place = (who.agent_id, who.boot_id, run.start)
+    place = (who.agent_id, who.boot_id, run.start, run.seal)
     if place not in sorted_runs:
         sorted_runs[place] = await sort_out_run(store, who.agent_id, who.boot_id, boot, run)
     return sorted_runs[place]

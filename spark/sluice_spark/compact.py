@@ -31,7 +31,6 @@ from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
 from sluice_spark.tables import find_table
 from sluice_store import open_store, read_authority
-from sluice_store.lake import lake_location
 from sluice_store.port import ObjectStore
 
 _log = structlog.get_logger("sluice.compact")
@@ -179,8 +178,7 @@ class Compactor:
         rows = read_files(self.spark, self.store_url, table, touched).where(condition)
         doubled = rows.groupBy("agent_id", "boot_id", "seq").count().where("count > 1")
         holding = (
-            rows.selectExpr("*", "input_file_name() AS file")
-            .join(doubled.select("agent_id", "boot_id", "seq"), ["agent_id", "boot_id", "seq"])
+            rows.join(doubled.select("agent_id", "boot_id", "seq"), ["agent_id", "boot_id", "seq"])
             .select("file")
             .distinct()
         )
@@ -197,7 +195,7 @@ class Compactor:
         if not touched or condition is None:
             return
         rows = read_files(self.spark, self.store_url, table, touched).where(condition)
-        holding = rows.selectExpr("input_file_name() AS file").distinct()
+        holding = rows.select("file").distinct()
         self._rewrite(table, Rewrite(files=tuple(_named(touched, holding)), drop=condition))
 
     def _remove(self, table: Table, files: Sequence[DataFile]) -> None:
@@ -251,9 +249,7 @@ def find_overlaps(spark: Session, store_url: str, kind: str) -> list[Overlap]:
     files = list_files(ledger, BATCHES) if ledger is not None else []
     if not files:
         return []
-    location = lake_location(store_url, BATCHES.name)
-    reader = spark.read.option("recursiveFileLookup", "true")
-    rows = reader.parquet(*(file.uri(location) for file in files)).where(f"kind = '{kind}'")
+    rows = read_files(spark, store_url, BATCHES, files).where(f"kind = '{kind}'")
     before = "PARTITION BY agent_id, boot_id ORDER BY seq_start, seq_end DESC"
     seen = f"max(seq_end) OVER ({before} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
     found = (

@@ -9,7 +9,6 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from sluice_protocol.lake import Table
-from sluice_store.lake import TableLocation
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
@@ -37,11 +36,6 @@ class DataFile:
     records: int
     agents: tuple[str, str] | None
     times_ns: tuple[int, int] | None
-
-    def uri(self, location: TableLocation) -> str:
-        """Gives where Spark finds it."""
-        root = location.uri.replace("s3://", "s3a://", 1)
-        return f"{root}/{self.path}"
 
 
 def list_files(opened: DeltaTable, table: Table) -> list[DataFile]:

@@ -23,13 +23,13 @@ class SessionSettings:
     """How Spark runs.
 
     Attributes:
-        master: Spark's master when none is given by `spark-submit`; `local[n]` runs n tasks at
-            once in this machine.
+        master: Spark's master when none is given by `spark-submit`; `local[n,m]` runs n tasks at
+            once in this machine, and gives a task m tries.
         driver_memory: Heap of the JVM, as Spark writes it. Records do not go through it.
         conf: More of Spark's own settings; they win over the ones made here.
     """
 
-    master: str = "local[2]"
+    master: str = "local[2,4]"
     driver_memory: str = "1g"
     conf: Mapping[str, str] = field(default_factory=dict)
 

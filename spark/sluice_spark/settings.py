@@ -25,7 +25,7 @@ class IngestSettings:
     max_bytes_per_trigger: int = 512 * 1024 * 1024
     max_batches_per_trigger: int = 20_000
     checkpoint: str | None = None
-    master: str = "local[2]"
+    master: str = "local[2,4]"
     driver_memory: str = "1g"
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class CompactSettings:
     open_partitions: bool = False
     vacuum_hours: int = 24
     dry_run: bool = False
-    master: str = "local[2]"
+    master: str = "local[2,4]"
     driver_memory: str = "1g"
 
 
@@ -72,5 +72,5 @@ class JobSettings:
         driver_memory: Heap of the driver's JVM.
     """
 
-    master: str = "local[2]"
+    master: str = "local[2,4]"
     driver_memory: str = "1g"

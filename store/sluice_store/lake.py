@@ -77,7 +77,8 @@ def open_filesystem(location: TableLocation) -> tuple[Any, str]:
 
     if location.is_local:
         return fs.LocalFileSystem(), location.uri
-    options: dict[str, Any] = {"allow_bucket_creation": False}
+    # Delayed open makes a small file one PUT instead of three requests of a multipart upload.
+    options: dict[str, Any] = {"allow_bucket_creation": False, "allow_delayed_open": True}
     if location.endpoint is not None:
         scheme, _, host = location.endpoint.partition("://")
         options |= {"scheme": scheme, "endpoint_override": host}

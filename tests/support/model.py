@@ -9,150 +9,29 @@ Time is whole units; `HORIZON` and `MARGIN` stand for the authority's settings.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
+
+from support.model_words import (
+    LOST,
+    Blob,
+    Bounds,
+    Found,
+    Late,
+    Manifest,
+    Rules,
+    Store,
+    Sweeper,
+    Upload,
+    World,
+    offer,
+    upload_at,
+)
 
 from sluice_protocol import acceptance as a
 from sluice_protocol import deletion as d
-from sluice_protocol.identity import Identity
-from sluice_protocol.outcomes import Applied, Exists, Missing, ObjectInfo, Unknown, UnknownReason
+from sluice_protocol.outcomes import Applied, Exists, Missing, ObjectInfo
 from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey, UnixNs
-
-HORIZON = 3
-MARGIN = 1
-IDENTITY = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=0)
-LOST = Unknown(reason=UnknownReason.TIMEOUT)
-Step = Callable[[a.Progress, a.Observation], a.Progress]
-
-
-@dataclass(frozen=True, slots=True)
-class Blob:
-    """One incarnation of one digest; `wrong` bytes fail their checksum."""
-
-    digest: str
-    number: int
-    born: int
-    wrong: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """The identity manifest, or a quarantine manifest when `digest` is the refused one."""
-
-    digest: str
-    attempt: str
-    born: int
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """What is stored: incarnations oldest first, the last of a digest is its current one."""
-
-    blobs: tuple[Blob, ...] = ()
-    manifest: Manifest | None = None
-    quarantine: tuple[Manifest, ...] = ()
-    next_number: int = 1
-
-    def current(self, digest: str) -> Blob | None:
-        found = [blob for blob in self.blobs if blob.digest == digest]
-        return found[-1] if found else None
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """One handling of one upload by one gateway."""
-
-    name: str
-    progress: a.Progress
-    alive: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Late:
-    """A request that is still under way after its sender gave up on the answer."""
-
-    kind: str
-    digest: str
-    attempt: str = ""
-    number: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Sweeper:
-    """One cycle: begin, read accepted/, read quarantine/, pick an incarnation, prove, delete."""
-
-    phase: str = "idle"
-    started: int = 0
-    named: frozenset[str] = frozenset()
-    target: Blob | None = None
-    cycles: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """One state of everything."""
-
-    now: int
-    store: Store
-    uploads: tuple[Upload, ...]
-    sweepers: tuple[Sweeper, ...] = ()
-    late: frozenset[Late] = frozenset()
-    faults: int = 0
-    waiting: tuple[tuple[str, str, bool], ...] = ()
-    """Uploads that have not begun: (name, digest, sent_before)."""
-    acked: frozenset[tuple[str, str, bool]] = frozenset()
-    """Verdicts told so far: (kind, digest, duplicate)."""
-    cache: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """The system under check: the product's functions, or a mutant of them."""
-
-    step: Step = a.step
-    first: Callable[[a.Offer], a.Progress] = a.begin
-    plan_clauses: tuple[d.ClauseCheck, ...] = d.PLAN_CLAUSES
-    deletion_clauses: tuple[d.ClauseCheck, ...] = d.DELETION_CLAUSES
-    superseded_clauses: tuple[d.ClauseCheck, ...] = d.SUPERSEDED_CLAUSES
-    sweeper_horizon: int = HORIZON
-    versioned: bool = True
-    lagging_references: bool = False
-    cache_accepted: bool = False
-    """The product's cache: what this gateway itself answered 200."""
-    cache_reads: bool = False
-    """The planted one: what was merely read."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """How far to look."""
-
-    time_max: int = 7
-    faults_max: int = 1
-    states_max: int = 2_000_000
-    cycles_max: int = 1
-
-
-@dataclass
-class Found:
-    """The result of an exploration."""
-
-    states: int
-    broken: str | None = None
-    trail: list[str] = field(default_factory=list)
-    complete: bool = True
-
-
-def offer(name: str, digest: str, *, sent_before: bool) -> a.Offer:
-    return a.Offer(
-        identity=IDENTITY,
-        digest=Digest(digest),
-        size_bytes=1,
-        attempt_id=name,
-        window_ns=HORIZON - MARGIN,
-        sent_before=sent_before,
-    )
-
 
 # --- the store's answers -----------------------------------------------------------------------
 
@@ -254,7 +133,7 @@ def _arrivals(world: World, rules: Rules) -> Iterator[tuple[str, World]]:
     if digest in world.cache:
         yield f"{name}: answered from the cache", _told(later, "200", digest, duplicate=True)
         return
-    started = Upload(name, rules.first(offer(name, digest, sent_before=sent_before)))
+    started = upload_at(name, rules.first(offer(name, digest, sent_before=sent_before)))
     yield f"{name}: begins", replace(later, uploads=(*world.uploads, started))
 
 
@@ -312,8 +191,8 @@ def _observed(world: World, index: int, upload: Upload, seen: a.Observation, rul
         case a.Corrupt() | a.Spent():
             pass
         case _:
-            return _with_upload(world, index, replace(upload, progress=progress))
-    return _with_upload(world, index, replace(upload, progress=progress, alive=False))
+            return _with_upload(world, index, upload_at(upload.name, progress))
+    return _with_upload(world, index, upload_at(upload.name, progress, alive=False))
 
 
 def _late_moves(world: World, request: Late, rules: Rules) -> Iterator[tuple[str, World]]:
@@ -334,7 +213,7 @@ def _late_moves(world: World, request: Late, rules: Rules) -> Iterator[tuple[str
             accepted_digest=Digest(""), observed_at_ns=UnixNs(0)
         ),
     }[request.kind]
-    ghost = Upload(request.attempt, replace(progress, doing=doing))
+    ghost = upload_at(request.attempt, replace(progress, doing=doing))
     store, _ = perform(world.store, ghost, world.now, versioned=rules.versioned)
     yield f"late {request.kind} of {request.attempt} applies", replace(gone, store=store)
 

@@ -38,10 +38,12 @@ def write_profiles(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
-def settings_file(folder: Path, target: str, *, tls: bool, extra: str = "") -> Path:
-    """Writes a settings file for a bucket in the tests, each role with its profile."""
+def settings_file(
+    folder: Path, target: str, *, tls: bool, extra: str = "", profiles: bool = True
+) -> Path:
+    """Writes a settings file for a bucket in the tests, each role with its profile or none."""
     roles = text_from("[roles.gateway]")
-    for name in RoleName:
+    for name in RoleName if profiles else ():
         mark = f"[roles.{name.value}]\n"
         roles = roles.replace(mark, f'{mark}profile = "{profile(name)}"\n')
     network = "" if tls else "[network]\nrequire_tls = false\n"

@@ -204,9 +204,10 @@ class MemoryBucket:
     def _read(self, version: Version, body: bytes, headers: Mapping[str, str]) -> Reply:
         told = {"ETag": version.etag, **self._id_of(version)}
         told["Last-Modified"] = http_date(version.last_modified_ns)
-        if version.sha256 is not None and headers.get("x-amz-checksum-mode") == "ENABLED":
-            told["x-amz-checksum-sha256"] = encode_checksum(version.sha256)
         asked = headers.get("Range")
+        whole = asked is None and headers.get("x-amz-checksum-mode") == "ENABLED"
+        if version.sha256 is not None and whole:  # a part has no checksum of the whole
+            told["x-amz-checksum-sha256"] = encode_checksum(version.sha256)
         if asked is None:
             told["Content-Length"] = str(len(body))
             return self._reply(200, headers=told, body=body)

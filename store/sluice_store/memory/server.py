@@ -70,6 +70,16 @@ class MemoryServer:
     seen: list[Call] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
 
+    def make_bucket(self, name: str, versioning: Versioning = Versioning.ENABLED) -> MemoryBucket:
+        """Makes an empty bucket and gives it."""
+        self.buckets[name] = MemoryBucket(
+            clock=self.clock,
+            rng=random.Random(name),  # noqa: S311 - not a secret, it must replay
+            name=name,
+            versioning=versioning,
+        )
+        return self.buckets[name]
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answers one request."""
         body = await request.read()
@@ -134,12 +144,7 @@ class MemoryServer:
     def _bucket_request(self, request: web.Request, name: str, body: bytes) -> web.Response:
         query = request.rel_url.query
         if request.method == "PUT" and "versioning" not in query:
-            self.buckets[name] = MemoryBucket(
-                clock=self.clock,
-                rng=random.Random(name),  # noqa: S311 - not a secret, it must replay
-                name=name,
-                versioning=Versioning.OFF,
-            )
+            self.make_bucket(name, Versioning.OFF)
             return web.Response()
         bucket = self.buckets[name]
         if request.method == "PUT":

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from support.store_buckets import make_bucket
 from support.store_conformance import assert_conforms
 from support.store_versitygw import ACCESS, CREDENTIALS, SECRET
 
@@ -25,7 +24,7 @@ def test_memory_over_http_conforms(check: Check) -> None:
     async def run() -> None:
         async with serve_memory({ACCESS: SECRET}) as server:
             url = f"s3://bucket/some/prefix?endpoint={server.endpoint}&region=eu-central-1"
-            await make_bucket(url)
+            server.make_bucket("bucket")
             async with open_store(url) as store:
                 await assert_conforms("memory over HTTP", check, store, "place/")
 

@@ -11,8 +11,9 @@ from support.store_versitygw import CREDENTIALS, Server, versitygw
 from support.store_worker import race_processes
 
 from sluice_protocol.units import ObjectKey
-from sluice_store import open_store
+from sluice_store import SystemIds, open_store
 from sluice_store.conformance import CHECKS, Check
+from sluice_store.doctor import DoctorResult, Need, examine
 from sluice_store.races import race_create, read_counter
 
 pytestmark = pytest.mark.s3
@@ -65,6 +66,34 @@ def test_versitygw_two_endpoints_are_one_store(server: Server, folder: Path) -> 
 
     with versitygw(folder) as second:
         asyncio.run(run(second))
+
+
+def test_versitygw_doctor_finds_the_marker(server: Server, folder: Path) -> None:
+    """Through two endpoints every promise holds, but a create over a delete marker."""
+
+    async def run(second: Server) -> DoctorResult:
+        urls = [server.url("doctor", "pre"), second.url("doctor", "pre")]
+        await make_bucket(urls[0])
+        async with open_store(urls[0]) as one, open_store(urls[1]) as other:
+            return await examine([one, other], urls, SystemIds())
+
+    with versitygw(folder) as second:
+        result = asyncio.run(run(second))
+    assert [one.probe for one in result.findings if not one.kept] == ["marker-create"]
+    assert result.good
+
+
+def test_versitygw_doctor_finds_suspended_versioning(server: Server) -> None:
+    """Without versioning acceptance may go on, and deletion may not."""
+
+    async def run() -> DoctorResult:
+        await make_bucket(server.url("unversioned"), versioning=None)
+        async with open_store(server.url("unversioned")) as store:
+            return await examine([store], ["s3:"], SystemIds())
+
+    result = asyncio.run(run())
+    assert result.good
+    assert "versioning" in {one.probe for one in result.broken(Need.DELETION)}
 
 
 def test_versitygw_races_between_processes_are_exact(server: Server) -> None:

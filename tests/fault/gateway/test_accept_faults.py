@@ -110,7 +110,7 @@ def upload_with(tmp_path: Path, faults: Faults, *, prepare: str = "") -> list[tu
         url = f"file://{tmp_path}/store"
         async with open_store(url) as inner:
             store = FaultyStore(inner)
-            limit_s = 0.6 if faults.mode in {"never", "denied"} or faults.for_good else 10.0
+            limit_s = 0.4 if faults.mode in {"never", "denied"} or faults.for_good else 10.0
             async with running(
                 tmp_path, HOST, store=store, upload_time_s_max=limit_s, cache_entries_max=0
             ) as served:

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from support.store_buckets import make_bucket
 from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, free_port
 
 from sluice_protocol.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
@@ -52,7 +51,7 @@ async def over_http() -> AsyncIterator[tuple[ObjectStore, MemoryServer]]:
     """Gives the real client on the fake over HTTP, with a timeout that tests can wait for."""
     async with serve_memory({ACCESS: SECRET}) as server:
         url = f"s3://bucket/pre?endpoint={server.endpoint}&region=us-east-1"
-        await make_bucket(url)
+        server.make_bucket("bucket")
         settings = replace(parse_s3_url(url), request_timeout_s=0.3)
         async with open_s3_store(settings) as store:
             yield store, server

@@ -144,16 +144,12 @@ def test_quarantine_shuts_out_agent_and_boot_everywhere(tmp_path: Path) -> None:
         asyncio.run(main([server.port for server in servers]))
 
 
-def sluice(*words: str, cwd: Path) -> tuple[int, str]:
+def sluice(folder: Path, *words: str) -> tuple[int, str]:
     done = subprocess.run(
-        (sys.executable, "-c", "from sluice_cli.main import main; main()", *words),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=clean_env(),
-        cwd=cwd,
-    )
+        (sys.executable, "-m", "sluice_cli", "conflicts", *words,
+         "--store", f"file://{folder}/store"),
+        capture_output=True, text=True, timeout=60, check=False, env=clean_env(), cwd=folder,
+    )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
 
@@ -165,17 +161,12 @@ def test_conflicts_on_the_command_line(tmp_path: Path) -> None:
             await make_conflict(served)
 
     run(main())
-    store = ("--store", f"file://{tmp_path}/store")
-    code, out = sluice("conflicts", "list", *store, "--json", cwd=tmp_path)
+    code, out = sluice(tmp_path, "list", "--json")
     conflict = json.loads(out)["conflicts"][0]
     assert (code, conflict["state"]) == (1, "open")
-    code, out = sluice("conflicts", "show", conflict["id"], *store, cwd=tmp_path)
+    code, out = sluice(tmp_path, "show", conflict["id"])
     assert code == 0
     assert "3 differ, first at sequence 0" in out
-    code, out = sluice(
-        "conflicts", "resolve", conflict["id"], "accept_existing", *store, cwd=tmp_path
-    )
-    assert code == 0, out
-    code, out = sluice("conflicts", "list", *store, cwd=tmp_path)
+    assert sluice(tmp_path, "resolve", conflict["id"], "accept_existing")[0] == 0
+    code, out = sluice(tmp_path, "list")
     assert (code, "accept_existing" in out) == (0, True)
-    assert sluice("conflicts", "show", "nonsense", *store, cwd=tmp_path)[0] == 2

@@ -325,7 +325,7 @@ def test_real_process_spools_and_lands(tmp_path: Path) -> None:
             "--collector-id",
             "someone-else",
         )
-        assert "accepts elsewhere" in refused(tmp_path, "--collector-id", WRITER)
+        assert "accepts elsewhere" in refused(tmp_path, "--collector-id", WRITER, "--skip-probe")
     finally:
         first.kill()
     assert len(asyncio.run(bodies_under(url, ACCEPTED))) < 10

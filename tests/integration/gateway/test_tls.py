@@ -1,5 +1,7 @@
 """Real TLS handshakes: who a client certificate makes you, and who is not let in."""
 
+import asyncio
+import contextlib
 import io
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -60,7 +62,9 @@ async def post(
         return Answer(answer.status, await answer.json(content_type=None), answer.headers)
 
 
-def serve(tmp_path: Path, body: Callable[[TestAuthority, Running], Awaitable[None]]) -> None:
+def serve(
+    tmp_path: Path, body: Callable[[TestAuthority, Running], Awaitable[None]], **limits: float
+) -> None:
     async def main() -> None:
         authority = TestAuthority(tmp_path / "ca")
         server = authority.issue("server", usage=SERVER)
@@ -70,6 +74,7 @@ def serve(tmp_path: Path, body: Callable[[TestAuthority, Running], Awaitable[Non
             tls_certificate=server.certificate,
             tls_key=server.key,
             tls_client_ca=authority.path,
+            **limits,
         ) as served:
             await body(authority, served)
 
@@ -159,3 +164,28 @@ def test_chunked_body_over_mtls_is_411(tmp_path: Path) -> None:
         assert served.store.calls == []
 
     serve(tmp_path, body)
+
+
+def test_guard_watches_tls_connections(tmp_path: Path) -> None:
+    """A body slower than the head's limit gets through; an idle connection is closed in time."""
+
+    async def body(authority: TestAuthority, served: Running) -> None:
+        pem = authority.issue("mine", f"spiffe://td/agent/{HEX}")
+        frame = frame_of()
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", served.port, ssl=authority.client_context(pem)
+        )
+        fields = upload_fields(frame) | {"Host": "127.0.0.1"}
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        writer.write(f"POST /v1/batches HTTP/1.1\r\n{head}\r\n".encode() + frame[:10])
+        await asyncio.sleep(0.8)
+        writer.write(frame[10:])
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        async with asyncio.timeout(3):
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    serve(tmp_path, body, head_timeout_s=0.3, idle_timeout_s=0.3)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 from support.gc_store import VersionedStore
-from support.gc_world import HORIZON_S, KEY, KEYS, PLAN, RUN, GcWorld, memory_world
+from support.gc_world import AUDIT, HORIZON_S, KEY, KEYS, PLAN, RUN, GcWorld, memory_world
 
 from sluice_gc.certificate import certificate_key, chain_key, sign_certificate
 from sluice_gc.chain import read_head, verify_store_chain
@@ -326,11 +326,42 @@ def test_two_copies_must_agree() -> None:
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
         first = await world.audit()
+        store.remove_key(certificate_key(first.audit_id))
         await world.audit()
+        assert len(await verify_store_chain(world.store, KEYS.trusted)) == 2
         store.remove_key(certificate_key(first.audit_id))
         with pytest.raises(CertificateInvalid) as wrong:
             await verify_store_chain(world.store, KEYS.trusted)
         assert wrong.value.audit_id == first.audit_id
         assert (await read_head(world.store, KEYS.trusted)) is not None
+
+    tell(story)
+
+
+def test_deep_audit_finds_a_corrupt_blob() -> None:
+    """Reading blobs again finds what a listing cannot see; a seeded sample reads its share."""
+
+    async def story(world: GcWorld, store: VersionedStore) -> None:
+        digests = [await world.accept(start) for start in range(0, 60, 3)]
+        store.put(blob_key(digests[3]), b"damaged")
+        shallow = (await world.audit()).counts
+        assert (shallow.deep_read, shallow.corrupt_blobs) == (0, 0)
+        whole = (await world.audit(replace(AUDIT, deep=1.0))).counts
+        assert (whole.deep_read, whole.corrupt_blobs, whole.bodies_read) == (20, 1, 20)
+        share = [(await world.audit(replace(AUDIT, deep=0.3))).counts.deep_read for _ in range(2)]
+        assert share[0] == share[1]
+        assert 0 < share[0] < 20
+
+    tell(story)
+
+
+def test_gaps_and_overlaps_are_found() -> None:
+    """Holes and doubled numbers of an agent are findings, and no ground to refuse a plan."""
+
+    async def story(world: GcWorld, store: VersionedStore) -> None:
+        for start in (0, 3, 9, 10):
+            await world.accept(start, salt=str(start))
+        counts = (await world.audit()).counts
+        assert (counts.gaps, counts.overlaps) == (1, 1)
 
     tell(story)

@@ -241,6 +241,15 @@ def test_a_tail_over_its_bound_makes_the_answer_partial(place: Deployment) -> No
     assert answer.summary.reasons[0].startswith("3 batches that are not in the lake yet")
 
 
+def test_a_backlog_over_its_bound_shows_the_newest(place: Deployment) -> None:
+    """Of a long queue the newest work lists are read, and the answer says what was left out."""
+    for number in range(6):
+        place.deliver([log_batch([f"line {number}"], start=number)])
+    answer = ask(place, question(), QuerySettings(tail_lists_max=2))
+    assert sorted(map(str, bodies(answer))) == ["line 4", "line 5"]
+    assert answer.summary.reasons[0].startswith("4 work lists of lane ")
+
+
 def test_metric_series_by_step_and_aggregate(place: Deployment) -> None:
     """Points of a metric fall into whole steps, over lake and tail."""
     start_ns = DAY0_NS // MINUTE_NS * MINUTE_NS

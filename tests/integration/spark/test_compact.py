@@ -1,5 +1,7 @@
 import asyncio
+import itertools
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -161,10 +163,10 @@ def test_replace_files_twice_is_refused(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_compact_races_ingest_and_nothing_is_lost(spark: Any, tmp_path: Path) -> None:
     """Ingestion and two compactions at once, on the open partition: every record exactly once."""
-    race(spark, Deployment(tmp_path, lanes=2).init(), rounds=200)
+    race(spark, Deployment(tmp_path, lanes=2).init(), seconds=600)
 
 
-def race(spark: Any, deployment: Deployment, rounds: int) -> None:
+def race(spark: Any, deployment: Deployment, seconds: float) -> None:
     done = threading.Event()
     reports: list[CompactReport] = []
 
@@ -178,7 +180,8 @@ def race(spark: Any, deployment: Deployment, rounds: int) -> None:
     for thread in threads:
         thread.start()
     try:
-        for n in range(rounds):
+        ends, rounds = time.monotonic() + seconds, itertools.count()
+        while (n := next(rounds)) < 10 or time.monotonic() < ends:
             batch = [make_batch(n * 10, 10, agent=f"host-{k}") for k in range(3)]
             deployment.deliver(batch)
             ingest_locally(deployment.url)
@@ -187,9 +190,10 @@ def race(spark: Any, deployment: Deployment, rounds: int) -> None:
         for thread in threads:
             thread.join()
     assert sum(report.rewritten for report in reports) > 0
+    print(f"rounds={n}", [r for r in reports if r.rewritten or r.conflicts])
     assert_lake_holds(deployment, deployment.sent)
 
 
 def test_compact_races_ingest_briefly(spark: Any, tmp_path: Path) -> None:
     """The same race, short enough for every run of the suite."""
-    race(spark, Deployment(tmp_path, lanes=2).init(), rounds=15)
+    race(spark, Deployment(tmp_path, lanes=2).init(), seconds=5)

@@ -56,6 +56,8 @@ class Judge:
         swaps = []
         for name, value in self.world.values.items():
             text = rng.choice(value.words)
+            if name == TLS and rng.random() < 0.8:
+                text = "true"  # the rest is refused for one and the same reason
             if not known_bool_key(name):
                 text = near(text, rng)
             if name == WHO and self.role is not None:
@@ -64,7 +66,7 @@ class Judge:
             if index is None or (name == WHO and not text):
                 return None
             there = name in (TLS, RESOURCE) or (name == WHO and self.role is not None)
-            there = there or rng.random() < 0.7
+            there = there or rng.random() < 0.4
             swaps += [(value.present, z3.BoolVal(there)), (value.index, z3.IntVal(index))]
             if there:
                 chosen[name] = text

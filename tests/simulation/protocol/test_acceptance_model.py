@@ -7,17 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from support import mutants
-from support.model import (
-    HORIZON,
-    Blob,
-    Bounds,
-    Manifest,
-    Rules,
-    Store,
-    Sweeper,
-    World,
-    explore,
-)
+from support.model import explore
+from support.model_words import HORIZON, Blob, Bounds, Manifest, Rules, Store, Sweeper, World
 
 from sluice_protocol import deletion as d
 

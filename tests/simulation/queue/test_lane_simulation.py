@@ -21,7 +21,7 @@ from sluice_queue.view import read_lane
 from sluice_queue.worklists import write_work_list
 
 LANE = Lane(queue="spark", lane=0)
-SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(60)
+SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(40)
 RETRY = RetrySettings(tries_max=200, total_s=1e6)
 
 

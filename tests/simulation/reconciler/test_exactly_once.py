@@ -18,7 +18,7 @@ from sluice_reconciler import lane_owner
 from sluice_reconciler.lane_owner import LaneOwner
 from sluice_store.port import ObjectStore
 
-SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(40)
+SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(20)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -59,6 +59,31 @@ def test_scanner_takes_what_others_indexed_once_and_remembers_how_far() -> None:
     asyncio.run(run())
 
 
+def test_tail_finds_what_came_behind_the_last_key_of_each_life() -> None:
+    """After a pass, new batches of known lives are taken by listing only what lies behind them."""
+
+    async def run() -> None:
+        store = sim()
+        for agent in ("a", "b"):
+            for seq in range(0, 50, 10):
+                await accept(store, seq, agent=agent)
+        reconciler = make(store)
+        assert (await reconciler.once()).outcome.enqueued == 10
+        assert (await reconciler.tail.scan()).sound == 0
+        await accept(store, 50, agent="a")
+        await accept(store, 70, agent="b")
+        await accept(store, 60, agent="b")
+        gets = store.counts["get"]
+        assert (await reconciler.tail.scan()).enqueued == 3
+        assert store.counts["get"] < gets + 20
+        assert (await reconciler.tail.scan()).sound == 0
+        await accept(store, 0, agent="new life")
+        assert (await reconciler.tail.scan()).sound == 0
+        assert (await reconciler.once()).outcome.enqueued == 1
+
+    asyncio.run(run())
+
+
 def test_all_routes_at_once_end_in_the_same_state() -> None:
     """Full pass, scanner and hints over the same batches enqueue each of them once."""
 

@@ -182,10 +182,11 @@ resource "aws_iam_role_policy" "deployer" {
 # WritersOfGateway: only gateway writes here, whatever else an administrator of the account is allowed
 # WritersOfGatewayAndReconcilerAndOperator: only gateway, reconciler, operator writes here, whatever else an administrator of the account is allowed
 # WritersOfOperator: only operator writes here, whatever else an administrator of the account is allowed
+# WritersOfGatewayAndDeployer: only gateway, deployer writes here, whatever else an administrator of the account is allowed
 # WritersOfReconcilerAndGc: only reconciler, gc writes here, whatever else an administrator of the account is allowed
 # WritersOfGatewayAndReconcilerAndGc: only gateway, reconciler, gc writes here, whatever else an administrator of the account is allowed
-# WritersOfDeployer: only deployer writes here, whatever else an administrator of the account is allowed
 # WritersOfGc: only gc writes here, whatever else an administrator of the account is allowed
+# WritersOfGatewayAndGc: only gateway, gc writes here, whatever else an administrator of the account is allowed
 # WritersOfReconcilerAndSpark: only reconciler, spark writes here, whatever else an administrator of the account is allowed
 # WritersOfReconciler: only reconciler writes here, whatever else an administrator of the account is allowed
 # ReconfiguredByDeployerAlone: whoever may change policy, lifecycle, versioning, replication or lock may undo every rule here; a lifecycle deletes without being asked by any policy

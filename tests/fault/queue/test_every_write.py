@@ -1,0 +1,124 @@
+"""Each write of an operation in turn ends unknown, applied or not; then the operation is right.
+
+The n-th write fails, n counting up until the operation ends without meeting it.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from support.queue_batches import manifest
+from support.queue_store import SimClock, SimIds, SimStore
+
+from sluice_protocol.outcomes import Unknown, UnknownReason
+from sluice_queue.appender import Appender
+from sluice_queue.consumer import Consumer
+from sluice_queue.lane import Lane, Tools
+from sluice_queue.settings import ProducerSettings
+from sluice_queue.takeover import take_over
+from sluice_queue.view import read_lane
+from sluice_queue.worklists import write_work_list
+
+LANE = Lane(queue="spark", lane=0)
+FATES = ["lost", "applied", "late"]
+
+
+class OneFault:
+    """A store whose n-th write ends unknown, by one of three fates."""
+
+    def __init__(self, store: SimStore, number: int, fate: str) -> None:
+        self.store = store
+        self.left = number
+        self.fate = fate
+        self.met = False
+        self._late: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self.store, name)
+        if name not in ("create", "replace"):
+            return verb
+
+        async def faulty(*args: Any, **kwargs: Any) -> Any:
+            late, self._late = self._late, None
+            if late is not None:  # the lost write lands just before the next one
+                await late[0](*late[1], **late[2])
+            self.left -= 1
+            if self.left != 0:
+                return await verb(*args, **kwargs)
+            self.met = True
+            if self.fate == "applied":
+                await verb(*args, **kwargs)
+            if self.fate == "late":
+                self._late = (verb, args, kwargs)
+            return Unknown(reason=UnknownReason.TIMEOUT)
+
+        return faulty
+
+
+def tools(store: SimStore, seed: int) -> Tools:
+    return Tools(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
+
+
+async def add(store: Any, sim: SimStore, seqs: range, seed: int) -> None:
+    settings = ProducerSettings(held_entries_max=4)
+    appender = Appender(store, LANE, tools=tools(sim, seed), settings=settings)
+    for seq in seqs:
+        draft = await write_work_list(appender.client, [manifest(seq)], retry=settings.retry)
+        await appender.append([draft])
+
+
+async def produce(store: Any, sim: SimStore) -> list[int]:
+    """Appends six entries, across a spill."""
+    await add(store, sim, range(6), 2)
+    return list(range(1, 7))
+
+
+async def consume(store: Any, sim: SimStore) -> list[int]:
+    """Opens, acknowledges half in two steps."""
+    await add(sim, sim, range(6), 2)
+    consumer = await Consumer.open(store, queue="spark", lane=0, tools=tools(sim, 3))
+    assert consumer.epoch >= 1
+    await consumer.next_descriptors(6)
+    await consumer.ack_through(1)
+    await consumer.ack_through(3)
+    assert consumer.acked_through == 3
+    return [4, 5, 6]
+
+
+async def take(store: Any, sim: SimStore) -> list[int]:
+    """Goes on as a producer of an earlier life; its count of landed writes is exact."""
+    first = await take_over(sim, LANE, producer_id=bytes(16), life=1, tools=tools(sim, 4))
+    draft = await write_work_list(
+        first.appender.client, [manifest(0)], retry=ProducerSettings().retry
+    )
+    await first.appender.append([draft])
+    second = await take_over(store, LANE, producer_id=bytes(16), life=2, tools=tools(sim, 5))
+    assert (second.writes, second.forgotten) == (1, False)
+    await second.appender.append([draft])
+    third = await take_over(sim, LANE, producer_id=bytes(16), life=3, tools=tools(sim, 6))
+    assert third.writes == 2
+    return [1, 2]
+
+
+@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize("operation", [produce, consume, take], ids=lambda one: one.__name__)
+def test_every_write_may_end_unknown(
+    operation: Callable[[Any, SimStore], Awaitable[list[int]]], fate: str
+) -> None:
+    """Whatever write it is and whatever became of it, what waits in the end is right."""
+
+    async def run(number: int) -> bool:
+        sim = SimStore(clock=SimClock())
+        store = OneFault(sim, number, fate)
+        expected = await operation(store, sim)
+        view = await read_lane(sim, "spark", 0)
+        assert [one.sequence for one in view.descriptors] == expected, number
+        assert view.latest == max(expected), number
+        return store.met
+
+    number = 1
+    while asyncio.run(run(number)):
+        number += 1
+    assert number > 2

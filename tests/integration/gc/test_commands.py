@@ -1,0 +1,110 @@
+"""The commands, as a person or a schedule runs them: output, JSON, exit codes."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from support.gc_world import GcWorld, MovedClock
+
+from sluice_cli.main import run
+from sluice_gc.rehearsal import plant_past_orphan
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.units import Digest
+from sluice_store import open_store
+from sluice_store.authority import create_authority
+from sluice_store.clock import SystemClock
+
+DAY_S = 86_400
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Digest]:
+    """A store whose first blob is an orphan of eight days ago, with accepted batches since."""
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "store"
+
+    async def fill() -> Digest:
+        frame = GcWorld.frame(GcWorld, 500, salt="old")  # type: ignore[arg-type]
+        orphan = await plant_past_orphan(root, frame, age_s=8 * DAY_S, clock=SystemClock())
+        async with open_store(f"file://{root}") as opened:
+            authority = await create_authority(opened)
+            clock = MovedClock(SystemClock().now_ns())
+            world = GcWorld(store=opened, clock=clock, authority=authority)
+            for start in range(0, 30, 3):
+                await world.accept(start)
+        return orphan
+
+    return f"file://{root}", asyncio.run(fill())
+
+
+def sluice(capsys: pytest.CaptureFixture[str], *tokens: str, expect: int = 0) -> str:
+    code = run(list(tokens))
+    said = capsys.readouterr()
+    assert code == expect, said.err
+    return said.out + said.err
+
+
+def test_commands_take_an_old_orphan(
+    store: tuple[str, Digest], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Audit, plan, refusal of the grace, dry run, run, and the proof that it left."""
+    url, orphan = store
+    where = ("--store", url, "--key-file", "auditor.pem")
+    assert "orphans 1" in sluice(capsys, "audit", "run", *where)
+    assert "orphans 1" in sluice(capsys, "audit", "show", *where)
+    assert "may_go" in sluice(capsys, "gc", "show", orphan, *where)
+    assert "orphans that may go               1" in sluice(capsys, "gc", "plan", *where)
+    assert "rule=`grace`" in sluice(capsys, "gc", "run", *where, expect=1)
+    assert "1 would go" in sluice(capsys, "gc", "run", "--dry-run", *where)
+    assert "1 deleted" in sluice(capsys, "gc", "run", "--grace-s", "0", *where)
+    told = json.loads(sluice(capsys, "gc", "show", orphan, "--json", *where))
+    assert told["incarnations"] == []
+    assert [one["verdict"] for one in told["proofs"]] == ["may_go"]
+    assert "1 certificates hold" in sluice(capsys, "audit", "verify", *where)
+    whole = sluice(capsys, "audit", "verify", "--evidence", *where)
+    assert "files of evidence are as they were" in whole
+    evidence = next((tmp_path / "store" / "audit").rglob("names/*.parquet"))
+    evidence.write_bytes(b"altered")
+    wrong = sluice(capsys, "audit", "verify", "--evidence", *where, expect=1)
+    assert "evidence was altered" in wrong
+
+
+def test_cycle_and_undo_commands(
+    store: tuple[str, Digest], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Two cycles without a grace take the orphan into the trash; undo brings it back."""
+    url, orphan = store
+    where = ("--store", url, "--key-file", "auditor.pem")
+    sluice(capsys, "audit", "run", *where)
+    metrics = tmp_path / "gc.prom"
+    cycle = ("gc", "cycle", "--grace-s", "0", "--undo", "--max-delete-ratio", "0.5", *where)
+    assert "no plan was due" in sluice(capsys, *cycle)
+    assert "1 deleted" in sluice(capsys, *cycle, "--metrics-file", str(metrics))
+    assert "sluice_gc_deleted_blobs_total 1.0" in metrics.read_text()
+    assert "0 copies purged, 1 stay" in sluice(capsys, "gc", "purge", *where)
+    assert "stands again" in sluice(capsys, "gc", "undo", orphan, "--store", url)
+    assert "younger" in sluice(capsys, "gc", "show", orphan, *where)
+
+
+def test_bad_usage_is_told(
+    store: tuple[str, Digest], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A digest or shard count of another form is bad usage; a missing key says what to do."""
+    url, _ = store
+    where = ("--store", url)
+    assert "64 lower-case hex" in sluice(capsys, "gc", "show", "xyz", *where, expect=2)
+    assert "shards must divide" in sluice(capsys, "audit", "run", "--shards", "3", *where, expect=2)
+    key = ("--key-file", str(tmp_path / "none.pem"))
+    assert "sluice audit key" in sluice(capsys, "gc", "plan", *key, *where, expect=2)
+    assert "USD" in sluice(capsys, "audit", "run", "--estimate")
+    assert "public key" in sluice(capsys, "audit", "key", *key)
+    assert "File exists" in sluice(capsys, "audit", "key", *key, expect=2)
+
+
+def test_orphan_of_the_past_needs_a_fresh_store(store: tuple[str, Digest], tmp_path: Path) -> None:
+    """A store that was used has a past that nobody changes."""
+    with pytest.raises(BadUsage):
+        asyncio.run(
+            plant_past_orphan(tmp_path / "store", b"late", age_s=DAY_S, clock=SystemClock())
+        )

@@ -1,0 +1,257 @@
+"""Candidates from S3 Inventory: taken when whole and of this bucket, else refused by name."""
+
+import asyncio
+import csv
+import gzip
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.gc_store import VersionedStore
+from support.gc_world import AUDIT, HORIZON_S, KEYS, PLAN, GcWorld, memory_world
+
+from sluice_gc.engine import LocalEngine
+from sluice_gc.errors import GcRefused, Refusal
+from sluice_gc.inventory import InventorySource, read_inventory
+from sluice_gc.plan import Plan
+from sluice_gc.planner import Planner
+from sluice_protocol.keys import RAW_BLOBS
+from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_store.clock import SystemClock
+
+BUCKET, PREFIX = "telemetry", "live/"
+SOURCE = InventorySource(bucket=BUCKET, prefix=PREFIX, age_s_max=86_400.0)
+MANIFEST = ObjectKey("inv/2026-11-20T01-00Z/manifest.json")
+COLUMNS = "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate"
+Rows = list[dict[str, Any]]
+
+
+@dataclass
+class Inventory:
+    """An inventory as AWS would lay it down, in two data files."""
+
+    rows: Rows
+    created_at_ns: int
+    form: str = "CSV"
+    bucket: str = BUCKET
+    schema: str = COLUMNS
+
+    def lay_down(self) -> VersionedStore:
+        store = VersionedStore(clock=SystemClock())
+        half = len(self.rows) // 2
+        files = []
+        for number, rows in enumerate((self.rows[:half], self.rows[half:])):
+            body = csv_of(rows) if self.form == "CSV" else parquet_of(rows)
+            key = ObjectKey(f"inv/data/{number}.{self.form}")
+            store.put(key, body)
+            files.append({"key": key, "size": len(body), "MD5checksum": md5(body)})
+        manifest = {
+            "sourceBucket": self.bucket,
+            "destinationBucket": "arn:aws:s3:::lists",
+            "version": "2016-11-30",
+            "creationTimestamp": str(self.created_at_ns // 1_000_000),
+            "fileFormat": self.form,
+            "fileSchema": self.schema,
+            "files": files,
+        }
+        body = json.dumps(manifest).encode()
+        store.put(MANIFEST, body)
+        store.put(ObjectKey("inv/2026-11-20T01-00Z/manifest.checksum"), md5(body).encode() + b"\n")
+        return store
+
+
+def md5(body: bytes) -> str:
+    return hashlib.md5(body, usedforsecurity=False).hexdigest()
+
+
+def csv_of(rows: Rows) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    for row in rows:
+        moment = datetime.fromtimestamp(row["at_ns"] // NS_PER_S, UTC)
+        stamp = f"{moment:%Y-%m-%dT%H:%M:%S}.000Z"
+        key = row["key"].replace("=", "%3D")
+        flags = [str(row["latest"]).lower(), str(row["marker"]).lower()]
+        writer.writerow([row["bucket"], key, row["version"], *flags, row["size"], stamp])
+    return gzip.compress(text.getvalue().encode())
+
+
+def parquet_of(rows: Rows) -> bytes:
+    moments = [datetime.fromtimestamp(row["at_ns"] // NS_PER_S, UTC) for row in rows]
+    table = pa.table(
+        {
+            "bucket": [row["bucket"] for row in rows],
+            "key": [row["key"] for row in rows],
+            "version_id": [row["version"] for row in rows],
+            "is_latest": [row["latest"] for row in rows],
+            "is_delete_marker": [row["marker"] for row in rows],
+            "size": pa.array([row["size"] for row in rows], pa.int64()),
+            "last_modified_date": pa.array(
+                [moment.replace(tzinfo=None) for moment in moments], pa.timestamp("ms")
+            ),
+        }
+    )
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def rows_of(store: VersionedStore) -> Rows:
+    """Lists everything as the inventory would."""
+    return [
+        {
+            "bucket": BUCKET,
+            "key": PREFIX + key,
+            "version": one.incarnation,
+            "latest": number == 0,
+            "marker": False,
+            "size": len(one.body),
+            "at_ns": one.at_ns,
+        }
+        for key, held in store.versions.items()
+        for number, one in enumerate(held)
+    ]
+
+
+async def plan_with(world: GcWorld, lists: VersionedStore) -> Plan:
+    table = await read_inventory(lists, MANIFEST, SOURCE, world.clock.now_ns())
+    engine = LocalEngine(world.store)
+    planner = Planner(world.store, engine, KEYS, world.clock, world.ids)
+    return await planner.plan(PLAN, inventory=table)
+
+
+async def prepared(world: GcWorld) -> None:
+    await world.accept(0)
+    await world.quarantine(0, salt="other")
+    await world.orphan(10)
+    world.clock.pass_s(HORIZON_S + 2)
+
+
+@pytest.mark.parametrize("form", ["CSV", "Parquet"])
+def test_orphan_named_by_an_inventory_goes(form: str) -> None:
+    """An audit that lists no blobs, and an inventory: the orphan goes, and nothing else."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, store):
+            await prepared(world)
+            lists = Inventory(rows_of(store), world.clock.now_ns(), form).lay_down()
+            certificate = await world.audit(replace(AUDIT, list_blobs=False))
+            assert len(certificate.coverage) == 4
+            with pytest.raises(GcRefused) as refused:
+                await world.plan()
+            assert refused.value.rule is Refusal.NO_CERTIFICATE
+            plan = await plan_with(world, lists)
+            assert plan.summary.blobs.incarnations == 3
+            assert (await world.run(plan)).facts.deleted == 1
+
+    asyncio.run(scenario())
+
+
+def test_inventory_proves_no_absence() -> None:
+    """A blob that an old inventory still names as unaccepted is kept by what the audit saw."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, store):
+            await prepared(world)
+            stale = Inventory(rows_of(store), world.clock.now_ns()).lay_down()
+            orphan = await world.orphan(10)
+            await world.put_manifest(world.identity(10), orphan, indexed=False)
+            await world.audit(replace(AUDIT, list_blobs=False))
+            plan = await plan_with(world, stale)
+            assert plan.summary.orphans.incarnations == 0
+
+    asyncio.run(scenario())
+
+
+def _other_bucket(made: Inventory) -> VersionedStore:
+    return replace(made, bucket="elsewhere").lay_down()
+
+
+def _row_of_other_bucket(made: Inventory) -> VersionedStore:
+    return replace(made, rows=[{**row, "bucket": "elsewhere"} for row in made.rows]).lay_down()
+
+
+def _file_missing(made: Inventory) -> VersionedStore:
+    lists = made.lay_down()
+    lists.remove_key(ObjectKey("inv/data/1.CSV"))
+    return lists
+
+
+def _file_cut(made: Inventory) -> VersionedStore:
+    lists = made.lay_down()
+    key = ObjectKey("inv/data/0.CSV")
+    lists.put(key, lists.versions[key][0].body[:-20])
+    return lists
+
+
+def _no_checksum(made: Inventory) -> VersionedStore:
+    lists = made.lay_down()
+    lists.remove_key(ObjectKey("inv/2026-11-20T01-00Z/manifest.checksum"))
+    return lists
+
+
+def _manifest_edited(made: Inventory) -> VersionedStore:
+    lists = made.lay_down()
+    lists.put(MANIFEST, lists.versions[MANIFEST][0].body.replace(b"2016", b"2017"))
+    return lists
+
+
+def _too_old(made: Inventory) -> VersionedStore:
+    return replace(made, created_at_ns=made.created_at_ns - 90_000 * NS_PER_S).lay_down()
+
+
+def _of_the_future(made: Inventory) -> VersionedStore:
+    return replace(made, created_at_ns=made.created_at_ns + 60 * NS_PER_S).lay_down()
+
+
+def _column_missing(made: Inventory) -> VersionedStore:
+    return replace(made, schema=COLUMNS.replace("VersionId", "ETag")).lay_down()
+
+
+def _orc(made: Inventory) -> VersionedStore:
+    return replace(made, form="ORC").lay_down()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        *(_other_bucket, _row_of_other_bucket, _file_missing, _file_cut, _no_checksum),
+        *(_manifest_edited, _too_old, _of_the_future, _column_missing, _orc),
+    ],
+)
+def test_bad_inventory_is_refused(spoil: Callable[[Inventory], VersionedStore]) -> None:
+    """Half an inventory, another bucket's, an altered or an aged one: refused by name."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, store):
+            await prepared(world)
+            await world.audit()
+            lists = spoil(Inventory(rows_of(store), world.clock.now_ns()))
+            with pytest.raises(GcRefused) as refused:
+                await plan_with(world, lists)
+            assert refused.value.rule is Refusal.INVENTORY
+
+    asyncio.run(scenario())
+
+
+def test_foreign_key_in_an_inventory_is_refused() -> None:
+    """A key of unknown form among the blobs: no plan."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, store):
+            await prepared(world)
+            await world.audit()
+            foreign = {**rows_of(store)[0], "key": f"{PREFIX}{RAW_BLOBS}notes.txt"}
+            lists = Inventory([*rows_of(store), foreign], world.clock.now_ns()).lay_down()
+            with pytest.raises(GcRefused) as refused:
+                await plan_with(world, lists)
+            assert refused.value.rule is Refusal.FOREIGN_KEYS
+
+    asyncio.run(scenario())

@@ -1,0 +1,163 @@
+"""The gateway behind the rendered policies: it can work, and what the optional rule costs."""
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from support.frames import logs
+from support.policies_settings import settings
+from support.policies_store import PolicedStore
+
+from sluice_gateway.accept import Accepted, Acceptor, Conflict, Run, Spent
+from sluice_gateway.gateway import spent_refusal
+from sluice_gateway.upload import Upload
+from sluice_policies.policy_set import policy_set
+from sluice_policies.settings import RoleName, Settings, Target
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import StoreDenied, status_of
+from sluice_protocol.frame import decode_head, encode_frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import blob_key, digest_of
+from sluice_protocol.outcomes import ObjectInfo
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_store.memory.store import open_memory_store
+from sluice_store.port import ObjectStore
+
+DAY_S = 86_400
+ONCE = settings(("[notifications]", "[raw_blobs]\nrequire_if_none_match = true\n[notifications]"))
+FREE = settings()
+
+
+@dataclass
+class Hands:
+    """A clock that is set by hand and never waits."""
+
+    now_s: int = 1_800_000_000
+
+    def now_ns(self) -> UnixNs:
+        return UnixNs(self.now_s * NS_PER_S)
+
+    def monotonic_ns(self) -> int:
+        return self.now_s * NS_PER_S
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Scene:
+    """One gateway on a versioned bucket behind policies."""
+
+    chosen: Settings
+    clock: Hands = field(default_factory=Hands)
+
+    def __post_init__(self) -> None:
+        self.bare: ObjectStore = open_memory_store(clock=self.clock)[0]
+        self.policies = policy_set(self.chosen, Target.AWS)
+
+    def as_role(self, name: RoleName) -> PolicedStore:
+        return PolicedStore(self.bare, self.policies, name)
+
+    async def upload(self, frame: bytes) -> Run:
+        acceptor = Acceptor(
+            store=self.as_role(RoleName.GATEWAY),
+            authority=Authority(authority_id="A1"),
+            collector_id="c1",
+            clock=self.clock,
+            rng=random.Random(1),
+            time_s_max=30.0,
+        )
+        head = decode_head(frame)
+        return await acceptor.accept(
+            Upload(
+                frame=frame,
+                digest=digest_of(frame),
+                identity=head.envelope.identity,
+                envelope=head.envelope,
+                principal="host-1",
+                attempt_id=f"{self.clock.now_s:026d}",
+                sent_before=False,
+            )
+        )
+
+
+def frame(salt: str = "a") -> bytes:
+    who = Identity(agent_id="host-1", boot_id="b", seq_start=0, seq_end=2)
+    return encode_frame(identity=who, columns=logs(), resource=(("salt", salt),))
+
+
+@pytest.mark.parametrize("chosen", [FREE, ONCE], ids=["free", "once"])
+def test_the_gateway_accepts_refuses_and_quarantines_behind_the_policies(chosen: Settings) -> None:
+    async def play() -> None:
+        scene = Scene(chosen)
+        first = await scene.upload(frame("a"))
+        again = await scene.upload(frame("a"))
+        other = await scene.upload(frame("b"))
+        assert isinstance(first.verdict, Accepted)
+        assert isinstance(again.verdict, Accepted)
+        assert isinstance(other.verdict, Conflict)
+
+    asyncio.run(play())
+
+
+async def orphan(scene: Scene) -> bytes:
+    """Leaves a blob that no manifest names, and lets it grow old."""
+    body = frame("orphan")
+    await scene.as_role(RoleName.GATEWAY).create(blob_key(digest_of(body)), body)
+    scene.clock.now_s += 30 * DAY_S
+    return body
+
+
+def test_an_old_orphan_is_refreshed_when_the_rule_is_off() -> None:
+    async def play() -> None:
+        scene = Scene(FREE)
+        assert isinstance((await scene.upload(await orphan(scene))).verdict, Accepted)
+
+    asyncio.run(play())
+
+
+def test_with_the_rule_an_old_orphan_is_503_until_gc_took_it() -> None:
+    async def play() -> None:
+        scene = Scene(ONCE)
+        body = await orphan(scene)
+        for _ in range(2):
+            run = await scene.upload(body)
+            assert isinstance(run.verdict, Spent)
+            assert status_of(spent_refusal(run).code) == 503
+        key = blob_key(digest_of(body))
+        found = await scene.bare.head(key)
+        assert isinstance(found, ObjectInfo)
+        assert found.incarnation is not None
+        await scene.as_role(RoleName.GC).delete(key, found.incarnation)
+        assert isinstance((await scene.upload(body)).verdict, Accepted)
+
+    asyncio.run(play())
+
+
+def test_with_the_rule_an_old_blob_that_is_referenced_is_answered_from_its_manifest() -> None:
+    async def play() -> None:
+        scene = Scene(ONCE)
+        assert isinstance((await scene.upload(frame())).verdict, Accepted)
+        scene.clock.now_s += 30 * DAY_S
+        late = (await scene.upload(frame())).verdict
+        assert isinstance(late, Accepted)
+        assert late.duplicate
+
+    asyncio.run(play())
+
+
+def test_no_role_but_gc_deletes_a_blob_through_the_port() -> None:
+    async def play() -> None:
+        scene = Scene(FREE)
+        await scene.upload(frame())
+        key = blob_key(digest_of(frame()))
+        found = await scene.bare.head(key)
+        assert isinstance(found, ObjectInfo)
+        assert found.incarnation is not None
+        for name in RoleName:
+            if name is not RoleName.GC:
+                with pytest.raises(StoreDenied, match="BlobVersionsByGcAlone"):
+                    await scene.as_role(name).delete(key, found.incarnation)
+
+    asyncio.run(play())

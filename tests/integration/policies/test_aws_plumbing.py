@@ -1,0 +1,200 @@
+"""The calls to AWS, against moto, which stores what it is given and enforces nothing of it."""
+
+import asyncio
+import json
+import os
+import socket
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aioboto3
+import pytest
+from moto.server import ThreadedMotoServer
+from support.policies_live import ADMIN_PROFILE, BUCKET, settings_file, write_profiles
+from support.policies_settings import TEXT
+
+from sluice_cli.main import run
+from sluice_policies.settings import RoleName
+
+EXTRA = (
+    '[notifications]\nqueue_arn = "arn:aws:sqs:us-east-1:111122223333:sluice-accepted"\n'
+    '[encryption]\nmode = "sse-kms"\n'
+    'kms_key = "arn:aws:kms:us-east-1:111122223333:key/0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"\n'
+)
+
+
+def with_client(service: str, endpoint: str, act: Callable[[Any], Awaitable[object]]) -> object:
+    async def doing() -> object:
+        session = aioboto3.Session(profile_name=ADMIN_PROFILE)
+        async with session.client(
+            service, endpoint_url=endpoint, region_name="us-east-1"
+        ) as client:
+            return await act(client)
+
+    return asyncio.run(doing())
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    write_profiles(tmp_path, monkeypatch)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    address = f"http://{host}:{port}"
+
+    async def make_bucket(s3: Any) -> None:
+        await s3.create_bucket(Bucket=BUCKET)
+
+    async def make_roles(iam: Any) -> None:
+        trust = json.dumps({"Version": "2012-10-17", "Statement": []})
+        for name in RoleName:
+            await iam.create_role(
+                RoleName=name.value, Path="/sluice/", AssumeRolePolicyDocument=trust
+            )
+
+    with_client("s3", address, make_bucket)
+    with_client("iam", address, make_roles)
+    yield address
+    urllib.request.urlopen(f"{address}/moto-api/reset", data=b"").close()  # noqa: S310 - our own server
+    server.stop()
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, endpoint: str, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, Any]]:
+    settings = settings_file(tmp_path, "aws", tls=True, extra=EXTRA, profiles=False)
+
+    def call(name: str, *more: str) -> tuple[int, Any]:
+        where = ["--settings", str(settings), "--endpoint", endpoint, "--profile", ADMIN_PROFILE]
+        code = run(["policies", name, *where, "--json", *more])
+        printed = capsys.readouterr()
+        return code, json.loads(printed.out) if printed.out else printed.err
+
+    return call
+
+
+def test_everything_is_applied_in_order_read_back_and_proved(
+    command: Callable[..., tuple[int, Any]],
+) -> None:
+    code, applied = command("apply", "--yes")
+    assert code == 0, applied
+    order = applied["applied"]
+    assert applied["proved"]
+    assert order[0] == "versioning"
+    assert order[-1] == "bucket-policy"
+    assert [n for n in order if n.startswith("role-")] == [f"role-{n.value}" for n in RoleName]
+    assert command("diff") == (0, [])
+    assert command("apply", "--yes") == (0, {"applied": [], "proved": True})
+    code, found = command("verify")
+    assert (code, found["good"]) == (0, True)
+    assert all(item["holds"] for item in found["properties"])
+    assert {probe["outcome"] for probe in found["probes"]} == {
+        "not tried: the role has no profile in the settings"
+    }
+
+
+def test_apply_asks_before_it_changes_anything(command: Callable[..., tuple[int, Any]]) -> None:
+    code, said = command("apply")
+    assert code == 2
+    assert "--yes" in said
+    assert command("diff")[0] == 1
+
+
+def put(endpoint: str, call: str, **arguments: object) -> None:
+    with_client("s3", endpoint, lambda s3: getattr(s3, call)(Bucket=BUCKET, **arguments))
+
+
+def test_a_lifecycle_that_would_expire_blobs_fails_and_says_what_would_be_lost(
+    command: Callable[..., tuple[int, Any]], endpoint: str
+) -> None:
+    assert command("apply", "--yes")[0] == 0
+    rule = {
+        "ID": "tidy",
+        "Status": "Enabled",
+        "Filter": {"Prefix": "prod/raw"},
+        "Expiration": {"Days": 30},
+    }
+    put(
+        endpoint,
+        "put_bucket_lifecycle_configuration",
+        LifecycleConfiguration={"Rules": [rule]},
+    )
+    code, found = command("verify")
+    assert code == 1
+    told = next(d["says"] for d in found["dangers"] if d["part"] == "lifecycle")
+    assert "'tidy'" in told
+    assert "raw-blobs/v1/" in told
+    assert "lost" in told
+
+
+def test_suspended_versioning_fails_and_says_what_would_be_lost(
+    command: Callable[..., tuple[int, Any]], endpoint: str
+) -> None:
+    assert command("apply", "--yes")[0] == 0
+    put(endpoint, "put_bucket_versioning", VersioningConfiguration={"Status": "Suspended"})
+    code, found = command("verify")
+    assert code == 1
+    told = next(d["says"] for d in found["dangers"] if d["part"] == "versioning")
+    assert "Suspended" in told
+    assert "loses the only copy" in told
+
+
+def test_a_weakened_live_policy_is_found_by_the_proof(
+    command: Callable[..., tuple[int, Any]], endpoint: str
+) -> None:
+    assert command("apply", "--yes")[0] == 0
+    read = with_client("s3", endpoint, lambda s3: s3.get_bucket_policy(Bucket=BUCKET))
+    assert isinstance(read, dict)
+    document = json.loads(read["Policy"])
+    kept = [s for s in document["Statement"] if s["Sid"] != "CreateOnly"]
+    put(endpoint, "put_bucket_policy", Policy=json.dumps({**document, "Statement": kept}))
+    code, found = command("verify")
+    assert code == 1
+    broken = {p["property"]: p["counterexample"] for p in found["properties"] if not p["holds"]}
+    assert list(broken) == ["accepted-created-once"]
+    assert "s3:PutObject" in broken["accepted-created-once"]
+
+
+def test_a_live_policy_that_cannot_be_decided_is_an_error(
+    command: Callable[..., tuple[int, Any]], endpoint: str
+) -> None:
+    assert command("apply", "--yes")[0] == 0
+    odd = {
+        "Effect": "Deny",
+        "NotPrincipal": {"AWS": "*"},
+        "Action": "s3:*",
+        "Resource": f"arn:aws:s3:::{BUCKET}/*",
+    }
+    text = json.dumps({"Version": "2012-10-17", "Statement": [odd]})
+    put(endpoint, "put_bucket_policy", Policy=text)
+    code, said = command("verify")
+    assert code == 2
+    assert "NotPrincipal" in said
+
+
+def test_a_store_that_does_not_answer_is_told_by_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_profiles(tmp_path, monkeypatch)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        path = settings_file(tmp_path, "aws", tls=True)
+        where = ["--settings", str(path), "--endpoint", nobody, "--profile", ADMIN_PROFILE]
+        assert run(["policies", "diff", *where]) == 3
+
+
+@pytest.mark.skipif("SLUICE_LIVE_BUCKET" not in os.environ, reason="opt-in: a real account")
+def test_a_real_bucket_is_as_rendered_and_refuses_what_it_must() -> None:
+    """`SLUICE_LIVE_BUCKET` names a settings file; every role needs a profile in it."""
+    settings = os.environ["SLUICE_LIVE_BUCKET"]
+    assert run(["policies", "verify", "--settings", settings]) == 0
+
+
+def test_the_pinned_settings_have_every_optional_part() -> None:
+    """So that the golden files show all statements."""
+    for mark in ("kms_key", "vpc_endpoint", "queue_arn", "neighbours"):
+        assert mark in TEXT

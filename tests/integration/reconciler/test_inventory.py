@@ -1,0 +1,139 @@
+"""A cold scan from inventory reports, CSV and Parquet, whole and damaged."""
+
+import asyncio
+import gzip
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from support.reconciler_seed import accept, enqueued
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import accepted_key
+from sluice_protocol.units import ObjectKey
+from sluice_reconciler.inventory import scan_inventory
+from sluice_reconciler.service import Reconciler
+from sluice_store.local import open_local_store
+from sluice_store.port import ObjectStore
+
+MANIFEST = ObjectKey("inv/2026-11-20T00-00Z/manifest.json")
+
+
+def csv_of(keys: list[str], *, gone: str = "") -> bytes:
+    rows = [f'"b","prod%2F{quote(key)}","true","false"' for key in keys]
+    rows.append('"b","prod%2Fraw-blobs%2Fv1%2Fx","true","false"')
+    if gone:
+        rows.append(f'"b","{quote(gone)}","true","true"')
+    return gzip.compress("\n".join(rows).encode())
+
+
+def parquet_of(keys: list[str]) -> bytes:
+    out = io.BytesIO()
+    table = pa.table({"bucket": ["b"] * len(keys), "key": keys, "is_latest": [True] * len(keys)})
+    parquet.write_table(table, out)
+    return out.getvalue()
+
+
+async def put_report(store: ObjectStore, form: str, files: dict[str, bytes], **extra: Any) -> None:
+    described = [
+        {
+            "key": name,
+            "size": len(body),
+            "MD5checksum": hashlib.md5(body, usedforsecurity=False).hexdigest(),
+        }
+        for name, body in files.items()
+    ]
+    body = json.dumps(
+        {
+            "sourceBucket": "b",
+            "version": "2016-11-30",
+            "creationTimestamp": "1700000000000",
+            "fileFormat": form,
+            "fileSchema": "Bucket, Key, IsLatest, IsDeleteMarker",
+            "files": described + extra.get("more", []),
+        }
+    ).encode()
+    await store.overwrite(MANIFEST, body)
+    checksum = hashlib.md5(body, usedforsecurity=False).hexdigest()
+    await store.overwrite(ObjectKey("inv/2026-11-20T00-00Z/manifest.checksum"), checksum.encode())
+    for name, data in files.items():
+        await store.overwrite(ObjectKey(name), data)
+
+
+def make(store: ObjectStore) -> Reconciler:
+    return Reconciler(store, Authority(authority_id="A", lanes=2))
+
+
+def test_reports_name_what_is_not_done_and_nothing_twice(tmp_path: Path) -> None:
+    """CSV and Parquet lead to the same queue; a second scan and a pass add nothing."""
+
+    async def run() -> None:
+        async with (
+            open_local_store(tmp_path / "store") as store,
+            open_local_store(tmp_path / "reports") as reports,
+        ):
+            keys: list[str] = [
+                accepted_key((await accept(store, seq, agent=agent)).identity)
+                for agent in ("a", "b")
+                for seq in range(0, 100, 10)
+            ]
+            files = {"inv/data/1.csv.gz": csv_of(keys[:12], gone=keys[15])}
+            await put_report(reports, "CSV", files)
+            first = await scan_inventory(make(store).intake, reports, MANIFEST)
+            assert (first.named, first.foreign, first.outcome.enqueued) == (12, 1, 12)
+            assert first.unreadable == ()
+            assert first.age_s > 86_400
+            await put_report(reports, "Parquet", {"inv/data/2.parquet": parquet_of(keys)})
+            reconciler = make(store)
+            for desk in reconciler.intake.desks.values():
+                await desk.refresh()
+            second = await scan_inventory(reconciler.intake, reports, MANIFEST)
+            assert second.named == 20
+            assert len(await enqueued(store)) in (12, 20)
+            await make(store).once()
+            found = [one.identity for one in await enqueued(store)]
+            assert len(found) == len(set(found)) == 20
+
+    asyncio.run(run())
+
+
+def test_damaged_reports_are_told_and_do_not_stop_the_scan(tmp_path: Path) -> None:
+    """A missing file, an altered one and a malformed one are named; the sound one is taken."""
+
+    async def run() -> None:
+        async with (
+            open_local_store(tmp_path / "store") as store,
+            open_local_store(tmp_path / "reports") as reports,
+        ):
+            key = accepted_key((await accept(store, 0)).identity)
+            good = csv_of([key])
+            more = [{"key": "inv/data/none", "size": 1, "MD5checksum": "0"}]
+            files = {"a.gz": b"not gzip", "b.gz": good, "c.gz": gzip.compress(b"one,two\n")}
+            await put_report(reports, "CSV", files, more=more)
+            found = await scan_inventory(make(store).intake, reports, MANIFEST)
+            assert found.outcome.enqueued == 1
+            assert [one.partition(":")[0] for one in found.unreadable] == [
+                "a.gz",
+                "c.gz",
+                "inv/data/none",
+            ]
+            await reports.overwrite(ObjectKey("b.gz"), good[:-1] + b"?")
+            altered = await scan_inventory(make(store).intake, reports, MANIFEST)
+            assert any("altered" in one for one in altered.unreadable)
+            await put_report(reports, "ORC", {"b.gz": good})
+            orc = await scan_inventory(make(store).intake, reports, MANIFEST)
+            assert "ORC" in orc.unreadable[0]
+            await reports.overwrite(MANIFEST, b"{}")
+            with pytest.raises(BadUsage, match="checksum"):
+                await scan_inventory(make(store).intake, reports, MANIFEST)
+            with pytest.raises(BadUsage, match="no inventory"):
+                await scan_inventory(make(store).intake, reports, ObjectKey("x/manifest.json"))
+
+    asyncio.run(run())

@@ -1,0 +1,41 @@
+"""A real reconciler process killed with SIGKILL again and again, and its successors."""
+
+import asyncio
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from support.reconciler_seed import accept, enqueued
+
+from sluice_store import create_authority, open_store
+
+KILLS = 4
+SILENT: Any = {"stdout": asyncio.subprocess.DEVNULL, "stderr": asyncio.subprocess.DEVNULL}
+
+
+def test_killed_reconcilers_enqueue_every_batch_once(tmp_path: Path) -> None:
+    """Killed at whatever write it was at; the last life finishes, nothing is lost or doubled."""
+
+    async def run() -> None:
+        command = [sys.executable, "-m", "sluice_cli", "reconciler", "--once"]
+        settings = ["--list-batches-max", "4", "--store", tmp_path.as_uri()]
+        async with open_store(tmp_path.as_uri()) as store:
+            await create_authority(store)
+            for seq in range(0, 1500, 10):
+                await accept(store, seq, agent=f"host-{seq % 3}")
+            for _ in range(KILLS):
+                before = len(await enqueued(store))
+                process = await asyncio.create_subprocess_exec(*command, *settings, **SILENT)
+                async with asyncio.timeout(60):
+                    while process.returncode is None:
+                        if len(await enqueued(store)) > before + 8:
+                            process.kill()
+                            await process.wait()
+                        await asyncio.sleep(0.01)
+            last = await asyncio.create_subprocess_exec(*command, *settings, **SILENT)
+            assert await last.wait() == 0
+            counts = Counter(one.identity for one in await enqueued(store))
+            assert (len(counts), set(counts.values())) == (150, {1})
+
+    asyncio.run(run())

@@ -1,0 +1,54 @@
+"""The whole path of the reconciler and the queue over the S3 client, against moto's server."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from support.reconciler_seed import accept, enqueued, refuse
+from support.store_buckets import make_bucket
+from support.store_versitygw import CREDENTIALS, free_port, running
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import Fenced
+from sluice_queue.consumer import Consumer
+from sluice_queue.lane import Tools
+from sluice_reconciler.rebuild import Rebuild
+from sluice_reconciler.service import Reconciler
+from sluice_store import open_store
+
+
+def test_reconcile_consume_and_rebuild_on_s3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Etags, conditions and dates of S3 carry the same promises as the embedded store's."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    port = free_port()
+
+    async def run(url: str) -> None:
+        await make_bucket(url)
+        async with open_store(url) as store:
+            for agent in ("a", "b"):
+                for seq in (0, 10):
+                    await accept(store, seq, agent=agent)
+            await refuse(store, 0)
+            authority = Authority(authority_id="A", lanes=2)
+            first, rival = Reconciler(store, authority), Reconciler(store, authority)
+            await asyncio.gather(first.once(), rival.once())
+            assert (await first.once()).outcome.enqueued == 0
+            found = [one.identity for one in await enqueued(store)]
+            assert len(found) == len(set(found)) == 4
+            walk = Rebuild(first.intake, Tools())
+            assert [one async for one in walk.differences()] == []
+            old = await Consumer.open(store, queue="spark", lane=0)
+            new = await Consumer.open(store, queue="spark", lane=0)
+            with pytest.raises(Fenced):
+                await old.next_descriptors(1)
+            waiting = await new.next_descriptors(100)
+            if waiting:
+                await new.ack_through(waiting[-1].sequence)
+            assert await new.next_descriptors(1) == ()
+
+    with running([sys.executable, "-m", "moto.server", "-p", str(port)], port) as server:
+        asyncio.run(run(server.url("reconcile", "some/prefix")))

@@ -1,0 +1,66 @@
+"""The pipeline over a bucket of the real S3 server, without any jar for S3."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from support.spark_lake import Deployment, assert_lake_holds, make_batch
+from support.store_buckets import make_bucket
+from support.store_versitygw import CREDENTIALS, versitygw
+
+from sluice_spark.compact import run_compact
+from sluice_spark.indexing import run_index
+from sluice_spark.ingest import run_ingest
+from sluice_spark.rollup import run_rollup
+from sluice_spark.settings import CompactSettings, IngestSettings
+from sluice_store.lake import lake_location
+
+pytestmark = [pytest.mark.s3, pytest.mark.spark]
+
+
+@dataclass
+class Bucket(Deployment):
+    """A deployment in a bucket."""
+
+    bucket_url: str = ""
+
+    @property
+    def url(self) -> str:
+        return self.bucket_url
+
+    def table(self, name: str) -> DeltaTable:
+        location = lake_location(self.url, name)
+        return DeltaTable(location.uri, storage_options=dict(location.storage_options))
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        return self.table(name).to_pyarrow_table().to_pylist()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    for name, value in {**CREDENTIALS, "AWS_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    with versitygw(tmp_path) as server:
+        url = server.url("lake", "deep/prefix")
+        asyncio.run(make_bucket(url))
+        made = Bucket(root=tmp_path, bucket_url=url)
+        made.init()
+        yield made
+
+
+def test_pipeline_over_a_bucket(spark: Any, place: Bucket, tmp_path: Path) -> None:
+    """Ingest, compaction, rollups and index work over a bucket as over a directory."""
+    settings = IngestSettings(once=True, checkpoint=f"file://{tmp_path}/checkpoint")
+    for n in range(2):
+        kinds = ("logs", "metrics", "entries")
+        place.deliver([make_batch(n * 10, agent=f"{kind}-1", kind=kind) for kind in kinds])
+        run_ingest(place.url, settings, spark=spark)
+    report = run_compact(spark, place.url, CompactSettings(open_partitions=True))
+    assert (report.files_after, report.dropped_rows, report.conflicts) == (3, 0, 0)
+    assert_lake_holds(place, place.sent)
+    assert run_rollup(spark, place.url).covers == 1
+    assert run_index(spark, place.url).chunks == 1

@@ -1,0 +1,65 @@
+"""The local store and the real server do what the reference model does, verb by verb."""
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from support.store_buckets import make_bucket
+from support.store_machine import StorePair
+from support.store_versitygw import CREDENTIALS, Server, versitygw
+
+from sluice_store import open_store
+from sluice_store.local import open_local_store
+from sluice_store.memory import open_memory_store
+from sluice_store.port import ObjectStore
+
+QUICK = settings(max_examples=25, stateful_step_count=25, deadline=None)
+
+
+class LocalBesideModel(StorePair):
+    """The directory beside the model."""
+
+    async def open(self) -> tuple[ObjectStore, ObjectStore]:
+        model, _ = open_memory_store()
+        folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-machine-"))
+        return model, await self.stack.enter_async_context(open_local_store(Path(folder)))
+
+
+TestLocalBesideModel = LocalBesideModel.TestCase
+TestLocalBesideModel.settings = QUICK
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with versitygw(tmp_path_factory.mktemp("versitygw")) as running:
+        yield running
+
+
+@pytest.mark.s3
+def test_versitygw_does_what_the_model_does(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same random verbs on the server and on the model say the same."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    prefixes = (f"run-{number}" for number in itertools.count())
+
+    class ServerBesideModel(StorePair):
+        """The server beside the model; every run has a prefix of its own."""
+
+        made = False
+
+        async def open(self) -> tuple[ObjectStore, ObjectStore]:
+            model, _ = open_memory_store()
+            url = server.url("machine", next(prefixes))
+            if not ServerBesideModel.made:
+                await make_bucket(url)
+                ServerBesideModel.made = True
+            return model, await self.stack.enter_async_context(open_store(url))
+
+    machine = ServerBesideModel.TestCase
+    machine.settings = QUICK
+    machine().runTest()

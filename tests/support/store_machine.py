@@ -1,0 +1,164 @@
+"""Two stores side by side: each verb is done to both, and what they answer must say the same."""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from sluice_protocol.outcomes import Applied, Found, ObjectInfo
+from sluice_protocol.units import NULL_INCARNATION, ETag, Incarnation, ObjectKey
+from sluice_store.conformance import collect_incarnations, collect_keys
+from sluice_store.port import ObjectStore
+
+KEYS = [ObjectKey(f"k/{name}") for name in ("a", "a-", "b/c")]
+REGISTERS = [ObjectKey(f"r/{name}") for name in ("x", "y")]
+
+
+@dataclass(frozen=True)
+class Written:
+    """One applied write, as each of the two stores names it."""
+
+    body: bytes
+    tags: tuple[ETag, ETag]
+    incarnations: tuple[Incarnation, Incarnation]
+
+
+class StorePair(RuleBasedStateMachine):
+    """Random verbs over few keys. Bodies never repeat, so that tags mean states on both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.stack = AsyncExitStack()
+        self.stores = self.runner.run(self.open())
+        self.written: dict[ObjectKey, list[Written]] = {key: [] for key in KEYS + REGISTERS}
+        self.bodies = 0
+
+    async def open(self) -> tuple[ObjectStore, ObjectStore]:
+        """Opens the two stores, empty."""
+        raise NotImplementedError
+
+    def teardown(self) -> None:
+        self.runner.run(self.stack.aclose())
+        self.runner.close()
+
+    def _both(self, *work: Awaitable[Any]) -> tuple[Any, Any]:
+        async def run() -> tuple[Any, Any]:
+            return await work[0], await work[1]
+
+        return self.runner.run(run())
+
+    def _body(self) -> bytes:
+        self.bodies += 1
+        return f"body {self.bodies}".encode() * (self.bodies % 3 + 1)
+
+    def _note(self, key: ObjectKey, body: bytes, one: Any, two: Any) -> None:
+        assert type(one) is type(two), (one, two)
+        if isinstance(one, Applied) and isinstance(two, Applied):
+            found = (one.incarnation or NULL_INCARNATION, two.incarnation or NULL_INCARNATION)
+            self.written[key].append(
+                Written(body=body, tags=(one.etag, two.etag), incarnations=found)
+            )
+
+    def _same(self, key: ObjectKey, one: Any, two: Any, *, whole: bool = True) -> None:
+        """Compares two states through what was written: the names differ, the write must not.
+
+        A read of a part need not tell the checksum of the whole.
+        """
+        assert type(one) is type(two), (one, two)
+        if not isinstance(one, ObjectInfo):
+            return
+        known = {(w.tags[0], w.incarnations[0]): w for w in self.written[key]}
+        state = known[one.etag, one.incarnation or NULL_INCARNATION]
+        assert (two.etag, two.incarnation) == (state.tags[1], state.incarnations[1])
+        assert one.size_bytes == two.size_bytes == len(state.body)
+        if whole:
+            assert one.sha256 == two.sha256
+
+    @rule(key=st.sampled_from(KEYS + REGISTERS))
+    def create(self, key: ObjectKey) -> None:
+        body = self._body()
+        self._note(key, body, *self._both(*(store.create(key, body) for store in self.stores)))
+
+    @rule(key=st.sampled_from(KEYS))
+    def overwrite(self, key: ObjectKey) -> None:
+        body = self._body()
+        self._note(key, body, *self._both(*(store.overwrite(key, body) for store in self.stores)))
+
+    @rule(key=st.sampled_from(REGISTERS), pick=st.integers(0, 5))
+    def replace(self, key: ObjectKey, pick: int) -> None:
+        if not self.written[key]:
+            return
+        state = self.written[key][-1 - pick % len(self.written[key])]
+        body = self._body()
+        one, two = self.stores
+        outcomes = self._both(
+            one.replace(key, body, if_match=state.tags[0]),
+            two.replace(key, body, if_match=state.tags[1]),
+        )
+        self._note(key, body, *outcomes)
+
+    @rule(key=st.sampled_from(KEYS), pick=st.integers(0, 5))
+    def delete(self, key: ObjectKey, pick: int) -> None:
+        if not self.written[key]:
+            return
+        state = self.written[key][-1 - pick % len(self.written[key])]
+        one, two = self.stores
+        outcomes = self._both(
+            one.delete(key, state.incarnations[0]), two.delete(key, state.incarnations[1])
+        )
+        assert type(outcomes[0]) is type(outcomes[1]), outcomes
+
+    @rule(key=st.sampled_from(KEYS + REGISTERS))
+    def head(self, key: ObjectKey) -> None:
+        self._same(key, *self._both(*(store.head(key) for store in self.stores)))
+
+    @rule(key=st.sampled_from(KEYS), pick=st.integers(0, 5))
+    def head_incarnation(self, key: ObjectKey, pick: int) -> None:
+        if not self.written[key]:
+            return
+        state = self.written[key][-1 - pick % len(self.written[key])]
+        one, two = self.stores
+        infos = self._both(
+            one.head_incarnation(key, state.incarnations[0]),
+            two.head_incarnation(key, state.incarnations[1]),
+        )
+        self._same(key, *infos)
+
+    @rule(
+        key=st.sampled_from(KEYS + REGISTERS),
+        first=st.integers(0, 40),
+        size=st.none() | st.integers(1, 40),
+    )
+    def get(self, key: ObjectKey, first: int, size: int | None) -> None:
+        last = None if size is None else first + size - 1
+        one, two = self._both(*(store.get(key, first=first, last=last) for store in self.stores))
+        assert type(one) is type(two), (one, two)
+        if isinstance(one, Found) and isinstance(two, Found):
+            assert one.body == two.body
+            self._same(key, one.info, two.info, whole=first == 0 and last is None)
+
+    @rule(
+        prefix=st.sampled_from(["", "k/", "k/a", "r/", "none/"]),
+        after=st.sampled_from(["", *KEYS]),
+        end=st.sampled_from([None, *KEYS]),
+    )
+    def list(self, prefix: str, after: str, end: str | None) -> None:
+        one, two = self._both(
+            *(collect_keys(store, prefix, start_after=after, end_at=end) for store in self.stores)
+        )
+        assert [(row.key, row.size_bytes) for row in one] == [
+            (row.key, row.size_bytes) for row in two
+        ]
+
+    @rule()
+    def list_incarnations(self) -> None:
+        one, two = self._both(*(collect_incarnations(store, "k/") for store in self.stores))
+        names = {w.incarnations[0]: w.incarnations[1] for key in KEYS for w in self.written[key]}
+        assert [(row.key, names[row.incarnation], row.current) for row in one] == [
+            (row.key, row.incarnation, row.current) for row in two
+        ]

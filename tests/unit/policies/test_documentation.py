@@ -1,0 +1,50 @@
+"""`docs/policies.md` says what the program says; `SLUICE_GOLDEN=write` draws its tables anew."""
+
+import os
+from pathlib import Path
+
+from support.policies_settings import settings
+
+from sluice_policies.documentation import drawn, tables
+from sluice_policies.policy_set import policy_set
+from sluice_policies.probes import PROBES
+from sluice_policies.required import required_properties
+from sluice_policies.requirements import REQUIREMENTS, probes_of, property_names, statements_of
+from sluice_policies.settings import Target
+
+PAGE = Path(__file__).parents[3] / "docs" / "policies.md"
+SETTINGS = settings(
+    ("[notifications]", "[raw_blobs]\nrequire_if_none_match = true\n[notifications]")
+)
+AWS, VERSITYGW = policy_set(SETTINGS, Target.AWS), policy_set(SETTINGS, Target.VERSITYGW)
+
+
+def test_the_page_is_current() -> None:
+    text = PAGE.read_text("utf-8")
+    current = drawn(text, tables(AWS, VERSITYGW))
+    if os.environ.get("SLUICE_GOLDEN") == "write":
+        PAGE.write_text(current, "utf-8")
+        text = current
+    assert text == current
+    assert text.count("| `") > 20
+
+
+def test_every_statement_serves_a_requirement() -> None:
+    named = {sid for item in REQUIREMENTS for sid in statements_of(item, AWS)}
+    sids = {statement.sid for statement in AWS.bucket.statements}
+    assert sids <= named
+    assert named - sids == {"the identity policy of each role"}
+
+
+def test_every_property_proves_a_requirement() -> None:
+    named = {name for item in REQUIREMENTS for name in property_names(item)}
+    proved = {p.name for policies in (AWS, VERSITYGW) for p in required_properties(policies)}
+    assert proved == named
+
+
+def test_every_probe_tries_a_requirement_and_all_but_four_are_tried() -> None:
+    """TLS needs a plain endpoint, a lifecycle is not asked, locks and the option are not rendered
+    by default: for these the proof and the comparison of the configuration stand alone."""
+    assert {name for probe in PROBES for name in probe.tries} <= {r.name for r in REQUIREMENTS}
+    untried = {item.name for item in REQUIREMENTS if not probes_of(item)}
+    assert untried == {"transport", "no-expiry", "locks", "blobs-create-only"}

@@ -1,0 +1,199 @@
+"""What the model of S3 does beyond the port: markers, copies, locks, events, inventories."""
+
+import asyncio
+import random
+from urllib.parse import unquote_plus
+
+import pytest
+
+from sluice_protocol.errors import StoreDenied
+from sluice_protocol.outcomes import Applied, Exists, Missing, ObjectInfo
+from sluice_protocol.units import NS_PER_S, NULL_INCARNATION, ObjectKey, UnixNs
+from sluice_store.memory import Crashed, Fault, MemoryBucket, Scripted, open_memory_store
+from sluice_store.memory.notices import EventFeed, read_inventory
+from sluice_store.port import Versioning
+
+KEY = ObjectKey("agent=61/key")
+
+
+class _Clock:
+    """A clock that tests move."""
+
+    def __init__(self) -> None:
+        self.at_ns = 1_800_000_000 * NS_PER_S + 123
+
+    def now_ns(self) -> UnixNs:
+        return UnixNs(self.at_ns)
+
+    def monotonic_ns(self) -> int:
+        return self.at_ns
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+def _bucket(clock: _Clock | None = None) -> MemoryBucket:
+    return MemoryBucket(clock=clock or _Clock(), rng=random.Random(1))
+
+
+def test_marker_frees_the_key_for_a_create() -> None:
+    """As on S3, and unlike versitygw 1.8.0: conditions look at the current version only."""
+
+    async def run() -> None:
+        store, transport = open_memory_store()
+        await store.create(KEY, b"old")
+        await store.delete_current(KEY)
+        assert isinstance(await store.head(KEY), Missing)
+        assert isinstance(await store.create(KEY, b"new"), Applied)
+        rows = list(transport.bucket.incarnations("", ""))
+        assert [(row.marker, row.current) for row in rows] == [
+            (False, True),
+            (True, False),
+            (False, False),
+        ]
+
+    asyncio.run(run())
+
+
+def test_head_of_a_marker_is_missing() -> None:
+    """An exact HEAD of a delete marker finds no object."""
+
+    async def run() -> None:
+        store, transport = open_memory_store()
+        await store.create(KEY, b"old")
+        await store.delete_current(KEY)
+        marker = next(row for row in transport.bucket.incarnations("", "") if row.marker)
+        assert isinstance(await store.head_incarnation(KEY, marker.incarnation), Missing)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("state", [Versioning.OFF, Versioning.SUSPENDED])
+def test_without_versioning_there_is_one_null_version(state: Versioning) -> None:
+    """Writes replace the version `null`, and what versioning wrote before stays."""
+    bucket = _bucket()
+    bucket.put("k", b"kept", {})
+    bucket.versioning = state
+    bucket.put("k", b"one", {})
+    bucket.put("k", b"two", {})
+    rows = list(bucket.incarnations("", ""))
+    assert [row.incarnation == NULL_INCARNATION for row in rows] == [True, False]
+    assert bucket.get("k", {}).body == b"two"
+
+
+def test_copy_keeps_the_condition_of_its_destination() -> None:
+    """A copy onto a taken key under `If-None-Match: *` is refused, where test servers ignore it."""
+    bucket = _bucket()
+    bucket.put("from", b"x", {})
+    assert bucket.copy("from", "to", {"If-None-Match": "*"}).status == 200
+    assert bucket.copy("from", "to", {"If-None-Match": "*"}).status == 412
+    assert bucket.copy("from", "to", {"If-Match": '"other"'}).status == 412
+    assert bucket.copy("nothing", "to", {}).status == 404
+
+
+def test_conditional_delete_looks_at_the_current_version() -> None:
+    """A delete with a stale tag is refused; with the right one it leaves a marker."""
+    bucket = _bucket()
+    assert bucket.delete("k", {"If-Match": "*"}).status == 404
+    tag = bucket.put("k", b"x", {}).headers["ETag"]
+    assert bucket.delete("k", {"If-Match": '"stale"'}).status == 412
+    assert bucket.delete("k", {"If-Match": tag}).status == 204
+    assert bucket.delete("k", {"If-Match": "*"}).status == 412
+
+
+def test_object_lock_refuses_the_delete_of_a_version() -> None:
+    """A locked version stays until its time; a marker over it is allowed."""
+
+    async def run() -> None:
+        clock = _Clock()
+        bucket = _bucket(clock)
+        bucket.retention_ns = 60 * NS_PER_S
+        store, _ = open_memory_store(bucket, clock=clock)
+        made = await store.create(KEY, b"locked")
+        assert isinstance(made, Applied)
+        assert made.incarnation is not None
+        with pytest.raises(StoreDenied):
+            await store.delete(KEY, made.incarnation)
+        await store.delete_current(KEY)
+        assert isinstance(await store.head_incarnation(KEY, made.incarnation), ObjectInfo)
+        clock.at_ns += 61 * NS_PER_S
+        await store.delete(KEY, made.incarnation)
+        assert isinstance(await store.head_incarnation(KEY, made.incarnation), Missing)
+
+    asyncio.run(run())
+
+
+def test_equal_bytes_have_equal_tags() -> None:
+    """The ABA of S3: a tag comes back with its bytes, so swapped bodies must never repeat."""
+    bucket = _bucket()
+    first = bucket.put("k", b"A", {}).headers["ETag"]
+    bucket.put("k", b"B", {})
+    assert bucket.put("k", b"A", {}).headers["ETag"] == first
+    assert bucket.put("k", b"C", {"If-Match": first}).status == 200
+
+
+def test_events_come_at_least_once_in_any_order() -> None:
+    """Every change is told, some twice, not in order, with URL-encoded keys."""
+    bucket = _bucket()
+    feed = EventFeed(bucket, random.Random(5))
+    for number in range(60):
+        bucket.put(f"agent=61/{number}", b"x", {})
+    told: list[str] = []
+    while batch := feed.deliver(7):
+        for event in batch:
+            described = event["s3"]
+            assert isinstance(described, dict)
+            told.append(unquote_plus(described["object"]["key"]))
+    assert set(told) == {f"agent=61/{number}" for number in range(60)}
+    assert len(told) > 60
+    assert told != sorted(told)
+
+
+def test_inventory_lags() -> None:
+    """An inventory misses what was written since, and names what was deleted since."""
+    clock = _Clock()
+    bucket = _bucket(clock)
+    old = bucket.put("old", b"x", {}).headers["x-amz-version-id"]
+    as_of = bucket.now_ns()
+    clock.at_ns += 5 * NS_PER_S
+    bucket.delete("old", {}, old)
+    bucket.put("new", b"x", {})
+    assert [row.key for row in read_inventory(bucket, as_of)] == ["old"]
+    assert [row.key for row in read_inventory(bucket, bucket.now_ns())] == ["new"]
+
+
+def test_clock_jump_moves_the_dates() -> None:
+    """The store's clock may fall under a plan; the answers carry it."""
+
+    async def run() -> None:
+        store, _ = open_memory_store(plan=Scripted({1: Fault.CLOCK_JUMP}), clock=_Clock())
+        before = (await store.head(KEY)).date_ns
+        assert (await store.head(KEY)).date_ns == before - 90 * NS_PER_S
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+def test_crash_passes_every_handler(fault: Fault) -> None:
+    """A crash is no `Exception`; the other process sees what had been applied."""
+
+    async def run() -> None:
+        bucket = _bucket()
+        dying, _ = open_memory_store(bucket, plan=Scripted({0: fault}))
+        living, _ = open_memory_store(bucket)
+        with pytest.raises(Crashed):
+            await dying.create(KEY, b"x")
+        seen = await living.create(KEY, b"y")
+        assert isinstance(seen, Exists if fault is Fault.CRASH_AFTER else Applied)
+
+    asyncio.run(run())
+
+
+def test_seed_replays() -> None:
+    """The same seed makes the same version ids, so that a run can be replayed."""
+
+    def ids() -> list[str]:
+        bucket = _bucket()
+        return [bucket.put("k", b"x", {}).headers["x-amz-version-id"] for _ in range(5)]
+
+    assert ids() == ids()
