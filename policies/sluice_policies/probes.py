@@ -6,6 +6,7 @@ comparison of the simulator with a real store.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from sluice_policies.evaluate import evaluate
 from sluice_policies.policy_set import PolicySet
@@ -28,6 +29,15 @@ _OTHER = {"ServerSideEncryption": "aws:kms:dsse"}
 _HEADERS = {"IfNoneMatch": "if-none-match", "ServerSideEncryption": "x-amz-server-side-encryption"}
 PROBE_FOLDER = "sluice-probe/"
 OUTSIDE = "sluice-probe-outside/"
+
+
+class Outcome(StrEnum):
+    """What came of a probe."""
+
+    AS_REQUIRED = "as required"
+    CANNOT = "the target cannot refuse it"
+    NOT_TRIED = "not tried: the role has no profile in the settings"
+    WRONG = "wrong"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ wire: a timeout is an answer that never comes, a reset an aborted connection.
 
 import asyncio
 import random  # noqa: TID251 - makes version ids, seeded
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -223,7 +224,11 @@ def _versions_page(bucket: MemoryBucket, query: Mapping[str, str]) -> str:
 
 @asynccontextmanager
 async def serve_memory(
-    secrets: Mapping[str, str], *, clock: Clock | None = None, plan: FaultPlan | None = None
+    secrets: Mapping[str, str],
+    *,
+    clock: Clock | None = None,
+    plan: FaultPlan | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[MemoryServer]:
     """Runs a server on a free port of this machine.
 
@@ -231,6 +236,7 @@ async def serve_memory(
         secrets: Secret keys by access key.
         clock: Time of its buckets; the machine's when None.
         plan: What goes wrong; nothing when None.
+        tls: Its certificate; plain HTTP when None.
     """
     server = MemoryServer(secrets=secrets, clock=clock or SystemClock(), plan=plan or NoFaults())
     app = web.Application(client_max_size=BODY_BYTES_MAX)
@@ -240,10 +246,10 @@ async def serve_memory(
     )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
         await site.start()
         port = runner.addresses[0][1]
-        server.endpoint = f"http://127.0.0.1:{port}"
+        server.endpoint = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
         yield server
     finally:
         await runner.cleanup()

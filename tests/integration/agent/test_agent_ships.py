@@ -148,6 +148,27 @@ def test_what_a_killed_forward_left_is_sent_by_the_next(tmp_path: Path) -> None:
         assert sorted(gateway.bodies()) == [b"left", b"new"]
 
 
+def test_settings_come_from_a_file_and_unknown_keys_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table `agent.run` of the settings file holds the options of `sluice agent run`."""
+    (tmp_path / "app.log").write_bytes(b"one\n")
+    config = tmp_path / "sluice.toml"
+    monkeypatch.setenv("SLUICE_CONFIG", str(config))
+    with GatewayDouble() as gateway:
+        table = (
+            f'[agent.run]\ngateway = "{gateway.url}"\npaths = ["{tmp_path}/*.log"]\n'
+            f'spool = "{tmp_path}/s"\nhost_metrics_s = 0\nonce = true\n'
+            'resource = ["service.name=shop"]\n'
+        )
+        config.write_text(table)
+        code, told, log = sluice("agent", "run")
+        assert (code, told["sealed_records"]) == (0, 1), log
+        assert ("service.name", "shop") in gateway.frames()[0].envelope.resource
+        config.write_text(table + "no_such_key = 1\n")
+        assert sluice("agent", "run")[0] == 2
+
+
 def test_unwritable_spool_says_so(tmp_path: Path) -> None:
     """A spool that cannot be made is a clear error before anything is read."""
     (tmp_path / "file").write_bytes(b"")

@@ -1,0 +1,105 @@
+"""`sluice doctor` as people run it: exit codes, the JSON, the key, what it leaves behind."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, free_port
+
+from sluice_cli.main import run
+from sluice_store import open_store
+from sluice_store.doctor import DoctorResult
+from sluice_store.doctor_records import read_doctor
+from sluice_store.memory.server import serve_memory
+from sluice_store.port import Versioning
+
+
+def _read(url: str, key: Ed25519PrivateKey | None = None) -> DoctorResult | None:
+    async def read() -> DoctorResult | None:
+        async with open_store(url) as store:
+            return await read_doctor(store, {"op": key.public_key()} if key else None)
+
+    return asyncio.run(read())
+
+
+def _store(folder: Path) -> str:
+    url = f"file://{folder}/store"
+    assert run(["init", "--store", url]) == 0
+    return url
+
+
+def _key_file(folder: Path, key: Ed25519PrivateKey) -> Path:
+    path = folder / "operator.pem"
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return path
+
+
+def test_doctor_command_proves_a_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A good store ends in 0; the result that was printed stands in it, signed."""
+    url, key = _store(tmp_path), Ed25519PrivateKey.generate()
+    pem = str(_key_file(tmp_path, key))
+    assert run(["doctor", "--store", url, "--key", pem, "--key-id", "op", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    stored = _read(url, key)
+    assert stored is not None
+    assert stored.result_id == printed["result_id"]
+    assert stored.good
+
+
+def test_doctor_command_writes_nothing_on_a_dry_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--dry-run` examines only."""
+    url = _store(tmp_path)
+    assert run(["doctor", "--store", url, "--dry-run"]) == 0
+    assert "good for acceptance and deletion" in capsys.readouterr().out
+    assert _read(url) is None
+
+
+def test_doctor_command_says_what_is_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bucket without versioning ends in 1, and says what that costs."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+
+    async def serve() -> int:
+        async with serve_memory({ACCESS: SECRET}) as server:
+            server.make_bucket("bucket", Versioning.OFF)
+            url = f"s3://bucket/pre?endpoint={server.endpoint}&region=us-east-1"
+            return await asyncio.to_thread(run, ["doctor", "--store", url])
+
+    assert asyncio.run(serve()) == 1
+    printed = capsys.readouterr().out
+    assert "BROKEN  versioning (deletion)" in printed
+    assert "garbage collection only plans" in printed
+
+
+def test_doctor_command_unreachable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A store that does not answer ends in 3, with a line that says where to look."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    url = f"s3://bucket?endpoint=http://127.0.0.1:{free_port()}&region=us-east-1"
+    assert run(["doctor", "--store", url]) == 3
+    assert "look at the endpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--key", "/nonexistent", "--key-id", "op"], ["--key", "k"]])
+def test_doctor_command_bad_key_is_bad_usage(arguments: list[str], tmp_path: Path) -> None:
+    """A key that cannot be read, or has no id, ends in 2 before anything is examined."""
+    url = _store(tmp_path)
+    assert run(["doctor", "--store", url, *arguments]) == 2
+    assert _read(url) is None

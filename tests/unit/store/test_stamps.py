@@ -1,0 +1,91 @@
+"""Stamps of the local store: they rise whatever the clock does, in every process, over boots."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_store.local.stamps import StampClock
+
+BASE_NS = 1_800_000_000 * NS_PER_S
+
+
+class _Clock:
+    """A clock that tests set."""
+
+    def __init__(self, at_ns: int) -> None:
+        self.at_ns = at_ns
+
+    def now_ns(self) -> UnixNs:
+        return UnixNs(self.at_ns)
+
+    def monotonic_ns(self) -> int:
+        return self.at_ns
+
+    async def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
+
+
+@contextmanager
+def _opened(path: Path, clock: _Clock) -> Iterator[StampClock]:
+    stamps = StampClock(path, clock)
+    try:
+        yield stamps
+    finally:
+        stamps.close()
+
+
+def test_stamps_rise_while_the_clock_falls(tmp_path: Path) -> None:
+    """A clock set back by an hour makes stamps go on by one ns, and time stand still."""
+    clock = _Clock(BASE_NS)
+    with _opened(tmp_path / "clock", clock) as stamps:
+        first = stamps.next_ns()
+        clock.at_ns -= 3600 * NS_PER_S
+        assert stamps.next_ns() == first + 1
+        assert stamps.now_ns() == first + 1
+        assert stamps.next_ns() == first + 2
+
+
+def test_stamps_rise_over_two_openers(tmp_path: Path) -> None:
+    """Two processes with different clocks share one order."""
+    fast, slow = _Clock(BASE_NS + 5 * NS_PER_S), _Clock(BASE_NS)
+    with _opened(tmp_path / "clock", fast) as one, _opened(tmp_path / "clock", slow) as other:
+        given = [one.next_ns(), other.next_ns(), one.next_ns(), other.next_ns()]
+    assert given == sorted(set(given))
+
+
+def test_stamps_rise_over_a_lost_page_cache(tmp_path: Path) -> None:
+    """After a crash that lost everything since the last fsync, a new boot starts past the bound."""
+    path, clock = tmp_path / "clock", _Clock(BASE_NS)
+    with _opened(path, clock) as stamps:
+        stamps.next_ns()
+        durable = path.read_bytes()
+        last = [stamps.next_ns() for _ in range(100)][-1]
+    path.write_bytes(durable[:24] + b"another boot".ljust(36, b"\0"))
+    clock.at_ns -= 3600 * NS_PER_S
+    with _opened(path, clock) as stamps:
+        assert stamps.next_ns() > last
+
+
+def test_a_time_given_is_never_undercut(tmp_path: Path) -> None:
+    """What a read called the time, no later stamp lies before: audits rest on it."""
+    clock = _Clock(BASE_NS)
+    with _opened(tmp_path / "clock", clock) as stamps:
+        told = stamps.now_ns()
+        clock.at_ns -= NS_PER_S
+        assert stamps.next_ns() > told
+
+
+@given(steps=st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=30))
+def test_stamps_rise_strictly(steps: list[int], tmp_path_factory: object) -> None:
+    """Whatever the clock does between them, stamps rise strictly."""
+    folder = tmp_path_factory.mktemp("stamps")  # type: ignore[attr-defined]
+    clock, given_so_far = _Clock(BASE_NS), [0]
+    with _opened(folder / "clock", clock) as stamps:
+        for step in steps:
+            clock.at_ns += step
+            given_so_far.append(stamps.next_ns())
+    assert given_so_far == sorted(set(given_so_far))
