@@ -29,7 +29,7 @@ Key = tuple[Path, dict[str, Ed25519PublicKey]]
 def sluice(*args: str, stdin: bytes | None = None) -> tuple[int, Any, str]:
     """Runs one command line in this process; gives its exit code, what it printed, and its log."""
     out, log = io.StringIO(), io.StringIO()
-    with tempfile.TemporaryFile("w+b") as given:
+    with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryFile("w+b") as given:
         given.write(stdin or b"")
         given.seek(0)
         with (
@@ -38,6 +38,7 @@ def sluice(*args: str, stdin: bytes | None = None) -> tuple[int, Any, str]:
             contextlib.redirect_stderr(log),
         ):
             patch.setattr(sys, "stdin", given)
+            patch.chdir(empty)  # no settings file of this checkout
             code = run([*args, "--json"])
     structlog.reset_defaults()
     return code, json.loads(out.getvalue() or "{}"), log.getvalue()
