@@ -23,6 +23,7 @@ _ACTIONS = {
     Trial.DELETE_VERSION: "s3:DeleteObjectVersion",
     Trial.GET: "s3:GetObject",
     Trial.CONFIGURE: "s3:PutBucketVersioning",
+    Trial.LOCK: "s3:PutObjectRetention",
 }
 _CREATE = {"IfNoneMatch": "*"}
 _OTHER = {"ServerSideEncryption": "aws:kms:dsse"}
@@ -114,6 +115,7 @@ def _deleting() -> Iterator[Probe]:
     yield _no("gc-delete-accepted-version", RoleName.GC, version, keys.ACCEPTED, "never-deleted")
     yield _no("gc-hide-blob", RoleName.GC, Trial.DELETE, keys.RAW_BLOBS, "gc-alone")
     yield _no("spark-delete-blob", RoleName.SPARK, version, keys.RAW_BLOBS, "gc-alone")
+    yield _no("gc-lock-blob", RoleName.GC, Trial.LOCK, keys.RAW_BLOBS, "locks")
     yield _yes("gc-delete-blob", RoleName.GC, version, keys.RAW_BLOBS)
 
 

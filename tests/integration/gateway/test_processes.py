@@ -27,7 +27,7 @@ from sluice_store import open_store
 from sluice_store.doctor_records import read_doctor, seal_result, write_result
 
 HOST = TestKey("host-1", ("host-1",))
-ROUNDS = 25
+ROUNDS = 15
 
 
 async def upload_all(servers: list[GatewayProcess], frames: list[bytes]) -> list[Answer]:
