@@ -222,6 +222,21 @@ class Sluice:
         return _sample(wall_s, self._big)
 
 
+def workers_peak_mib() -> float:
+    """Gives the most memory that any Python worker of this session has ever had, Linux only."""
+    peak_kib = 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            command = (status.parent / "cmdline").read_bytes()
+            lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        ours = f"{sys.prefix}/".encode() in command and b"pyspark.daemon" in command
+        if ours and "VmHWM" in lines:
+            peak_kib = max(peak_kib, int(lines["VmHWM"].split()[0]))
+    return peak_kib / 1024
+
+
 def _listener(durations: list[float]) -> object:
     from pyspark.sql.streaming import StreamingQueryListener  # noqa: PLC0415
 
@@ -271,6 +286,7 @@ def _figures(samples: dict[str, list[Sample]], small_s: Sequence[float]) -> Iter
         )
     spread = [sample.wall_s for sample in control]
     yield f"control varies by {(max(spread) / min(spread) - 1) * 100:.0f} %"
+    yield f"most memory of one worker: {workers_peak_mib():.0f} MiB for {RAW_MIB} MiB of backlog"
     if small_s:
         yield f"micro-batch of one small work list: {sorted(small_s)[len(small_s) // 2]:.2f} s"
 

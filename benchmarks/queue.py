@@ -43,7 +43,7 @@ from sluice_store.port import ObjectStore
 
 WAITING: Final = (10, 1_000, 100_000)
 APPENDS: Final = 100
-PACING_S: Final = 8
+PACING_S: Final = 15
 SHM: Final = Path("/dev/shm")  # noqa: S108 - memory on purpose; a private folder inside it
 
 

@@ -7,7 +7,6 @@ inputs ──put──> intake ──commit──> spool ──> sender ──> 
 import asyncio
 import contextlib
 import random  # noqa: TID251 - the jitter of a running agent
-import ssl
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -31,7 +30,7 @@ from sluice_agent.sender import Sender
 from sluice_agent.settings import AgentSettings, Durability
 from sluice_agent.signing import read_key
 from sluice_agent.spool import Spool
-from sluice_agent.transport import HttpTransport, open_session
+from sluice_agent.transport import HttpTransport, client_tls, open_session
 from sluice_protocol.errors import BadUsage, SluiceError
 
 POLL_S: Final = 0.25
@@ -309,7 +308,7 @@ async def _opened(
         _LOG.error("spool_file_corrupt", name=name, reason=reason)
     metrics.watch(spool)
     session = open_session(
-        tls=_tls(settings),
+        tls=client_tls(settings.tls_ca, settings.tls_cert, settings.tls_key),
         connections_max=settings.uploads,
         total_s=settings.upload_s,
         connect_s=CONNECT_S,
@@ -359,20 +358,3 @@ def _open_spool(settings: SpoolSettings, slots: int) -> Spool:
 
 def _is_empty(part: Path) -> bool:
     return not any(next(part.glob(f"{folder}/*.batch"), None) for folder in ("ready", "again"))
-
-
-def _tls(settings: AgentSettings) -> ssl.SSLContext | None:
-    """Gives the TLS settings; none leaves the system's own."""
-    if settings.tls_ca is None and settings.tls_cert is None:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=_text(settings.tls_ca))
-        if settings.tls_cert is not None:
-            context.load_cert_chain(settings.tls_cert, _text(settings.tls_key))
-    except (OSError, ssl.SSLError) as error:
-        raise BadUsage(f"certificate or key cannot be used: {error}") from error
-    return context
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)

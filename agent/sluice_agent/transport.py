@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Final, Protocol
 
 import aiohttp
@@ -18,6 +19,7 @@ from yarl import URL
 from sluice_agent.answers import Answer, Lost, NoAnswer
 from sluice_agent.clock import Clock
 from sluice_agent.signing import SigningKey
+from sluice_protocol.errors import BadUsage
 from sluice_protocol.signatures import (
     HIGH_WATER_HEADER,
     RETRY_HEADER,
@@ -122,6 +124,28 @@ class HttpTransport:
                 created_s=self._clock.now_ns() // NS_PER_S,
             )
         return {**headers, "host": authority}
+
+
+def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """Gives the TLS settings of an agent; none leaves the system's own.
+
+    Args:
+        ca: Authorities that gateways' certificates must come from, PEM.
+        cert: The agent's own certificate, for mTLS, PEM.
+        key: The key of that, if it is not in the same file.
+
+    Raises:
+        BadUsage: A file cannot be read or used.
+    """
+    if ca is None and cert is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+        if cert is not None:
+            context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise BadUsage(f"certificate or key cannot be used: {error}") from error
+    return context
 
 
 def open_session(

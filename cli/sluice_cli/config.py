@@ -75,6 +75,8 @@ class FromFile:
         shared = {key: self._values[key] for key in SHARED_KEYS & set(self._values) if takes_store}
         own = {key: value for key, value in section.items() if not isinstance(value, dict)}
         merged = {**shared, **own} if commands else shared
-        providers.Dict(merged, source=self._source, use_commands_as_keys=False)(
-            app, commands, arguments
-        )
+        # Under the command's own keys: flat, cyclopts drops every option that is named like some
+        # command, as `gateway` of `sluice agent run` is.
+        for name in reversed(commands):
+            merged = {name: merged}
+        providers.Dict(merged, source=self._source)(app, commands, arguments)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
 from rich.console import Console
@@ -26,17 +26,17 @@ from sluice_policies.live import Change, changes, read_live
 from sluice_policies.live import apply as apply_changes
 from sluice_policies.model import canonical, document_json, parse_document
 from sluice_policies.policy_set import PolicySet, policy_set
-from sluice_policies.prove import prove as prove_all
 from sluice_policies.render import documents
 from sluice_policies.render import render as render_all
 from sluice_policies.request import request_for
 from sluice_policies.settings import RoleName, Settings, Target, read_settings
-from sluice_policies.verify import Verification, verdicts_on
-from sluice_policies.verify import verify as verify_live
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_store import SystemIds
 from sluice_store.administration import Administration, open_administration
 from sluice_store.s3.settings import S3Settings
+
+if TYPE_CHECKING:
+    from sluice_policies.verify import Verification
 
 app = App(name="policies", help="Render, prove and apply bucket and IAM policies.")
 
@@ -196,6 +196,8 @@ def prove(
     Returns:
         0 when all hold, 1 when one is broken or cannot be told.
     """
+    from sluice_policies.prove import prove as prove_all  # noqa: PLC0415 - z3 is an extra
+
     verdicts = prove_all(_policies(settings, target, bucket_policy))
     emit(verdicts_json(verdicts), as_json=json, human=lambda c: draw_verdicts(c, verdicts))
     good = all(verdict.holds for verdict in verdicts)
@@ -292,6 +294,8 @@ def apply(
 async def _apply(
     settings: Settings, target: Target, where: S3Settings, found: tuple[Change, ...]
 ) -> bool:
+    from sluice_policies.verify import verdicts_on  # noqa: PLC0415 - z3 is an extra
+
     async with open_administration(where) as admin:
         await apply_changes(settings, target, admin, found)
         live = await read_live(settings, target, admin)
@@ -321,7 +325,9 @@ def verify(
     return ExitCode.DONE.value if found.good else ExitCode.FOUND_WRONG.value
 
 
-async def _verify(settings: Settings, target: Target, where: S3Settings) -> Verification:
+async def _verify(settings: Settings, target: Target, where: S3Settings) -> "Verification":
+    from sluice_policies.verify import verify as verify_live  # noqa: PLC0415 - z3 is an extra
+
     def open_role(name: RoleName) -> AbstractAsyncContextManager[Administration] | None:
         profile = settings.role(name).profile
         if not profile:

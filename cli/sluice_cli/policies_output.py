@@ -1,13 +1,18 @@
 """How `sluice policies` shows what it found."""
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 
 from sluice_policies.live import Change
-from sluice_policies.prove import Verdict
-from sluice_policies.verify import Outcome, Verification
+from sluice_policies.probes import Outcome
+
+if TYPE_CHECKING:  # they need z3, which is an extra
+    from sluice_policies.prove import Verdict
+    from sluice_policies.verify import Verification
 
 
-def verdicts_json(verdicts: tuple[Verdict, ...]) -> list[dict[str, object]]:
+def verdicts_json(verdicts: "tuple[Verdict, ...]") -> list[dict[str, object]]:
     """Gives verdicts as programs read them."""
     return [
         {
@@ -20,13 +25,13 @@ def verdicts_json(verdicts: tuple[Verdict, ...]) -> list[dict[str, object]]:
     ]
 
 
-def _told(verdict: Verdict) -> str | None:
+def _told(verdict: "Verdict") -> str | None:
     if verdict.counterexample is not None:
         return str(verdict.counterexample)
     return verdict.unknown or None
 
 
-def draw_verdicts(console: Console, verdicts: tuple[Verdict, ...]) -> None:
+def draw_verdicts(console: Console, verdicts: "tuple[Verdict, ...]") -> None:
     """Draws one line for each property, and the request that breaks it."""
     for verdict in verdicts:
         mark = "proved" if verdict.holds else "BROKEN"
@@ -50,7 +55,7 @@ def draw_changes(console: Console, changes: tuple[Change, ...]) -> None:
     console.print(f"{len(changes)} documents differ" if changes else "nothing differs")
 
 
-def verification_json(found: Verification) -> dict[str, object]:
+def verification_json(found: "Verification") -> dict[str, object]:
     """Gives a verification as programs read it."""
     return {
         "good": found.good,
@@ -69,7 +74,7 @@ def verification_json(found: Verification) -> dict[str, object]:
     }
 
 
-def draw_verification(console: Console, found: Verification) -> None:
+def draw_verification(console: Console, found: "Verification") -> None:
     """Draws what differs, what is dangerous, what is proved and what the store answered."""
     for change in found.changes:
         console.print(f"DIFFERS  {change.name}: see `sluice policies diff`", markup=False)

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,7 +13,7 @@ from rich.console import Console
 from sluice_agent.answers import Answer, Forget, NoAnswer, decide_reaction
 from sluice_agent.clock import SystemClock
 from sluice_agent.signing import read_key
-from sluice_agent.transport import HttpTransport, Received, Upload, open_session
+from sluice_agent.transport import HttpTransport, Received, Upload, client_tls, open_session
 from sluice_cli.common import Json
 from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage, ExitCode
@@ -45,6 +46,9 @@ def upload(
     gateway: str,
     key: Path | None = None,
     retry: Annotated[bool, Parameter(negative="")] = False,
+    tls_ca: Path | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
     json: Json = False,
 ) -> int:
     """Sends one frame, as it is, and prints the answer; exits 0 only on 200.
@@ -54,6 +58,9 @@ def upload(
         gateway: The gateway's base URL.
         key: The agent's key file; without one the upload is not signed.
         retry: Say that these bytes were sent before (`Sluice-Retry: 1`).
+        tls_ca: File of CA certificates, PEM; without one the system's hold.
+        tls_cert: File of the client certificate for mTLS, PEM.
+        tls_key: File of the client certificate's key.
         json: Print JSON for programs.
     """
     try:
@@ -61,17 +68,20 @@ def upload(
     except OSError as error:
         raise BadUsage(f"frame cannot be read: {error.strerror}, path=`{frame}`") from error
     sent = Upload(frame=body, digest=digest_of(body), retry=retry)
-    received = asyncio.run(_send(gateway, key, sent))
+    tls = client_tls(tls_ca, tls_cert, tls_key)
+    received = asyncio.run(_send(gateway, key, sent, tls))
     report = _report(sent, received)
     emit(report, as_json=json, human=lambda console: _draw(console, report))
     accepted = isinstance(decide_reaction(received.observed, sent=sent.digest), Forget)
     return ExitCode.DONE.value if accepted else ExitCode.FOUND_WRONG.value
 
 
-async def _send(gateway: str, key: Path | None, sent: Upload) -> Received:
+async def _send(
+    gateway: str, key: Path | None, sent: Upload, tls: ssl.SSLContext | None
+) -> Received:
     signing = read_key(key) if key is not None else None
     async with open_session(
-        tls=None, connections_max=1, total_s=UPLOAD_S, connect_s=CONNECT_S
+        tls=tls, connections_max=1, total_s=UPLOAD_S, connect_s=CONNECT_S
     ) as session:
         return await HttpTransport(session, key=signing, clock=SystemClock()).send(gateway, sent)
 

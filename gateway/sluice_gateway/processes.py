@@ -96,4 +96,10 @@ def _end(plan: WorkerPlan, workers: list[SpawnProcess]) -> int:
         if worker.exitcode is None:
             worker.kill()
             worker.join()
-    return max(abs(worker.exitcode or 0) for worker in workers)
+    return max(_code_of(worker) for worker in workers)
+
+
+def _code_of(worker: SpawnProcess) -> int:
+    """Gives a worker's exit code; one that SIGTERM ended had not begun to serve yet."""
+    code = worker.exitcode or 0
+    return 0 if code == -signal.SIGTERM else abs(code)

@@ -29,7 +29,7 @@ from sluice_gc.engine import Engine
 from sluice_gc.errors import AuditIncomplete, GcRefused, Refusal
 from sluice_gc.objects import Keys
 from sluice_gc.plan import check_clock_fall
-from sluice_gc.ranges import split_prefix
+from sluice_gc.ranges import split_prefix, wanted_ranges
 from sluice_gc.settings import AuditSettings
 from sluice_gc.shards import split_shards
 from sluice_protocol.authority import Authority
@@ -114,8 +114,10 @@ class Auditor:
 
     async def _audit_manifests(self, audit: Audit, settings: AuditSettings) -> list[TaskFacts]:
         tasks = []
-        for prefix in (ACCEPTED, QUARANTINE):
-            bounds = await split_prefix(self._store, prefix, self._engine.tasks_at_once)
+        before = audit.before.certificate.counts if audit.before else AuditCounts()
+        for prefix, objects in ((ACCEPTED, before.accepted), (QUARANTINE, before.quarantined)):
+            wanted = wanted_ranges(settings.ranges, self._engine.tasks_at_once, objects)
+            bounds = await split_prefix(self._store, prefix, wanted)
             tasks += [_manifest_task(audit, settings, prefix, *one) for one in bounds]
         return list(await self._engine.run(audit_manifests, tasks))
 

@@ -6,12 +6,24 @@ from sluice_store.port import ObjectStore
 
 _PROBES_MAX: Final = 4096
 _RANGES_PER_TASK: Final = 4
+_RANGE_OBJECTS: Final = 200_000
 
 Bounds = tuple[str, str | None]
 
 
-async def split_prefix(store: ObjectStore, prefix: str, tasks_at_once: int) -> list[Bounds]:
-    """Gives bounds that cover a prefix, split between agents where several tasks can run.
+def wanted_ranges(chosen: int, tasks_at_once: int, objects_before: int) -> int:
+    """Gives into how many ranges to cut: what was chosen, else by cores and by what is there.
+
+    A task holds the rows of its range in memory, so a large store wants more ranges than cores.
+    """
+    if chosen > 0:
+        return chosen
+    by_cores = tasks_at_once * _RANGES_PER_TASK if tasks_at_once > 1 else 1
+    return max(by_cores, -(-objects_before // _RANGE_OBJECTS))
+
+
+async def split_prefix(store: ObjectStore, prefix: str, wanted: int) -> list[Bounds]:
+    """Gives bounds that cover a prefix, split between agents into about `wanted` ranges.
 
     Agents are found by probing: one page each, then past the agent's last possible key. No agent
     lies in two ranges, so that gaps in its sequence numbers are seen by one task.
@@ -19,10 +31,9 @@ async def split_prefix(store: ObjectStore, prefix: str, tasks_at_once: int) -> l
     Raises:
         StoreError: No answer, or a refusal.
     """
-    if tasks_at_once <= 1:
+    if wanted <= 1:
         return [("", None)]
     agents = await _find_agents(store, prefix)
-    wanted = tasks_at_once * _RANGES_PER_TASK
     step = max(1, -(-len(agents) // wanted))
     return join_bounds([past_agent(one) for one in agents[step - 1 : -1 : step]])
 

@@ -27,6 +27,8 @@ class AuditSettings:
         deep_seed: Chooses which blobs a share below 1.0 holds; another seed, other blobs.
         list_blobs: Whether `raw-blobs/` is listed. Without it the audit says nothing of missing
             blobs, and a plan on it takes its candidates from an inventory.
+        ranges: Into how many key ranges manifests are cut, at most one an agent; 0 cuts as the
+            cores and the last audit's counts want it, about 200 000 manifests each.
     """
 
     key_file: Path = field(default_factory=default_key_file)
@@ -35,6 +37,7 @@ class AuditSettings:
     deep: float = 0.0
     deep_seed: int = 0
     list_blobs: bool = True
+    ranges: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice_policies.configuration import Part
-from sluice_policies.live import Live
+from sluice_policies.live import REPLICATION, Live
 from sluice_policies.matrix import GUARDED_WRITES
 from sluice_policies.model import Json
 from sluice_policies.settings import Settings
@@ -97,6 +97,20 @@ def _lock(settings: Settings, live: Live) -> Iterator[Danger]:
         )
 
 
+def _replication(live: Live) -> Iterator[Danger]:
+    if live.replication is not None:
+        yield Danger(
+            part=REPLICATION,
+            says="objects are replicated out of the bucket, which no setting asks for: accepted"
+            " bytes leave it for a place without these rules; remove it, or know why",
+        )
+
+
 def dangers(settings: Settings, live: Live) -> tuple[Danger, ...]:
     """Gives everything in the live configuration that would lose data."""
-    return (*_versioning(live), *_clearing(settings, live), *_lock(settings, live))
+    return (
+        *_versioning(live),
+        *_clearing(settings, live),
+        *_lock(settings, live),
+        *_replication(live),
+    )

@@ -6,6 +6,7 @@ comparison of the simulator with a real store.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from sluice_policies.evaluate import evaluate
 from sluice_policies.policy_set import PolicySet
@@ -22,12 +23,22 @@ _ACTIONS = {
     Trial.DELETE_VERSION: "s3:DeleteObjectVersion",
     Trial.GET: "s3:GetObject",
     Trial.CONFIGURE: "s3:PutBucketVersioning",
+    Trial.LOCK: "s3:PutObjectRetention",
 }
 _CREATE = {"IfNoneMatch": "*"}
 _OTHER = {"ServerSideEncryption": "aws:kms:dsse"}
 _HEADERS = {"IfNoneMatch": "if-none-match", "ServerSideEncryption": "x-amz-server-side-encryption"}
 PROBE_FOLDER = "sluice-probe/"
 OUTSIDE = "sluice-probe-outside/"
+
+
+class Outcome(StrEnum):
+    """What came of a probe."""
+
+    AS_REQUIRED = "as required"
+    CANNOT = "the target cannot refuse it"
+    NOT_TRIED = "not tried: the role has no profile in the settings"
+    WRONG = "wrong"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +115,7 @@ def _deleting() -> Iterator[Probe]:
     yield _no("gc-delete-accepted-version", RoleName.GC, version, keys.ACCEPTED, "never-deleted")
     yield _no("gc-hide-blob", RoleName.GC, Trial.DELETE, keys.RAW_BLOBS, "gc-alone")
     yield _no("spark-delete-blob", RoleName.SPARK, version, keys.RAW_BLOBS, "gc-alone")
+    yield _no("gc-lock-blob", RoleName.GC, Trial.LOCK, keys.RAW_BLOBS, "locks")
     yield _yes("gc-delete-blob", RoleName.GC, version, keys.RAW_BLOBS)
 
 

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import z3
-
 from sluice_policies.arns import bucket_arn
 from sluice_policies.catalogue import On, catalogue
 from sluice_policies.model import Effect, Statement
@@ -17,7 +15,7 @@ from sluice_policies.policy_set import PolicySet
 from sluice_policies.properties import WHO, Case, Property, Sense
 from sluice_policies.required import required_properties
 from sluice_policies.settings import RoleName, Settings, Target
-from sluice_policies.symbolic import RESOURCE, Vocabulary, World, speaks_of
+from sluice_policies.symbolic import RESOURCE, Vocabulary, World, speaks_of, z3
 from sluice_policies.words import Pattern
 
 TIMEOUT_MS: Final = 2_000

@@ -10,14 +10,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
-import z3
-
 from sluice_policies.catalogue import On
 from sluice_policies.evaluate import check_supported, condition_holds, glob_matches, known_bool_key
 from sluice_policies.model import EVERYONE, Condition, Statement
 from sluice_policies.properties import WHO
 from sluice_policies.settings import Target
 from sluice_policies.words import Pattern, words_for
+from sluice_protocol.errors import BadUsage
+
+try:
+    import z3
+except ImportError as missing:
+    raise BadUsage("proofs need the extra `policies`: pip install 'sluice[policies]'") from missing
+
+__all__ = ["RESOURCE", "TLS", "Value", "Vocabulary", "World", "speaks_of", "variable_of", "z3"]
 
 RESOURCE = "resource"
 TLS = "aws:securetransport"

@@ -3,27 +3,17 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from enum import StrEnum
 
 from sluice_policies.dangers import Danger, dangers
 from sluice_policies.live import Change, Live, changes, read_live
 from sluice_policies.policy_set import PolicySet, policy_set
-from sluice_policies.probes import PROBES, Probe, simulated_refusal
+from sluice_policies.probes import PROBES, Outcome, Probe, simulated_refusal
 from sluice_policies.prove import Verdict, prove
 from sluice_policies.settings import RoleName, Settings, Target
 from sluice_store.administration import Administration
 
 OpenRole = Callable[[RoleName], AbstractAsyncContextManager[Administration] | None]
 """Opens the store with a role's credentials, or gives None where there are none."""
-
-
-class Outcome(StrEnum):
-    """What came of a probe."""
-
-    AS_REQUIRED = "as required"
-    CANNOT = "the target cannot refuse it"
-    NOT_TRIED = "not tried: the role has no profile in the settings"
-    WRONG = "wrong"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,6 +164,11 @@ class Appender:
             await self._pause()
             self._group = _Group(callers=self._take())
         group = self._group
+        if self._broken is not None:
+            # Nothing of these was sent, but what an earlier write did is not known: stop here.
+            self._group = None
+            self._fail(group, self._broken)
+            return
         try:
             first = await self._commit(group)
         except SluiceError as error:
@@ -212,8 +217,6 @@ class Appender:
 
     async def _commit(self, group: _Group) -> int:
         """Drives one group until its entries stand; gives the first sequence."""
-        if self._broken is not None:
-            raise self._broken
         tries = Tries("append", self._lane.key, self._settings.retry, self._tools)
         while True:
             started_s = self._now_s()

@@ -1,7 +1,7 @@
 """How long a producer lets entries pile up before its next swap, so that rivals seldom collide.
 
-Each conflict doubles the pause, each swap that lands shortens it by 2 %: in balance about one swap
-in thirty-five collides, however many producers there are, and a producer that is alone never
+Each conflict doubles the pause, each swap that lands shortens it by 1.5 %: in balance about one
+swap in forty-five collides, however many producers there are, and a producer that is alone never
 waits. A pause is spread by chance, or producers that collided once would collide for ever. Stores
 that allow one write a second per key are met by the same rule, up to the longest pause.
 
@@ -12,9 +12,9 @@ import random  # noqa: TID251 - as a type
 from dataclasses import dataclass
 from typing import Final
 
-PAUSE_S_MAX: Final = 1.0
+PAUSE_S_MAX: Final = 4.0
 _FIRST_PAUSE_SWAPS: Final = 10
-_SHRINK: Final = 0.98
+_SHRINK: Final = 0.985
 
 
 @dataclass(slots=True)

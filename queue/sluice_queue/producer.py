@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from sluice_protocol.errors import SluiceError
+from sluice_protocol.errors import OutcomeUnknown, SluiceError
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.appender import Appender
 from sluice_queue.entries import Draft
@@ -99,12 +99,18 @@ class Producer:
     ) -> AsyncIterator["Producer"]:
         """Runs a producer; leaving the block flushes what is left."""
         producer = cls(store, Lane(queue=queue, lane=lane), tools=tools, settings=settings)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(producer.run(tasks))
-            try:
-                yield producer
-            finally:
-                producer.close()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(producer.run(tasks))
+                try:
+                    yield producer
+                finally:
+                    producer.close()
+        except BaseExceptionGroup as group:
+            # The caller's own error comes out as it went in, not inside a group.
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from None
+            raise
 
     def close(self) -> None:
         """Ends the flusher after one last flush."""
@@ -183,6 +189,10 @@ class Producer:
         except SluiceError as error:
             for one in taken:
                 one.handle.settle(0, error)
+        except asyncio.CancelledError:
+            for one in taken:
+                one.handle.settle(0, OutcomeUnknown("append", self._appender.client.lane.key, 1))
+            raise
         else:
             for index, group in enumerate(groups):
                 for one in group:

@@ -115,11 +115,6 @@ class FullPass:
         self._intake = intake
         self._store = intake.store
         self._takeover = takeover
-        self._chunk: list[ObjectKey] = []
-        self._outcome = Outcome()
-        self._listed = 0
-        self._date_ns = UnixNs(0)
-        self._tallies: list[BootTally] = []
 
     async def run(self) -> PassReport:
         """Makes the pass.
@@ -131,6 +126,64 @@ class FullPass:
         await self._read_marks()
         for desk in self._intake.desks.values():
             await desk.refresh()
+        spans = spans_of(self._intake.settings.shards)
+        walks = [_Walk(self._intake, span, self._takeover, self._saw) for span in spans]
+        await self._intake.all_of([walk.run() for walk in walks])
+        quarantine = _Walk(self._intake, spans[0], self._takeover, None)
+        quarantined = await quarantine.quarantine()
+        outcome = quarantine.outcome
+        for walk in walks:
+            outcome = outcome.plus(walk.outcome)
+        date_ns = max(walk.date_ns for walk in walks)
+        return PassReport(
+            listed=sum(walk.listed for walk in walks),
+            outcome=outcome,
+            quarantined=quarantined,
+            held_back=len(self._intake.marked),
+            boots=tuple(tally.report(date_ns) for walk in walks for tally in walk.tallies),
+        )
+
+    async def _read_marks(self) -> None:
+        self._intake.marked = {
+            listed.key async for page in self._store.list(UNHEALTHY) for listed in page.objects
+        }
+
+
+def spans_of(shards: int) -> list[tuple[str, str | None]]:
+    """Cuts `accepted/` into spans of keys, each (after, up to), that no agent straddles.
+
+    The cuts are even over the letters and digits that agent ids begin with; keys of any other form
+    fall into some span too.
+    """
+    low, high = ord("0"), ord("z")
+    cuts = sorted({low + (high - low) * number // shards for number in range(1, shards)})
+    marks = [f"{ACCEPTED}agent={cut:02x}" for cut in cuts]
+    return list(zip(["", *marks], [*marks, None], strict=True))
+
+
+class _Walk:
+    """One span of `accepted/`, key by key; several walk at once."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        span: tuple[str, str | None],
+        takeover: Takeover | None,
+        saw: Callable[[ObjectKey], None] | None,
+    ) -> None:
+        self._saw = saw
+        self._span = span
+        self._intake = intake
+        self._store = intake.store
+        self._takeover = takeover
+        self._chunk: list[ObjectKey] = []
+        self.outcome = Outcome()
+        self.listed = 0
+        self.date_ns = UnixNs(0)
+        self.tallies: list[BootTally] = []
+
+    async def run(self) -> None:
+        """Walks the span to its end."""
         boot: tuple[str, str] | None = None
         scans: list[_BootScan] = []
         last: ObjectKey | None = None
@@ -140,37 +193,25 @@ class FullPass:
                 self._tell(last)
                 boot = (who.agent_id, who.boot_id)
                 scans = self._scans(*boot)
-                self._tallies.append(BootTally(*boot))
-            self._tallies[-1].add(who, appeared_ns)
+                self.tallies.append(BootTally(*boot))
+            self.tallies[-1].add(who, appeared_ns)
             last = key
             if any([scan.is_new(who) for scan in scans]):  # noqa: C419 - each must add up
                 await self._take(key)
         await self._finish_boot(boot, scans)
         self._tell(last)
         await self._flush()
-        quarantined = await self._quarantine()
-        return PassReport(
-            listed=self._listed,
-            outcome=self._outcome,
-            quarantined=quarantined,
-            held_back=len(self._intake.marked),
-            boots=tuple(tally.report(self._date_ns) for tally in self._tallies),
-        )
 
     def _tell(self, last: ObjectKey | None) -> None:
         if last is not None and self._saw is not None:
             self._saw(last)
 
-    async def _read_marks(self) -> None:
-        self._intake.marked = {
-            listed.key async for page in self._store.list(UNHEALTHY) for listed in page.objects
-        }
-
     async def _keys(self) -> AsyncIterator[tuple[ObjectKey, Identity, UnixNs]]:
-        """Lists `accepted/`; a key of another form is marked and passed over."""
-        async for page in self._store.list(ACCEPTED):
-            self._listed += len(page.objects)
-            self._date_ns = page.date_ns
+        """Lists the span; a key of another form is marked and passed over."""
+        after, end_at = self._span
+        async for page in self._store.list(ACCEPTED, start_after=after, end_at=end_at):
+            self.listed += len(page.objects)
+            self.date_ns = page.date_ns
             self._intake.metrics.listed.inc(len(page.objects))
             for one in page.objects:
                 try:
@@ -181,7 +222,7 @@ class FullPass:
     async def _hold_back(self, key: ObjectKey, reason: Reason, detail: str, at_ns: UnixNs) -> None:
         mark = Mark(key=key, reason=reason, detail=detail, seen_at_unix_ns=at_ns)
         await self._intake.mark(mark)
-        self._outcome = self._outcome.plus(Outcome(held_back=1))
+        self.outcome = self.outcome.plus(Outcome(held_back=1))
 
     def _scans(self, agent_id: str, boot_id: str) -> list[_BootScan]:
         """Freezes what each queue was given of a boot, before anything is added to it."""
@@ -226,9 +267,9 @@ class FullPass:
         chunk, self._chunk = self._chunk, []
         if chunk:
             done = await self._intake.take(chunk, takeover=self._takeover)
-            self._outcome = self._outcome.plus(done)
+            self.outcome = self.outcome.plus(done)
 
-    async def _quarantine(self) -> int:
+    async def quarantine(self) -> int:
         """Writes the reverse reference of every quarantine manifest that has none."""
         standing = {
             one.key async for page in self._store.list(QUARANTINE_BY_BLOB) for one in page.objects

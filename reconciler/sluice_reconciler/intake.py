@@ -7,7 +7,7 @@ order and any number of times.
 import asyncio
 import random  # noqa: TID251 - as a type
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -169,6 +169,20 @@ class Intake:
         except BaseExceptionGroup as group:
             raise _first(group) from group
         return [task.result() for task in running]
+
+    async def all_of(self, works: Iterable[Coroutine[object, object, None]]) -> None:
+        """Runs several walks at once; the first error of any of them ends all.
+
+        Raises:
+            StoreError: As what it runs.
+            OutcomeUnknown: As what it runs.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for work in works:
+                    tasks.create_task(work)
+        except BaseExceptionGroup as group:
+            raise _first(group) from group
 
     async def _look_and_index(self, key: ObjectKey) -> tuple[Sound | Mark | None, int]:
         full = self._rng.random() < self.settings.full_read_share

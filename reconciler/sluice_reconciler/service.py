@@ -11,6 +11,7 @@ from sluice_protocol.errors import InvalidRecord, OutcomeUnknown, StoreError
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.collector import Collector
 from sluice_queue.lane import Tools
+from sluice_queue.metrics import QueueMetrics
 from sluice_queue.status import read_status
 from sluice_reconciler.desk import Takeover
 from sluice_reconciler.event_queue import take_events
@@ -74,7 +75,9 @@ class Reconciler:
         """Binds the parts; nothing is read yet."""
         self.settings = settings if settings is not None else ReconcilerSettings()
         self.metrics = metrics if metrics is not None else ReconcilerMetrics()
-        self._tools = tools if tools is not None else Tools()
+        if tools is None:
+            tools = Tools(metrics=QueueMetrics(self.metrics.registry))
+        self._tools = tools
         self.intake = Intake(
             store, authority.lanes, settings=self.settings, tools=self._tools, metrics=self.metrics
         )

@@ -14,6 +14,8 @@ class ReconcilerSettings:
             least four times as long as the pass took.
         takeover_after_s: How long another reconciler may leave a batch before this one takes its
             lane over, seconds.
+        shards: Spans of agents that a full pass walks at once, count; more are quicker where a LIST
+            takes long, and cost one more LIST each.
         concurrency: Store requests in flight, count.
         list_batches_max: Most batches that are taken at once, and so in one work list, count; more
             save writes, fewer shorten the way of the first of them.
@@ -36,6 +38,7 @@ class ReconcilerSettings:
     listen: str = "127.0.0.1:8081"
     pass_interval_s: float = 2.0
     takeover_after_s: float = 10.0
+    shards: int = 1
     concurrency: int = 32
     list_batches_max: int = 512
     tail_interval_s: float | None = None

@@ -31,14 +31,20 @@ def small_files(files: Sequence[DataFile], target_bytes: int) -> list[DataFile]:
     return small if len(small) >= SMALL_FILES_MIN else []
 
 
+def may_have_agent(file: DataFile, agent_id: str) -> bool:
+    """Tells whether a file may hold rows of an agent; another tool may cut its upper one short."""
+    if file.agents is None:
+        return True
+    first, last = file.agents
+    return first <= agent_id and (agent_id <= last or agent_id.startswith(last))
+
+
 def may_match(file: DataFile, record: DeleteRecord) -> bool:
     """Tells whether a file may hold rows that a delete removes, by what the log says of it."""
     if file.partition > accepted_date(record.accepted_until_unix_ns):
         return False
-    if file.agents is not None and record.agent_id is not None:
-        first, last = file.agents
-        if not first <= record.agent_id <= last:
-            return False
+    if record.agent_id is not None and not may_have_agent(file, record.agent_id):
+        return False
     if file.times_ns is None:
         return True
     earliest, latest = file.times_ns
@@ -114,4 +120,4 @@ class Overlap:
 
     def may_touch(self, file: DataFile) -> bool:
         """Tells whether a file may hold rows of it."""
-        return file.agents is None or file.agents[0] <= self.agent_id <= file.agents[1]
+        return may_have_agent(file, self.agent_id)

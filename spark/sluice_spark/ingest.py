@@ -4,10 +4,12 @@ Records never pass through the JVM. The query brings descriptors; each micro-bat
 driver, written by the executors and committed by `microbatch` (ADR 0050, ADR 0052).
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.lake import INGEST_QUEUE
@@ -21,6 +23,9 @@ from sluice_spark.settings import IngestSettings
 from sluice_spark.tasks import plan_tasks, run_tasks
 from sluice_spark.tracebacks import last_line
 from sluice_store.clock import SystemClock, SystemIds
+
+_LOOK_S: Final = 0.5
+"""How often it looks whether it was told to stop."""
 
 
 @dataclass(slots=True)
@@ -62,6 +67,25 @@ def run_ingest(store_url: str, settings: IngestSettings, *, spark: Session | Non
                 session.stop()
 
 
+@contextmanager
+def told_to_stop() -> Iterator[threading.Event]:
+    """Gives an event that SIGINT and SIGTERM set, instead of a traceback out of Spark's sockets.
+
+    Only the main thread may take signals; elsewhere the event is never set.
+    """
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    taken = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: stop.set()) for number in taken]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(taken, before, strict=True):
+            signal.signal(number, handler)
+
+
 def _session(settings: IngestSettings) -> SessionSettings:
     return SessionSettings(master=settings.master, driver_memory=settings.driver_memory)
 
@@ -77,9 +101,10 @@ def _run(session: Session, store_url: str, settings: IngestSettings, guard: Queu
     sink = Sink(ingester)
     query = _query(session, store_url, settings, sink)
     try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        pass
+        with told_to_stop() as stop:
+            while not query.awaitTermination(_LOOK_S):
+                if stop.is_set():
+                    break
     except Exception as error:  # noqa: BLE001 - Spark raises whatever it likes
         _raise(sink.failure, error)
     finally:

@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
@@ -19,6 +20,7 @@ Value: TypeAlias = "str | int | bool | Sequence[Value] | Mapping[str, Value] | N
 WRONG_SHA256: Final = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 """A checksum of no body: a put that policies let through is then refused for its checksum."""
 NO_VERSION: Final = "00000000-0000-4000-8000-000000000000"
+LOCKED: Final = {"Mode": "GOVERNANCE", "RetainUntilDate": datetime(2100, 1, 1, tzinfo=UTC)}
 NO_ETAG: Final = '"00000000000000000000000000000000"'
 
 
@@ -116,6 +118,7 @@ class Trial(StrEnum):
     DELETE_VERSION = "delete-version"
     GET = "get"
     CONFIGURE = "configure"
+    LOCK = "lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +204,7 @@ class Administration:
         """Sends a request that does nothing even when it is let through.
 
         A put has a checksum that fits no body, a delete a condition that no object meets, a copy a
-        source that is not there, and a multipart upload is aborted at once.
+        source that is not there, a lock no object, and a multipart upload is aborted at once.
 
         Args:
             trial: What to try.
@@ -220,7 +223,9 @@ class Administration:
                 return Answer(status=status, code=str(response["Error"]["Code"]))
         return Answer(status=200, code="")
 
-    async def _send(self, trial: Trial, call: Mapping[str, Any], key: str) -> None:
+    async def _send(  # noqa: C901 - one case for each trial
+        self, trial: Trial, call: Mapping[str, Any], key: str
+    ) -> None:
         match trial:
             case Trial.PUT:
                 await self._s3.put_object(Key=key, Body=b"x", ChecksumSHA256=WRONG_SHA256, **call)
@@ -237,6 +242,8 @@ class Administration:
                 await self._s3.delete_object(Key=key, VersionId=NO_VERSION, **call)
             case Trial.GET:
                 await self._s3.get_object(Key=key, **call)
+            case Trial.LOCK:
+                await self._s3.put_object_retention(Key=key, Retention=LOCKED, **call)
             case Trial.CONFIGURE:
                 enabled = {"Status": "Enabled"}
                 await self._s3.put_bucket_versioning(VersioningConfiguration=enabled, **call)

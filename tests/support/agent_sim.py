@@ -52,10 +52,11 @@ def simulate_agent(seed: int, main: Callable[[Random], Coroutine[Any, Any, T]]) 
     try:
         return loop.run_until_complete(main(rng))
     finally:
-        for task in asyncio.all_tasks(loop):
+        left = asyncio.all_tasks(loop)
+        for task in left:
             task.cancel()
-        loop._ready.clear()
-        loop._scheduled.clear()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
         loop.close()
 
 

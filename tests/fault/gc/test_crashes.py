@@ -36,7 +36,7 @@ from sluice_protocol.units import Digest, Incarnation, ObjectKey
 from sluice_store.clock import SystemClock, SystemIds
 from sluice_store.local import open_local_store
 
-ORPHANS = 6
+ORPHANS = 5
 
 
 class Died(BaseException):
@@ -68,7 +68,7 @@ class DyingStore:
 
 
 async def planned(world: GcWorld) -> tuple[Plan, list[Digest], list[Digest]]:
-    kept = [await world.accept(start) for start in range(0, 30, 3)]
+    kept = [await world.accept(start) for start in range(0, 12, 3)]
     orphans = [await world.orphan(100 + 3 * number) for number in range(ORPHANS)]
     world.clock.pass_s(HORIZON_S + 2)
     await world.audit()

@@ -29,7 +29,7 @@ Key = tuple[Path, dict[str, Ed25519PublicKey]]
 def sluice(*args: str, stdin: bytes | None = None) -> tuple[int, Any, str]:
     """Runs one command line in this process; gives its exit code, what it printed, and its log."""
     out, log = io.StringIO(), io.StringIO()
-    with tempfile.TemporaryFile("w+b") as given:
+    with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryFile("w+b") as given:
         given.write(stdin or b"")
         given.seek(0)
         with (
@@ -38,6 +38,7 @@ def sluice(*args: str, stdin: bytes | None = None) -> tuple[int, Any, str]:
             contextlib.redirect_stderr(log),
         ):
             patch.setattr(sys, "stdin", given)
+            patch.chdir(empty)  # no settings file of this checkout
             code = run([*args, "--json"])
     structlog.reset_defaults()
     return code, json.loads(out.getvalue() or "{}"), log.getvalue()
@@ -146,6 +147,27 @@ def test_what_a_killed_forward_left_is_sent_by_the_next(tmp_path: Path) -> None:
     with GatewayDouble() as gateway:
         assert sluice(*args, gateway.url, stdin=b"new\n")[1]["waiting"] == 0
         assert sorted(gateway.bodies()) == [b"left", b"new"]
+
+
+def test_settings_come_from_a_file_and_unknown_keys_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table `agent.run` of the settings file holds the options of `sluice agent run`."""
+    (tmp_path / "app.log").write_bytes(b"one\n")
+    config = tmp_path / "sluice.toml"
+    monkeypatch.setenv("SLUICE_CONFIG", str(config))
+    with GatewayDouble() as gateway:
+        table = (
+            f'[agent.run]\ngateway = "{gateway.url}"\npaths = ["{tmp_path}/*.log"]\n'
+            f'spool = "{tmp_path}/s"\nhost_metrics_s = 0\nonce = true\n'
+            'resource = ["service.name=shop"]\n'
+        )
+        config.write_text(table)
+        code, told, log = sluice("agent", "run")
+        assert (code, told["sealed_records"]) == (0, 1), log
+        assert ("service.name", "shop") in gateway.frames()[0].envelope.resource
+        config.write_text(table + "no_such_key = 1\n")
+        assert sluice("agent", "run")[0] == 2
 
 
 def test_unwritable_spool_says_so(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from sluice_store import open_store
 from sluice_store.doctor_records import read_doctor, seal_result, write_result
 
 HOST = TestKey("host-1", ("host-1",))
-ROUNDS = 25
+ROUNDS = 15
 
 
 async def upload_all(servers: list[GatewayProcess], frames: list[bytes]) -> list[Answer]:
@@ -154,3 +154,28 @@ def test_gateway_needs_a_proved_store(tmp_path: Path) -> None:
         assert skipping.stop() == 0
         lines = skipping.log.read_text(encoding="utf-8").splitlines()
         assert all(json.loads(line)["store_probe"] == "skipped" for line in lines)
+
+
+def test_keys_roll_over_without_a_gap(tmp_path: Path) -> None:
+    """A key that is added works within two seconds, one that is removed is out as soon."""
+    new = TestKey("host-1-new", ("host-1",))
+
+    async def until(status: int, key: TestKey, seq: int) -> None:
+        async with aiohttp.ClientSession() as session, asyncio.timeout(15):
+            client = Client(session, port, key)
+            frame = frame_of(identity(seq=seq))
+            while (await client.upload(frame)).status != status:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+    with gateways(tmp_path, HOST) as (server,):
+        port, path = server.port, tmp_path / "principals.toml"
+        asyncio.run(until(200, HOST, 0))
+        asyncio.run(until(401, new, 1))
+        write_principals(path, HOST, new)
+        asyncio.run(until(200, new, 1))
+        asyncio.run(until(200, HOST, 2))
+        path.write_text("broken", encoding="utf-8")
+        asyncio.run(until(200, new, 3))
+        write_principals(path, new)
+        asyncio.run(until(401, HOST, 4))
+        asyncio.run(until(200, new, 5))

@@ -19,6 +19,7 @@ from support.gateway import (
     upload_fields,
 )
 
+from sluice_protocol.authority import Authority
 from sluice_protocol.keys import (
     QUARANTINE_CONFLICTS,
     accepted_key,
@@ -305,3 +306,73 @@ def test_metrics_and_openapi(tmp_path: Path) -> None:
         assert (await served.client.get("/nothing"))[0] == 404
 
     serve(tmp_path, body)
+
+
+def test_wrong_blob_is_healed_and_told(tmp_path: Path) -> None:
+    """Other bytes under the blob's key: the right ones are written, the metric says so, 200."""
+
+    async def body(served: Running) -> None:
+        frame = frame_of()
+        key = blob_key(digest_of(frame))
+        await served.store.inner.create(key, b"not these bytes")
+        answer = await served.client.upload(frame)
+        assert (answer.status, answer.body["duplicate"]) == (200, False)
+        blob = await served.store.inner.get(key)
+        assert isinstance(blob, Found)
+        assert blob.body == frame
+        assert "sluice_healed_blobs_total 1.0" in (await served.client.get("/metrics"))[1]
+
+    serve(tmp_path, body)
+
+
+@pytest.mark.parametrize("record", [b"{}", b"not json", b""])
+def test_damaged_manifest_is_an_alert_and_no_answer(tmp_path: Path, record: bytes) -> None:
+    """An object that is no manifest decides nothing: 500, may be sent again, never 200 or 409."""
+
+    async def body(served: Running) -> None:
+        await served.store.inner.create(accepted_key(identity()), record)
+        answer = await served.client.upload(frame_of())
+        assert (answer.status, answer.body["code"]) == (500, "corrupt_object")
+        assert (answer.body["retryable"], answer.body["effect"]) == (True, "unknown")
+
+    serve(tmp_path, body)
+
+
+def test_orphan_blob_is_taken_over(tmp_path: Path) -> None:
+    """A young blob without a manifest, left by a crash, is proof enough: one write, not two."""
+
+    async def body(served: Running) -> None:
+        frame = frame_of()
+        await served.store.inner.create(blob_key(digest_of(frame)), frame)
+        answer = await served.client.upload(frame)
+        assert (answer.status, answer.body["duplicate"]) == (200, False)
+        assert [verb for verb, _ in served.store.calls] == ["create", "head", "create"]
+
+    serve(tmp_path, body)
+
+
+def test_old_orphan_blob_is_written_again(tmp_path: Path) -> None:
+    """A blob older than the window may be about to be deleted: it is written anew first."""
+
+    async def body(served: Running) -> None:
+        frame = frame_of()
+        await served.store.inner.create(blob_key(digest_of(frame)), frame)
+        await asyncio.sleep(1.1)
+        answer = await served.client.upload(frame)
+        assert (answer.status, answer.body["duplicate"]) == (200, False)
+        verbs = [verb for verb, _ in served.store.calls]
+        assert verbs[:4] == ["create", "head", "get", "overwrite"]
+
+    async def main() -> None:
+        async with running(tmp_path, HOST, authority=Narrow(authority_id="narrow")) as served:
+            await body(served)
+
+    run(main())
+
+
+class Narrow(Authority, frozen=True):
+    """A window of a second, which no real authority may have."""
+
+    @property
+    def proof_window_ns(self) -> int:
+        return 1_000_000_000

@@ -365,3 +365,21 @@ def test_gaps_and_overlaps_are_found() -> None:
         assert (counts.gaps, counts.overlaps) == (1, 1)
 
     tell(story)
+
+
+def test_ranges_cover_every_agent_once() -> None:
+    """However finely manifests are cut, the audit sees the same, and carries it on."""
+
+    async def story(world: GcWorld, store: VersionedStore) -> None:
+        for number in range(12):
+            await world.accept(0, agent=f"host-{number}")
+            await world.accept(9, agent=f"host-{number}")
+        counts = {}
+        for ranges in (1, 2, 4, 100):
+            certificate = await world.audit(replace(AUDIT, ranges=ranges))
+            counts[ranges] = (certificate.counts.accepted, certificate.counts.gaps)
+            assert len(certificate.coverage[0].ranges) == min(ranges, 12)
+            assert certificate.counts.bodies_read == (24 if ranges == 1 else 0)
+        assert set(counts.values()) == {(24, 12)}
+
+    tell(story)

@@ -1,6 +1,7 @@
 """The calls to AWS, against moto, which stores what it is given and enforces nothing of it."""
 
 import asyncio
+import io
 import json
 import os
 import socket
@@ -101,6 +102,24 @@ def test_apply_asks_before_it_changes_anything(command: Callable[..., tuple[int,
     assert code == 2
     assert "--yes" in said
     assert command("diff")[0] == 1
+
+
+class Terminal(io.StringIO):
+    """A person at a terminal who has typed this."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_person_who_says_no_changes_nothing(
+    command: Callable[..., tuple[int, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal("no\n"))
+    assert command("apply")[0] == 1
+    assert command("diff")[0] == 1
+    monkeypatch.setattr("sys.stdin", Terminal("yes\n"))
+    assert command("apply")[0] == 0
+    assert command("diff")[0] == 0
 
 
 def put(endpoint: str, call: str, **arguments: object) -> None:

@@ -78,6 +78,7 @@ def test_operator_sees_agents_gaps_queue_and_live_state(tmp_path: Path) -> None:
             assert live["partial"] is True
             text = await (await client.get("/metrics")).text()
             assert 'sluice_reconciler_enqueued_total{queue="spark"} 4.0' in text
+            assert 'sluice_queue_entries_total{queue="spark"}' in text
             assert "/v1/queue/next" in (await body(await client.get("/openapi.json")))["paths"]
 
     asyncio.run(run())

@@ -190,7 +190,6 @@ def race(spark: Any, deployment: Deployment, seconds: float) -> None:
         for thread in threads:
             thread.join()
     assert sum(report.rewritten for report in reports) > 0
-    print(f"rounds={n}", [r for r in reports if r.rewritten or r.conflicts])
     assert_lake_holds(deployment, deployment.sent)
 
 

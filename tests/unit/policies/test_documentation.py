@@ -42,9 +42,9 @@ def test_every_property_proves_a_requirement() -> None:
     assert proved == named
 
 
-def test_every_probe_tries_a_requirement_and_all_but_four_are_tried() -> None:
-    """TLS needs a plain endpoint, a lifecycle is not asked, locks and the option are not rendered
-    by default: for these the proof and the comparison of the configuration stand alone."""
+def test_every_probe_tries_a_requirement_and_all_but_three_are_tried() -> None:
+    """TLS needs a plain endpoint, a lifecycle asks nobody, and the option is off by default: for
+    these the proof and the comparison of the configuration stand alone."""
     assert {name for probe in PROBES for name in probe.tries} <= {r.name for r in REQUIREMENTS}
     untried = {item.name for item in REQUIREMENTS if not probes_of(item)}
-    assert untried == {"transport", "no-expiry", "locks", "blobs-create-only"}
+    assert untried == {"transport", "no-expiry", "blobs-create-only"}

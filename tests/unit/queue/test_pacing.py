@@ -14,7 +14,7 @@ def test_a_producer_that_is_alone_never_waits() -> None:
 
 
 def test_conflicts_lengthen_the_pause_to_a_bound_and_landings_end_it() -> None:
-    """Each conflict doubles it up to a second; swaps that land bring it back to nothing."""
+    """Each conflict doubles it up to a bound; swaps that land bring it back to nothing."""
     pacer = Pacer()
     pacer.landed(0, 0.01)
     pacer.conflicted()
@@ -24,14 +24,14 @@ def test_conflicts_lengthen_the_pause_to_a_bound_and_landings_end_it() -> None:
     assert pacer.pause_s == PAUSE_S_MAX
     rng = random.Random(1)
     waits = [pacer.wait_s(0, rng) for _ in range(200)]
-    assert 0.5 <= min(waits) < max(waits) <= 1.5
-    for _ in range(400):
+    assert 0.5 <= min(waits) / PAUSE_S_MAX < max(waits) / PAUSE_S_MAX <= 1.5
+    for _ in range(700):
         pacer.landed(0, 0.01)
     assert pacer.pause_s == 0
 
 
-def test_one_swap_in_thirty_five_collides_in_balance() -> None:
-    """Where a longer pause means fewer collisions, the share settles near 2.8 %."""
+def test_one_swap_in_forty_five_collides_in_balance() -> None:
+    """Where a longer pause means fewer collisions, the share settles near 2.1 %."""
     pacer, rng, collided = Pacer(), random.Random(7), 0
     pacer.landed(0, 0.005)
     for number in range(20_000):
@@ -40,4 +40,4 @@ def test_one_swap_in_thirty_five_collides_in_balance() -> None:
             collided += number >= 10_000
         else:
             pacer.landed(0, 0.005)
-    assert 0.02 < collided / 10_000 < 0.05
+    assert 0.015 < collided / 10_000 < 0.05

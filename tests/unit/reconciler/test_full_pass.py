@@ -163,3 +163,37 @@ def test_each_queue_gets_every_batch() -> None:
         assert len(await enqueued(store, "http")) == 2
 
     asyncio.run(run())
+
+
+def test_shards_walk_everything_once() -> None:
+    """However many spans a pass is cut into, each batch and each foreign key falls into one."""
+
+    async def run() -> None:
+        agents = [
+            "0",
+            "9x",
+            "A",
+            "Zed",
+            "_",
+            "a",
+            "host-1",
+            "hostile",
+            "m",
+            "z",
+            "~",
+            "é",
+            "\u65e5",
+        ]
+        for shards in (1, 2, 7, 40, 500):
+            store = sim()
+            for agent in agents:
+                await accept(store, 0, agent=agent)
+                await accept(store, 10, agent=agent)
+            for key in ("accepted/v1/agent=zz/x", "accepted/v1/0", "accepted/v1/~"):
+                await store.create(ObjectKey(key), b"")
+            report = await make(store, shards, shards=shards).once()
+            assert (report.listed, report.outcome.enqueued) == (29, 26), shards
+            assert (report.held_back, len(report.boots)) == (3, 13)
+            assert (await make(store, 2, shards=3).once()).outcome.enqueued == 0
+
+    asyncio.run(run())

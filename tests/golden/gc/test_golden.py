@@ -1,0 +1,67 @@
+"""The stored bytes of certificates and plans, and the columns of evidence, are pinned."""
+
+from support.gc_certificates import KEY, TRUSTED, certificate
+from support.golden import golden
+
+from sluice_gc.candidates import Tally
+from sluice_gc.certificate import EvidenceFile, sign_certificate, verify_certificate
+from sluice_gc.evidence import BLOBS, CANDIDATES, FINDINGS, MANIFESTS, NAMED, NAMES, PROOFS
+from sluice_gc.plan import Bucket, Plan, PlanSummary, sign_plan, verify_plan
+from sluice_protocol.keys import digest_of
+from sluice_protocol.units import ObjectKey
+
+
+def test_certificate_bytes_are_pinned() -> None:
+    """A certificate of today is read and signed as it was when it was pinned."""
+    body = sign_certificate(certificate(), KEY)
+    assert golden("gc/certificate.json", body) == body
+    assert verify_certificate("A0", body, TRUSTED) == certificate()
+
+
+def test_plan_bytes_are_pinned() -> None:
+    """A plan of today is read and signed as it was when it was pinned."""
+    tally = Tally(incarnations=1, bytes=2)
+    plan = Plan(
+        plan_id="P",
+        authority_id="authority",
+        retry_horizon_s=300,
+        audit_id="A0",
+        certificate_sha256=digest_of(b"certificate"),
+        made_at_unix_ns=10,
+        summary=PlanSummary(
+            blobs=tally,
+            orphans=tally,
+            superseded=Tally(),
+            kept={"age": tally},
+            by_size=(Bucket(up_to=4096, tally=tally), Bucket(up_to=None, tally=Tally())),
+            by_age=(),
+        ),
+        candidates=(
+            EvidenceFile(
+                kind="candidates",
+                place="00-ff",
+                key=ObjectKey("gc/v1/plans/P/candidates/00-ff-0.parquet"),
+                sha256=digest_of(b"file"),
+                size_bytes=4,
+                rows=1,
+            ),
+        ),
+    )
+    body = sign_plan(plan, KEY)
+    assert golden("gc/plan.json", body) == body
+    assert verify_plan("P", body, TRUSTED) == plan
+
+
+def test_columns_of_evidence_are_pinned() -> None:
+    """Columns of stored evidence do not change without a new version."""
+    schemas = {
+        "manifests": MANIFESTS,
+        "named": NAMED,
+        "names": NAMES,
+        "blobs": BLOBS,
+        "findings": FINDINGS,
+        "candidates": CANDIDATES,
+        "proofs": PROOFS,
+    }
+    text = "\n".join(f"[{name}]\n{schema.to_string()}\n" for name, schema in schemas.items())
+    assert golden("gc/evidence-columns.txt", text.encode()) == text.encode()

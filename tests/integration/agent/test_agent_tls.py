@@ -1,0 +1,72 @@
+"""The agent over TLS to a real gateway: its certificate is who it is."""
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.gateway import TestKey, run, running
+from support.gateway_tls import SERVER, TestAuthority
+
+from sluice_agent.answers import Lost, NoAnswer
+from sluice_agent.app import run_forward
+from sluice_agent.clock import SystemClock
+from sluice_agent.settings import AgentSettings, Durability
+from sluice_agent.transport import HttpTransport, Upload, client_tls, open_session
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import digest_of
+
+
+class _Fleet(TestKey):
+    @property
+    def entry(self) -> str:
+        template = 'agent_template = "spiffe://td/agent/{agent}"'
+        return super().entry + f'[[principals]]\nname = "fleet"\n{template}\n'
+
+
+def test_a_certificate_speaks_for_the_agent(tmp_path: Path) -> None:
+    """mTLS without a signature is accepted; a gateway of another authority is not believed."""
+    authority = TestAuthority(tmp_path / "ca")
+    server = authority.issue("server", usage=SERVER)
+    own = authority.issue("host-1", "spiffe://td/agent/" + b"host-1".hex())
+    (tmp_path / "lines").write_bytes(b"one\ntwo\n")
+
+    async def main() -> None:
+        async with running(
+            tmp_path, _Fleet("other", ("other",)), tls_certificate=server.certificate,
+            tls_key=server.key, tls_client_ca=authority.path,
+        ) as served:  # fmt: skip
+            settings = AgentSettings(
+                gateway=f"https://127.0.0.1:{served.port}", spool=tmp_path / "s",
+                agent_id="host-1", tls_ca=authority.path, tls_cert=own.certificate,
+                tls_key=own.key,
+            )  # fmt: skip
+            await forward(settings)
+            await distrust(replace(settings, tls_ca=TestAuthority(tmp_path / "evil").path))
+
+    async def forward(settings: AgentSettings) -> None:
+        descriptor = os.open(tmp_path / "lines", os.O_RDONLY)
+        outcome = await run_forward(
+            settings, durability=Durability.ACCEPTED, descriptor=descriptor, stop=asyncio.Event()
+        )
+        os.close(descriptor)
+        assert (outcome.sealed_records, outcome.waiting, outcome.parked) == (2, 0, 0)
+
+    async def distrust(settings: AgentSettings) -> None:
+        tls = client_tls(settings.tls_ca, settings.tls_cert, settings.tls_key)
+        async with open_session(tls=tls, connections_max=1, total_s=5, connect_s=2) as session:
+            transport = HttpTransport(session, key=None, clock=SystemClock())
+            sent = Upload(frame=b"x", digest=digest_of(b"x"))
+            received = await transport.send(settings.gateway, sent)
+        assert received.observed == NoAnswer(lost=Lost.TLS)
+
+    run(main())
+
+
+def test_files_that_are_no_certificates_are_told(tmp_path: Path) -> None:
+    """Before anything is sent."""
+    (tmp_path / "no.pem").write_text("nothing")
+    for ca, cert in ((tmp_path / "no.pem", None), (None, tmp_path / "no.pem"), (tmp_path, None)):
+        with pytest.raises(BadUsage, match="cannot be used"):
+            client_tls(ca, cert, None)

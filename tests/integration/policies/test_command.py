@@ -1,0 +1,78 @@
+"""`sluice policies` as people and programs call it, without a store."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.policies_settings import GOLDEN, TEXT
+
+from sluice_cli.main import run
+
+SETTINGS = ["--settings", str(GOLDEN / "settings.toml")]
+PUT = ["simulate", *SETTINGS, "--principal", "gateway", "--action", "PutObject"]
+KEY = ["--key", "accepted/v1/agent=61/boot=62/x.json"]
+
+
+def test_simulate_names_the_deciding_statement(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["policies", *PUT, *KEY]) == 1
+    assert capsys.readouterr().out.startswith("deny by CreateOnly: ")
+    assert run(["policies", *PUT, *KEY, "--header", "If-None-Match: *"]) == 0
+    assert capsys.readouterr().out.startswith("allow by Write: ")
+
+
+def test_prove_takes_another_bucket_policy_and_shows_what_breaks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads((GOLDEN / "aws" / "bucket-policy.json").read_text())
+    document["Statement"] = [s for s in document["Statement"] if s["Sid"] != "NeverDeleted"]
+    other = tmp_path / "bucket-policy.json"
+    other.write_text(json.dumps(document))
+    assert run(["policies", "prove", *SETTINGS, "--bucket-policy", str(other)]) == 1
+    out = capsys.readouterr().out
+    assert "BROKEN  accepted-never-deleted" in out
+    assert "calls s3:DeleteObjectVersion on arn:aws:s3:::example-sluice/prod/" in out
+
+
+def test_what_is_not_decided_is_bad_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = tmp_path / "odd.json"
+    odd.write_text(
+        '{"Statement": {"Sid": "Odd", "Effect": "Deny", "Principal": "*", "Action": "s3:*",'
+        ' "Resource": "*", "Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}}}'
+    )
+    assert run(["policies", *PUT, *KEY, "--bucket-policy", str(odd)]) == 2
+    assert "IpAddress" in capsys.readouterr().err
+    assert run(["policies", "prove", *SETTINGS, "--bucket-policy", str(odd)]) == 2
+
+
+def test_lint_of_a_file_finds_and_exits_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"Statement": [{"Effect": "Allow", "Effect": "Deny"}]}')
+    assert run(["policies", "lint", str(bad), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[str(bad)][0]["rule"] == "duplicate-key"
+    assert run(["policies", "lint", *SETTINGS]) == 0
+
+
+def test_render_writes_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["policies", "render", *SETTINGS, "--out", str(tmp_path)]) == 0
+    written = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
+    pinned = GOLDEN / "aws"
+    assert written == {str(p.relative_to(pinned)) for p in pinned.rglob("*") if p.is_file()}
+    assert "terraform/main.tf" in capsys.readouterr().out
+
+
+def test_bad_settings_name_their_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "policies.toml"
+    path.write_text(TEXT.replace("role/sluice/gc", "role/sluice/spark"))
+    assert run(["policies", "prove", "--settings", str(path)]) == 2
+    line = 1 + path.read_text().splitlines().index("[roles.gc]") + 1
+    assert f"{path}:{line}: roles 'spark' and 'gc' have one ARN" in capsys.readouterr().err
+
+
+def test_an_unknown_target_and_header_are_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["policies", "render", *SETTINGS, "--target", "minio"]) == 2
+    assert run(["policies", *PUT, *KEY, "--header", "If-None-Match"]) == 2
+    assert "Name: value" in capsys.readouterr().err

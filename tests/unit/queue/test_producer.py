@@ -1,0 +1,116 @@
+"""What a producer does between `produce` and the queue."""
+
+import asyncio
+import random
+
+import pytest
+from support.queue_batches import manifest
+from support.queue_store import SimClock, SimIds, SimStore
+
+from sluice_protocol.errors import OutcomeUnknown
+from sluice_protocol.keys import WORK_LISTS
+from sluice_protocol.outcomes import ReplaceOutcome, Unknown, UnknownReason
+from sluice_protocol.units import NS_PER_S, ETag, ObjectKey
+from sluice_queue.lane import Lane, Tools
+from sluice_queue.producer import Producer
+from sluice_queue.settings import ProducerSettings, RetrySettings
+from sluice_queue.view import read_lane
+
+
+class Slow(SimStore):
+    """Holds every swap back until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=SimClock())
+        self.gate = asyncio.Event()
+
+    async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
+        await self.gate.wait()
+        return await super().replace(key, body, if_match=if_match)
+
+
+def tools(store: SimStore) -> Tools:
+    return Tools(clock=store.clock, ids=SimIds(1), rng=random.Random(1))
+
+
+def test_produce_waits_while_too_many_bytes_are_not_durable() -> None:
+    """Over `max_unflushed_bytes` the next call waits until a flush has landed."""
+
+    async def run() -> None:
+        store = Slow()
+        size = manifest(0).frame_bytes
+        settings = ProducerSettings(max_unflushed_bytes=3 * size)
+        async with Producer.open(
+            store, queue="spark", lane=0, tools=tools(store), settings=settings
+        ) as producer:
+            held = [await producer.produce([manifest(0)]) for _ in range(3)]
+            late = asyncio.create_task(producer.produce([manifest(1)]))
+            for _ in range(200):
+                await asyncio.sleep(0)
+            assert not late.done()
+            store.gate.set()
+            assert await (await late).result() == 2
+            assert [await one.result() for one in held] == [1, 1, 1]
+
+    asyncio.run(run())
+
+
+def test_a_list_that_grew_old_is_written_anew_before_it_is_appended() -> None:
+    """A list older than an hour is never named: the collector may take it."""
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        producer = Producer(store, Lane(queue="spark", lane=0), tools=tools(store))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(producer.run(tasks))
+            await producer._appender.client.read_or_create(_tries(producer))
+            original = store.create
+            written: list[ObjectKey] = []
+
+            async def create(key: ObjectKey, body: bytes, **more: object) -> object:
+                if key.startswith(WORK_LISTS):
+                    written.append(key)
+                    if len(written) == 2:  # the second list of the flush takes an hour
+                        store.clock.at_ns += 3601 * NS_PER_S
+                return await original(key, body)
+
+            store.create = create  # type: ignore[method-assign, assignment]
+            handles = [await producer.produce([manifest(seq)], bytes([seq])) for seq in (0, 1)]
+            assert [await one.result() for one in handles] == [1, 2]
+            producer.close()
+        view = await read_lane(store, "spark", 0)
+        named = [one.location for one in view.descriptors]
+        assert written[0] not in named
+        assert len(set(named)) == 2
+
+    asyncio.run(run())
+
+
+def _tries(producer: Producer) -> object:
+    from sluice_queue.lane import Tries  # noqa: PLC0415
+
+    lane = producer._appender.client.lane
+    return Tries("test", lane.key, RetrySettings(), producer._tools)
+
+
+def test_spent_bounds_are_told_as_unknown_and_the_producer_stops() -> None:
+    """When no swap ever answers, every caller learns that nobody knows."""
+
+    class Deaf(SimStore):
+        async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
+            return Unknown(reason=UnknownReason.TIMEOUT)
+
+    async def run() -> None:
+        store = Deaf(clock=SimClock())
+        settings = ProducerSettings(retry=RetrySettings(tries_max=3))
+        async with Producer.open(
+            store, queue="spark", lane=0, tools=tools(store), settings=settings
+        ) as producer:
+            first = await producer.produce([manifest(0)])
+            with pytest.raises(OutcomeUnknown):
+                await first.await_durable()
+            second = await producer.produce([manifest(1)])
+            with pytest.raises(OutcomeUnknown):
+                await second.result()
+
+    asyncio.run(run())
