@@ -19,6 +19,11 @@ def configure_logs() -> None:
             structlog.processors.format_exc_info,
             shown,
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=_print_to_stderr,
         cache_logger_on_first_use=False,
     )
+
+
+def _print_to_stderr(*_: object) -> structlog.PrintLogger:
+    """Gives a logger over today's standard error, which a host of this process may replace."""
+    return structlog.PrintLogger(sys.stderr)
