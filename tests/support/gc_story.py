@@ -63,7 +63,8 @@ class Story:
         answered: Digests that were answered 200 or 409: they must stand for ever.
         lost: Digests among them whose last right version was deleted.
         refusals: What garbage collection refused.
-        deleted: Deletions, of the story's versions.
+        deleted: Deletions, of the blobs' versions.
+        strays: Keys of anything else that was deleted: manifests, references, decisions.
         accepted: Answers 200.
         conflicts: Answers 409.
         refused: Uploads of a quarantined agent and boot that were turned away.
@@ -82,6 +83,7 @@ class Story:
     lost: list[Digest] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     deleted: int = 0
+    strays: list[ObjectKey] = field(default_factory=list)
     accepted: int = 0
     conflicts: int = 0
     refused: int = 0
@@ -102,6 +104,9 @@ class Story:
         self.ends_s = self.hours * 3600
 
     def _judge(self, key: ObjectKey, gone: Version) -> None:
+        if not key.startswith(RAW_BLOBS):
+            self.strays.append(key)
+            return
         self.deleted += 1
         digest = parse_blob_key(key)
         left = [one for one in self.store.versions[key] if one is not gone]

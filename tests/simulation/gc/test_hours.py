@@ -37,6 +37,7 @@ def check(story: Story) -> None:
     assert story.unreadable() == []
     assert story.standing_orphans() == []
     assert story.operator.vanished() == []
+    assert story.strays == []
     assert story.late == []
 
 
