@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
@@ -32,7 +33,9 @@ from sluice_query.request import (
 from sluice_query.search import Searcher
 from sluice_query.service import serve_queries
 from sluice_query.settings import QuerySettings
+from sluice_query.spooled import attach_spool
 from sluice_store import SystemClock, open_store, read_authority
+from sluice_store.url import parse_local_path
 
 app = App(name="query", help="Search records by time, text and agent.")
 
@@ -81,6 +84,23 @@ class Asked:
     tail: Annotated[bool, Parameter(negative="")] = False
 
 
+def _must_be_spool(kind: object, url: object) -> None:
+    """Refuses what is no directory: opening it would make an empty one."""
+    del kind
+    if isinstance(url, str) and not parse_local_path(url).is_dir():
+        raise ValueError("no spool stands there: give the gateway's --spool")
+
+
+SpoolUrl = Annotated[
+    str | None,
+    Parameter(
+        name="--spool",
+        validator=_must_be_spool,
+        help="The gateway's spool directory, file:///path: what waits there is searched too.",
+    ),
+]
+"""The spool of a gateway that accepts by `local_spool`, as the gateway's own `--spool`."""
+
 _ASKED = Asked()
 _SETTINGS = QuerySettings()
 
@@ -119,6 +139,7 @@ def query_of(asked: Asked, now_ns: UnixNs) -> Query:
 def query(
     *,
     store: StoreUrl = STORE_DEFAULT,
+    spool: SpoolUrl = None,
     asked: Annotated[Asked, Parameter(name="*")] = _ASKED,
     settings: Annotated[QuerySettings, Parameter(name="*")] = _SETTINGS,
     json: Json = False,
@@ -129,9 +150,11 @@ def query(
     """
     question = query_of(asked, SystemClock().now_ns())
     if asked.tail:
-        asyncio.run(_with_searcher(store, settings, lambda one: _follow(one, question, json)))
+        asyncio.run(
+            _with_searcher((store, spool), settings, lambda one: _follow(one, question, json))
+        )
         return
-    answer = asyncio.run(_with_searcher(store, settings, lambda one: one.answer(question)))
+    answer = asyncio.run(_with_searcher((store, spool), settings, lambda one: one.answer(question)))
     if json:
         for line in answer_lines(answer):
             sys.stdout.buffer.write(line)
@@ -144,6 +167,7 @@ def query(
 def serve(
     *,
     store: StoreUrl = STORE_DEFAULT,
+    spool: SpoolUrl = None,
     listen: str = "127.0.0.1:8383",
     settings: Annotated[QuerySettings, Parameter(name="*")] = _SETTINGS,
     json: Json = False,
@@ -154,6 +178,7 @@ def serve(
 
     Args:
         store: The store to search.
+        spool: The spool of the gateway that lands on it.
         listen: Address and port; port 0 takes a free one.
         settings: Bounds of each query.
         json: Print where it listens as JSON.
@@ -167,7 +192,9 @@ def serve(
         sys.stdout.flush()
 
     asyncio.run(
-        _with_searcher(store, settings, lambda one: serve_queries(one, host, int(port), say))
+        _with_searcher(
+            (store, spool), settings, lambda one: serve_queries(one, host, int(port), say)
+        )
     )
 
 
@@ -190,12 +217,20 @@ def _line_of(kind: Kind, row: dict[str, object], json: bool) -> str:  # noqa: FB
 
 
 async def _with_searcher(
-    store_url: str, settings: QuerySettings, work: Callable[[Searcher], Awaitable[_Result]]
+    urls: tuple[str, str | None],
+    settings: QuerySettings,
+    work: Callable[[Searcher], Awaitable[_Result]],
 ) -> _Result:
-    async with open_store(store_url) as store:
-        await read_authority(store)
+    store_url, spool_url = urls
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(open_store(store_url))
+        authority = await read_authority(store)
+        spool = None
+        if spool_url is not None:
+            local = await stack.enter_async_context(open_store(spool_url))
+            spool = await attach_spool(local, authority)
         searcher = Searcher(
-            store=store, store_url=store_url, settings=settings, clock=SystemClock()
+            store=store, store_url=store_url, settings=settings, clock=SystemClock(), spool=spool
         )
         return await work(searcher)
 

@@ -14,9 +14,8 @@ in the authority and an alert here; nothing there is ever overwritten. Source: A
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-import msgspec
 import structlog
 
 from sluice_gateway.accept import Acceptor, Run
@@ -37,38 +36,18 @@ from sluice_protocol.keys import (
     parse_quarantine_key,
     quarantine_key,
 )
+from sluice_protocol.landed import LANDED, LandedMarker, LandingResult, marker_key
 from sluice_protocol.manifests import decode_accepted, encode_record
 from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
 from sluice_store.clock import Clock, IdSource
 from sluice_store.port import ObjectStore
 
-LANDED: Final = "landed/v1/"
-"""Prefix of the markers; it exists in a spool alone."""
 AT_ONCE: Final = 8
 SCAN_AFTER_S: Final = 600.0
 """How often everything is looked at again: a record whose 200 nobody could give is found so."""
 
-Result = Literal["accepted", "conflict", "copied"]
 log = structlog.get_logger()
-
-
-class LandedMarker(msgspec.Struct, frozen=True, kw_only=True):
-    """Says that a record of the spool stands in the authority.
-
-    Attributes:
-        result: `accepted`, `conflict` (its bytes are in quarantine there), or `copied`.
-        landed_at_unix_ns: When, by this machine's clock.
-    """
-
-    schema: Literal["sluice.landed.v1"] = "sluice.landed.v1"
-    result: Result
-    landed_at_unix_ns: int
-
-
-def marker_key(key: ObjectKey) -> ObjectKey:
-    """Gives the key of the marker of a spooled record."""
-    return ObjectKey(f"{LANDED}{key}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,14 +161,14 @@ class Lander:
         self._pending.pop(key, None)
         self._metrics.spool_pending.set(self.pending)
 
-    async def _carry(self, key: ObjectKey) -> Result | None:
+    async def _carry(self, key: ObjectKey) -> LandingResult | None:
         if key.startswith(ACCEPTED):
             return await self._carry_accepted(key)
         if key.startswith(QUARANTINE_CONFLICTS):
             return await self._carry_conflict(key)
         return await self._copy(key)
 
-    async def _carry_accepted(self, key: ObjectKey) -> Result | None:
+    async def _carry_accepted(self, key: ObjectKey) -> LandingResult | None:
         identity = parse_accepted_key(key)
         found = await self._read(key)
         manifest = decode_accepted(key, found.body)
@@ -209,7 +188,7 @@ class Lander:
         )
         return await self._settle(key, upload, await self._spool.acceptor.accept(upload))
 
-    async def _carry_conflict(self, key: ObjectKey) -> Result | None:
+    async def _carry_conflict(self, key: ObjectKey) -> LandingResult | None:
         """Sends refused bytes the way of an upload: the authority refuses and records them too."""
         identity, submitted = parse_quarantine_key(key)
         if await self._is_landed(key):
@@ -231,10 +210,10 @@ class Lander:
             attempt_id=self._spool.ids.ulid(),
         )
 
-    async def _settle(self, key: ObjectKey, upload: Upload, run: Run) -> Result | None:
+    async def _settle(self, key: ObjectKey, upload: Upload, run: Run) -> LandingResult | None:
         match run.verdict:
             case Accepted():
-                result: Result = "accepted"
+                result: LandingResult = "accepted"
             case Conflict(accepted_digest=owner):
                 result = "conflict"
                 if key.startswith(ACCEPTED):
@@ -246,7 +225,7 @@ class Lander:
         await self._drop_blob(upload.digest)
         return result
 
-    async def _copy(self, key: ObjectKey) -> Result | None:
+    async def _copy(self, key: ObjectKey) -> LandingResult | None:
         found = await self._read(key)
         match await self._spool.remote.create(key, found.body):
             case Applied() | Exists():
@@ -255,7 +234,7 @@ class Lander:
             case _:
                 return None
 
-    async def _mark(self, key: ObjectKey, result: Result) -> None:
+    async def _mark(self, key: ObjectKey, result: LandingResult) -> None:
         marker = LandedMarker(result=result, landed_at_unix_ns=self._spool.clock.now_ns())
         outcome = await self._spool.local.create(marker_key(key), encode_record(marker))
         if not isinstance(outcome, Applied | Exists):

@@ -1,4 +1,4 @@
-"""One query from question to answer: queue first, then tables, then the engine over both."""
+"""One query from question to answer: spool and queue, then tables, then the engine over all."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from sluice_protocol.deletes import DeleteRecord
 from sluice_protocol.identity import Identity
-from sluice_protocol.lake import BATCHES, RECORD_TABLES
+from sluice_protocol.lake import RECORD_TABLES
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.answer import Answer, Point, Row, Summary
@@ -16,12 +16,13 @@ from sluice_query.dead import find_dead
 from sluice_query.deletes import read_deletes
 from sluice_query.engine import LAKE, TAIL, Engine, open_engine
 from sluice_query.index import prune_by_index
+from sluice_query.ledger import read_ledger
 from sluice_query.request import Query, check_query
-from sluice_query.segments import Segments, select_hours, select_segments
+from sluice_query.segments import Segments, select_segments
 from sluice_query.settings import QuerySettings
+from sluice_query.spooled import Spool, Spooled, choose_spooled, read_spooled
 from sluice_query.sql import (
     Sources,
-    Statement,
     counts_sql,
     records_sql,
     series_sql,
@@ -29,10 +30,8 @@ from sluice_query.sql import (
 )
 from sluice_query.waiting import Tail, Waiting, choose_missing, fetch_tail, read_waiting
 from sluice_store.clock import Clock
-from sluice_store.lake import lake_location
 from sluice_store.port import ObjectStore
 
-_LEDGER = "ledger"
 _NS_PER_MS = NS_PER_S // 1000
 
 
@@ -45,12 +44,14 @@ class Searcher:
         store_url: Its URL; the lake's files are found by it.
         settings: Bounds.
         clock: Time.
+        spool: The spool that lands on the store, where a gateway spools.
     """
 
     store: ObjectStore
     store_url: str
     settings: QuerySettings
     clock: Clock
+    spool: Spool | None = None
 
     async def answer(self, query: Query) -> Answer:
         """Answers one query.
@@ -82,16 +83,42 @@ class _Run:
     started_ns: int
 
     async def answer(self) -> Answer:
-        store = self.searcher.store
-        waiting = await read_waiting(store, self.searcher.settings)
+        store, settings = self.searcher.store, self.searcher.settings
+        spooled = await self._read_spool()
+        waiting = await read_waiting(store, settings)
         deletes = await read_deletes(store, self.query)
         segments, known, dead = await self._bounded(lambda: self._open(waiting))
         segments = await prune_by_index(store, segments, self.query)
         missing = choose_missing(waiting, self.query, segments.lanes, known)
-        tail = await fetch_tail(store, missing, self.searcher.settings)
+        spooled = await self._still_spooled(spooled, waiting, segments)
+        tail = await fetch_tail(self._blobs(), [*missing, *spooled.batches], settings)
         answer = await self._bounded(lambda: self._read(segments, tail, deletes))
-        trouble = (*waiting.trouble, *tail.trouble, *dead)
+        trouble = (*spooled.trouble, *waiting.trouble, *tail.trouble, *dead)
         return self._with_summary(answer, segments, tail, trouble, len(deletes))
+
+    async def _read_spool(self) -> Spooled:
+        if self.searcher.spool is None:
+            return Spooled()
+        return await read_spooled(self.searcher.spool, self.query, self.searcher.settings)
+
+    async def _still_spooled(
+        self, spooled: Spooled, waiting: Waiting, segments: Segments
+    ) -> Spooled:
+        if not spooled.batches:
+            return spooled
+        # After the records were opened, the queue before the ledger: why is told in `spooled`.
+        later = await read_waiting(self.searcher.store, self.searcher.settings)
+        url = self.searcher.store_url
+        ledger = await self._bounded(lambda: read_ledger(self.engine, url, spooled.batches))
+        return choose_spooled(spooled, (waiting, later), ledger, segments.lanes)
+
+    def _lanes(self, waiting: Waiting) -> range | tuple[int, ...]:
+        # A lane may get its first entry while the query runs: with a spool every lane counts.
+        return waiting.lanes if self.searcher.spool is None else range(self.searcher.spool.lanes)
+
+    def _blobs(self) -> tuple[ObjectStore, ...]:
+        spool = self.searcher.spool
+        return (self.searcher.store,) if spool is None else (spool.store, self.searcher.store)
 
     async def _bounded(self, work: Any) -> Any:  # noqa: ANN401 - a thread's result
         used_s = (self.searcher.clock.monotonic_ns() - self.started_ns) / NS_PER_S
@@ -101,24 +128,11 @@ class _Run:
         # The ledger before the records: what the ledger has, the later state of the records has.
         # The other way round a batch that enters between the two would be dropped here and missing
         # there. What the records have and the ledger lacks is known by its queue sequence.
-        known = self._known(waiting)
+        url = self.searcher.store_url
+        known = [one.identity for one in read_ledger(self.engine, url, waiting.manifests)]
         table = RECORD_TABLES[self.query.kind]
-        segments = select_segments(self.searcher.store_url, table, self.query, waiting.lanes)
-        return segments, known, find_dead(self.engine, self.searcher.store_url, self.query)
-
-    def _known(self, waiting: Waiting) -> list[Identity]:
-        url, hours = self.searcher.store_url, waiting.hours
-        ledger = select_hours(url, BATCHES, lambda hour: hour in hours) if hours else ()
-        if not ledger:
-            return []
-        self.engine.show_files(_LEDGER, ledger, lake_location(url, BATCHES.name))
-        agents = sorted({one.manifest.agent_id for one in waiting.batches})
-        text = f"SELECT agent_id, boot_id, seq_start, seq_end FROM {_LEDGER}"  # noqa: S608 - ours
-        rows = self.engine.rows(Statement(f"{text} WHERE list_contains(?, agent_id)", [agents]))
-        return [
-            Identity(agent_id=agent, boot_id=boot, seq_start=start, seq_end=end)
-            for agent, boot, start, end in rows
-        ]
+        segments = select_segments(url, table, self.query, self._lanes(waiting))
+        return segments, known, find_dead(self.engine, url, self.query)
 
     def _read(self, segments: Segments, tail: Tail, deletes: tuple[DeleteRecord, ...]) -> Answer:
         names = []

@@ -19,6 +19,8 @@ class QuerySettings:
             out makes the answer partial.
         tail_frames_max: Most of such frames to read.
         tail_lists_max: Most work lists of each lane to read, the newest of them.
+        landed_s: How long after its landing a batch is still looked for in the spool, seconds;
+            it must be longer than landed batches wait to be enqueued.
         fetches: How many of them are read at once.
     """
 
@@ -28,4 +30,5 @@ class QuerySettings:
     tail_bytes_max: int = 256 << 20
     tail_frames_max: int = 10_000
     tail_lists_max: int = 2_000
+    landed_s: float = 3600.0
     fetches: int = 8

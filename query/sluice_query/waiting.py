@@ -14,9 +14,9 @@ from sluice_protocol.errors import InvalidFrame, SluiceError, TooLarge, Unsuppor
 from sluice_protocol.frame import Frame, decode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import digest_of
-from sluice_protocol.lake import INGEST_QUEUE, accepted_hour
+from sluice_protocol.lake import INGEST_QUEUE
 from sluice_protocol.manifests import AcceptedManifest
-from sluice_protocol.outcomes import Found, Missing
+from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
@@ -54,9 +54,9 @@ class Waiting:
     trouble: tuple[str, ...] = ()
 
     @property
-    def hours(self) -> frozenset[str]:
-        """The partitions of the ledger in which these batches may stand."""
-        return frozenset(accepted_hour(one.manifest.accepted_at_unix_ns) for one in self.batches)
+    def manifests(self) -> list[AcceptedManifest]:
+        """The manifests of these batches."""
+        return [one.manifest for one in self.batches]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,12 +156,13 @@ def choose_missing(
     }
     chosen: dict[Identity, AcceptedManifest] = {}
     for one in waiting.batches:
-        if one.manifest.identity not in there and _may_match(one.manifest, query):
+        if one.manifest.identity not in there and may_match(one.manifest, query):
             chosen.setdefault(one.manifest.identity, one.manifest)
     return list(chosen.values())
 
 
-def _may_match(manifest: AcceptedManifest, query: Query) -> bool:
+def may_match(manifest: AcceptedManifest, query: Query) -> bool:
+    """Tells whether a batch may hold records of a query, by kind, agent and times."""
     if manifest.kind != query.kind:
         return False
     if query.agents and manifest.agent_id not in query.agents:
@@ -173,16 +174,17 @@ def _may_match(manifest: AcceptedManifest, query: Query) -> bool:
 
 
 async def fetch_tail(
-    store: ObjectStore, manifests: Sequence[AcceptedManifest], settings: QuerySettings
+    stores: Sequence[ObjectStore], manifests: Sequence[AcceptedManifest], settings: QuerySettings
 ) -> Tail:
     """Reads and decodes the frames of waiting batches, within bounds.
 
-    A frame that is missing or wrong, or one too many, is named in `trouble`.
+    A blob is read from the first store that has it: a spool comes before what it lands on. A frame
+    that is missing or wrong, or one too many, is named in `trouble`.
     """
     within, left_out = _within(manifests, settings)
     gate = asyncio.Semaphore(settings.fetches)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_fetch(store, manifest, gate)) for manifest in within]
+        tasks = [group.create_task(_fetch(stores, manifest, gate)) for manifest in within]
     found = [task.result() for task in tasks]
     trouble = [one for one in found if isinstance(one, str)]
     if left_out:
@@ -208,18 +210,18 @@ def _within(
 
 
 async def _fetch(
-    store: ObjectStore, manifest: AcceptedManifest, gate: asyncio.Semaphore
+    stores: Sequence[ObjectStore], manifest: AcceptedManifest, gate: asyncio.Semaphore
 ) -> TailFrame | str:
     key = ObjectKey(manifest.raw_blob_key)
     async with gate:
         try:
-            match await store.get(key):
-                case Missing():
-                    return f"blob is missing, key=`{key}`"
-                case Found(body=body):
-                    return await _decode(manifest, body)
+            for store in stores:
+                found = await store.get(key)
+                if isinstance(found, Found):
+                    return await _decode(manifest, found.body)
         except SluiceError as error:
             return str(error)
+    return f"blob is missing, key=`{key}`"
 
 
 async def _decode(manifest: AcceptedManifest, body: bytes) -> TailFrame | str:

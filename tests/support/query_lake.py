@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from sluice_query.answer import Answer
 from sluice_query.request import Query
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_store import SystemClock, open_store
+from sluice_query.spooled import attach_spool
+from sluice_store import SystemClock, open_store, read_authority
 
 DAY0_NS = 1_790_000_000 * NS_PER_S
 MINUTE_NS = 60 * NS_PER_S
@@ -103,14 +105,24 @@ def question(**changes: object) -> Query:
     return replace(wide, **changes)  # type: ignore[arg-type]
 
 
-def ask(place: Deployment, query: Query, settings: QuerySettings | None = None) -> Answer:
+def ask(
+    place: Deployment,
+    query: Query,
+    settings: QuerySettings | None = None,
+    spool: Deployment | None = None,
+) -> Answer:
     async def run() -> Answer:
-        async with open_store(place.url) as store:
+        async with open_store(place.url) as store, AsyncExitStack() as stack:
+            local = None
+            if spool is not None:
+                opened = await stack.enter_async_context(open_store(spool.url))
+                local = await attach_spool(opened, await read_authority(store))
             searcher = Searcher(
                 store=store,
                 store_url=place.url,
                 settings=settings or QuerySettings(threads=2),
                 clock=SystemClock(),
+                spool=local,
             )
             return await searcher.answer(query)
 

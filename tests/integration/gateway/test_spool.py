@@ -26,7 +26,7 @@ from support.gateway import (
 
 from sluice_gateway.app import attach_lander, build_gateway, serving
 from sluice_gateway.gateway import Gateway
-from sluice_gateway.lander import Lander, marker_key
+from sluice_gateway.lander import Lander
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import agree, claim
 from sluice_gateway.worker import bind
@@ -40,6 +40,7 @@ from sluice_protocol.keys import (
     blob_key,
     digest_of,
 )
+from sluice_protocol.landed import marker_key
 from sluice_protocol.outcomes import CreateOutcome, Found, Missing, Unknown, UnknownReason
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store import SystemIds, create_authority, open_store

@@ -1,0 +1,69 @@
+"""A spool before an authority: accept here, land there by the gateway's own lander."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.gateway import TestKey, write_principals
+from support.spark_lake import Deployment, Sent
+
+from sluice_gateway.app import attach_lander, build_gateway
+from sluice_gateway.settings import GatewaySettings
+from sluice_gateway.spool import agree
+from sluice_protocol.authority import Authority
+from sluice_store import create_authority, open_store
+
+WRITER = "spool-gw"
+LANES = 2
+
+
+@dataclass
+class Site:
+    """An authority, and the spool of its one gateway."""
+
+    place: Deployment
+    spool: Deployment
+
+    def accept(self, batches: Sequence[Sent]) -> None:
+        """Leaves in the spool what an upload leaves there."""
+        self.spool.accept(batches)
+
+    def land(self) -> None:
+        """Lands everything that is pending."""
+        asyncio.run(_land(self))
+
+    def enqueue(self, batches: Sequence[Sent]) -> None:
+        self.place.enqueue(batches)
+
+
+def site(root: Path) -> Site:
+    made = Site(
+        place=Deployment(root=root / "store", lanes=LANES),
+        spool=Deployment(root=root / "spool", lanes=LANES),
+    )
+    asyncio.run(_init(made))
+    return made
+
+
+async def _init(made: Site) -> None:
+    agreed = Authority(
+        authority_id="A" * 26, lanes=LANES, acceptance="local_spool", spool_writer=WRITER
+    )
+    async with open_store(made.place.url) as remote, open_store(made.spool.url) as local:
+        await create_authority(remote, agreed)
+        await agree(local, remote)
+
+
+async def _land(made: Site) -> None:
+    principals = write_principals(made.spool.root / "p.toml", TestKey("host-1", ("host-1",)))
+    settings = GatewaySettings(
+        principals=principals, acceptance="local_spool", spool=made.spool.url
+    )
+    async with open_store(made.spool.url) as local, open_store(made.place.url) as remote:
+        agreed = await agree(local, remote)
+        gateway = build_gateway(local, agreed, settings, WRITER)
+        attach_lander(gateway, local, remote, agreed)
+        assert gateway.lander is not None
+        await gateway.lander.land_once()
+        assert gateway.lander.pending == 0
