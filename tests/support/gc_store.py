@@ -6,9 +6,11 @@ a delete marker succeeds, and without versioning every write replaces the versio
 
 import asyncio
 import random
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice, takewhile
 
 from sluice_protocol.errors import ChecksumRefused, StoreUnavailable
 from sluice_protocol.keys import digest_of
@@ -59,11 +61,15 @@ class Version:
     incarnation: Incarnation
     at_ns: int
 
-    @property
-    def etag(self) -> ETag:
-        return ETag(f'"{digest_of(self.body)[:32]}"')
+    @cached_property
+    def sha256(self) -> Digest:
+        return digest_of(self.body)
 
-    @property
+    @cached_property
+    def etag(self) -> ETag:
+        return ETag(f'"{self.sha256[:32]}"')
+
+    @cached_property
     def stamp_ns(self) -> UnixNs:
         return UnixNs(self.at_ns // NS_PER_S * NS_PER_S)
 
@@ -93,6 +99,7 @@ class VersionedStore:
     deleted: list[tuple[ObjectKey, Version]] = field(default_factory=list)
     late: list[tuple[ObjectKey, Incarnation]] = field(default_factory=list)
     on_delete: Callable[[ObjectKey, Version], None] = lambda _key, _version: None
+    on_put: Callable[[ObjectKey], None] = lambda _key: None
     counter: int = 0
     requests: dict[str, int] = field(default_factory=dict)
 
@@ -128,6 +135,7 @@ class VersionedStore:
         held[:] = [one for one in held if one.incarnation != incarnation]
         version = Version(body=body, incarnation=incarnation, at_ns=self.clock.now_ns())
         held.insert(0, version)
+        self.on_put(key)
         return Applied(etag=version.etag, incarnation=incarnation, date_ns=self._date())
 
     def remove_key(self, key: ObjectKey) -> None:
@@ -186,7 +194,7 @@ class VersionedStore:
             etag=one.etag,
             incarnation=one.incarnation,
             last_modified_ns=one.stamp_ns,
-            sha256=digest_of(one.body),
+            sha256=one.sha256,
             date_ns=self._date(),
         )
 
@@ -224,11 +232,9 @@ class VersionedStore:
 
     def _names(self, prefix: str, after: str, end: str | None) -> list[ObjectKey]:
         at = bisect_right(self.keys, after.encode()) if after else 0
-        return [
-            ObjectKey(raw.decode())
-            for raw in self.keys[at:]
-            if raw.startswith(prefix.encode()) and (end is None or raw <= end.encode())
-        ]
+        at = max(at, bisect_left(self.keys, prefix.encode()))
+        held = takewhile(lambda raw: raw.startswith(prefix.encode()), islice(self.keys, at, None))
+        return [ObjectKey(raw.decode()) for raw in held if end is None or raw <= end.encode()]
 
     async def list(
         self, prefix: str, *, start_after: str = "", end_at: str | None = None

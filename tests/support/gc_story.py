@@ -1,7 +1,8 @@
-"""Hours of a deployment in virtual time: agents, gateways that die, a lagging reconciler, rival GC.
+"""Hours of a deployment in virtual time, everybody at once.
 
-Gateways, audit, plan and run are the product's own; the store loses answers and applies deletes
-late. A judge hears of every deletion and knows every answer that an agent ever got.
+Agents, gateways that die, an operator, a reconciler that lags and loses events, rival collectors.
+Gateways, decisions, audit, plan and run are the product's own; the store loses answers and applies
+deletes late. A judge hears of every deletion and knows every answer that an agent ever got.
 """
 
 import asyncio
@@ -10,6 +11,8 @@ from random import Random
 
 from support.frames import logs
 from support.gc_hostile import hostile_plan
+from support.gc_operator import Door, Operator, Tidy, keep
+from support.gc_reconciler import LaggingReconciler
 from support.gc_store import Version, VersionedStore
 from support.gc_world import KEYS, PLAN, RUN
 from support.simloop import SimClock, SimIds, SimLoop
@@ -33,16 +36,14 @@ from sluice_protocol.keys import (
     ACCEPTED,
     QUARANTINE,
     RAW_BLOBS,
-    accepted_by_blob_key,
     digest_of,
-    parse_accepted_key,
     parse_blob_key,
 )
-from sluice_protocol.manifests import decode_accepted, encode_reference
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
 from sluice_store.authority import create_authority
 
 HORIZON_S, MARGIN_S = 300, 80
+AGENTS, GATEWAYS = 3, 2
 COLUMNS: LogColumns = logs()
 MAY_REFUSE = {
     Refusal.EVERY_BLOB,
@@ -58,13 +59,18 @@ class Story:
 
     Attributes:
         hostile: Whether plans list everything that the audit saw.
+        tidy: What a mutant of the operator does after a decision.
         answered: Digests that were answered 200 or 409: they must stand for ever.
         lost: Digests among them whose last right version was deleted.
         refusals: What garbage collection refused.
-        deleted: Deletions, of the story's versions.
+        deleted: Deletions, of the blobs' versions.
+        strays: Keys of anything else that was deleted: manifests, references, decisions.
         accepted: Answers 200.
         conflicts: Answers 409.
+        refused: Uploads of a quarantined agent and boot that were turned away.
+        late: Digests answered although every gateway had to turn them away by then.
         unanswered: Uploads that ended without an answer.
+        boots: Number of each agent's present boot.
     """
 
     loop: SimLoop
@@ -72,23 +78,35 @@ class Story:
     hours: float
     clauses: Clauses = ALL_CLAUSES
     hostile: bool = False
+    tidy: Tidy = keep
     answered: set[Digest] = field(default_factory=set)
     lost: list[Digest] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     deleted: int = 0
+    strays: list[ObjectKey] = field(default_factory=list)
     accepted: int = 0
     conflicts: int = 0
+    refused: int = 0
+    late: list[Digest] = field(default_factory=list)
     unanswered: int = 0
+    boots: list[int] = field(default_factory=lambda: [0] * AGENTS)
 
     def __post_init__(self) -> None:
         self.clock = SimClock(self.loop)
         self.ids = SimIds(self.rng)
         self.store = VersionedStore(clock=self.clock, rng=self.rng, unknown=0.05, latency_s=0.05)
         self.store.on_delete = self._judge
+        self.reconciler = LaggingReconciler(loop=self.loop, rng=self.rng, store=self.store)
+        self.store.on_put = self.reconciler.created
+        self.operator = Operator(loop=self.loop, rng=self.rng, store=self.store, tidy=self.tidy)
+        self.doors = [Door(self.store) for _ in range(GATEWAYS)]
         self.authority = Authority(authority_id="A1", retry_horizon_s=HORIZON_S, margin_s=MARGIN_S)
         self.ends_s = self.hours * 3600
 
     def _judge(self, key: ObjectKey, gone: Version) -> None:
+        if not key.startswith(RAW_BLOBS):
+            self.strays.append(key)
+            return
         self.deleted += 1
         digest = parse_blob_key(key)
         left = [one for one in self.store.versions[key] if one is not gone]
@@ -100,9 +118,12 @@ class Story:
         self.store.rng = None
         await create_authority(self.store, self.authority)
         self.store.rng = self.rng
-        agents = [asyncio.ensure_future(self._agent(number)) for number in range(3)]
+        agents = [asyncio.ensure_future(self._agent(number)) for number in range(AGENTS)]
         others = [
-            asyncio.ensure_future(self._reconciler()),
+            asyncio.ensure_future(self.reconciler.make_passes()),
+            asyncio.ensure_future(self.reconciler.take_events()),
+            asyncio.ensure_future(self.operator.work()),
+            *(asyncio.ensure_future(door.follow()) for door in self.doors),
             *(asyncio.ensure_future(self._collector()) for _ in range(2)),
         ]
         await asyncio.gather(*agents)
@@ -122,28 +143,49 @@ class Story:
             salts = ["a", "b"] if self.rng.random() < 0.1 else ["a"]
             for salt in salts:
                 frame = self._frame(number, start, salt)
-                pending.add(asyncio.ensure_future(self._send(frame)))
+                pending.add(asyncio.ensure_future(self._send(number, frame)))
             start += 3
             await asyncio.sleep(self.rng.expovariate(1 / 30))
         await asyncio.gather(*pending)
 
     def _frame(self, number: int, start: int, salt: str) -> bytes:
-        who = Identity(agent_id=f"agent-{number}", boot_id="b", seq_start=start, seq_end=start + 2)
+        who = Identity(
+            agent_id=f"agent-{number}",
+            boot_id=f"b{self.boots[number]}",
+            seq_start=start,
+            seq_end=start + 2,
+        )
         return encode_frame(identity=who, columns=COLUMNS, resource=(("salt", salt),))
 
-    async def _send(self, frame: bytes) -> None:
+    async def _send(self, number: int, frame: bytes) -> None:
         """Sends until there is an answer, or gives up; pauses may outlast the horizon."""
+        who = decode_head(frame).envelope.identity
         for sends in range(self.rng.choice([1, 1, 2, 4, 8])):
+            if self.rng.choice(self.doors).refuses(who):
+                self._come_back(number, who)
+                break
+            began_s = self.loop.time()
             run = await self._upload(frame, sent_before=sends > 0 and self.rng.random() < 0.7)
             if isinstance(run.verdict, Accepted | Conflict):
-                self.answered.add(digest_of(frame))
-                self.accepted += isinstance(run.verdict, Accepted)
-                self.conflicts += isinstance(run.verdict, Conflict)
+                self._answer(digest_of(frame), run.verdict)
+                if self.operator.must_refuse(who, began_s):
+                    self.late.append(digest_of(frame))
                 if self.rng.random() < 0.8:
                     return
             pause_s = self.rng.choice([1, 10, 100, HORIZON_S - 5, HORIZON_S + 50, 3 * HORIZON_S])
             await asyncio.sleep(pause_s * self.rng.random() * 1.2)
         self.unanswered += digest_of(frame) not in self.answered
+
+    def _answer(self, digest: Digest, verdict: Accepted | Conflict) -> None:
+        self.answered.add(digest)
+        self.accepted += isinstance(verdict, Accepted)
+        self.conflicts += isinstance(verdict, Conflict)
+
+    def _come_back(self, number: int, who: Identity) -> None:
+        """The agent parks the batch and goes on under a new boot."""
+        self.refused += 1
+        if who.boot_id == f"b{self.boots[number]}":
+            self.boots[number] += 1
 
     async def _upload(self, frame: bytes, *, sent_before: bool) -> Run:
         envelope = decode_head(frame).envelope
@@ -171,22 +213,6 @@ class Story:
             return await handling
         except asyncio.CancelledError:
             return Run()
-
-    async def _reconciler(self) -> None:
-        """Indexes what it comes to see: it lags, and loses events for good."""
-        ignored: set[ObjectKey] = set()
-        while True:
-            await asyncio.sleep(self.rng.choice([20, 60, 400]))
-            async for page in self.store.list(ACCEPTED):
-                for one in page.objects:
-                    if one.key in ignored or self.rng.random() < 0.2:
-                        ignored.add(one.key)
-                        continue
-                    ignored.add(one.key)
-                    body = self.store.versions[one.key][0].body
-                    digest = decode_accepted(one.key, body).digest
-                    key = accepted_by_blob_key(digest, parse_accepted_key(one.key))
-                    await self.store.create(key, encode_reference(one.key))
 
     async def _collector(self) -> None:
         """Audits, plans and runs again and again; a step that fails is simply made later."""
