@@ -2,10 +2,11 @@
 
 logrotate's copytruncate copies `app.log` to `app.log.1` and then truncates `app.log`. What was
 written between the agent's last read and the truncation is in the copy alone; everything before is
-in both. A new file whose first KiB, and whose bytes before the place that the agent reached in
-another file, are the same as there is such a copy: it is read from that place on, once the other
-file was truncated. A file shorter than 1 KiB is never taken for a copy: sending a line twice is
-better than losing one.
+in both. A new file may be such a copy if its first KiB, and its bytes before the place that the
+agent reached in another file, are the same as there: it is read from that place on, once the other
+file was truncated. If that does not happen within a minute, it is somebody's plain copy, and it is
+read whole. A file shorter than 1 KiB is never taken for a copy: sending a line twice is better than
+losing one.
 
 Source: ADR 0032.
 """
@@ -27,7 +28,7 @@ class Hold:
 
     Attributes:
         mark: Where the original stood when the copy was found.
-        until_s: When waiting ends and the copy is read from there on.
+        until_s: When waiting ends and the file is read whole.
     """
 
     mark: FileMark
@@ -61,11 +62,17 @@ class Copies:
                 return True
         return False
 
-    def may_read(self, tail: Tail, *, now_s: float) -> bool:
-        """Tells whether a file may be read; a copy may once its original was truncated."""
-        hold = self._held.get(tail.source)
-        if hold is None:
-            return True
+    def is_held(self, tail: Tail) -> bool:
+        """Tells whether a file waits and may not be read yet."""
+        return tail.source in self._held
+
+    def release(self, tail: Tail, *, now_s: float) -> bool:
+        """Lets a waiting file go and places it, once it is known what it is.
+
+        With its original truncated it is read from where that stood. With the wait over it is a
+        file of its own, somebody's plain copy, and it is read whole.
+        """
+        hold = self._held[tail.source]
         for _, mark in self._truncated:
             if mark.source == hold.mark.source and mark.offset >= hold.mark.offset:
                 tail.seek(min(mark.offset, tail.offset + tail.unread_bytes()))
@@ -73,6 +80,7 @@ class Copies:
                 return True
         if now_s < hold.until_s:
             return False
+        tail.seek(0)
         del self._held[tail.source]
         return True
 

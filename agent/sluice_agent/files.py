@@ -13,6 +13,7 @@ Source: ADR 0032.
 
 import fnmatch
 import glob
+import math
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -128,8 +129,10 @@ class FileInput:
     def _read(self, tail: Tail, *, now_s: float, now_ns: UnixNs, final: bool) -> Part | None:
         if tail.was_rewritten():
             self._rewind(tail, now_s)
-        if not self._copies.may_read(tail, now_s=now_s):
-            return None
+        if self._copies.is_held(tail):
+            if not self._copies.release(tail, now_s=math.inf if final else now_s):
+                return None
+            self._placed.append(tail.mark(start=tail.offset))
         start = tail.offset
         block = tail.read(final=final or self._is_finished(tail, now_s))
         if block is None:
@@ -231,6 +234,8 @@ class FileInput:
             self._copies.truncated(mark, now_s=now_s)
         elif self._copies.place(tail, self._tails.values(), now_s=now_s):
             _LOG.info("file_is_a_copy", path=tail.path, known_bytes=tail.offset)
+            if self._copies.is_held(tail):
+                return  # nothing to keep until it is known what it is
         elif self._from_end:
             tail.seek(tail.unread_bytes())
         self._placed.append(tail.mark(start=tail.offset))

@@ -11,7 +11,6 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from sluice_agent.app import Outcome, run_agent
-from sluice_agent.logs import configure_logs
 from sluice_agent.parked import Parked, drop_parked, list_parked, retry_parked
 from sluice_agent.settings import AgentSettings, default_agent_id
 from sluice_agent.signing import make_key, principal_entry, read_key
@@ -37,7 +36,6 @@ def run(*, settings: Annotated[AgentSettings, Parameter(name="*")], json: Json =
 
     What is not accepted by then waits in the spool for the next run.
     """
-    configure_logs()
     settings = with_key(settings)
     outcome = run_until_signal(lambda stop: run_agent(settings, stop=stop))
     emit(outcome, as_json=json, human=lambda console: draw_outcome(console, outcome))

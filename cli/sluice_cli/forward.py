@@ -9,7 +9,6 @@ from cyclopts import Parameter
 
 from sluice_agent.app import run_forward
 from sluice_agent.intake import WhenFull
-from sluice_agent.logs import configure_logs
 from sluice_agent.settings import AgentSettings, Durability, default_agent_id
 from sluice_cli.agent import draw_outcome, exit_code, run_until_signal, with_key
 from sluice_cli.common import Json
@@ -85,7 +84,6 @@ def forward(
     *, settings: Annotated[ForwardSettings, Parameter(name="*")], json: Json = False
 ) -> int:
     """Ships standard input until it ends; exits 1 when something was parked, dropped or left."""
-    configure_logs()
     agent = with_key(settings.for_agent())
     outcome = run_until_signal(
         lambda stop: run_forward(

@@ -9,7 +9,6 @@ from rich.console import Console
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_queue.lane import Tools
-from sluice_reconciler.logs import configure_logs
 from sluice_reconciler.rebuild import Difference, Rebuild
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -32,7 +31,6 @@ def rebuild(
     Returns:
         0; with `--verify` 1 when something derived differs from its sources.
     """
-    configure_logs()
     settings = ReconcilerSettings(queues=queues)
     found = asyncio.run(_run(store, settings, verify=verify, first_sequence=first_sequence))
     emit(found, as_json=json, human=lambda console: _draw(console, found, verify=verify))

@@ -12,7 +12,6 @@ from sluice_cli.output import emit
 from sluice_reconciler.app import run_inventory, run_once, serve
 from sluice_reconciler.full_pass import PassReport
 from sluice_reconciler.inventory import InventoryReport
-from sluice_reconciler.logs import configure_logs
 from sluice_reconciler.settings import ReconcilerSettings
 
 _DEFAULTS = ReconcilerSettings()
@@ -34,7 +33,6 @@ def reconciler(
     Returns:
         0; 1 when something was held back, or a file of the report could not be read.
     """
-    configure_logs()
     if inventory is not None:
         found = asyncio.run(run_inventory(store, settings, inventory))
         emit(found, as_json=json, human=lambda console: _draw_inventory(console, found))

@@ -8,7 +8,6 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.logs import configure_logs
 from sluice_cli.output import emit
 from sluice_protocol.errors import ExitCode
 from sluice_spark.session import Session, SessionSettings, open_session
@@ -45,7 +44,6 @@ def ingest(
     """
     from sluice_spark.ingest import run_ingest  # noqa: PLC0415 - takes a second to import
 
-    configure_logs()
     totals = run_ingest(store, settings)
 
     def human(console: Console) -> None:
@@ -71,7 +69,6 @@ def compact(
     """
     from sluice_spark.compact import run_compact  # noqa: PLC0415 - takes a second to import
 
-    configure_logs()
     with _session(store, settings.master, settings.driver_memory) as session:
         report = run_compact(session, store, settings)
 
@@ -96,7 +93,6 @@ def index(
     """Makes index chunks of new files of `logs`, by which text searches leave files out."""
     from sluice_spark.indexing import run_index  # noqa: PLC0415 - takes a second to import
 
-    configure_logs()
     with _session(store, settings.master, settings.driver_memory) as session:
         report = run_index(session, store)
 
@@ -119,7 +115,6 @@ def rollup(
     """Rolls metrics up per minute and per hour, each point once."""
     from sluice_spark.rollup import run_rollup  # noqa: PLC0415 - takes a second to import
 
-    configure_logs()
     with _session(store, settings.master, settings.driver_memory) as session:
         report = run_rollup(session, store)
 

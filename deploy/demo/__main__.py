@@ -287,11 +287,13 @@ def tell(demo: Demo) -> None:
     for line in demo.report:
         print(f"  - {line}")  # noqa: T201
     store = f"--store {demo.store}"
+    explained = demo.batches()[0]["frame_sha256"]
     print("\ntry on what it left:")  # noqa: T201
     for command in (
         f"sluice batches {store}",
         f"sluice gaps {store}",
         f"sluice query {store} --from {PAST} --to {FUTURE} -q error --limit 5",
+        f"sluice explain {store} {explained}",
         f"sluice conflicts list {store}",
     ):
         print(f"  .venv/bin/{command}")  # noqa: T201

@@ -122,4 +122,9 @@ def wait_until(what: str, done: Callable[[], bool], processes: Processes, limit_
 def environment(folder: Path) -> dict[str, str]:
     """Gives the environment of every command: this interpreter, and settings of nobody else."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("SLUICE_")}
-    return {**kept, "PYSPARK_PYTHON": sys.executable, "SLUICE_CONFIG": str(folder / "sluice.toml")}
+    own = {
+        "PYSPARK_PYTHON": sys.executable,
+        "SLUICE_CONFIG": str(folder / "sluice.toml"),
+        "XDG_STATE_HOME": str(folder / "state"),  # the auditor's key stays with the demonstration
+    }
+    return {**kept, **own}

@@ -163,7 +163,7 @@ class Prover:
             return "", None
         if answer == z3.unknown:
             return f"z3 could not tell for {action}: {solver.reason_unknown()}", None
-        return "", _counterexample(solver.model(), action, world)
+        return "", _counterexample(_briefest(solver, world), action, world)
 
 
 def vocabulary_for(settings: Settings, target: Target) -> Vocabulary:
@@ -214,6 +214,20 @@ def _broken(question: Question, world: World) -> z3.BoolRef:
     if question.sense is Sense.ONLY_IF:
         return z3.And(through, z3.Not(met))
     return z3.And(z3.Not(through), met)
+
+
+def _briefest(solver: z3.Solver, world: World) -> z3.ModelRef:
+    """Gives a breaking request that has no condition key without need, for people to read."""
+    model = solver.model()
+    for name, value in world.values.items():
+        if name not in (RESOURCE, WHO):
+            solver.push()
+            solver.add(z3.Not(value.present))
+            if solver.check() == z3.sat:
+                model = solver.model()
+            else:
+                solver.pop()
+    return model
 
 
 def _counterexample(model: z3.ModelRef, action: str, world: World) -> Counterexample:

@@ -192,6 +192,24 @@ def test_a_copy_that_is_seen_before_the_truncation_waits(tmp_path: Path) -> None
     append(log, b"new\n")
     assert follower.poll() == [b"new"]
     assert follower.poll(after_s=130) == []
+    follower.restart()
+    assert follower.poll() == []
+
+
+def test_a_plain_copy_is_a_file_of_its_own(tmp_path: Path) -> None:
+    """When the original is not truncated within a minute the copy is read whole."""
+    log = tmp_path / "app.log"
+    follower = Follower(tmp_path, "app.log*")
+    log.write_bytes(BULK)
+    follower.poll()
+    shutil.copy(log, tmp_path / "app.log.backup")
+    assert follower.poll() == []
+    follower.restart()
+    assert follower.poll() == []
+    assert follower.poll(after_s=70) == BULK.splitlines()
+    assert follower.poll(after_s=70) == []
+    shutil.copy(log, tmp_path / "app.log.last")
+    assert follower.poll(final=True) == BULK.splitlines()
 
 
 def test_an_inode_used_again_is_another_file(tmp_path: Path) -> None:
