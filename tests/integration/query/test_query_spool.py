@@ -1,26 +1,38 @@
 """Questions over a spool and its authority: accepted is found, once, wherever it stands."""
 
+import asyncio
+import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.gateway import CountingStore
 from support.query_lake import DAY0_NS, ask, bodies, log_batch, put_delete, question
 from support.query_spool import Site, site
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 
 from sluice_protocol.deletes import DeleteRecord
-from sluice_protocol.keys import blob_key
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import RAW_BLOBS, blob_key
+from sluice_protocol.outcomes import GetOutcome
+from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_query import search
+from sluice_query.answer import Answer
+from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
+from sluice_query.spooled import attach_spool
 from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE
+from sluice_store import SystemClock, open_store, read_authority
 
+SPAN = ("--from", str(DAY0_NS), "--to", str(DAY0_NS + 3600 * NS_PER_S))
 STEPS = (
     "read_spooled",
     "read_waiting",
@@ -144,7 +156,14 @@ def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], 
     return visits
 
 
-@pytest.mark.parametrize("end", ["landed", "enqueued", "ingested"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param("landed", marks=pytest.mark.long),
+        pytest.param("enqueued", marks=pytest.mark.long),
+        "ingested",
+    ],
+)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_batch_that_moves_between_two_reads_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str, end: str
@@ -182,6 +201,55 @@ def test_a_batch_between_the_two_commits_is_found_once(
     assert _found(here) == ["moving"]
     monkeypatch.undo()
     assert _found(here) == ["moving"]
+
+
+@pytest.mark.parametrize("step", ["prune_by_index", "read_waiting 2", "read_ledger 2"])
+def test_a_batch_whose_ledger_row_comes_late_is_found_once(
+    here: Site, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The opened records have it; its ledger row and its acknowledgement come at any later read."""
+    batch = log_batch(["moving"])
+    here.accept([batch])
+    _move_before(monkeypatch, "select_segments", lambda: _advance(here, batch, "records"))
+    _move_before(monkeypatch, step, lambda: _ingest(here))
+    assert _found(here) == ["moving"]
+
+
+def _ingest(here: Site) -> None:
+    ingest_locally(here.place.url)
+
+
+class Landing(CountingStore):
+    """The authority, on which everything lands right after a blob was asked of it."""
+
+    here: Site
+
+    async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
+        found = await super().get(key, first=first, last=last)
+        if key.startswith(RAW_BLOBS):
+            await asyncio.to_thread(self.here.land)
+        return found
+
+
+def test_a_blob_that_lands_while_it_is_read_is_found(here: Site) -> None:
+    """The spool is asked first: asked last, it could have dropped what had not landed yet."""
+    here.accept([log_batch(["moving"])])
+
+    async def run() -> Answer:
+        async with open_store(here.place.url) as store, open_store(here.spool.url) as local:
+            landing = Landing(store)
+            landing.here = here
+            searcher = Searcher(
+                store=landing,
+                store_url=here.place.url,
+                settings=QuerySettings(threads=2),
+                clock=SystemClock(),
+                spool=await attach_spool(local, await read_authority(store)),
+            )
+            return await searcher.answer(question())
+
+    answer = asyncio.run(run())
+    assert (bodies(answer), answer.summary.reasons) == (["moving"], ())
 
 
 def test_questions_beside_landing_and_ingestion_see_each_batch_once(here: Site) -> None:
@@ -260,32 +328,46 @@ def test_a_damaged_blob_in_the_spool_is_named(here: Site) -> None:
     assert "other bytes" in answer.summary.reasons[0]
 
 
-def _command(here: Site, spool: str) -> subprocess.CompletedProcess[str]:
-    span = ("--from", str(DAY0_NS), "--to", str(DAY0_NS + 3600 * NS_PER_S))
-    command = (sys.executable, "-m", "sluice_cli", "query", "--store", here.place.url)
-    return subprocess.run(
-        (*command, "--spool", spool, *span),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+def _command(here: Site, *words: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "sluice_cli", "query", *words, "--store", here.place.url)
 
 
-def test_the_command_takes_a_spool_and_refuses_a_wrong_one(here: Site, tmp_path: Path) -> None:
-    """The spool of this authority, that stands; else one line that says what to do."""
+def test_the_command_takes_a_spool_that_stands(here: Site, tmp_path: Path) -> None:
+    """The gateway's directory; a wrong name makes no empty one."""
     here.accept([log_batch(["hello"])])
-    done = _command(here, here.spool.url)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "2026-09-21T14:13:20.000000000Z host-1 hello\n"
-    (tmp_path / "empty").mkdir()
-    other = Deployment(root=tmp_path / "other").init("B")
-    for url, says in (
-        (f"file://{tmp_path}/gone", "no spool stands there"),
-        (f"file://{tmp_path}/empty", "no gateway has spooled there"),
-        (other.url, "lands on another authority"),
-        ("s3://bucket/spool", "a local store is file:///"),
+    for url, code, says in (
+        (here.spool.url, 0, "2026-09-21T14:13:20.000000000Z host-1 hello"),
+        (f"file://{tmp_path}/gone", 2, "no spool stands there"),
     ):
-        done = _command(here, url)
-        assert done.returncode == 2, done.stderr
-        assert says in " ".join(done.stderr.split()), done.stderr
+        command = (*_command(here), "--spool", url, *SPAN)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == code, done.stderr
+        assert says in " ".join((done.stdout + done.stderr).split())
+    assert not (tmp_path / "gone").exists()
+
+
+def test_the_service_takes_a_spool(here: Site) -> None:
+    """What is spooled after the start of the service is found too."""
+    command = _command(here, "serve")
+    words = ("--spool", here.spool.url, "--listen", "127.0.0.1:0", "--json")
+    with subprocess.Popen((*command, *words), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = json.loads(process.stdout.readline())["url"]
+            here.accept([log_batch(["hello"])])
+            span = f"from={DAY0_NS}&to={DAY0_NS + 10**12}"
+            with urllib.request.urlopen(f"{url}/v1/query?{span}", timeout=60) as answer:
+                lines = [json.loads(line) for line in answer.read().splitlines()]
+        finally:
+            process.send_signal(signal.SIGTERM)
+    assert [line["body"] for line in lines[:-1]] == ["hello"]
+    assert process.returncode == 0
+
+
+def test_a_spool_of_another_authority_is_refused(here: Site, tmp_path: Path) -> None:
+    """One line that says which to give; so is a directory in which nobody spooled."""
+    other = Deployment(root=tmp_path / "other").init("B")
+    with pytest.raises(BadUsage, match="lands on another authority"):
+        ask(here.place, question(), None, other)
+    with pytest.raises(BadUsage, match="no gateway has spooled there"):
+        ask(here.place, question(), None, Deployment(root=tmp_path / "empty"))
