@@ -14,6 +14,7 @@ from sluice_protocol.errors import BadUsage, ExitCode, SluiceError
 
 COMMANDS: Final = {
     "init": ("sluice_cli.init:init", "Write the authority's settings, once."),
+    "switch": ("sluice_cli.switch:switch", "Change where acceptance happens."),
     "doctor": ("sluice_cli.doctor:doctor", "Prove by racing what the store promises."),
     "gateway": ("sluice_cli.gateway:gateway", "Serve uploads."),
     "reconciler": ("sluice_cli.reconciler:reconciler", "Discover, index and enqueue batches."),

@@ -33,8 +33,9 @@ from sluice_gateway.observe import ObservedStore
 from sluice_gateway.principals import PrincipalsFile
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import claim
-from sluice_protocol.authority import Authority
+from sluice_protocol.authority import Authority, switch_key
 from sluice_protocol.errors import BadUsage, InvalidRecord, StoreError
+from sluice_protocol.outcomes import ObjectInfo
 from sluice_store.clock import SystemClock, SystemIds
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
@@ -43,6 +44,7 @@ BACKLOG: Final = 1024
 READ_BYTES: Final = 64 * 1024
 """Half of what a connection may hold unread before it is told to wait."""
 DECISIONS_AFTER_S: Final = 5.0
+MODE_AFTER_S: Final = 5.0
 LOOK_AFTER_S: Final = 1.0
 """How often a worker looks at its principals file and at a silent store."""
 
@@ -236,3 +238,22 @@ async def follow_decisions(gateway: Gateway) -> None:
                 await gateway.decisions.refresh()
         except (StoreError, InvalidRecord, TimeoutError) as error:
             log.warning("decisions not read, the known ones hold", reason=str(error))
+
+
+async def follow_mode(gateway: Gateway, next_number: int, stop: asyncio.Event) -> None:
+    """Looks for a switch of the acceptance mode; stops this gateway when there is one."""
+    while True:
+        await gateway.clock.sleep(MODE_AFTER_S)
+        asked_at_ns = gateway.clock.monotonic_ns()
+        try:
+            async with asyncio.timeout(MODE_AFTER_S):
+                found = await gateway.store.head(switch_key(next_number))
+        except (StoreError, TimeoutError) as error:
+            log.warning("authority not read", reason=str(error))
+            continue
+        if isinstance(found, ObjectInfo):
+            log.error("the authority was switched: this gateway leaves", key=found.key)
+            gateway.switched = True
+            stop.set()
+            return
+        gateway.looked_at_ns = asked_at_ns

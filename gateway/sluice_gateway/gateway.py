@@ -21,6 +21,7 @@ from sluice_gateway.principals import PrincipalsFile, Sender
 from sluice_gateway.problems import Problem, Refusal, conflict_problem
 from sluice_gateway.receive import Pace, Received, receive
 from sluice_gateway.settings import GatewaySettings
+from sluice_gateway.switch import NOTICE_S_MAX
 from sluice_gateway.timing import Phases
 from sluice_gateway.upload import Upload
 from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, Spent
@@ -54,6 +55,9 @@ class Gateway:
     decisions: DecisionsReader
     comparing: asyncio.Lock
     lander: Lander | None = None
+    looked_at_ns: int | None = None
+    """When it last knew that its mode holds, on the monotonic clock; None where nobody looks."""
+    switched: bool = False
 
     def sender_of(self, request: web.Request) -> Sender:
         """Gives who sent a request.
@@ -81,6 +85,25 @@ class Gateway:
                     return self._known(sender, received, known)
                 upload = await self._validate(request, sender, received, phases)
                 return await self._settle(upload, phases)
+
+    @property
+    def mode_known(self) -> bool:
+        """Whether the authority was seen lately in the mode of this gateway."""
+        if self.switched or self.looked_at_ns is None:
+            return not self.switched
+        return self.clock.monotonic_ns() - self.looked_at_ns < NOTICE_S_MAX * NS_PER_S
+
+    def _check_mode_known(self) -> None:
+        """Keeps out of a mode that may have been switched unseen.
+
+        Raises:
+            Refusal: It was switched, or nobody could look for too long.
+        """
+        if not self.mode_known:
+            raise Refusal(
+                ErrorCode.STORE_UNAVAILABLE,
+                "the authority was switched or cannot be read: try another gateway",
+            )
 
     def _known(self, sender: Sender, received: Received, known: Remembered) -> AcceptedAnswer:
         """Answers bytes that this worker has accepted before, without decoding them again."""
@@ -122,6 +145,7 @@ class Gateway:
         )
 
     async def _settle(self, upload: Upload, phases: Phases) -> AcceptedAnswer | Problem:
+        self._check_mode_known()  # here: a body may have been coming in since before a switch
         run = await self.acceptor.accept(upload)
         phases.add(run.phases_s)
         self._count(run)

@@ -24,6 +24,8 @@ def why_not_ready(gateway: Gateway) -> Refusal | None:
         return Refusal(ErrorCode.DRAINING, "this gateway is stopping")
     if not gateway.store.healthy:
         return Refusal(ErrorCode.STORE_UNAVAILABLE, "the store's last answer was a failure")
+    if not gateway.mode_known:
+        return Refusal(ErrorCode.STORE_UNAVAILABLE, "the authority was not read for too long")
     return None
 
 

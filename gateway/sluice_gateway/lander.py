@@ -141,12 +141,9 @@ class Lander:
         return self._spool.clock.monotonic_ns() - self._scanned_ns > SCAN_AFTER_S * NS_PER_S
 
     async def _scan(self) -> None:
-        """Finds every record without a marker; holds the keys of one prefix in memory."""
-        for prefix in (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS):
-            landed = {key async for key in _keys(self._spool.local, f"{LANDED}{prefix}")}
-            async for key in _keys(self._spool.local, prefix):
-                if marker_key(key) not in landed:
-                    self._add(key)
+        """Finds every record without a marker."""
+        async for key in unlanded(self._spool.local):
+            self._add(key)
 
     async def _land(self, key: ObjectKey) -> None:
         """Carries one record; whatever fails stays pending."""
@@ -260,6 +257,15 @@ class Lander:
         if await asyncio.to_thread(digest_of, found.body) != digest:
             raise InvalidRecord(found.info.key, "the spool damaged this blob: it is not landed")
         return found.body
+
+
+async def unlanded(local: ObjectStore) -> AsyncIterator[ObjectKey]:
+    """Gives every record of a spool without a marker; holds the keys of one prefix in memory."""
+    for prefix in (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS):
+        landed = {key async for key in _keys(local, f"{LANDED}{prefix}")}
+        async for key in _keys(local, prefix):
+            if marker_key(key) not in landed:
+                yield key
 
 
 async def _keys(store: ObjectStore, prefix: str) -> AsyncIterator[ObjectKey]:

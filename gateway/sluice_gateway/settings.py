@@ -23,6 +23,8 @@ class GatewaySettings:
         acceptance: Where acceptance happens; must agree with the authority.
         spool: In `local_spool`, the directory that accepts, as a `file://` URL.
         object_landing_interval_ms: In `local_spool`, pause between two landing passes.
+        switch_settle_s: In `local_spool`, how long after a switch the spool waits for gateways of
+            the old mode to stop; less than 60 only when all of them are known to be stopped.
         frame_bytes_max: Largest frame taken, at most 16 MiB; more is answered 413.
         inflight_bytes_max: Bytes of bodies held at once by one worker, each counted 1.25 times for
             its copies; more is answered 503.
@@ -50,6 +52,7 @@ class GatewaySettings:
     acceptance: AcceptanceMode = "s3_manifest"
     spool: str = ""
     object_landing_interval_ms: int = 1000
+    switch_settle_s: float = 60.0
     frame_bytes_max: int = FRAME_BYTES_MAX
     inflight_bytes_max: int = 256 * 1024 * 1024
     connections_max: int = 4096

@@ -13,12 +13,14 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
-from sluice_protocol.authority import Authority
+from sluice_protocol.authority import switch_key
 from sluice_protocol.errors import BadUsage, StoreError, StoreUnavailable
+from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.outcomes import Applied, Exists, Found
+from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
-from sluice_store import ObjectStore, create_authority, read_authority
+from sluice_store import ObjectStore
+from sluice_store.authority import AuthorityHistory, create_once, read_history
 from sluice_store.clock import IdSource
 from sluice_store.url import parse_local_path
 
@@ -60,22 +62,31 @@ def locked(url: str) -> Iterator[None]:
         os.close(handle)
 
 
-async def agree(local: ObjectStore, remote: ObjectStore) -> Authority:
+async def agree(local: ObjectStore, remote: ObjectStore) -> AuthorityHistory:
     """Gives the authority's settings, kept in the spool too so that it starts without a network.
 
     Raises:
-        BadUsage: The spool was made for another authority.
+        BadUsage: The spool was made for another authority, or a switch of it was only begun.
         StoreError: The authority cannot be read and the spool does not know it yet.
     """
     try:
-        agreed = await read_authority(remote)
+        history = await read_history(remote)
     except StoreUnavailable as error:
         log.warning("authority not reached, the spool's copy holds", reason=str(error))
-        return await read_authority(local)
-    await create_authority(local, agreed)
-    if (await read_authority(local)).authority_id != agreed.authority_id:
-        raise BadUsage("the spool belongs to another authority: take another directory")
-    return agreed
+        return await read_history(local)
+    await _mirror(local, AUTHORITY_SETTINGS, history.created)
+    for switch, body in history.switches:
+        await _mirror(local, switch_key(switch.number), body)
+    if isinstance(await local.head(switch_key(history.next_number)), ObjectInfo):
+        raise BadUsage("a switch away from this spool was begun: run `sluice switch` again")
+    return history
+
+
+async def _mirror(local: ObjectStore, key: ObjectKey, body: bytes) -> None:
+    if await create_once(local, key, body) != body:
+        raise BadUsage(
+            f"the spool belongs to another authority: take another directory, key=`{key}`"
+        )
 
 
 async def claim(local: ObjectStore, remote: ObjectStore, ids: IdSource, collector_id: str) -> None:

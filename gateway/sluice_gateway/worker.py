@@ -17,6 +17,7 @@ from sluice_gateway.app import (
     attach_lander,
     build_gateway,
     follow_decisions,
+    follow_mode,
     look_after,
     serving,
     serving_health,
@@ -26,9 +27,11 @@ from sluice_gateway.logs import configure_logs
 from sluice_gateway.probe import prove
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import agree, claim, locked
+from sluice_gateway.switch import adopt
 from sluice_protocol.errors import SluiceError, StoreError
 from sluice_store import open_store
-from sluice_store.authority import read_authority
+from sluice_store.authority import read_history
+from sluice_store.clock import SystemClock
 
 GC_THRESHOLD: Final = 20_000
 """Objects made before the youngest are looked through; an upload makes some hundred."""
@@ -103,7 +106,7 @@ def worker_main(plan: WorkerPlan) -> None:
 async def _serve(plan: WorkerPlan) -> bool:
     stop = _stop_event()
     async with AsyncExitStack() as stack:
-        gateway = await _open(plan, stack)
+        gateway, next_number = await _open(plan, stack)
         await gateway.decisions.refresh()
         await stack.enter_async_context(serving(gateway, bind(plan.host, plan.port)))
         if plan.settings.metrics_port:
@@ -111,7 +114,7 @@ async def _serve(plan: WorkerPlan) -> bool:
             await stack.enter_async_context(serving_health(gateway, plan.host, port))
         settle_memory()
         log.info("listening", host=plan.host, port=plan.port, collector_id=plan.collector_id)
-        return await _until_drained(gateway, stop)
+        return await _until_drained(gateway, next_number, stop)
 
 
 def settle_memory() -> None:
@@ -125,45 +128,64 @@ def settle_memory() -> None:
     gc.set_threshold(GC_THRESHOLD)
 
 
-async def _open(plan: WorkerPlan, stack: AsyncExitStack) -> Gateway:
-    """Opens the stores and makes the gateway's parts over them."""
+async def _open(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway, int]:
+    """Opens the stores and makes the gateway's parts; gives the number of the next switch too."""
     if plan.settings.acceptance == "local_spool":
         return await _open_spool(plan, stack)
     store = await stack.enter_async_context(open_store(plan.store_url))
-    authority = await read_authority(store)
+    asked_at_ns = SystemClock().monotonic_ns()
+    history = await read_history(store)
     await prove(store, plan.store_url, plan.settings)
-    return build_gateway(store, authority, plan.settings, plan.collector_id)
+    gateway = build_gateway(store, history.current, plan.settings, plan.collector_id)
+    gateway.looked_at_ns = asked_at_ns
+    return gateway, history.next_number
 
 
-async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> Gateway:
+async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway, int]:
     stack.enter_context(locked(plan.settings.spool))
     local = await stack.enter_async_context(open_store(plan.settings.spool))
     remote = await stack.enter_async_context(open_store(plan.store_url))
-    authority = await agree(local, remote)
+    history = await agree(local, remote)
+    authority = history.current
     await prove(local, plan.settings.spool, plan.settings)
     gateway = build_gateway(local, authority, plan.settings, plan.collector_id)
     attach_lander(gateway, local, remote, authority)
+    await adopt(local, remote, history, gateway.clock, plan.settings.switch_settle_s)
     try:
         await claim(local, remote, gateway.ids, plan.collector_id)
     except StoreError as error:
         log.warning("authority not reached, batches wait in the spool", reason=str(error))
-    return gateway
+    return gateway, history.next_number
 
 
-async def _until_drained(gateway: Gateway, stop: asyncio.Event) -> bool:
+async def _until_drained(gateway: Gateway, next_number: int, stop: asyncio.Event) -> bool:
     """Waits for the signal, then for the running uploads; gives whether all ended in time."""
     async with asyncio.TaskGroup() as group:
         keepers = [group.create_task(keep(gateway)) for keep in (look_after, follow_decisions)]
         if gateway.lander is not None:
             keepers.append(group.create_task(gateway.lander.run()))
+        else:  # a spool is locked while it runs: nobody can switch away from it
+            keepers.append(group.create_task(follow_mode(gateway, next_number, stop)))
         await stop.wait()
         gateway.lifecycle.drain()
         log.info("draining", running=gateway.lifecycle.running)
         drained = await gateway.lifecycle.wait_idle(gateway.settings.drain_time_s_max)
         for keeper in keepers:
             keeper.cancel()
+    await _land_the_rest(gateway)
     log.info("drained", complete=drained)
     return drained
+
+
+async def _land_the_rest(gateway: Gateway) -> None:
+    """Lands what came in last, so that a spool that was stopped can be switched away from."""
+    if gateway.lander is None:
+        return
+    try:
+        async with asyncio.timeout(gateway.settings.drain_time_s_max / 4):
+            await gateway.lander.land_once()
+    except (SluiceError, TimeoutError) as error:
+        log.warning("not all landed", reason=str(error), pending=gateway.lander.pending)
 
 
 def _stop_event() -> asyncio.Event:

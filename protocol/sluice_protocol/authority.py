@@ -1,13 +1,18 @@
-"""What all parts of one deployment must agree on: `authority/v1/settings.json`, written once."""
+"""What all parts of one deployment must agree on.
+
+`authority/v1/settings.json` is written once. A change of the acceptance mode is a record beside it,
+`authority/v1/switches/<number>.json`, created once too: its number is the compare-and-swap.
+Source: ADR 0027.
+"""
 
 from typing import Final, Literal
 
 import msgspec
 
 from sluice_protocol.errors import BadUsage, InvalidRecord
-from sluice_protocol.keys import AUTHORITY_SETTINGS
+from sluice_protocol.keys import AUTHORITY, AUTHORITY_SETTINGS
 from sluice_protocol.manifests import decode_record
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.units import NS_PER_S, ObjectKey
 
 AcceptanceMode = Literal["s3_manifest", "local_spool"]
 
@@ -18,6 +23,8 @@ UPLOAD_TIME_S_MAX: Final = 30
 SKEW_S_MAX: Final = 5
 """Most that a store's Date and Last-Modified may differ; Last-Modified is cut to 1 s besides."""
 LANES_MAX: Final = 1000
+SWITCHES_MAX: Final = 1000
+"""Most switches of one authority; a reader asks for them one by one."""
 
 
 class Authority(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,3 +103,53 @@ def decode_authority(body: bytes) -> Authority:
     except BadUsage as error:
         raise InvalidRecord(AUTHORITY_SETTINGS, str(error)) from error
     return settings
+
+
+class Switch(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of the acceptance mode; everything else of the authority stays as it was.
+
+    Attributes:
+        number: Its place, from 1, without gaps.
+        acceptance: Where acceptance happens from now on.
+        spool_writer: In `local_spool`, the collector id of the one gateway; else None.
+        switched_at_unix_ns: The store's clock when it was asked for.
+    """
+
+    schema: Literal["sluice.authority_switch.v1"] = "sluice.authority_switch.v1"
+    number: int
+    acceptance: AcceptanceMode
+    spool_writer: str | None = None
+    switched_at_unix_ns: int = 0
+
+
+def switch_key(number: int) -> ObjectKey:
+    """Gives the key of the switch with this number."""
+    return ObjectKey(f"{AUTHORITY}switches/{number:06d}.json")
+
+
+def decode_switch(number: int, body: bytes) -> Switch:
+    """Reads a switch.
+
+    Raises:
+        InvalidRecord: The record is not of this schema, or stands in another's place.
+    """
+    switch = decode_record(switch_key(number), body, Switch)
+    if switch.number != number:
+        raise InvalidRecord(switch_key(number), "the switch has another number than its key")
+    return switch
+
+
+def apply_switch(settings: Authority, switch: Switch) -> Authority:
+    """Gives the settings after a switch.
+
+    Raises:
+        InvalidRecord: They would break a rule of `check_authority`.
+    """
+    after = msgspec.structs.replace(
+        settings, acceptance=switch.acceptance, spool_writer=switch.spool_writer
+    )
+    try:
+        check_authority(after)
+    except BadUsage as error:
+        raise InvalidRecord(switch_key(switch.number), str(error)) from error
+    return after

@@ -1,12 +1,24 @@
-"""Writes and reads `authority/v1/settings.json`, what all parts of a deployment agree on."""
+"""Writes and reads what all parts of a deployment agree on: settings, and switches beside them."""
+
+from dataclasses import dataclass
 
 import msgspec
 
-from sluice_protocol.authority import Authority, check_authority, decode_authority
-from sluice_protocol.errors import BadUsage, OutcomeUnknown, StoreMisconfigured
+from sluice_protocol.authority import (
+    SWITCHES_MAX,
+    Authority,
+    Switch,
+    apply_switch,
+    check_authority,
+    decode_authority,
+    decode_switch,
+    switch_key,
+)
+from sluice_protocol.errors import BadUsage, InvalidRecord, OutcomeUnknown, StoreMisconfigured
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Applied, Exists, Found, Unknown
+from sluice_protocol.units import ObjectKey
 from sluice_store.clock import IdSource, SystemIds
 from sluice_store.port import ObjectStore
 
@@ -54,21 +66,92 @@ def _same(wanted: Authority, found: Authority) -> Authority:
         wanted, authority_id=found.authority_id, created_at_unix_ns=found.created_at_unix_ns
     )
     if chosen != found:
-        raise BadUsage(f"the store has other settings, they are never changed, found=`{found}`")
+        raise BadUsage(
+            f"the store has other settings, only `sluice switch` changes the mode, found=`{found}`"
+        )
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorityHistory:
+    """The settings as they were created, and every switch since, in order.
+
+    Attributes:
+        created: The bytes of `authority/v1/settings.json`.
+        switches: Each switch with its bytes.
+    """
+
+    created: bytes
+    switches: tuple[tuple[Switch, bytes], ...]
+
+    @property
+    def current(self) -> Authority:
+        """The settings that hold now.
+
+        Raises:
+            InvalidRecord: What stands there breaks a rule.
+        """
+        settings = decode_authority(self.created)
+        for switch, _ in self.switches:
+            settings = apply_switch(settings, switch)
+        return settings
+
+    @property
+    def next_number(self) -> int:
+        """The number of the switch that comes next."""
+        return len(self.switches) + 1
+
+
+async def read_history(store: ObjectStore) -> AuthorityHistory:
+    """Reads the settings and every switch.
+
+    Raises:
+        StoreMisconfigured: The store has none: `sluice init` was not run.
+        InvalidRecord: A record is damaged.
+        StoreError: No answer, or a refusal.
+    """
+    read = await store.get(AUTHORITY_SETTINGS)
+    if not isinstance(read, Found):
+        raise StoreMisconfigured(
+            "get",
+            AUTHORITY_SETTINGS,
+            "no authority stands here: run `sluice init --store URL` first",
+        )
+    switches: list[tuple[Switch, bytes]] = []
+    for number in range(1, SWITCHES_MAX + 1):
+        found = await store.get(switch_key(number))
+        if not isinstance(found, Found):
+            return AuthorityHistory(created=read.body, switches=tuple(switches))
+        switches.append((decode_switch(number, found.body), found.body))
+    raise InvalidRecord(switch_key(SWITCHES_MAX), "there are more switches than are read")
+
+
 async def read_authority(store: ObjectStore) -> Authority:
-    """Reads the settings that every part must agree on.
+    """Reads the settings that every part must agree on, as the last switch left them.
 
     Raises:
         StoreMisconfigured: The store has none: `sluice init` was not run.
         InvalidRecord: What stands there breaks a rule.
         StoreError: No answer, or a refusal.
     """
-    read = await store.get(AUTHORITY_SETTINGS)
-    if isinstance(read, Found):
-        return decode_authority(read.body)
-    raise StoreMisconfigured(
-        "get", AUTHORITY_SETTINGS, "no authority stands here: run `sluice init --store URL` first"
-    )
+    return (await read_history(store)).current
+
+
+async def create_once(store: ObjectStore, key: ObjectKey, body: bytes) -> bytes:
+    """Writes a record where nothing stands; gives the bytes that stand there afterwards.
+
+    Raises:
+        OutcomeUnknown: Nobody knows whether it landed; call again with the same bytes.
+        StoreError: The store refused.
+    """
+    for _ in range(TRIES_MAX):
+        match await store.create(key, body):
+            case Applied():
+                return body
+            case Exists():
+                found = await store.get(key)
+                if isinstance(found, Found):
+                    return found.body
+            case Unknown():
+                continue
+    raise OutcomeUnknown("create", key, TRIES_MAX)

@@ -97,7 +97,7 @@ async def spooling(tmp_path: Path) -> AsyncIterator[Spooling]:
     ):
         await create_authority(authority, AGREED)
         local, remote = CountingStore(spool), Remote(authority)
-        agreed = await agree(local, remote)
+        agreed = (await agree(local, remote)).current
         gateway = build_gateway(local, agreed, settings, WRITER)
         attach_lander(gateway, local, remote, agreed)
         assert gateway.lander is not None

@@ -1,0 +1,61 @@
+"""`sluice switch`: changes where acceptance happens, without losing anything."""
+
+import asyncio
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.output import emit
+from sluice_gateway.spool import locked
+from sluice_gateway.switch import switch_to_manifest, switch_to_spool
+from sluice_protocol.authority import AcceptanceMode, Authority
+from sluice_protocol.errors import BadUsage
+from sluice_store import open_store
+
+
+def switch(
+    acceptance: AcceptanceMode,
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    spool: str | None = None,
+    spool_writer: Annotated[str | None, Parameter(name="--spool-writer")] = None,
+    json: Json = False,
+) -> None:
+    """Changes where acceptance happens; gateways of the old mode leave by themselves within 30 s.
+
+    Args:
+        acceptance: The new mode.
+        store: The acceptance authority.
+        spool: To leave `local_spool`: the spool's directory, its gateway stopped, all landed.
+        spool_writer: To enter `local_spool`: the collector id of the one gateway.
+        json: Print JSON for programs.
+    """
+    if acceptance == "local_spool":
+        if spool_writer is None:
+            raise BadUsage("local_spool needs --spool-writer, the one gateway's collector id")
+        settings = asyncio.run(_to_spool(store, spool_writer))
+    else:
+        if spool is None:
+            raise BadUsage("leaving local_spool needs --spool, the directory that accepted")
+        settings = asyncio.run(_to_manifest(store, spool))
+    emit(settings, as_json=json, human=lambda console: _draw(console, store, settings))
+
+
+async def _to_spool(url: str, spool_writer: str) -> Authority:
+    async with open_store(url) as remote:
+        return await switch_to_spool(remote, spool_writer)
+
+
+async def _to_manifest(url: str, spool: str) -> Authority:
+    with locked(spool):
+        async with open_store(url) as remote, open_store(spool) as local:
+            return await switch_to_manifest(remote, local)
+
+
+def _draw(console: Console, url: str, settings: Authority) -> None:
+    console.print(f"authority {settings.authority_id} in {url}")
+    console.print(f"  acceptance = {settings.acceptance}")
+    if settings.spool_writer is not None:
+        console.print(f"  spool_writer = {settings.spool_writer}")

@@ -1,0 +1,194 @@
+"""Switches an authority between `s3_manifest` and `local_spool` without losing anything.
+
+A switch is one record, `authority/v1/switches/<number>.json`, created where nothing stands. Of two
+people who switch at once, one gets the number and the other is told. What makes it safe:
+
+- Away from a spool: the spool is locked, so its gateway does not run, and it holds nothing that
+  has not landed. The record is written into the spool first: from then on it accepts nothing, also
+  without a network. A crash in between is repaired by the same command again.
+- To a spool: a running gateway sees the record within `NOTICE_S_MAX`, or stops because it cannot
+  look. The spool's gateway waits for that, then copies what was accepted (`adopt`) and only then
+  serves: its own manifests decide, so it must know all.
+
+Source: ADR 0027.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from sluice_gateway.lander import LANDED, LandedMarker, marker_key, unlanded
+from sluice_gateway.spool import CLAIM, SpoolClaim
+from sluice_protocol.authority import (
+    UPLOAD_TIME_S_MAX,
+    Authority,
+    Switch,
+    apply_switch,
+    decode_switch,
+    switch_key,
+)
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import ACCEPTED, AUTHORITY_SETTINGS, DECISIONS, QUARANTINE_CONFLICTS
+from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.outcomes import Found, Missing, ObjectInfo
+from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_store.authority import AuthorityHistory, create_once, read_history
+from sluice_store.clock import Clock
+from sluice_store.port import ObjectStore
+
+NOTICE_S_MAX: Final = 30.0
+"""A gateway that could not look for a switch for this long takes no uploads."""
+SETTLE_S: Final = NOTICE_S_MAX + UPLOAD_TIME_S_MAX
+"""After this long since a switch no gateway of the old mode accepts."""
+ADOPT_AT_ONCE: Final = 16
+
+log = structlog.get_logger()
+
+
+async def switch_to_spool(remote: ObjectStore, spool_writer: str) -> Authority:
+    """Makes one spooling gateway the one that accepts.
+
+    Raises:
+        BadUsage: It spools already, another spool claims the authority, or another switch came
+            first.
+        StoreError: No answer, or a refusal.
+    """
+    history = await read_history(remote)
+    if history.current.acceptance == "local_spool":
+        raise BadUsage(
+            "the authority spools already: switch to s3_manifest first,"
+            f" spool_writer=`{history.current.spool_writer}`"
+        )
+    found = await remote.get(CLAIM)
+    if isinstance(found, Found):
+        claimed = decode_record(CLAIM, found.body, SpoolClaim).spool_writer
+        if claimed != spool_writer:
+            raise BadUsage(
+                "another spool claims the authority: only it may spool again,"
+                f" spool_writer=`{claimed}`"
+            )
+    body = await _record(
+        remote,
+        history,
+        Switch(number=history.next_number, acceptance="local_spool", spool_writer=spool_writer),
+    )
+    return await _publish(remote, history, body)
+
+
+async def switch_to_manifest(remote: ObjectStore, local: ObjectStore) -> Authority:
+    """Makes every gateway on the object store accept; the caller holds the spool's lock.
+
+    Raises:
+        BadUsage: It is so already, the spool is not the one that claims the authority or holds
+            what has not landed, or another switch came first.
+        StoreError: No answer, or a refusal.
+    """
+    history = await read_history(remote)
+    if history.current.acceptance == "s3_manifest":
+        raise BadUsage("the authority accepts in s3_manifest already: nothing was changed")
+    await _check_own_spool(remote, local)
+    await _check_all_landed(local)
+    wanted = Switch(number=history.next_number, acceptance="s3_manifest")
+    body = await _record(remote, history, wanted)
+    closed = await create_once(local, switch_key(wanted.number), body)
+    return await _publish(remote, history, closed)
+
+
+async def _check_own_spool(remote: ObjectStore, local: ObjectStore) -> None:
+    theirs, ours = await remote.get(CLAIM), await local.get(CLAIM)
+    if isinstance(theirs, Missing):
+        if isinstance(ours, Missing):
+            return  # no gateway has ever spooled here
+        raise BadUsage("this spool has never reached the authority: start its gateway to land")
+    if not isinstance(ours, Found) or ours.body != theirs.body:
+        raise BadUsage("another spool claims the authority: give the directory of that one")
+
+
+async def _check_all_landed(local: ObjectStore) -> None:
+    waiting = [key async for key in unlanded(local)]
+    if waiting:
+        raise BadUsage(
+            "the spool holds what has not landed: start its gateway until"
+            f" sluice_spool_pending_batches is 0, pending=`{len(waiting)}`, first=`{waiting[0]}`"
+        )
+
+
+async def _record(remote: ObjectStore, history: AuthorityHistory, wanted: Switch) -> bytes:
+    apply_switch(history.current, wanted)
+    now_ns = (await remote.head(AUTHORITY_SETTINGS)).date_ns
+    return encode_record(
+        Switch(
+            number=wanted.number,
+            acceptance=wanted.acceptance,
+            spool_writer=wanted.spool_writer,
+            switched_at_unix_ns=now_ns,
+        )
+    )
+
+
+async def _publish(remote: ObjectStore, history: AuthorityHistory, body: bytes) -> Authority:
+    number = history.next_number
+    if await create_once(remote, switch_key(number), body) != body:
+        raise BadUsage(f"another switch came first: look at it, key=`{switch_key(number)}`")
+    return apply_switch(history.current, decode_switch(number, body))
+
+
+async def adopt(
+    local: ObjectStore,
+    remote: ObjectStore,
+    history: AuthorityHistory,
+    clock: Clock,
+    settle_s: float,
+) -> None:
+    """Copies into a spool what was accepted elsewhere before it became the one that accepts.
+
+    It is done once per switch; a crash repeats it. Every copy carries its landing marker, written
+    before it, so that the lander never looks for its blob.
+
+    Raises:
+        StoreError: The authority or the spool does not answer; call again.
+    """
+    number = len(history.switches)
+    done = ObjectKey(f"{LANDED}adopted/{number:06d}.json")
+    if number == 0 or isinstance(await local.head(done), ObjectInfo):
+        return
+    await _settle(remote, number, clock, settle_s)
+    count = 0
+    marker = encode_record(LandedMarker(result="copied", landed_at_unix_ns=clock.now_ns()))
+    for prefix in (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS):
+        count += await _adopt_prefix(local, remote, prefix, marker)
+    await create_once(local, done, marker)
+    log.info("spool knows what was accepted before", switch=number, copied=count)
+
+
+async def _settle(remote: ObjectStore, number: int, clock: Clock, settle_s: float) -> None:
+    """Waits, by the store's own clock, until no gateway of the old mode can accept."""
+    info = await remote.head(switch_key(number))
+    if not isinstance(info, ObjectInfo):
+        raise BadUsage(f"the switch is gone: restore it, key=`{switch_key(number)}`")
+    left_s = settle_s - (info.date_ns - info.last_modified_ns) / NS_PER_S
+    if left_s > 0:
+        log.info("waiting for gateways of the old mode", seconds=round(left_s, 1))
+        await clock.sleep(left_s)
+
+
+async def _adopt_prefix(local: ObjectStore, remote: ObjectStore, prefix: str, marker: bytes) -> int:
+    known = {item.key async for page in local.list(prefix) for item in page.objects}
+    count = 0
+    async for page in remote.list(prefix):
+        missing = [item.key for item in page.objects if item.key not in known]
+        for first in range(0, len(missing), ADOPT_AT_ONCE):
+            some = missing[first : first + ADOPT_AT_ONCE]
+            await asyncio.gather(*(_adopt_one(local, remote, key, marker) for key in some))
+        count += len(missing)
+    return count
+
+
+async def _adopt_one(
+    local: ObjectStore, remote: ObjectStore, key: ObjectKey, marker: bytes
+) -> None:
+    found = await remote.get(key)
+    if isinstance(found, Found):
+        await create_once(local, marker_key(key), marker)
+        await create_once(local, key, found.body)

@@ -1,0 +1,207 @@
+"""Switching between `local_spool` and `s3_manifest`: real gateways, nothing lost or forgotten."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import aiohttp
+import pytest
+from support.gateway import (
+    Answer,
+    Client,
+    CountingStore,
+    GatewayProcess,
+    TestKey,
+    clean_env,
+    frame_of,
+    identity,
+    run,
+    start_gateway,
+    write_principals,
+)
+
+from sluice_gateway.spool import agree
+from sluice_gateway.switch import switch_to_manifest, switch_to_spool
+from sluice_protocol.authority import Authority, Switch, switch_key
+from sluice_protocol.errors import BadUsage, StoreUnavailable
+from sluice_protocol.manifests import encode_record
+from sluice_protocol.outcomes import CreateOutcome
+from sluice_protocol.units import Digest, ObjectKey
+from sluice_store import create_authority, open_store, read_authority
+from sluice_store.authority import read_history
+
+HOST = TestKey("host-1", ("host-1",))
+WRITER = "spool-gw"
+
+
+def sluice(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        (sys.executable, "-c", "from sluice_cli.main import main; main()", *words),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=clean_env(),
+        cwd=cwd,
+    )
+
+
+def send(server: GatewayProcess, frames: list[bytes]) -> list[Answer]:
+    async def main() -> list[Answer]:
+        async with aiohttp.ClientSession() as session:
+            client = Client(session, server.port, HOST)
+            return [await client.upload(frame) for frame in frames]
+
+    return asyncio.run(main())
+
+
+def frames(first: int, count: int, text: str = "hello") -> list[bytes]:
+    return [frame_of(identity(seq=seq), text=text) for seq in range(first, first + count)]
+
+
+def verdicts(answers: list[Answer]) -> set[tuple[int, bool | None]]:
+    return {(answer.status, answer.body.get("duplicate")) for answer in answers}
+
+
+def test_there_and_back_with_real_gateways(tmp_path: Path) -> None:
+    """Spool, two gateways, spool again: whatever was accepted is a duplicate ever after."""
+    url, spool = f"file://{tmp_path}/store", f"file://{tmp_path}/spool"
+    there = ("--store", url)
+    spooling = ("--acceptance", "local_spool", "--spool", spool, "--collector-id", WRITER)
+    slow = (*spooling, "--object-landing-interval-ms", "60000", "--switch-settle-s", "0")
+    leave = ("switch", "s3_manifest", *there, "--spool", spool)
+    enter = ("switch", "local_spool", *there, "--spool-writer")
+    mode = ("--acceptance", "local_spool", "--spool-writer", WRITER)
+    assert sluice(tmp_path, "init", *there, *mode).returncode == 0
+    principals = write_principals(tmp_path / "principals.toml", HOST)
+    servers: list[GatewayProcess] = []
+
+    def start(*flags: str) -> GatewayProcess:
+        servers.append(start_gateway(tmp_path, url, principals, *flags))
+        return servers[-1]
+
+    try:
+        first = start(*slow)
+        assert verdicts(send(first, frames(0, 5))) == {(200, False)}
+        assert "another gateway holds this spool" in sluice(tmp_path, *leave).stderr
+        first.kill()
+        refused = sluice(tmp_path, *leave)
+        assert refused.returncode == 2
+        assert "has not landed" in refused.stderr
+        assert start(*slow).stop() == 0  # lands what is left on its way out
+        left = sluice(tmp_path, *leave, "--json")
+        assert json.loads(left.stdout)["acceptance"] == "s3_manifest", left.stderr
+
+        both = [start(), start()]
+        for server in both:
+            assert verdicts(send(server, frames(0, 5))) == {(200, True)}
+        assert verdicts(send(both[0], frames(5, 5))) == {(200, False)}
+        assert verdicts(send(both[1], frames(5, 5))) == {(200, True)}
+        assert "only it may spool again" in sluice(tmp_path, *enter, "other").stderr
+        back = sluice(tmp_path, *enter, WRITER, "--json")
+        assert json.loads(back.stdout)["spool_writer"] == WRITER, back.stderr
+        for server in both:  # they see it by themselves
+            assert server.process.wait(30) == 0
+
+        again = start(*slow)
+        assert verdicts(send(again, frames(0, 10))) == {(200, True)}
+        assert verdicts(send(again, frames(3, 4, text="other"))) == {(409, None)}
+        assert verdicts(send(again, frames(10, 2))) == {(200, False)}
+        assert again.stop() == 0
+    finally:
+        for server in servers:
+            if server.process.poll() is None:
+                server.kill()
+
+
+class Away(CountingStore):
+    """An authority that is lost sight of at the moment of the write."""
+
+    async def create(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> CreateOutcome:
+        del body, sha256
+        raise StoreUnavailable("create", key, "out of reach")
+
+
+def test_half_a_switch_shuts_the_spool_until_it_is_repeated(tmp_path: Path) -> None:
+    """The spool closes first: after a crash it refuses to start, and the same command goes on."""
+
+    async def main() -> None:
+        async with (
+            open_store(f"file://{tmp_path}/store") as remote,
+            open_store(f"file://{tmp_path}/spool") as local,
+        ):
+            spooled = Authority(
+                authority_id="01J00000000000000000000000",
+                retry_horizon_s=900_000,
+                acceptance="local_spool",
+                spool_writer=WRITER,
+            )
+            before = await create_authority(remote, spooled)
+            await agree(local, remote)
+            with pytest.raises(StoreUnavailable):
+                await switch_to_manifest(Away(remote), local)
+            assert (await read_authority(local)).acceptance == "s3_manifest"
+            with pytest.raises(BadUsage, match="was begun"):
+                await agree(local, remote)
+            after = await switch_to_manifest(remote, local)
+            assert after == await read_authority(remote)
+            assert (after.acceptance, after.spool_writer) == ("s3_manifest", None)
+            kept = (before.authority_id, before.retry_horizon_s, before.lanes, before.margin_s)
+            assert (
+                after.authority_id,
+                after.retry_horizon_s,
+                after.lanes,
+                after.margin_s,
+            ) == kept
+            with pytest.raises(BadUsage, match="already"):
+                await switch_to_manifest(remote, local)
+
+    run(main())
+
+
+def test_of_two_switches_one_wins(tmp_path: Path) -> None:
+    """Ten switch at once to ten writers: one number, one winner, the others are told."""
+
+    async def main() -> None:
+        async with open_store(f"file://{tmp_path}/store") as remote:
+            await create_authority(remote)
+            names = [f"gw-{number}" for number in range(10)]
+            done = await asyncio.gather(
+                *(switch_to_spool(remote, name) for name in names), return_exceptions=True
+            )
+            won = [one for one in done if isinstance(one, Authority)]
+            assert len(won) == 1
+            assert all(isinstance(one, BadUsage) for one in done if one not in won)
+            assert await read_authority(remote) == won[0]
+            assert len((await read_history(remote)).switches) == 1
+
+    run(main())
+
+
+def test_running_gateway_notices_a_switch(tmp_path: Path) -> None:
+    """A gateway that serves sees the switch within its look, drains, and does not come back."""
+
+    async def switch() -> None:
+        async with open_store(url) as store:
+            record = Switch(number=1, acceptance="local_spool", spool_writer=WRITER)
+            await store.create(switch_key(1), encode_record(record))
+
+    url = f"file://{tmp_path}/store"
+    assert sluice(tmp_path, "init", "--store", url).returncode == 0
+    principals = write_principals(tmp_path / "principals.toml", HOST)
+    server = start_gateway(tmp_path, url, principals)
+    try:
+        assert verdicts(send(server, frames(0, 1))) == {(200, False)}
+        started = time.monotonic()
+        asyncio.run(switch())
+        assert server.process.wait(30) == 0
+        assert time.monotonic() - started < 15
+    finally:
+        server.kill()
+    flags = ("--store", url, "--listen", "127.0.0.1:0", "--principals", str(principals))
+    assert "accepts elsewhere" in sluice(tmp_path, "gateway", *flags).stderr
