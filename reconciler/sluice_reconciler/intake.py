@@ -17,6 +17,7 @@ from sluice_protocol.keys import accepted_key, lane_of, parse_accepted_key
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Lane, Tools
 from sluice_reconciler.desk import LaneDesk, Takeover
+from sluice_reconciler.high_water import HighWaterReader
 from sluice_reconciler.indexes import entries_of, put_derived
 from sluice_reconciler.live import LiveState
 from sluice_reconciler.marks import Mark, clear_mark, mark_key, put_mark
@@ -94,6 +95,7 @@ class Intake:
         self.marked: set[ObjectKey] = set()
         self._recent: OrderedDict[ObjectKey, None] = OrderedDict()
         self.live = LiveState()
+        self.high_water = HighWaterReader(store)
         self.date_ns = UnixNs(0)
         self.desks = {
             (queue, lane): LaneDesk(store, Lane(queue=queue, lane=lane), tools, metrics)

@@ -133,6 +133,7 @@ class Reconciler:
         self.metrics.oldest_gap.set(
             max((gap.age_s for boot in report.boots for gap in boot.gaps), default=0)
         )
+        self.metrics.tail_missing.set(sum(boot.tail_missing for boot in report.boots))
         self.metrics.unhealthy.set(report.held_back)
         done = report.outcome
         if done.sound or done.held_back:
