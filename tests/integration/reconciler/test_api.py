@@ -86,6 +86,11 @@ def test_operator_sees_agents_gaps_queue_and_live_state(tmp_path: Path) -> None:
             text = await (await client.get("/metrics")).text()
             assert 'sluice_reconciler_enqueued_total{queue="spark"} 4.0' in text
             assert "sluice_reconciler_tail_missing_count 5.0" in text
+            for stage in ("indexed", "enqueued"):
+                assert f'sluice_reconciler_lag_seconds{{stage="{stage}"}}' in text
+            for stage in ("index", "enqueue"):
+                name = f'sluice_reconciler_oldest_waiting_seconds{{stage="{stage}"}}'
+                assert f"{name} 0.0" in text
             assert 'sluice_queue_entries_total{queue="spark"}' in text
             assert "/v1/queue/next" in (await body(await client.get("/openapi.json")))["paths"]
 
