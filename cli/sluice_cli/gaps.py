@@ -40,6 +40,8 @@ def _draw(console: Console, boots: list[BootReport]) -> None:
         if boot.overlaps:
             console.print(f"  overlaps: {boot.overlaps} batches share numbers with earlier ones")
         for gap in boot.gaps:
-            console.print(f"  missing {gap.seq_start}-{gap.seq_end}, for {gap.age_s:.0f} s")
+            known = ", made but not come yet" if gap.tail else ""
+            span = f"{gap.seq_start}-{gap.seq_end}"
+            console.print(f"  missing {span}, for {gap.age_s:.0f} s{known}")
     found = sum(len(boot.gaps) for boot in boots)
     console.print(f"{len(boots)} boots, {found} gaps")

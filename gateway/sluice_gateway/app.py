@@ -26,6 +26,7 @@ from sluice_gateway.handlers import (
     watch_connection,
 )
 from sluice_gateway.health import ask_store
+from sluice_gateway.high_water import HIGH_WATER_AFTER_S, HighWaterMarks, flush_guarded
 from sluice_gateway.lander import Lander, Spool
 from sluice_gateway.lifecycle import Lifecycle
 from sluice_gateway.metrics import GatewayMetrics
@@ -106,6 +107,7 @@ def build_gateway(
         ),
         decisions=DecisionsReader(observed),
         comparing=asyncio.Lock(),
+        high_water=HighWaterMarks(observed),
     )
 
 
@@ -131,6 +133,7 @@ def attach_lander(
         claim=partial(claim, local, remote, gateway.ids, collector_id),
     )
     interval_s = settings.object_landing_interval_ms / 1000
+    gateway.high_water = HighWaterMarks(remote)
     gateway.lander = Lander(spool, gateway.metrics, interval_s)
 
 
@@ -257,3 +260,10 @@ async def follow_mode(gateway: Gateway, next_number: int, stop: asyncio.Event) -
             stop.set()
             return
         gateway.looked_at_ns = asked_at_ns
+
+
+async def keep_high_water(gateway: Gateway) -> None:
+    """Writes what agents say they have made, beside the uploads."""
+    while True:
+        await gateway.clock.sleep(HIGH_WATER_AFTER_S)
+        await flush_guarded(gateway.high_water)

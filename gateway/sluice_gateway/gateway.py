@@ -13,6 +13,7 @@ from sluice_gateway.answers import AcceptedAnswer, accepted_answer
 from sluice_gateway.authenticate import authenticate
 from sluice_gateway.cache import AcceptedCache, Remembered
 from sluice_gateway.decode import FrameDecoder
+from sluice_gateway.high_water import HighWaterMarks
 from sluice_gateway.lander import Lander
 from sluice_gateway.lifecycle import Lifecycle
 from sluice_gateway.metrics import GatewayMetrics
@@ -26,12 +27,15 @@ from sluice_gateway.timing import Phases
 from sluice_gateway.upload import Upload
 from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, Spent
 from sluice_protocol.errors import ErrorCode, InvariantViolated
+from sluice_protocol.high_water import parse_high_water
+from sluice_protocol.identity import Identity
 from sluice_protocol.keys import quarantine_key
 from sluice_protocol.units import NS_PER_S
 from sluice_store.clock import Clock, IdSource
 from sluice_store.conflicts import DecisionsReader
 
 RETRY_HEADER: Final = "Sluice-Retry"
+HIGH_WATER_HEADER: Final = "Sluice-High-Water"
 
 log = structlog.get_logger()
 
@@ -54,6 +58,7 @@ class Gateway:
     acceptor: Acceptor
     decisions: DecisionsReader
     comparing: asyncio.Lock
+    high_water: HighWaterMarks
     lander: Lander | None = None
     looked_at_ns: int | None = None
     """When it last knew that its mode holds, on the monotonic clock; None where nobody looks."""
@@ -82,9 +87,18 @@ class Gateway:
                     received = await receive(request, length_bytes, self._pace())
                 known = self.cache.find(received.digest)
                 if known is not None:
-                    return self._known(sender, received, known)
+                    answer = self._known(sender, received, known)
+                    self._note_high_water(request, known.identity)
+                    return answer
                 upload = await self._validate(request, sender, received, phases)
-                return await self._settle(upload, phases)
+                settled = await self._settle(upload, phases)
+                if isinstance(settled, AcceptedAnswer):
+                    self._note_high_water(request, upload.identity)
+                return settled
+
+    def _note_high_water(self, request: web.Request, who: Identity) -> None:
+        """Keeps what the agent says it has made; another form of the header is ignored."""
+        self.high_water.note(who, parse_high_water(request.headers.get(HIGH_WATER_HEADER)))
 
     @property
     def mode_known(self) -> bool:

@@ -18,6 +18,7 @@ from sluice_gateway.app import (
     build_gateway,
     follow_decisions,
     follow_mode,
+    keep_high_water,
     look_after,
     serving,
     serving_health,
@@ -161,7 +162,8 @@ async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway,
 async def _until_drained(gateway: Gateway, next_number: int, stop: asyncio.Event) -> bool:
     """Waits for the signal, then for the running uploads; gives whether all ended in time."""
     async with asyncio.TaskGroup() as group:
-        keepers = [group.create_task(keep(gateway)) for keep in (look_after, follow_decisions)]
+        keeping = (look_after, follow_decisions, keep_high_water)
+        keepers = [group.create_task(keep(gateway)) for keep in keeping]
         if gateway.lander is not None:
             keepers.append(group.create_task(gateway.lander.run()))
         else:  # a spool is locked while it runs: nobody can switch away from it

@@ -63,12 +63,12 @@ MATRIX: Final = {
         prefixes={
             Verb.READ: (
                 *(keys.RAW_BLOBS, keys.ACCEPTED, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB),
-                *(keys.AUTHORITY, keys.DECISIONS, keys.DOCTOR),
+                *(keys.AUTHORITY, keys.DECISIONS, keys.DOCTOR, keys.HIGH_WATER),
             ),
             Verb.WRITE: (
                 *(keys.RAW_BLOBS, keys.ACCEPTED, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB),
                 # A gateway with a local spool claims the authority for itself.
-                *(keys.DECISIONS, keys.DOCTOR, keys.AUTHORITY),
+                *(keys.DECISIONS, keys.DOCTOR, keys.AUTHORITY, keys.HIGH_WATER),
             ),
             Verb.DELETE: (keys.DOCTOR,),
         },
@@ -88,6 +88,8 @@ MATRIX: Final = {
                 keys.DECISIONS,
             ),
             Verb.DELETE: (keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER),
+            # A rebuild drops by-time entries that nothing stands behind, version by version.
+            Verb.DELETE_VERSION: (keys.ACCEPTED_BY_TIME, keys.RAW_BLOBS_BY_TIME),
         },
     ),
     RoleName.SPARK: Rights(

@@ -32,6 +32,7 @@ DELETES: Final = "deletes/v1/"
 DECISIONS: Final = "decisions/v1/"
 DOCTOR: Final = "doctor/v1/"
 RECONCILER: Final = "reconciler/v1/"
+HIGH_WATER: Final = "reconciler/v1/high-water/"
 AUDIT: Final = "audit/v1/"
 GC_PLANS: Final = "gc/v1/plans/"
 GC_PROOFS: Final = "gc/v1/proofs/"
@@ -129,6 +130,16 @@ def accepted_by_blob_prefix(digest: Digest) -> str:
 def accepted_by_blob_key(digest: Digest, identity: Identity) -> ObjectKey:
     """Gives the reverse reference from a blob to an accepted identity."""
     return ObjectKey(f"{accepted_by_blob_prefix(digest)}{_who(identity)}.json")
+
+
+def high_water_prefix(agent_id: str) -> str:
+    """Gives the prefix of the high-water marks of one agent's lives."""
+    return f"{HIGH_WATER}agent={agent_id.encode().hex()}/"
+
+
+def high_water_key(agent_id: str, boot_id: str) -> ObjectKey:
+    """Gives the key of the high-water mark of one (agent, boot)."""
+    return ObjectKey(f"{high_water_prefix(agent_id)}boot={boot_id.encode().hex()}.json")
 
 
 def quarantine_key(identity: Identity, submitted: Digest) -> ObjectKey:

@@ -1,6 +1,7 @@
 """What is missing: per (agent, boot) the gaps between what was accepted.
 
-Read from `accepted/` itself, so it is right whatever a reconciler did or did not do yet.
+Read from `accepted/` itself, so it is right whatever a reconciler did or did not do yet. What is
+missing at the end of a life is known from the agent's high-water mark alone (ADR 0046).
 """
 
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import ACCEPTED, agent_prefix, parse_accepted_key
 from sluice_protocol.units import NS_PER_S
+from sluice_reconciler.high_water import HighWaterReader, Marks
 from sluice_store.port import ListedObject, ObjectStore
 
 
@@ -20,12 +22,15 @@ class Gap:
     Attributes:
         seq_start: First missing number.
         seq_end: Last missing number.
-        age_s: Time since the store took the first batch behind the gap, seconds.
+        age_s: Time since the store took the first batch behind the gap, or the high-water mark
+            where no batch is behind it, seconds.
+        tail: Whether the high-water mark alone tells of it: no later batch was accepted yet.
     """
 
     seq_start: int
     seq_end: int
     age_s: float
+    tail: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +43,10 @@ class BootReport:
         batches: Accepted batches.
         ranges: The union of their ranges, disjoint, in order.
         overlaps: Batches that share a number with an earlier one.
-        gaps: What is missing before the highest accepted number; a boot starts at 0.
+        gaps: What is missing up to the highest accepted number or the high-water mark; a boot
+            starts at 0.
         last_accepted_s: Time since the store took the latest batch, seconds.
+        high_water: The highest number that the agent is known to have made.
     """
 
     agent_id: str
@@ -49,17 +56,25 @@ class BootReport:
     overlaps: int
     gaps: tuple[Gap, ...]
     last_accepted_s: float
+    high_water: int
+
+    @property
+    def tail_missing(self) -> int:
+        """How many records the agent made that neither came nor have a later one that did."""
+        return sum(gap.seq_end - gap.seq_start + 1 for gap in self.gaps if gap.tail)
 
 
 async def read_completeness(
     store: ObjectStore, agent_id: str | None = None
 ) -> AsyncIterator[BootReport]:
-    """Gives a report of every boot, agent by agent, from a listing alone.
+    """Gives a report of every boot, agent by agent, from a listing and the high-water marks.
 
     Raises:
         StoreError: The store did not answer.
     """
     prefix = ACCEPTED if agent_id is None else agent_prefix(agent_id)
+    # Before the batches: what is accepted in between is no gap then.
+    marks = await HighWaterReader(store).read(agent_id)
     tally: BootTally | None = None
     boot: tuple[str, str] | None = None
     date_ns = 0
@@ -71,12 +86,12 @@ async def read_completeness(
                 continue
             if tally is None or boot != _boot(one[0]):
                 if tally is not None:
-                    yield tally.report(date_ns)
+                    yield tally.report(date_ns, marks)
                 boot = _boot(one[0])
                 tally = BootTally(*boot)
             tally.add(*one)
     if tally is not None:
-        yield tally.report(date_ns)
+        yield tally.report(date_ns, marks)
 
 
 def _boot(who: Identity) -> tuple[str, str]:
@@ -116,12 +131,17 @@ class BootTally:
         else:
             self._ranges.append((who.seq_start, who.seq_end))
 
-    def report(self, now_ns: int) -> BootReport:
-        """Gives what the boot holds and lacks."""
+    def report(self, now_ns: int, marks: Marks) -> BootReport:
+        """Gives what the boot holds and lacks, up to its high-water mark."""
         gaps = tuple(
-            Gap(seq_start=start, seq_end=end, age_s=max(0, now_ns - since) / NS_PER_S)
+            Gap(seq_start=start, seq_end=end, age_s=_age_s(since, now_ns))
             for start, end, since in self._gaps
         )
+        end = self._ranges[-1][1] if self._ranges else -1
+        mark = marks.get((self._agent_id, self._boot_id))
+        if mark is not None and mark.seq_end > end:
+            age_s = _age_s(mark.told_at_ns, now_ns)
+            gaps += (Gap(seq_start=end + 1, seq_end=mark.seq_end, age_s=age_s, tail=True),)
         return BootReport(
             agent_id=self._agent_id,
             boot_id=self._boot_id,
@@ -129,5 +149,10 @@ class BootTally:
             ranges=tuple(self._ranges),
             overlaps=self._overlaps,
             gaps=gaps,
-            last_accepted_s=max(0, now_ns - self._latest_ns) / NS_PER_S,
+            last_accepted_s=_age_s(self._latest_ns, now_ns),
+            high_water=end if mark is None else max(end, mark.seq_end),
         )
+
+
+def _age_s(since_ns: int, now_ns: int) -> float:
+    return max(0, now_ns - since_ns) / NS_PER_S

@@ -124,6 +124,7 @@ class FullPass:
             OutcomeUnknown: The bounds of a write are spent; so for that.
         """
         await self._read_marks()
+        told = await self._intake.high_water.read()
         for desk in self._intake.desks.values():
             await desk.refresh()
         spans = spans_of(self._intake.settings.shards)
@@ -140,7 +141,7 @@ class FullPass:
             outcome=outcome,
             quarantined=quarantined,
             held_back=len(self._intake.marked),
-            boots=tuple(tally.report(date_ns) for walk in walks for tally in walk.tallies),
+            boots=tuple(tally.report(date_ns, told) for walk in walks for tally in walk.tallies),
         )
 
     async def _read_marks(self) -> None:

@@ -9,6 +9,7 @@ import random  # noqa: TID251 - as a type
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -17,7 +18,9 @@ from sluice_protocol.keys import accepted_key, lane_of, parse_accepted_key
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Lane, Tools
 from sluice_reconciler.desk import LaneDesk, Takeover
+from sluice_reconciler.high_water import HighWaterReader
 from sluice_reconciler.indexes import entries_of, put_derived
+from sluice_reconciler.lag import Stage, Waiting
 from sluice_reconciler.live import LiveState
 from sluice_reconciler.marks import Mark, clear_mark, mark_key, put_mark
 from sluice_reconciler.metrics import ReconcilerMetrics
@@ -94,6 +97,11 @@ class Intake:
         self.marked: set[ObjectKey] = set()
         self._recent: OrderedDict[ObjectKey, None] = OrderedDict()
         self.live = LiveState()
+        self.high_water = HighWaterReader(store)
+        self.waiting = Waiting(tools.clock)
+        for stage in Stage:
+            gauge = metrics.oldest_waiting.labels(stage.value)
+            gauge.set_function(partial(self.waiting.oldest_s, stage))
         self.date_ns = UnixNs(0)
         self.desks = {
             (queue, lane): LaneDesk(store, Lane(queue=queue, lane=lane), tools, metrics)
@@ -120,6 +128,8 @@ class Intake:
         enqueued, left = await self._enqueue(sound, takeover)
         await self.each([one for one in sound if self._is_marked(one.key)], self._heal)
         if not left:
+            self.waiting.end(Stage.ENQUEUE, [one.key for one in sound])
+            self._lagged("enqueued", sound)
             self._remember([one.key for one in sound])
         return Outcome(
             sound=len(sound),
@@ -187,7 +197,14 @@ class Intake:
     async def _look_and_index(self, key: ObjectKey) -> tuple[Sound | Mark | None, int]:
         full = self._rng.random() < self.settings.full_read_share
         found = await look(self.store, key, full=full)
-        return found, await self._index(found) if isinstance(found, Sound) else 0
+        if not isinstance(found, Sound):
+            return found, 0
+        self.waiting.dated(found.date_ns)
+        self.waiting.begin(Stage.INDEX, key, found.manifest.accepted_at_ns)
+        indexed = await self._index(found)
+        self.waiting.end(Stage.INDEX, [key])
+        self.waiting.begin(Stage.ENQUEUE, key, found.manifest.accepted_at_ns)
+        return found, indexed
 
     def _remember(self, keys: Sequence[ObjectKey]) -> None:
         """Keeps what was taken to its end, so that repeated events cost nothing."""
@@ -199,8 +216,12 @@ class Intake:
         """Feeds the live state and the lag; the store's clock is that of the latest answer."""
         self.date_ns = max([self.date_ns, *(one.date_ns for one in sound)])
         self.live.saw([one.manifest for one in sound], self.date_ns)
-        oldest = min((one.manifest.accepted_at_ns for one in sound), default=self.date_ns)
-        self.metrics.lag.labels("enqueue").set(max(0, self.date_ns - oldest) / NS_PER_S)
+        self._lagged("indexed", sound)
+
+    def _lagged(self, stage: str, sound: Sequence[Sound]) -> None:
+        oldest = min((one.manifest.accepted_at_ns for one in sound), default=None)
+        age_s = 0.0 if oldest is None else self.waiting.age_s(oldest)
+        self.metrics.lag.labels(stage).set(age_s)
 
     async def mark(self, mark: Mark) -> None:
         """Marks an object as held back."""

@@ -11,7 +11,9 @@
 | sluice_reconciler_events_total | counter | kind | events taken: accepted, foreign, invalid |
 | sluice_reconciler_lanes_lost_total | counter | queue | lanes that another reconciler took over |
 | sluice_reconciler_oldest_gap_seconds | gauge | none | age of the oldest gap, 0 for none |
-| sluice_reconciler_lag_seconds | gauge | stage | age of the oldest batch before `enqueue`, `ack` |
+| sluice_reconciler_tail_missing_count | gauge | none | records made, by their marks, not come |
+| sluice_reconciler_lag_seconds | gauge | stage | age of the last `indexed`, `enqueued`, oldest |
+| sluice_reconciler_oldest_waiting_seconds | gauge | stage | before `index`, `enqueue`, `ack` |
 | sluice_reconciler_waiting_count | gauge | queue | entries not acknowledged |
 | sluice_reconciler_pass_seconds | gauge | none | duration of the last full pass |
 """
@@ -47,8 +49,14 @@ class ReconcilerMetrics:
         self.oldest_gap = Gauge(
             "sluice_reconciler_oldest_gap_seconds", "age of the oldest gap", registry=on
         )
+        self.tail_missing = Gauge(
+            "sluice_reconciler_tail_missing_count", "records up to high-water marks", registry=on
+        )
         self.lag = Gauge(
-            "sluice_reconciler_lag_seconds", "age before the stage", ["stage"], registry=on
+            "sluice_reconciler_lag_seconds", "age after the stage", ["stage"], registry=on
+        )
+        self.oldest_waiting = Gauge(
+            "sluice_reconciler_oldest_waiting_seconds", "oldest waiting", ["stage"], registry=on
         )
         self.waiting = Gauge(
             "sluice_reconciler_waiting_count", "entries not acknowledged", ["queue"], registry=on

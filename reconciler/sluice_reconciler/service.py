@@ -127,12 +127,16 @@ class Reconciler:
 
     async def _pass(self, takeover: Takeover | None) -> PassReport:
         started_ns = self._tools.clock.monotonic_ns()
+        waited = self.intake.waiting.known()
         report = await FullPass(self.intake, takeover=takeover, saw=self.tail.saw).run()
+        for stage, keys in waited.items() if not report.outcome.left else ():
+            self.intake.waiting.end(stage, keys)
         took_ns = self._tools.clock.monotonic_ns() - started_ns
         self.metrics.pass_seconds.set(took_ns / NS_PER_S)
         self.metrics.oldest_gap.set(
             max((gap.age_s for boot in report.boots for gap in boot.gaps), default=0)
         )
+        self.metrics.tail_missing.set(sum(boot.tail_missing for boot in report.boots))
         self.metrics.unhealthy.set(report.held_back)
         done = report.outcome
         if done.sound or done.held_back:
@@ -200,7 +204,7 @@ class Reconciler:
     async def _collect(self) -> None:
         await self._collector.run()
         lanes = await read_status(self.intake.store)
-        self.metrics.lag.labels("ack").set(
+        self.metrics.oldest_waiting.labels("ack").set(
             max((one.oldest_waiting_s or 0 for one in lanes), default=0)
         )
         for queue in self.settings.queue_names:

@@ -14,7 +14,9 @@ from support.reconciler_seed import accept, enqueued
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.keys import accepted_key
+from sluice_protocol.high_water import HighWaterMark
+from sluice_protocol.keys import accepted_key, high_water_key
+from sluice_protocol.manifests import encode_record
 from sluice_reconciler.api import make_app
 from sluice_reconciler.app import serve
 from sluice_reconciler.service import Reconciler
@@ -63,6 +65,9 @@ def test_operator_sees_agents_gaps_queue_and_live_state(tmp_path: Path) -> None:
             for seq in (0, 10, 30):
                 await accept(store, seq)
             await accept(store, 0, agent="host-2")
+            told = HighWaterMark(agent_id="host-2", boot_id="b1", seq_end=14)
+            await store.create(high_water_key("host-2", "b1"), encode_record(told))
+            await store.create(high_water_key("host-1", "b1"), b"{broken")
 
             async def all_there() -> bool:
                 return len((await body(await client.get("/v1/agents")))["boots"]) == 2
@@ -71,6 +76,8 @@ def test_operator_sees_agents_gaps_queue_and_live_state(tmp_path: Path) -> None:
             await until(all_there)
             gaps = (await body(await client.get("/v1/gaps")))["boots"]
             assert [gap["seq_start"] for gap in gaps[0]["gaps"]] == [20]
+            tails = [(gap["seq_start"], gap["seq_end"], gap["tail"]) for gap in gaps[1]["gaps"]]
+            assert (tails, gaps[1]["high_water"]) == ([(10, 14, True)], 14)
             assert (await client.get("/livez")).status == 200
             lanes = (await body(await client.get("/v1/queue?queue=spark")))["lanes"]
             assert sum(lane["waiting_batches"] for lane in lanes) == 4
@@ -78,6 +85,12 @@ def test_operator_sees_agents_gaps_queue_and_live_state(tmp_path: Path) -> None:
             assert live["partial"] is True
             text = await (await client.get("/metrics")).text()
             assert 'sluice_reconciler_enqueued_total{queue="spark"} 4.0' in text
+            assert "sluice_reconciler_tail_missing_count 5.0" in text
+            for stage in ("indexed", "enqueued"):
+                assert f'sluice_reconciler_lag_seconds{{stage="{stage}"}}' in text
+            for stage in ("index", "enqueue"):
+                name = f'sluice_reconciler_oldest_waiting_seconds{{stage="{stage}"}}'
+                assert f"{name} 0.0" in text
             assert 'sluice_queue_entries_total{queue="spark"}' in text
             assert "/v1/queue/next" in (await body(await client.get("/openapi.json")))["paths"]
 

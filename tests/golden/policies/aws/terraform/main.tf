@@ -97,6 +97,7 @@ resource "aws_iam_role_policy" "gateway" {
 # Read: what this role reads
 # Write: what this role writes
 # Delete: what this role clears away itself
+# DeleteVersions: an exact version that was proved unused, never the key
 # List: without it a missing key reads as 403 and not 404; a read of a missing key carries no prefix, hence IfExists, at the price that key names can be listed without one
 # Look: where the bucket is and whether it keeps versions
 # UseKey: objects are encrypted under this key
