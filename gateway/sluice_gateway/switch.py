@@ -18,7 +18,7 @@ from typing import Final
 
 import structlog
 
-from sluice_gateway.lander import LANDED, LandedMarker, marker_key, unlanded
+from sluice_gateway.lander import unlanded
 from sluice_gateway.spool import CLAIM, SpoolClaim
 from sluice_protocol.authority import (
     UPLOAD_TIME_S_MAX,
@@ -30,6 +30,7 @@ from sluice_protocol.authority import (
 )
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import ACCEPTED, AUTHORITY_SETTINGS, DECISIONS, QUARANTINE_CONFLICTS
+from sluice_protocol.landed import LANDED, LandedMarker, marker_key
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, Missing, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey
