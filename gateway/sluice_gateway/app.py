@@ -25,7 +25,7 @@ from sluice_gateway.handlers import (
     routes,
     watch_connection,
 )
-from sluice_gateway.health import ask_store
+from sluice_gateway.health import ask_doctor, ask_store
 from sluice_gateway.high_water import HIGH_WATER_AFTER_S, HighWaterMarks, flush_guarded
 from sluice_gateway.lander import Lander, Spool
 from sluice_gateway.lifecycle import Lifecycle
@@ -45,6 +45,7 @@ BACKLOG: Final = 1024
 READ_BYTES: Final = 64 * 1024
 """Half of what a connection may hold unread before it is told to wait."""
 DECISIONS_AFTER_S: Final = 5.0
+DOCTOR_AFTER_S: Final = 60.0
 MODE_AFTER_S: Final = 5.0
 LOOK_AFTER_S: Final = 1.0
 """How often a worker looks at its principals file and at a silent store."""
@@ -230,6 +231,13 @@ async def look_after(gateway: Gateway) -> None:
         gateway.principals.reload()
         gateway.metrics.principals_stale.set(gateway.principals.failed)
         await ask_store(gateway)
+
+
+async def follow_doctor(gateway: Gateway) -> None:
+    """Reads the newest result of a probe now and then, for `/readyz`."""
+    while True:
+        await gateway.clock.sleep(DOCTOR_AFTER_S)
+        await ask_doctor(gateway)
 
 
 async def follow_decisions(gateway: Gateway) -> None:

@@ -63,6 +63,8 @@ class Gateway:
     looked_at_ns: int | None = None
     """When it last knew that its mode holds, on the monotonic clock; None where nobody looks."""
     switched: bool = False
+    unproved: str = ""
+    """Why the doctor's newest result forbids acceptance; empty while it is good or skipped."""
 
     def sender_of(self, request: web.Request) -> Sender:
         """Gives who sent a request.

@@ -1,4 +1,7 @@
-"""Whether an upload sent now has a chance: from the last store answer, not from a probe of ours."""
+"""Whether an upload sent now has a chance: from the last store answer and the doctor's result.
+
+Nobody asks the store when `/readyz` is asked; what is known was learned beside it.
+"""
 
 import asyncio
 from typing import Final
@@ -7,9 +10,10 @@ import structlog
 
 from sluice_gateway.gateway import Gateway
 from sluice_gateway.problems import Refusal
-from sluice_protocol.errors import ErrorCode, StoreError
+from sluice_protocol.errors import ErrorCode, InvalidRecord, StoreError, StoreMisconfigured
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.units import NS_PER_S
+from sluice_store.doctor_records import require_doctor
 
 ASK_AFTER_S: Final = 5.0
 """A worker that heard nothing from its store for this long asks it one cheap thing."""
@@ -24,9 +28,27 @@ def why_not_ready(gateway: Gateway) -> Refusal | None:
         return Refusal(ErrorCode.DRAINING, "this gateway is stopping")
     if not gateway.store.healthy:
         return Refusal(ErrorCode.STORE_UNAVAILABLE, "the store's last answer was a failure")
+    if gateway.unproved:
+        return Refusal(ErrorCode.STORE_UNAVAILABLE, gateway.unproved)
     if not gateway.mode_known:
         return Refusal(ErrorCode.STORE_UNAVAILABLE, "the authority was not read for too long")
     return None
+
+
+async def ask_doctor(gateway: Gateway) -> None:
+    """Learns the newest result of a probe, which may have been made since this worker started."""
+    if gateway.settings.skip_probe:
+        return
+    try:
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            await require_doctor(gateway.store)
+    except (StoreMisconfigured, InvalidRecord) as error:
+        gateway.unproved = str(error)
+        log.error("store not proved any more", reason=str(error))  # noqa: TRY400 - it says all
+    except (StoreError, TimeoutError) as error:
+        log.warning("doctor's result not read", reason=str(error))
+    else:
+        gateway.unproved = ""
 
 
 async def ask_store(gateway: Gateway) -> None:

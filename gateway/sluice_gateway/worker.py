@@ -17,6 +17,7 @@ from sluice_gateway.app import (
     attach_lander,
     build_gateway,
     follow_decisions,
+    follow_doctor,
     follow_mode,
     keep_high_water,
     look_after,
@@ -162,7 +163,7 @@ async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway,
 async def _until_drained(gateway: Gateway, next_number: int, stop: asyncio.Event) -> bool:
     """Waits for the signal, then for the running uploads; gives whether all ended in time."""
     async with asyncio.TaskGroup() as group:
-        keeping = (look_after, follow_decisions, keep_high_water)
+        keeping = (look_after, follow_decisions, follow_doctor, keep_high_water)
         keepers = [group.create_task(keep(gateway)) for keep in keeping]
         if gateway.lander is not None:
             keepers.append(group.create_task(gateway.lander.run()))

@@ -1,0 +1,58 @@
+"""`/readyz` tells what the newest probe of the store said, without asking the store itself."""
+
+from pathlib import Path
+
+import msgspec
+from support.gateway import Running, TestKey, run, running
+
+from sluice_gateway.health import ask_doctor
+from sluice_store import SystemIds
+from sluice_store.doctor import examine
+from sluice_store.doctor_records import seal_result, write_result
+
+HOST = TestKey("host-1", ("host-1",))
+
+
+async def note_result(served: Running, number: int, *, kept: bool) -> None:
+    """Writes a result that is newer than the last and keeps or breaks one promise."""
+    store = served.store.inner
+    result = await examine([store], ["file:///test"], SystemIds())
+    first, *others = result.findings
+    planted = msgspec.structs.replace(first, kept=kept, seen="planted", cost="data")
+    later = msgspec.structs.replace(
+        result,
+        findings=(planted, *others),
+        ended_at_unix_ns=result.ended_at_unix_ns + number,
+    )
+    await write_result(store, later, seal_result(later))
+
+
+def test_readyz_follows_the_newest_probe(tmp_path: Path) -> None:
+    """Ready while the result is good, not ready after a bad one, ready again after it is mended."""
+
+    async def body() -> None:
+        async with running(tmp_path, HOST) as served:
+            for number, kept in enumerate((True, False, True)):
+                await note_result(served, number, kept=kept)
+                await ask_doctor(served.gateway)
+                served.store.calls.clear()
+                status, text = await served.client.get("/readyz")
+                assert status == (200 if kept else 503)
+                assert ("planted" in text or "breaks" in text) != kept
+                assert served.store.calls == []
+
+    run(body())
+
+
+def test_readyz_says_that_nobody_proved_the_store(tmp_path: Path) -> None:
+    """A store without any result is not ready, unless the probe is skipped on purpose."""
+
+    async def body(*, skip_probe: bool, wanted: int) -> None:
+        folder = tmp_path / str(skip_probe)
+        folder.mkdir()
+        async with running(folder, HOST, skip_probe=skip_probe) as served:
+            await ask_doctor(served.gateway)
+            assert (await served.client.get("/readyz"))[0] == wanted
+
+    run(body(skip_probe=False, wanted=503))
+    run(body(skip_probe=True, wanted=200))
