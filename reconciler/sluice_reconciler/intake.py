@@ -46,7 +46,8 @@ class Outcome:
         sound: Batches whose blob was proved and whose indexes stand.
         enqueued: Batches appended, counted once per queue.
         indexed: Index entries that were not there before.
-        left: Batches left to another reconciler that holds their lane.
+        left: Batches that another reconciler holds the lane of, or whose append was not written;
+            the next pass looks at them again.
         held_back: Objects that were marked.
     """
 
