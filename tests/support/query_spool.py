@@ -61,7 +61,7 @@ async def _land(made: Site) -> None:
         principals=principals, acceptance="local_spool", spool=made.spool.url
     )
     async with open_store(made.spool.url) as local, open_store(made.place.url) as remote:
-        agreed = await agree(local, remote)
+        agreed = (await agree(local, remote)).current
         gateway = build_gateway(local, agreed, settings, WRITER)
         attach_lander(gateway, local, remote, agreed)
         assert gateway.lander is not None
