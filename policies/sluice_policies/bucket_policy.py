@@ -50,10 +50,6 @@ def _deny(
     )
 
 
-def _is(key: str, value: str) -> Condition:
-    return Condition(operator="StringEquals", key=key, values=(value,))
-
-
 def _is_not(key: str, *values: str) -> Condition:
     return Condition(operator="StringNotEquals", key=key, values=values)
 

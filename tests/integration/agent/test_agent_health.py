@@ -7,16 +7,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 from support.agent_gateway import GatewayDouble, Scripted
+from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent
 from sluice_agent.settings import AgentSettings
 from sluice_protocol.errors import BadUsage
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 async def get(port: int, path: str) -> tuple[int, str]:

@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-import socket
 from pathlib import Path
 
 import aiohttp
 from support.agent_gateway import GatewayDouble
+from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent
 from sluice_agent.batch import SpoolSettings
@@ -20,12 +20,6 @@ METRICS = {
         {"scopeMetrics": [{"metrics": [{"name": "m", "gauge": {"dataPoints": [{"asInt": "3"}]}}]}]}
     ]
 }
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def settings(tmp_path: Path, gateway: str, port: int) -> AgentSettings:
