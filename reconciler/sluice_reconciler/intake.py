@@ -6,7 +6,6 @@ order and any number of times.
 
 import asyncio
 import random  # noqa: TID251 - as a type
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +18,13 @@ from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Lane, Tools
 from sluice_reconciler.desk import LaneDesk, Takeover
 from sluice_reconciler.high_water import HighWaterReader
-from sluice_reconciler.indexes import entries_of, put_derived
+from sluice_reconciler.indexes import by_blob_of, by_time_of, put_derived
 from sluice_reconciler.lag import Stage, Waiting
 from sluice_reconciler.live import LiveState
 from sluice_reconciler.marks import Mark, clear_mark, mark_key, put_mark
 from sluice_reconciler.metrics import ReconcilerMetrics
+from sluice_reconciler.packs import pack
+from sluice_reconciler.recent import Recent
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_reconciler.sorting import SortedRuns, fresh
 from sluice_reconciler.verify import Sound, look
@@ -96,7 +97,9 @@ class Intake:
         self._rng: random.Random = tools.rng
         self._gate = asyncio.Semaphore(settings.concurrency)
         self.marked: set[ObjectKey] = set()
-        self._recent: OrderedDict[ObjectKey, None] = OrderedDict()
+        # What was taken to its end, and its by-time objects: repeated hints of it cost nothing.
+        self._recent = Recent(RECENT_MAX)
+        self.indexed = Recent(RECENT_MAX)
         self.live = LiveState()
         self.high_water = HighWaterReader(store)
         self.waiting = Waiting(tools.clock)
@@ -121,21 +124,24 @@ class Intake:
             StoreError: The store did not answer or refused; the same keys may be taken again.
             OutcomeUnknown: The bounds of a write are spent; the same keys may be taken again.
         """
-        looked = await self.each(keys, self._look_and_index)
-        sound = [one for one, _ in looked if isinstance(one, Sound)]
-        marks = [one for one, _ in looked if isinstance(one, Mark)]
+        looked = await self.each(keys, self._look)
+        sound = [one for one in looked if isinstance(one, Sound)]
+        marks = [one for one in looked if isinstance(one, Mark)]
         await self.each(marks, self.mark)
+        # Before the append: what was enqueued is never indexed again.
+        indexed, entries = await self._index(sound)
         self._saw(sound)
         enqueued, left = await self._enqueue(sound, takeover)
         await self.each([one for one in sound if self._is_marked(one.key)], self._heal)
         if not left:
             self.waiting.end(Stage.ENQUEUE, [one.key for one in sound])
             self._lagged("enqueued", sound)
-            self._remember([one.key for one in sound])
+            self._recent.add(one.key for one in sound)
+            self.indexed.add(entries)
         return Outcome(
             sound=len(sound),
             enqueued=enqueued,
-            indexed=sum(indexed for _, indexed in looked),
+            indexed=indexed,
             left=left,
             held_back=len(marks),
         )
@@ -195,23 +201,31 @@ class Intake:
         except BaseExceptionGroup as group:
             raise _first(group) from group
 
-    async def _look_and_index(self, key: ObjectKey) -> tuple[Sound | Mark | None, int]:
+    async def _look(self, key: ObjectKey) -> Sound | Mark | None:
         full = self._rng.random() < self.settings.full_read_share
         found = await look(self.store, key, full=full)
-        if not isinstance(found, Sound):
-            return found, 0
-        self.waiting.dated(found.date_ns)
-        self.waiting.begin(Stage.INDEX, key, found.manifest.accepted_at_ns)
-        indexed = await self._index(found)
-        self.waiting.end(Stage.INDEX, [key])
-        self.waiting.begin(Stage.ENQUEUE, key, found.manifest.accepted_at_ns)
-        return found, indexed
+        if isinstance(found, Sound):
+            self.waiting.dated(found.date_ns)
+            self.waiting.begin(Stage.INDEX, key, found.manifest.accepted_at_ns)
+        return found
 
-    def _remember(self, keys: Sequence[ObjectKey]) -> None:
-        """Keeps what was taken to its end, so that repeated events cost nothing."""
-        self._recent.update(dict.fromkeys(keys))
-        while len(self._recent) > RECENT_MAX:
-            self._recent.popitem(last=False)
+    async def _index(self, sound: Sequence[Sound]) -> tuple[int, list[ObjectKey]]:
+        """Writes index entries; gives how many were not there, and the by-time objects."""
+        by_time = [entry for one in sound for entry in by_time_of(one)]
+        if self.settings.pack_by_time:
+            objects = pack(by_time)
+        else:
+            objects = [(one.key, one.body, 1) for one in by_time]
+        by_blob = [(*by_blob_of(one), 1) for one in sound]
+        written = sum(await self.each([*objects, *by_blob], self._put))
+        self.waiting.end(Stage.INDEX, [one.key for one in sound])
+        for one in sound:
+            self.waiting.begin(Stage.ENQUEUE, one.key, one.manifest.accepted_at_ns)
+        return written, [key for key, _, _ in objects]
+
+    async def _put(self, made: tuple[ObjectKey, bytes, int]) -> int:
+        key, body, entries = made
+        return entries if await put_derived(self.store, key, body) else 0
 
     def _saw(self, sound: Sequence[Sound]) -> None:
         """Feeds the live state and the lag; the store's clock is that of the latest answer."""
@@ -238,9 +252,6 @@ class Intake:
         log.warning("batch has healed", key=sound.key)
         await clear_mark(self.store, sound.key)
         self.marked.discard(mark_key(sound.key))
-
-    async def _index(self, sound: Sound) -> int:
-        return sum([await put_derived(self.store, *entry) for entry in entries_of(sound)])
 
     async def _enqueue(self, sound: Sequence[Sound], takeover: Takeover | None) -> tuple[int, int]:
         """Appends batches to every queue, lane by lane; gives how many went and how many stayed."""

@@ -19,6 +19,8 @@ class ReconcilerSettings:
         concurrency: Store requests in flight, count.
         list_batches_max: Most batches that are taken at once, and so in one work list, count; more
             save writes, fewer shorten the way of the first of them.
+        pack_by_time: Whether the by-time entries of what is taken at once go into one object per
+            hour; one PUT a batch instead of three (ADR 0047).
         tail_interval_s: Time between two looks behind the last key of each active life, seconds; 0
             for never. None means 0.2 on a directory and never on S3, where events cost less.
         scan_interval_s: Time between two scans of the by-time index, seconds.
@@ -41,6 +43,7 @@ class ReconcilerSettings:
     shards: int = 1
     concurrency: int = 32
     list_batches_max: int = 512
+    pack_by_time: bool = False
     tail_interval_s: float | None = None
     scan_interval_s: float = 5.0
     collect_interval_s: float = 60.0
