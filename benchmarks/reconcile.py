@@ -6,22 +6,29 @@
    control, and a bare loop of the same requests; the requests per batch and their price on S3.
 3. Memory of a pass at a tenth of the batches and at all of them.
 4. Steady lag from acceptance to the queue at a given rate of accepts, as `sluice reconciler` runs
-   on a directory: full passes and tail scans. The reconciler and the accepts share one process.
+   on a directory: full passes and tail scans. The accepts have a process of their own. Controls:
+   that process alone, and beside a bare loop of the requests that a new batch costs.
+
+Parts 2 and 4 run with an object per by-time entry, and with packs (ADR 0047). Parts named on the
+command line (`cold`, `first`, `steady`) run alone.
 
 `SLUICE_BENCH_BATCHES` (default 20 000) and `SLUICE_BENCH_RATE` (default 500) set the sizes. The
 store is a directory in memory (`/dev/shm` where it exists), so that disks do not count.
 """
 
 import asyncio
+import json
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -48,9 +55,12 @@ from sluice_store.port import ObjectStore
 BATCHES: Final = int(os.environ.get("SLUICE_BENCH_BATCHES", "20000"))
 RATE: Final = int(os.environ.get("SLUICE_BENCH_RATE", "500"))
 STEADY_S: Final = 20
+NEW_LIVES_S: Final = 3
+"""A new life is found by a full pass alone; its time is told apart."""
 AGENTS: Final = 50
 LANES: Final = 4
-CONCURRENCY: Final = ReconcilerSettings().concurrency
+ON_A_DIRECTORY: Final = ReconcilerSettings().on("file:")
+CONCURRENCY: Final = ON_A_DIRECTORY.concurrency or 1
 PRICE_PUT: Final = 0.005 / 1000
 PRICE_GET: Final = 0.0004 / 1000
 FRAME_BYTES_PRICED: Final = 1024 * 1024
@@ -137,18 +147,13 @@ async def bare_loop(store: ObjectStore) -> int:
     return count
 
 
-async def same_requests(store: ObjectStore) -> int:
+async def same_requests(store: ObjectStore, puts: int) -> int:
     """The second control: the requests of a first pass, with nothing between them."""
     gate, count = asyncio.Semaphore(CONCURRENCY), 0
 
     async def gated(number: int, key: ObjectKey) -> None:
         async with gate:
-            await store.get(key)
-            await store.head(key)
-            for root in range(3):
-                await store.create(
-                    ObjectKey(f"doctor/v1/{root}/{number % 97}/{number}"), b"x" * 200
-                )
+            await requests_of(store, number, key, puts)
 
     async for page in store.list(ACCEPTED):
         async with asyncio.TaskGroup() as tasks:
@@ -158,15 +163,24 @@ async def same_requests(store: ObjectStore) -> int:
     return count
 
 
+async def requests_of(store: ObjectStore, number: int, key: ObjectKey, puts: int) -> None:
+    """Makes the requests that a new batch costs, in folders like those of the indexes."""
+    await store.get(key)
+    await store.head(key)
+    for root in range(puts):
+        place = f"doctor/v1/{root}/{number % 256:02x}/{number % 251:02x}/{number}"
+        await store.create(ObjectKey(place), b"x" * 200)
+
+
 def reconciler(store: ObjectStore, **settings: Any) -> Reconciler:  # noqa: ANN401 - its fields
     """Gives a fresh reconciler, as after a restart."""
     authority = Authority(authority_id="bench", lanes=LANES)
-    return Reconciler(store, authority, settings=ReconcilerSettings(**settings))
+    return Reconciler(store, authority, settings=replace(ON_A_DIRECTORY, **settings))
 
 
-async def full_pass(store: ObjectStore) -> int:
+async def full_pass(store: ObjectStore, **settings: Any) -> int:  # noqa: ANN401 - its fields
     """The subject: one pass of a fresh process."""
-    return (await reconciler(store).once()).listed
+    return (await reconciler(store, **settings).once()).listed
 
 
 async def clocked(work: Callable[[], Awaitable[int]]) -> Sample:
@@ -213,23 +227,32 @@ async def cold_pass(lines: list[str]) -> dict[str, list[Sample]]:
 
 
 async def first_pass(lines: list[str]) -> dict[str, list[Sample]]:
-    """Part 2."""
+    """Part 2, with an object per by-time entry and with packs."""
+    samples: dict[str, list[Sample]] = {}
+    for name, packed in (("first", False), ("first-packed", True)):
+        samples |= await first_pass_of(name, lines, packed=packed)
+    return samples
+
+
+async def first_pass_of(name: str, lines: list[str], *, packed: bool) -> dict[str, list[Sample]]:
+    """One store, one pass over it, and both controls."""
     count = BATCHES // 10
     async with scratch() as store:
         await accept_many(store, range(count))
         control = [await clocked(partial(bare_loop, store))]
         counting = Counting(store)
-        first = [await clocked(partial(full_pass, counting))]
-        same = [await clocked(partial(same_requests, store))]
-        lines.append(compared(f"first pass over {count}", first, control))
-        share = first[0].per_second / same[0].per_second
-        lines.append(
-            f"first pass: {share:.2f} times a bare loop of the same requests (LIST; GET, HEAD and"
-            f" 3 PUT a batch), CPU {1e3 * first[0].cpu_per_unit:.2f} ms a batch against"
-            f" {1e3 * same[0].cpu_per_unit:.2f} ms"
-        )
-        lines.append(priced(counting.counts, count))
-    return {"first": first, "first-control": control, "first-same": same}
+        first = [await clocked(partial(full_pass, counting, pack_by_time=packed))]
+        same = [await clocked(partial(same_requests, store, 1 if packed else 3))]
+    title = f"first pass over {count}{', by-time entries packed' if packed else ''}"
+    lines.append(compared(title, first, control))
+    share = first[0].per_second / same[0].per_second
+    lines.append(
+        f"{title}: {share:.2f} times a bare loop of the same requests (LIST; GET, HEAD and"
+        f" {1 if packed else 3} PUT a batch), CPU {1e3 * first[0].cpu_per_unit:.2f} ms a batch"
+        f" against {1e3 * same[0].cpu_per_unit:.2f} ms"
+    )
+    lines.append(f"{title}: {priced(counting.counts, count)}")
+    return {name: first, f"{name}-control": control, f"{name}-same": same}
 
 
 def priced(counts: Counter[str], batches: int) -> str:
@@ -239,7 +262,7 @@ def priced(counts: Counter[str], batches: int) -> str:
     per_gib = 1024**3 / FRAME_BYTES_PRICED / batches
     dollars = (writes * PRICE_PUT + reads * PRICE_GET) * per_gib
     return (
-        f"first pass: {writes / batches:.3f} PUT and LIST, {reads / batches:.3f} GET and HEAD a"
+        f"{writes / batches:.3f} PUT and LIST, {reads / batches:.3f} GET and HEAD a"
         f" batch; ${dollars:.4f} a GiB of 1 MiB frames (the gateway's 2 PUT:"
         f" ${2 * PRICE_PUT * 1024:.4f})"
     )
@@ -275,55 +298,151 @@ def pending(who: Identity) -> Pending:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What the process that accepts batches reached.
+
+    Attributes:
+        accepted: Batches.
+        wall_s: From the first to the last answer, seconds.
+        cpu_s: Processor time, seconds.
+        p50_ms: Of an acceptance, its two PUTs, milliseconds.
+        p99_ms: So for that.
+    """
+
+    accepted: int
+    wall_s: float
+    cpu_s: float
+    p50_ms: float
+    p99_ms: float
+
+    def __str__(self) -> str:
+        """Gives it in words."""
+        return (
+            f"{self.accepted / self.wall_s:.0f} accepts/s of {RATE}, p50 {self.p50_ms:.1f} ms,"
+            f" p99 {self.p99_ms:.0f} ms, CPU {1e3 * self.cpu_s / self.accepted:.2f} ms each"
+        )
+
+
 async def steady(lines: list[str]) -> dict[str, list[Sample]]:
-    """Part 4."""
-    async with scratch() as store:
-        await steady_on(store, lines)
+    """Part 4: the load alone, the load beside bare requests, and the load beside a reconciler."""
+    async with scratch_folder() as (folder, _):
+        lines.append(f"steady, the load alone: {await load(folder)}")
+    for puts in (3, 1):
+        async with scratch_folder() as (folder, store):
+            beside, reached = await asyncio.gather(load(folder), bare_requests(store, puts))
+            lines.append(
+                f"steady, the load beside a bare loop of a batch's GET, HEAD and {puts} PUT:"
+                f" {reached:.0f} batches/s; {beside}"
+            )
+    for packed in (False, True):
+        async with scratch_folder() as (folder, store):
+            await steady_on(folder, store, lines, packed=packed)
     return {}
 
 
-async def steady_on(store: ObjectStore, lines: list[str]) -> None:
-    """Accepts at the rate while a reconciler runs, then reads how late each batch came."""
-    subject = reconciler(store, tail_interval_s=0.2)
-    running = asyncio.create_task(subject.run())
+async def load(folder: Path) -> Load:
+    """Accepts at the rate in a process of its own."""
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.reconcile", "accept", str(folder)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    told, _ = await child.communicate()
+    return Load(**json.loads(told))
+
+
+async def accept_at_rate(folder: Path) -> None:
+    """The process of its own: accepts, and tells what it reached."""
+    took: list[float] = []
+
+    async def one(store: ObjectStore, number: int) -> None:
+        started = time.perf_counter()
+        await accept(store, number)
+        took.append(time.perf_counter() - started)
+
     started, done = time.perf_counter(), 0
-    async with asyncio.TaskGroup() as tasks:
+    async with open_local_store(folder) as store, asyncio.TaskGroup() as tasks:
         while (now := time.perf_counter() - started) < STEADY_S:
-            due = int(now * RATE)
-            for number in range(done, due):
-                tasks.create_task(accept(store, number))
-            done = due
+            for number in range(done, int(now * RATE)):
+                tasks.create_task(one(store, number))
+            done = int(now * RATE)
             await asyncio.sleep(0.01)
+    took.sort()
+    reached = Load(
+        accepted=done,
+        wall_s=time.perf_counter() - started,
+        cpu_s=time.process_time(),
+        p50_ms=1e3 * took[len(took) // 2],
+        p99_ms=1e3 * took[len(took) * 99 // 100],
+    )
+    print(json.dumps(asdict(reached)))
+
+
+async def bare_requests(store: ObjectStore, puts: int) -> float:
+    """Makes the requests of new batches as fast as they go; gives how many batches a second."""
+    one, _ = manifest(0, 1)
+    key, done, started = accepted_key(one.identity), 0, time.perf_counter()
+    await store.create(key, encode_record(one))
+
+    async def worker() -> None:
+        nonlocal done
+        while time.perf_counter() - started < STEADY_S:
+            done += 1
+            await requests_of(store, done, key, puts)
+
+    await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
+    return done / STEADY_S
+
+
+async def steady_on(folder: Path, store: ObjectStore, lines: list[str], *, packed: bool) -> None:
+    """Runs a reconciler beside the load, then reads how late each batch came."""
+    subject = reconciler(store, pack_by_time=packed)
+    running, spent = asyncio.create_task(subject.run()), time.process_time()
+    beside = await load(folder)
     await asyncio.sleep(3)
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running
-    lags = sorted(await lags_of(store))
+    cpu_s, found = time.process_time() - spent, await lags_of(store)
+    began_ns = min(at_ns for at_ns, _ in found)
+    edge_ns = began_ns + int(NEW_LIVES_S * 1e9)
+    lags = sorted(lag_s for at_ns, lag_s in found if at_ns >= edge_ns)
+    young = max(lag_s for at_ns, lag_s in found if at_ns < edge_ns)
     lines.append(
-        f"steady, {done / STEADY_S:.0f} accepts/s for {STEADY_S} s: accepted to enqueued"
+        f"steady{', by-time entries packed' if packed else ''}: accepted to enqueued"
         f" p50 {lags[len(lags) // 2]:.2f} s, p99 {lags[len(lags) * 99 // 100]:.2f} s,"
-        f" max {lags[-1]:.2f} s, {len(lags)} of {done} enqueued"
+        f" max {lags[-1]:.2f} s (max {young:.2f} s in the first {NEW_LIVES_S} s, when all lives"
+        f" are new), {len(found)} of {beside.accepted} enqueued,"
+        f" CPU {1e3 * cpu_s / len(found):.2f} ms each; {beside}"
     )
 
 
-async def lags_of(store: ObjectStore) -> list[float]:
-    """Gives, for each batch in the queue, the store's time from its blob to its append."""
-    found: list[float] = []
+async def lags_of(store: ObjectStore) -> list[tuple[int, float]]:
+    """Gives each batch's acceptance, Unix ns, and the store's time from there to its append, s."""
+    found: list[tuple[int, float]] = []
     for lane in await list_lanes(store, "spark"):
         view = await read_lane(store, lane.queue, lane.lane)
         for entry in view.descriptors:
-            batches = (await read_work_list(store, lane, entry)).batches
-            found += [(entry.ingested_at_ns - one.accepted_at_unix_ns) / 1e9 for one in batches]
+            for one in (await read_work_list(store, lane, entry)).batches:
+                at_ns = one.accepted_at_unix_ns
+                found.append((at_ns, (entry.ingested_at_ns - at_ns) / 1e9))
     return found
 
 
 @asynccontextmanager
 async def scratch() -> AsyncIterator[ObjectStore]:
     """Gives an empty store in memory."""
+    async with scratch_folder() as (_, store):
+        yield store
+
+
+@asynccontextmanager
+async def scratch_folder() -> AsyncIterator[tuple[Path, ObjectStore]]:
+    """Gives an empty store in memory, and where it is."""
     folder = Path(tempfile.mkdtemp(prefix="sluice-bench-", dir=SHM if SHM.is_dir() else None))
     try:
         async with open_local_store(folder) as store:
-            yield store
+            yield folder, store
     finally:
         shutil.rmtree(folder)
 
@@ -333,10 +452,14 @@ async def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     lines: list[str] = []
     samples: dict[str, list[Sample]] = {}
-    for part in (cold_pass, first_pass, steady):
-        samples |= await part(lines)
+    parts = {"cold": cold_pass, "first": first_pass, "steady": steady}
+    for name in sys.argv[1:] or parts:
+        samples |= await parts[name](lines)
     report("reconcile", lines, samples)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    if sys.argv[1:2] == ["accept"]:
+        asyncio.run(accept_at_rate(Path(sys.argv[2])))
+    else:
+        asyncio.run(main())

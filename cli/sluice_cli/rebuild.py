@@ -41,7 +41,7 @@ async def _run(
     url: str, settings: ReconcilerSettings, *, verify: bool, first_sequence: int | None
 ) -> list[Difference]:
     async with open_store(url) as store:
-        reconciler = await Reconciler.of(store, settings=settings)
+        reconciler = await Reconciler.of(store, settings=settings.on(url))
         walk = Rebuild(reconciler.intake, Tools())
         if verify:
             return [one async for one in walk.differences()]

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from dataclasses import replace
 
 import structlog
 from aiohttp import web
@@ -19,9 +18,6 @@ from sluice_store.url import open_store
 
 log = structlog.get_logger()
 
-TAIL_S = 0.2
-"""Between two tail scans of a directory, where a listing is free, seconds."""
-
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -32,7 +28,7 @@ async def run_once(url: str, settings: ReconcilerSettings) -> PassReport:
         SluiceError: As `Reconciler.once`.
     """
     async with open_store(url) as store:
-        reconciler = await Reconciler.of(store, settings=settings)
+        reconciler = await Reconciler.of(store, settings=settings.on(url))
         return await reconciler.once()
 
 
@@ -52,7 +48,7 @@ async def run_inventory(url: str, settings: ReconcilerSettings, report: str) -> 
     if not place or not key:
         raise BadUsage(f"name a report as <store URL>#<key of manifest.json>, report=`{report}`")
     async with open_store(url) as store, open_store(place) as reports:
-        reconciler = await Reconciler.of(store, settings=settings)
+        reconciler = await Reconciler.of(store, settings=settings.on(url))
         for desk in reconciler.intake.desks.values():
             await desk.refresh()
         found = await scan_inventory(reconciler.intake, reports, ObjectKey(key))
@@ -66,10 +62,8 @@ async def serve(url: str, settings: ReconcilerSettings) -> None:
     Raises:
         SluiceError: The store cannot be opened, or the address cannot be used.
     """
-    if settings.tail_interval_s is None:
-        settings = replace(settings, tail_interval_s=TAIL_S if url.startswith("file:") else 0.0)
     async with open_store(url) as store:
-        await _serve(store, settings)
+        await _serve(store, settings.on(url))
 
 
 async def _serve(store: ObjectStore, settings: ReconcilerSettings) -> None:

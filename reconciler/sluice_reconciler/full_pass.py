@@ -265,7 +265,8 @@ class _Walk:
             await self._flush()
 
     async def _flush(self) -> None:
-        chunk, self._chunk = self._chunk, []
+        # Another route may have taken some since this boot's ledger was frozen.
+        chunk, self._chunk = [key for key in self._chunk if not self._intake.is_done(key)], []
         if chunk:
             done = await self._intake.take(chunk, takeover=self._takeover)
             self.outcome = self.outcome.plus(done)

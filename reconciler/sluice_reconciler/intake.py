@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import structlog
 
+from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, lane_of, parse_accepted_key
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Lane, Tools
@@ -25,7 +26,8 @@ from sluice_reconciler.marks import Mark, clear_mark, mark_key, put_mark
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_reconciler.packs import pack
 from sluice_reconciler.recent import Recent
-from sluice_reconciler.settings import ReconcilerSettings
+from sluice_reconciler.runs import Standing
+from sluice_reconciler.settings import CONCURRENCY, ReconcilerSettings
 from sluice_reconciler.sorting import SortedRuns, fresh
 from sluice_reconciler.verify import Sound, look
 from sluice_store.port import ObjectStore
@@ -95,8 +97,9 @@ class Intake:
         self.settings = settings
         self.metrics = metrics
         self._rng: random.Random = tools.rng
-        self._gate = asyncio.Semaphore(settings.concurrency)
+        self._gate = asyncio.Semaphore(settings.concurrency or CONCURRENCY)
         self.marked: set[ObjectKey] = set()
+        self._taking: dict[ObjectKey, asyncio.Future[None]] = {}
         # What was taken to its end, and its by-time objects: repeated hints of it cost nothing.
         self._recent = Recent(RECENT_MAX)
         self.indexed = Recent(RECENT_MAX)
@@ -124,6 +127,28 @@ class Intake:
             StoreError: The store did not answer or refused; the same keys may be taken again.
             OutcomeUnknown: The bounds of a write are spent; the same keys may be taken again.
         """
+        busy = {under for key in keys if (under := self._taking.get(key)) is not None}
+        mine = {key: None for key in keys if key not in self._taking}
+        outcome = await self._take(list(mine), takeover) if mine else Outcome()
+        if not busy:
+            return outcome
+        await asyncio.wait(busy)
+        rest = [key for key in keys if key not in mine and not self.is_done(key)]
+        return outcome.plus(await self._take(rest, takeover)) if rest else outcome
+
+    async def _take(self, keys: Sequence[ObjectKey], takeover: Takeover | None) -> Outcome:
+        """Takes keys while other routes that meet them wait for it instead of doing the same."""
+        under: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._taking.update(dict.fromkeys(keys, under))
+        try:
+            return await self._take_now(keys, takeover)
+        finally:
+            under.set_result(None)
+            for key in keys:
+                if self._taking.get(key) is under:
+                    del self._taking[key]
+
+    async def _take_now(self, keys: Sequence[ObjectKey], takeover: Takeover | None) -> Outcome:
         looked = await self.each(keys, self._look)
         sound = [one for one in looked if isinstance(one, Sound)]
         marks = [one for one in looked if isinstance(one, Mark)]
@@ -146,6 +171,20 @@ class Intake:
             held_back=len(marks),
         )
 
+    def is_done(self, key: ObjectKey) -> bool:
+        """Tells whether this process took a key to its end since a listing of it began.
+
+        A ledger that was made again has forgotten it, and then it is not done.
+        """
+        return key in self._recent and all(
+            desk.ledger.standing(parse_accepted_key(key)) is not Standing.NEW
+            for desk in self._desks_of(key)
+        )
+
+    def _desks_of(self, key: ObjectKey) -> list[LaneDesk]:
+        lane = lane_of(parse_accepted_key(key).agent_id, self.lanes)
+        return [self.desks[queue, lane] for queue in self.settings.queue_names]
+
     async def take_new(
         self,
         keys: Sequence[ObjectKey],
@@ -161,17 +200,17 @@ class Intake:
             StoreError: As `take`.
             OutcomeUnknown: As `take`.
         """
-        wanted: dict[ObjectKey, None] = {}
         asked = [key for key in dict.fromkeys(keys) if key not in self._recent]
-        for desk in self.desks.values():
-            mine = [
-                who
-                for who in map(parse_accepted_key, asked)
-                if lane_of(who.agent_id, self.lanes) == desk.lane.lane
-            ]
-            todo, _ = await fresh(self.store, desk.ledger, mine, known)
-            wanted.update(dict.fromkeys(accepted_key(who) for who in todo))
-        return await self.take(list(wanted), takeover=takeover) if wanted else Outcome()
+        by_lane: dict[int, list[Identity]] = {}
+        for who in map(parse_accepted_key, asked):
+            by_lane.setdefault(lane_of(who.agent_id, self.lanes), []).append(who)
+        wanted: set[ObjectKey] = set()
+        for (_, lane), desk in self.desks.items():
+            todo, _ = await fresh(self.store, desk.ledger, by_lane.get(lane, ()), known)
+            wanted.update(map(accepted_key, todo))
+        self._recent.add(key for key in asked if key not in wanted)
+        new = [key for key in asked if key in wanted]
+        return await self.take(new, takeover=takeover) if new else Outcome()
 
     async def each(self, items: Iterable[_In], do: Callable[[_In], Awaitable[_Out]]) -> list[_Out]:
         """Does one thing to many, as many at once as settings allow, results in order."""
@@ -254,21 +293,23 @@ class Intake:
         self.marked.discard(mark_key(sound.key))
 
     async def _enqueue(self, sound: Sequence[Sound], takeover: Takeover | None) -> tuple[int, int]:
-        """Appends batches to every queue, lane by lane; gives how many went and how many stayed."""
+        """Appends batches to every queue, lanes at once; gives how many went and stayed."""
         by_lane: dict[int, list[Sound]] = {}
         for one in sound:
             by_lane.setdefault(lane_of(one.manifest.agent_id, self.lanes), []).append(one)
-        went = left = 0
-        for queue in self.settings.queue_names:
-            for lane, batches in sorted(by_lane.items()):
-                rule = takeover if takeover is not None else self._rule(batches)
-                done = await self.desks[queue, lane].enqueue(
-                    [one.manifest for one in batches], takeover=rule
-                )
-                went, left = (
-                    (went + done, left) if done is not None else (went, left + len(batches))
-                )
-        return went, left
+
+        async def append(place: tuple[str, int]) -> int | None:
+            batches = by_lane[place[1]]
+            rule = takeover if takeover is not None else self._rule(batches)
+            manifests = [one.manifest for one in batches]
+            return await self.desks[place].enqueue(manifests, takeover=rule)
+
+        places = [(queue, lane) for queue in self.settings.queue_names for lane in sorted(by_lane)]
+        done = await self.each(places, append)
+        left = [
+            len(by_lane[lane]) for (_, lane), went in zip(places, done, strict=True) if went is None
+        ]
+        return sum(went for went in done if went is not None), sum(left)
 
     def _rule(self, batches: Sequence[Sound]) -> Takeover:
         oldest = min(one.manifest.accepted_at_ns for one in batches)

@@ -1,6 +1,14 @@
 """Settings of the reconciler."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+TAIL_S: Final = 0.2
+"""Between two tail scans of a directory, where a listing is free, seconds."""
+
+CONCURRENCY: Final = 32
+CONCURRENCY_LOCAL: Final = 4
+"""Threads of one process that write a directory take turns; measured in `docs/reconciler.md`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +24,8 @@ class ReconcilerSettings:
             lane over, seconds.
         shards: Spans of agents that a full pass walks at once, count; more are quicker where a LIST
             takes long, and cost one more LIST each.
-        concurrency: Store requests in flight, count.
+        concurrency: Store requests in flight, count. None means 4 on a directory, where more only
+            wait for each other, and 32 on S3.
         list_batches_max: Most batches that are taken at once, and so in one work list, count; more
             save writes, fewer shorten the way of the first of them.
         pack_by_time: Whether the by-time entries of what is taken at once go into one object per
@@ -38,10 +47,10 @@ class ReconcilerSettings:
 
     queues: str = "spark"
     listen: str = "127.0.0.1:8081"
-    pass_interval_s: float = 2.0
+    pass_interval_s: float = 1.0
     takeover_after_s: float = 10.0
     shards: int = 1
-    concurrency: int = 32
+    concurrency: int | None = None
     list_batches_max: int = 512
     pack_by_time: bool = False
     tail_interval_s: float | None = None
@@ -54,6 +63,16 @@ class ReconcilerSettings:
     event_queue_url: str = ""
     event_queue_endpoint: str = ""
     full_read_share: float = 0.0
+
+    def on(self, url: str) -> "ReconcilerSettings":
+        """Gives the settings with what hangs on the kind of store filled in."""
+        local = url.startswith("file:")
+        tail_s, requests = (TAIL_S, CONCURRENCY_LOCAL) if local else (0.0, CONCURRENCY)
+        return replace(
+            self,
+            tail_interval_s=tail_s if self.tail_interval_s is None else self.tail_interval_s,
+            concurrency=requests if self.concurrency is None else self.concurrency,
+        )
 
     @property
     def http_queue_names(self) -> tuple[str, ...]:
