@@ -19,6 +19,7 @@ from sluice_queue.status import read_status
 from sluice_reconciler.completeness import BootReport
 from sluice_reconciler.events import parse_events
 from sluice_reconciler.http_queue import HttpQueue
+from sluice_reconciler.live import LiveView
 from sluice_reconciler.marks import list_marks
 from sluice_reconciler.openapi import OPENAPI
 from sluice_reconciler.service import Reconciler
@@ -28,6 +29,8 @@ log = structlog.get_logger()
 RECONCILER: Final = web.AppKey("reconciler", Reconciler)
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 LISTED_MAX: Final = 1000
+LIVE_LINES_MAX: Final = 10_000
+LIVE_WAIT_S_MAX: Final = 30
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -168,9 +171,34 @@ def _listing(prefix: str) -> _Handler:
     return handler
 
 
+def _number(request: web.Request, name: str, default: int, most: int) -> int:
+    """Gives a number of the query, 1 to `most`."""
+    text = request.query.get(name, str(default))
+    if not text.isdecimal() or not text.isascii() or not 1 <= int(text) <= most:
+        raise BadUsage(f"{name} must be a number from 1 to {most}, {name}=`{text}`")
+    return int(text)
+
+
 async def _live(request: web.Request) -> web.Response:
+    """Gives recent records as NDJSON, a summary in the last line; waits for new ones if asked."""
     intake = request.app[RECONCILER].intake
-    return _json(intake.live.view(intake.date_ns, request.query.get("agent")))
+    agent, after = request.query.get("agent"), request.query.get("after")
+    limit = _number(request, "limit", LISTED_MAX, LIVE_LINES_MAX)
+    wait_s = _number(request, "wait", 1, LIVE_WAIT_S_MAX) if "wait" in request.query else 0
+
+    def view() -> LiveView:
+        now_ns = intake.waiting.now_ns()
+        return intake.live.view(now_ns, agent_id=agent, after=after, limit=limit)
+
+    # Woken by whatever comes, also of other agents, so that `next` moves on with it.
+    seen, place = view(), intake.live.place
+    if wait_s and not seen.lines:
+        await intake.live_reader.wait(place, wait_s)
+        seen = view()
+    summary = {"partial": seen.partial, "reasons": seen.reasons, "next": seen.next}
+    last = msgspec.json.encode({"summary": summary | {"more": seen.more}})
+    body = b"".join(line + b"\n" for line in (*seen.lines, last))
+    return web.Response(body=body, content_type="application/x-ndjson")
 
 
 async def _events(request: web.Request) -> web.Response:

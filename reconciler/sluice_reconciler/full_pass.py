@@ -213,6 +213,8 @@ class _Walk:
         async for page in self._store.list(ACCEPTED, start_after=after, end_at=end_at):
             self.listed += len(page.objects)
             self.date_ns = page.date_ns
+            self._intake.waiting.dated(page.date_ns)
+            self._intake.live.watch(page.date_ns)
             self._intake.metrics.listed.inc(len(page.objects))
             for one in page.objects:
                 try:

@@ -22,6 +22,7 @@ from sluice_reconciler.high_water import HighWaterReader
 from sluice_reconciler.indexes import by_blob_of, by_time_of, put_derived
 from sluice_reconciler.lag import Stage, Waiting
 from sluice_reconciler.live import LiveState
+from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.marks import Mark, clear_mark, mark_key, put_mark
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_reconciler.packs import pack
@@ -103,7 +104,12 @@ class Intake:
         # What was taken to its end, and its by-time objects: repeated hints of it cost nothing.
         self._recent = Recent(RECENT_MAX)
         self.indexed = Recent(RECENT_MAX)
-        self.live = LiveState()
+        self.live = LiveState(
+            process=tools.ids.ulid(),
+            bytes_max=settings.live_bytes_max,
+            agent_bytes_max=settings.live_agent_bytes_max,
+        )
+        self.live_reader = LiveReader(store, self.live)
         self.high_water = HighWaterReader(store)
         self.waiting = Waiting(tools.clock)
         for stage in Stage:
@@ -269,7 +275,7 @@ class Intake:
     def _saw(self, sound: Sequence[Sound]) -> None:
         """Feeds the live state and the lag; the store's clock is that of the latest answer."""
         self.date_ns = max([self.date_ns, *(one.date_ns for one in sound)])
-        self.live.saw([one.manifest for one in sound], self.date_ns)
+        self.live_reader.saw([one.manifest for one in sound], self.date_ns)
         self._lagged("indexed", sound)
 
     def _lagged(self, stage: str, sound: Sequence[Sound]) -> None:

@@ -41,7 +41,13 @@ OPENAPI: Final = {
         "/v1/conflicts": _get("keys of quarantine manifests"),
         "/v1/audits": _get("keys of audits"),
         "/v1/gc/plans": _get("keys of deletion plans"),
-        "/v1/live": _get("batches of the last minutes", _QUERY_AGENT),
+        "/v1/live": _get(
+            "recent records as NDJSON; the last line is a summary with `next`",
+            _QUERY_AGENT,
+            {"name": "after", "in": "query", "schema": {"type": "string"}},
+            {"name": "limit", "in": "query", "schema": {"type": "integer", "maximum": 10000}},
+            {"name": "wait", "in": "query", "schema": {"type": "integer", "maximum": 30}},
+        ),
         "/v1/events": _post(
             "object events as hints",
             {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},

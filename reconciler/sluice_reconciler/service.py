@@ -162,6 +162,8 @@ class Reconciler:
                 tasks.create_task(self._every(settings.scan_interval_s, self._scan))
                 tasks.create_task(self._every(settings.collect_interval_s, self._collect))
                 tasks.create_task(self._take_hints())
+                if self.intake.live.on:
+                    tasks.create_task(self.intake.live_reader.run())
                 if settings.event_queue_url:
                     tasks.create_task(self._every(EVENTS_AGAIN_S, self._listen))
         finally:

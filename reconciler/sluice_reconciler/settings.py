@@ -41,6 +41,9 @@ class ReconcilerSettings:
             service listens on a loopback address only.
         event_queue_url: SQS queue with object events of the bucket; empty for none.
         event_queue_endpoint: Server of that queue; AWS's own when empty.
+        live_bytes_max: Bytes of recent records kept for `/v1/live`; above 0 each newly accepted
+            blob is read once more and decoded. 0 keeps none.
+        live_agent_bytes_max: Most of them of one agent, bytes.
         full_read_share: Share of blobs read in full although the store holds their checksum,
             0 to 1.
     """
@@ -62,6 +65,8 @@ class ReconcilerSettings:
     api_token: str = field(default="", repr=False)
     event_queue_url: str = ""
     event_queue_endpoint: str = ""
+    live_bytes_max: int = 0
+    live_agent_bytes_max: int = 1024 * 1024
     full_read_share: float = 0.0
 
     def on(self, url: str) -> "ReconcilerSettings":
