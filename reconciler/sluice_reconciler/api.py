@@ -14,7 +14,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError, status_of
 from sluice_protocol.errors import effect_of as effect
 from sluice_protocol.errors import retryable as may_retry
-from sluice_protocol.keys import AUDIT, GC_PLANS, QUARANTINE
 from sluice_queue.status import read_status
 from sluice_reconciler.completeness import BootReport
 from sluice_reconciler.events import parse_events
@@ -22,11 +21,13 @@ from sluice_reconciler.http_queue import HttpQueue
 from sluice_reconciler.live import LiveView
 from sluice_reconciler.marks import list_marks
 from sluice_reconciler.openapi import OPENAPI
+from sluice_reconciler.operator import Operator, number_of
 from sluice_reconciler.service import Reconciler
 
 log = structlog.get_logger()
 
 RECONCILER: Final = web.AppKey("reconciler", Reconciler)
+OPERATOR: Final = web.AppKey("operator", Operator)
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 LISTED_MAX: Final = 1000
 LIVE_LINES_MAX: Final = 10_000
@@ -46,6 +47,7 @@ def make_app(reconciler: Reconciler) -> web.Application:
     """Gives the operator API around a reconciler that runs as long as the application."""
     app = web.Application(middlewares=[_guarded], client_max_size=BODY_BYTES_MAX)
     app[RECONCILER] = reconciler
+    app[OPERATOR] = Operator(reconciler.intake.store)
     app.cleanup_ctx.append(_runs)
     app.router.add_routes(
         [
@@ -56,9 +58,11 @@ def make_app(reconciler: Reconciler) -> web.Application:
             web.get("/v1/agents", _agents),
             web.get("/v1/gaps", _gaps),
             web.get("/v1/unhealthy", _unhealthy),
-            web.get("/v1/conflicts", _listing(QUARANTINE)),
-            web.get("/v1/audits", _listing(AUDIT)),
-            web.get("/v1/gc/plans", _listing(GC_PLANS)),
+            web.get("/v1/conflicts", _answered(Operator.conflicts)),
+            web.get("/v1/conflicts/{id}", _answered(Operator.conflict)),
+            web.post("/v1/conflicts/{id}/resolve", _answered(Operator.resolve)),
+            web.get("/v1/audits", _answered(Operator.audits)),
+            web.get("/v1/gc/plans", _answered(Operator.plans)),
             web.get("/v1/live", _live),
             web.post("/v1/events", _events),
             web.get("/v1/queue", _queue),
@@ -160,31 +164,19 @@ async def _unhealthy(request: web.Request) -> web.Response:
     return _json({"marks": found, "partial": len(found) >= LISTED_MAX})
 
 
-def _listing(prefix: str) -> _Handler:
+def _answered(ask: Callable[[Operator, web.Request], Awaitable[object]]) -> _Handler:
     async def handler(request: web.Request) -> web.Response:
-        after = request.query.get("after", "")
-        async for page in request.app[RECONCILER].intake.store.list(prefix, start_after=after):
-            keys = [one.key for one in page.objects]
-            return _json({"keys": keys, "next": None if page.last else keys[-1]})
-        return _json({"keys": [], "next": None})
+        return _json(await ask(request.app[OPERATOR], request))
 
     return handler
-
-
-def _number(request: web.Request, name: str, default: int, most: int) -> int:
-    """Gives a number of the query, 1 to `most`."""
-    text = request.query.get(name, str(default))
-    if not text.isdecimal() or not text.isascii() or not 1 <= int(text) <= most:
-        raise BadUsage(f"{name} must be a number from 1 to {most}, {name}=`{text}`")
-    return int(text)
 
 
 async def _live(request: web.Request) -> web.Response:
     """Gives recent records as NDJSON, a summary in the last line; waits for new ones if asked."""
     intake = request.app[RECONCILER].intake
     agent, after = request.query.get("agent"), request.query.get("after")
-    limit = _number(request, "limit", LISTED_MAX, LIVE_LINES_MAX)
-    wait_s = _number(request, "wait", 1, LIVE_WAIT_S_MAX) if "wait" in request.query else 0
+    limit = number_of(request, "limit", LISTED_MAX, LIVE_LINES_MAX)
+    wait_s = number_of(request, "wait", 1, LIVE_WAIT_S_MAX) if "wait" in request.query else 0
 
     def view() -> LiveView:
         now_ns = intake.waiting.now_ns()
