@@ -4,13 +4,13 @@
    lists the same manifests and GETs each, with the same store, concurrency and process.
 2. First pass over batches that nobody has seen: verify, three index entries, enqueue. The same
    control, and a bare loop of the same requests; the requests per batch and their price on S3.
-3. Memory of a pass at a tenth of the batches and at all of them.
+3. Memory of a cold pass over 10^5 and over 10^6 batches, which a store makes up while it lists.
 4. Steady lag from acceptance to the queue at a given rate of accepts, as `sluice reconciler` runs
    on a directory: full passes and tail scans. The accepts have a process of their own. Controls:
    that process alone, and beside a bare loop of the requests that a new batch costs.
 
 Parts 2 and 4 run with an object per by-time entry, and with packs (ADR 0047). Parts named on the
-command line (`cold`, `first`, `steady`) run alone.
+command line (`cold`, `first`, `memory`, `steady`) run alone.
 
 `SLUICE_BENCH_BATCHES` (default 20 000) and `SLUICE_BENCH_RATE` (default 500) set the sizes. The
 store is a directory in memory (`/dev/shm` where it exists), so that disks do not count.
@@ -19,12 +19,13 @@ store is a directory in memory (`/dev/shm` where it exists), so that disks do no
 import asyncio
 import json
 import os
+import resource
 import shutil
 import statistics
 import sys
 import tempfile
+import threading
 import time
-import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -41,7 +42,7 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import ACCEPTED, accepted_key, blob_key, digest_of, lane_of
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import Applied
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.units import ETag, ObjectKey, UnixNs
 from sluice_queue.lane import Lane, Tools
 from sluice_queue.view import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
@@ -50,7 +51,7 @@ from sluice_reconciler.lane_state import Pending
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.local import open_local_store
-from sluice_store.port import ObjectStore
+from sluice_store.port import ListedObject, ListPage, ObjectStore
 
 BATCHES: Final = int(os.environ.get("SLUICE_BENCH_BATCHES", "20000"))
 RATE: Final = int(os.environ.get("SLUICE_BENCH_RATE", "500"))
@@ -59,6 +60,8 @@ NEW_LIVES_S: Final = 3
 """A new life is found by a full pass alone; its time is told apart."""
 AGENTS: Final = 50
 LANES: Final = 4
+BOOT: Final = "0b0f1c52-7a4e-4a51-9d36-3f0f5d1f2a11"
+MEMORY_COUNTS: Final = (10**5, 10**6)
 ON_A_DIRECTORY: Final = ReconcilerSettings().on("file:")
 CONCURRENCY: Final = ON_A_DIRECTORY.concurrency or 1
 PRICE_PUT: Final = 0.005 / 1000
@@ -81,16 +84,23 @@ class Counting:
         return getattr(self._store, name)
 
 
+def who_is(number: int) -> Identity:
+    """Gives whose batch it is."""
+    seq = number // AGENTS * 100
+    agent = f"host-{number % AGENTS}"
+    return Identity(agent_id=agent, boot_id=BOOT, seq_start=seq, seq_end=seq + 99)
+
+
 def manifest(number: int, at_ns: int) -> tuple[AcceptedManifest, bytes]:
     """Gives one batch of an agent, and its frame."""
     frame = b"frame %d" % number
     digest = digest_of(frame)
-    agent, seq = f"host-{number % AGENTS}", number // AGENTS * 100
+    who = who_is(number)
     return AcceptedManifest(
-        agent_id=agent,
-        boot_id="0b0f1c52-7a4e-4a51-9d36-3f0f5d1f2a11",
-        seq_start=seq,
-        seq_end=seq + 99,
+        agent_id=who.agent_id,
+        boot_id=who.boot_id,
+        seq_start=who.seq_start,
+        seq_end=who.seq_end,
         frame_sha256=digest,
         frame_bytes=len(frame),
         raw_blob_key=blob_key(digest),
@@ -103,7 +113,7 @@ def manifest(number: int, at_ns: int) -> tuple[AcceptedManifest, bytes]:
         record_count=100,
         min_ts_unix_ns=at_ns,
         max_ts_unix_ns=at_ns,
-        principal=agent,
+        principal=who.agent_id,
     ), frame
 
 
@@ -202,28 +212,130 @@ def compared(name: str, cold: list[Sample], control: list[Sample]) -> str:
 
 
 async def cold_pass(lines: list[str]) -> dict[str, list[Sample]]:
-    """Parts 1 and 3, on manifests and a ledger that knows them; blobs play no part."""
-    peaks: list[str] = []
+    """Part 1, on manifests and a ledger that knows them; blobs play no part."""
     samples: dict[str, list[Sample]] = {"cold": [], "control": []}
-    for count in (BATCHES // 10, BATCHES):
-        async with scratch() as store:
-            await known(store, count)
-            tracemalloc.start()
-            await full_pass(store)
-            peaks.append(f"{tracemalloc.get_traced_memory()[1] / 1e6:.1f} MB at {count}")
-            tracemalloc.stop()
-            if count < BATCHES:
-                continue
-            for _ in range(3):
-                samples["control"].append(await clocked(partial(bare_loop, store)))
-                samples["cold"].append(await clocked(partial(full_pass, store)))
-            state_bytes = 0
-            async for page in store.list("reconciler/v1/lanes/"):
-                state_bytes += sum(one.size_bytes for one in page.objects)
-            lines.append(compared(f"cold pass over {count} done", **samples))
-            lines.append(f"stored state: {state_bytes / AGENTS:.0f} B per (agent, boot)")
-    lines.append(f"peak memory of a cold pass (traced): {', '.join(peaks)}")
+    async with scratch() as store:
+        await leave_manifests(store, BATCHES)
+        await leave_ledger(store, BATCHES)
+        for _ in range(3):
+            samples["control"].append(await clocked(partial(bare_loop, store)))
+            samples["cold"].append(await clocked(partial(full_pass, store)))
+        lines.append(compared(f"cold pass over {BATCHES} done", **samples))
+        state_bytes = await stored_state_bytes(store)
+        lines.append(f"stored state: {state_bytes / AGENTS:.0f} B per (agent, boot)")
     return samples
+
+
+async def stored_state_bytes(store: ObjectStore) -> int:
+    """Gives the size of all lane states."""
+    return sum(
+        [
+            one.size_bytes
+            async for page in store.list("reconciler/v1/lanes/")
+            for one in page.objects
+        ]
+    )
+
+
+class Made:
+    """A store whose accepted manifests are made up page by page and held nowhere."""
+
+    def __init__(self, store: ObjectStore, count: int) -> None:
+        """Wraps a store that holds everything else."""
+        self._store = store
+        self._count = count
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any verb
+        """Hands every other verb on."""
+        return getattr(self._store, name)
+
+    async def list(
+        self, prefix: str, *, start_after: str = "", end_at: str | None = None
+    ) -> AsyncIterator[ListPage]:
+        """Lists made-up manifests in key order, else what the store lists."""
+        if prefix != ACCEPTED:
+            async for page in self._store.list(prefix, start_after=start_after, end_at=end_at):
+                yield page
+            return
+        agents = sorted(range(AGENTS), key=lambda agent: f"host-{agent}".encode().hex())
+        for agent in agents:
+            numbers = range(agent, self._count, AGENTS)
+            for at in range(0, len(numbers), 1000):
+                objects = tuple(map(listed, numbers[at : at + 1000]))
+                yield ListPage(objects=objects, date_ns=UnixNs(2), last=False)
+
+
+def listed(number: int) -> ListedObject:
+    """Gives how a listing shows a batch."""
+    return ListedObject(
+        key=accepted_key(who_is(number)),
+        size_bytes=700,
+        etag=ETag("e"),
+        last_modified_ns=UnixNs(1),
+    )
+
+
+async def memory(lines: list[str]) -> dict[str, list[Sample]]:
+    """Part 3: how far the resident memory of a fresh process rises over a cold pass."""
+    found: list[str] = []
+    for count in MEMORY_COUNTS:
+        async with scratch_folder() as (folder, store):
+            await leave_ledger(store, count)
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "benchmarks.reconcile", "pass", str(folder), str(count)),
+                stdout=asyncio.subprocess.PIPE,
+            )
+            told, _ = await child.communicate()
+            risen = json.loads(told)
+            state_bytes = await stored_state_bytes(store)
+        found.append(
+            f"{risen['first_mb']:.1f} MB by the first and {risen['second_mb']:.1f} MB by two passes"
+            f" at {count:,} ({state_bytes / AGENTS:.0f} B stored per life)"
+        )
+    lines.append(f"memory of a cold pass, risen by: {'; '.join(found)}")
+    return {}
+
+
+async def pass_over_made(folder: Path, count: int) -> None:
+    """The process of its own: two passes of one reconciler over made-up manifests."""
+    async with open_local_store(folder) as store:
+        subject, peak = reconciler(Made(store, count)), Peak()
+        before_mb, risen = peak.take(), {}
+        for name in ("first_mb", "second_mb"):
+            if (await subject.once()).outcome.enqueued:
+                raise RuntimeError("the ledger did not know them")
+            risen[name] = peak.take() - before_mb
+        peak.stop()
+    print(json.dumps(risen))
+
+
+class Peak:
+    """The highest resident memory of this process, looked at a hundred times a second."""
+
+    def __init__(self) -> None:
+        """Starts looking."""
+        self._highest_mb = 0.0
+        self._ends = threading.Event()
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        while not self._ends.wait(0.01):
+            self._highest_mb = max(self._highest_mb, resident_mb())
+
+    def take(self) -> float:
+        """Gives the highest since the last call, MB."""
+        highest_mb, self._highest_mb = max(self._highest_mb, resident_mb()), 0.0
+        return highest_mb
+
+    def stop(self) -> None:
+        """Stops looking."""
+        self._ends.set()
+
+
+def resident_mb() -> float:
+    """Gives the resident memory of this process now, MB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
 
 
 async def first_pass(lines: list[str]) -> dict[str, list[Sample]]:
@@ -268,8 +380,8 @@ def priced(counts: Counter[str], batches: int) -> str:
     )
 
 
-async def known(store: ObjectStore, count: int) -> None:
-    """Leaves manifests, and lane states that know all of them."""
+async def leave_manifests(store: ObjectStore, count: int) -> None:
+    """Leaves accepted manifests without blobs."""
     gate = asyncio.Semaphore(64)
 
     async def gated(number: int) -> None:
@@ -280,13 +392,18 @@ async def known(store: ObjectStore, count: int) -> None:
     for at in range(0, count, 5000):
         numbers = range(at, min(at + 5000, count))
         await asyncio.gather(*(gated(number) for number in numbers))
+
+
+async def leave_ledger(store: ObjectStore, count: int) -> None:
+    """Leaves lane states that know every batch."""
     owners = [
         await LaneOwner.take(store, Lane(queue="spark", lane=lane), Tools())
         for lane in range(LANES)
     ]
-    for number in range(count):
-        one, _ = manifest(number, 1)
-        owners[lane_of(one.agent_id, LANES)].ledger.add(pending(one.identity))
+    for agent in range(AGENTS):
+        ledger = owners[lane_of(f"host-{agent}", LANES)].ledger
+        for number in range(agent, count, AGENTS):
+            ledger.add(pending(who_is(number)))
     for owner in owners:
         await owner.close()
 
@@ -452,7 +569,7 @@ async def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     lines: list[str] = []
     samples: dict[str, list[Sample]] = {}
-    parts = {"cold": cold_pass, "first": first_pass, "steady": steady}
+    parts = {"cold": cold_pass, "first": first_pass, "memory": memory, "steady": steady}
     for name in sys.argv[1:] or parts:
         samples |= await parts[name](lines)
     report("reconcile", lines, samples)
@@ -461,5 +578,7 @@ async def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["accept"]:
         asyncio.run(accept_at_rate(Path(sys.argv[2])))
+    elif sys.argv[1:2] == ["pass"]:
+        asyncio.run(pass_over_made(Path(sys.argv[2]), int(sys.argv[3])))
     else:
         asyncio.run(main())

@@ -30,12 +30,11 @@ from sluice_reconciler.desk import LaneDesk, Takeover
 from sluice_reconciler.indexes import put_derived, quarantine_entry
 from sluice_reconciler.intake import Intake, Outcome
 from sluice_reconciler.marks import UNHEALTHY, Mark, Reason
-from sluice_reconciler.runs import BootRuns, Run, Standing, seal_of
+from sluice_reconciler.recent import ShortKeys
+from sluice_reconciler.runs import SEAL_MASK, BootRuns, Run, Standing, seal_of
 from sluice_reconciler.sorting import fresh
 
 log = structlog.get_logger()
-
-_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +84,7 @@ class _BootScan:
                 if run is not None:
                     held = self.sums.setdefault(run.start, _RunSum())
                     held.batches += 1
-                    held.seal = (held.seal + seal_of(who.seq_start, who.seq_end)) & _MASK
+                    held.seal = (held.seal + seal_of(who.seq_start, who.seq_end)) & SEAL_MASK
                 return False
 
     def suspects(self) -> list[tuple[int, int]]:
@@ -275,9 +274,9 @@ class _Walk:
 
     async def quarantine(self) -> int:
         """Writes the reverse reference of every quarantine manifest that has none."""
-        standing = {
-            one.key async for page in self._store.list(QUARANTINE_BY_BLOB) for one in page.objects
-        }
+        standing = ShortKeys()
+        async for page in self._store.list(QUARANTINE_BY_BLOB):
+            standing.add(one.key for one in page.objects)
         written = 0
         async for page in self._store.list(QUARANTINE):
             found = await self._intake.each(
@@ -288,7 +287,7 @@ class _Walk:
         return written
 
     async def _quarantine_one(
-        self, key: ObjectKey, date_ns: UnixNs, *, standing: set[ObjectKey]
+        self, key: ObjectKey, date_ns: UnixNs, *, standing: ShortKeys
     ) -> bool:
         try:
             who, submitted = parse_quarantine_key(key)
