@@ -7,8 +7,10 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.lake_positions import read_persisted
 from sluice_cli.output import emit
 from sluice_queue.lane import Tools
+from sluice_queue.settings import SPARK_QUEUE
 from sluice_reconciler.rebuild import Difference, Rebuild
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -20,7 +22,10 @@ def rebuild(
     verify: Annotated[bool, Parameter(negative="", help="Compare only; write nothing.")] = False,
     first_sequence: Annotated[
         int | None,
-        Parameter(help="Where lost registers go on: one above what consumers persisted."),
+        Parameter(
+            help="Where lost registers go on: one above what consumers persisted. Spark's queue"
+            " goes on where the lake stands when this is not given."
+        ),
     ] = None,
     queues: Annotated[str, Parameter(help="Queues fed from accepted batches.")] = "spark",
     store: StoreUrl = STORE_DEFAULT,
@@ -42,7 +47,10 @@ async def _run(
 ) -> list[Difference]:
     async with open_store(url) as store:
         reconciler = await Reconciler.of(store, settings=settings.on(url))
-        walk = Rebuild(reconciler.intake, Tools())
+        persisted = None
+        if first_sequence is None and SPARK_QUEUE in settings.queue_names:
+            persisted = await read_persisted(store, url, reconciler.intake.lanes)
+        walk = Rebuild(reconciler.intake, Tools(), persisted)
         if verify:
             return [one async for one in walk.differences()]
         mended = [one async for one in walk.repair(first_sequence=first_sequence)]

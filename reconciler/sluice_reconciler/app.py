@@ -7,7 +7,10 @@ import structlog
 from aiohttp import web
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import LAKE
 from sluice_protocol.units import ObjectKey
+from sluice_queue.settings import SPARK_QUEUE
+from sluice_queue.view import list_lanes
 from sluice_reconciler.api import make_app
 from sluice_reconciler.full_pass import PassReport
 from sluice_reconciler.inventory import InventoryReport, scan_inventory
@@ -18,7 +21,30 @@ from sluice_store.url import open_store
 
 log = structlog.get_logger()
 
+LEDGER_LOG = f"{LAKE}batches/_delta_log/"
+"""Where something stands once the lake has a ledger."""
+
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+async def refuse_lost_queue(store: ObjectStore, settings: ReconcilerSettings) -> None:
+    """Refuses to begin Spark's queue at 1 where the lake was already fed from it.
+
+    The ingest would take the first entries for those that it has.
+
+    Raises:
+        BadUsage: No lane of the queue is left, and the lake has its ledger.
+        StoreError: The store did not answer.
+    """
+    if SPARK_QUEUE not in settings.queue_names or await list_lanes(store, SPARK_QUEUE):
+        return
+    async for page in store.list(LEDGER_LOG):
+        if page.objects:
+            raise BadUsage(
+                f"the queue `{SPARK_QUEUE}` is gone, but the lake was fed from it: run"
+                " `sluice rebuild`, which goes on where the lake stands"
+            )
+        return
 
 
 async def run_once(url: str, settings: ReconcilerSettings) -> PassReport:
@@ -28,6 +54,7 @@ async def run_once(url: str, settings: ReconcilerSettings) -> PassReport:
         SluiceError: As `Reconciler.once`.
     """
     async with open_store(url) as store:
+        await refuse_lost_queue(store, settings)
         reconciler = await Reconciler.of(store, settings=settings.on(url))
         return await reconciler.once()
 
@@ -48,6 +75,7 @@ async def run_inventory(url: str, settings: ReconcilerSettings, report: str) -> 
     if not place or not key:
         raise BadUsage(f"name a report as <store URL>#<key of manifest.json>, report=`{report}`")
     async with open_store(url) as store, open_store(place) as reports:
+        await refuse_lost_queue(store, settings)
         reconciler = await Reconciler.of(store, settings=settings.on(url))
         for desk in reconciler.intake.desks.values():
             await desk.refresh()
@@ -72,6 +100,7 @@ async def _serve(store: ObjectStore, settings: ReconcilerSettings) -> None:
         raise BadUsage(
             f"set an api_token to listen beyond this machine, listen=`{settings.listen}`"
         )
+    await refuse_lost_queue(store, settings)
     reconciler = await Reconciler.of(store, settings=settings)
     runner = web.AppRunner(make_app(reconciler))
     await runner.setup()

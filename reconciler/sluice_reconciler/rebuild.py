@@ -4,12 +4,13 @@
 each difference. `repair` writes what is missing or wrong, drops by-time entries that nothing stands
 behind, and rebuilds work lists that waiting entries have lost; a full pass ends it.
 
-A lane whose register is gone has also lost which sequences it gave. It is created anew from
-`first_sequence`, which must be one above the highest that any consumer persisted; its ledger is
-emptied, so that every batch is enqueued again and the consumer's own ledger drops what it has.
+A lane whose register is gone has also lost which sequences it gave. It is created anew from one
+above the highest that its consumer persisted, which for Spark's queue the lake tells; its ledger is
+emptied, so that every batch is enqueued again and the consumer's own ledger drops what it has. So
+for a register that is there and has not come as far as its consumer: it is not the one it was.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -41,7 +42,7 @@ from sluice_protocol.units import ObjectKey
 from sluice_queue.entries import Descriptor
 from sluice_queue.errors import WorkListMissing
 from sluice_queue.lane import Lane, Tools
-from sluice_queue.register import Register, encode_register
+from sluice_queue.register import Register, decode_register, encode_register
 from sluice_queue.view import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.indexes import by_blob_of, by_time_of, put_derived, quarantine_entry
@@ -90,8 +91,17 @@ class Difference:
 class Rebuild:
     """Walks sources and derived objects of one store."""
 
-    def __init__(self, intake: Intake, tools: Tools) -> None:
-        """Binds the walk to an intake, whose concurrency it uses."""
+    def __init__(
+        self, intake: Intake, tools: Tools, persisted: Mapping[Lane, int] | None = None
+    ) -> None:
+        """Binds the walk to an intake, whose concurrency it uses.
+
+        Args:
+            intake: The store and its desks.
+            tools: Ids.
+            persisted: The last sequence that the consumer of a lane persisted, where it is known.
+        """
+        self._persisted = persisted if persisted is not None else {}
         self._intake = intake
         self._store = intake.store
         self._tools = tools
@@ -227,19 +237,26 @@ class Rebuild:
         """Looks at registers, lane states, and the lists of waiting entries."""
         found: list[Difference] = []
         for desk in self._intake.desks.values():
-            if await self._register_lost(desk.lane):
-                detail = "its lane was given batches; rebuild it with --first-sequence"
-                found.append(Difference(key=desk.lane.key, wrong=Wrong.MISSING, detail=detail))
+            wrong = await self._register_wrong(desk.lane)
+            if wrong is not None:
+                detail = "its lane was given batches; rebuild goes on behind its consumer"
+                found.append(Difference(key=desk.lane.key, wrong=wrong, detail=detail))
         for lane in await list_lanes(self._store):
             for entry in await self._lost_lists(lane):
                 detail = f"entry {entry.sequence} of {lane.queue}.{lane.lane:03d}"
                 found.append(Difference(key=entry.location, wrong=Wrong.MISSING, detail=detail))
         return found
 
-    async def _register_lost(self, lane: Lane) -> bool:
+    async def _register_wrong(self, lane: Lane) -> Wrong | None:
+        """Tells whether a register is lost, or is not the one that its consumer read from."""
+        persisted = self._persisted.get(lane, 0)
+        read = await self._store.get(lane.key)
+        if isinstance(read, Found):
+            state = decode_register(lane.key, read.body)
+            return Wrong.DIFFERENT if state.next_sequence <= persisted else None
         stored = await read_lane_state(self._store, lane)
         gave = stored is not None and (stored.record.writes > 0 or bool(stored.record.pending))
-        return gave and isinstance(await self._store.head(lane.key), Missing)
+        return Wrong.MISSING if gave or persisted > 0 else None
 
     async def _lost_lists(self, lane: Lane) -> list[Descriptor]:
         view = await read_lane(self._store, lane.queue, lane.lane)
@@ -260,15 +277,17 @@ class Rebuild:
         """Mends every difference and gives each one as it is mended; then make a full pass.
 
         Args:
-            first_sequence: Where the sequences of lost registers go on.
+            first_sequence: Where the sequences of lost registers go on whose consumer's place is
+                not known.
 
         Raises:
-            BadUsage: A register is lost and `first_sequence` is missing.
+            BadUsage: A register is lost and nobody tells where it goes on.
             StoreError: The store did not answer; what was mended is right.
         """
         for desk in self._intake.desks.values():
-            if await self._register_lost(desk.lane):
-                yield await self._new_register(desk.lane, first_sequence)
+            wrong = await self._register_wrong(desk.lane)
+            if wrong is not None:
+                yield await self._new_register(desk.lane, wrong, first_sequence)
         # All are found before any is mended, or a mend would hide what it caused.
         for one in [one async for one in self.differences()]:
             yield one
@@ -338,9 +357,12 @@ class Rebuild:
         await self._put_right(*quarantine_entry(listed.key, who, submitted))
         return ()
 
-    async def _new_register(self, lane: Lane, first_sequence: int | None) -> Difference:
-        """Empties the lane's ledger, then creates a register that goes on at `first_sequence`."""
-        if first_sequence is None or first_sequence < 1:
+    async def _new_register(
+        self, lane: Lane, wrong: Wrong, first_sequence: int | None
+    ) -> Difference:
+        """Empties the lane's ledger, then makes a register that goes on behind its consumer."""
+        first = self._persisted[lane] + 1 if lane in self._persisted else first_sequence
+        if first is None or first < 1:
             raise BadUsage(
                 "a lane's register is lost: give --first-sequence, one above the highest sequence"
                 f" that its consumer persisted, register=`{lane.key}`"
@@ -357,13 +379,15 @@ class Rebuild:
         state = Register(
             revision=1,
             nonce=self._tools.id_bytes(),
-            next_sequence=first_sequence,
-            acked_through=first_sequence - 1,
+            next_sequence=first,
+            acked_through=first - 1,
         )
-        match await self._store.create(lane.key, encode_register(state)):
+        body = encode_register(state)
+        put = self._store.create if wrong is Wrong.MISSING else self._store.overwrite
+        match await put(lane.key, body):
             case Applied():
-                detail = f"created anew from {first_sequence}"
-                return Difference(key=lane.key, wrong=Wrong.MISSING, detail=detail)
+                detail = f"created anew from {first}"
+                return Difference(key=lane.key, wrong=wrong, detail=detail)
             case Exists() | Unknown():
                 raise BadUsage(f"the register came back, run again, register=`{lane.key}`")
 
