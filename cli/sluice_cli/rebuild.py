@@ -9,6 +9,7 @@ from rich.console import Console
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.lake_positions import read_persisted
 from sluice_cli.output import emit
+from sluice_protocol.errors import BadUsage
 from sluice_queue.lane import Tools
 from sluice_queue.settings import SPARK_QUEUE
 from sluice_reconciler.rebuild import Difference, Rebuild
@@ -36,6 +37,8 @@ def rebuild(
     Returns:
         0; with `--verify` 1 when something derived differs from its sources.
     """
+    if first_sequence is not None and first_sequence < 1:
+        raise BadUsage(f"--first-sequence must be at least 1, first_sequence=`{first_sequence}`")
     settings = ReconcilerSettings(queues=queues)
     found = asyncio.run(_run(store, settings, verify=verify, first_sequence=first_sequence))
     emit(found, as_json=json, human=lambda console: _draw(console, found, verify=verify))

@@ -76,11 +76,20 @@ def make_app(reconciler: Reconciler) -> web.Application:
 
 
 async def _runs(app: web.Application) -> AsyncIterator[None]:
-    task = asyncio.create_task(app[RECONCILER].run())
+    task = asyncio.create_task(_watched(app[RECONCILER]))
     yield
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
+
+
+async def _watched(reconciler: Reconciler) -> None:
+    """Runs the work; if it ends, `/livez` says so and whoever watches the process restarts it."""
+    try:
+        await reconciler.run()
+    except Exception:
+        reconciler.health.ended = True
+        log.exception("the reconciler's work ended: restart it and report this")
 
 
 @web.middleware
@@ -95,10 +104,25 @@ async def _guarded(request: web.Request, handler: _Handler) -> web.StreamRespons
         return await handler(request)
     except SluiceError as error:
         return _problem(error.code, str(error))
+    except web.HTTPException as error:
+        return _refused(error)
 
 
-def _problem(code: ErrorCode, detail: str) -> web.Response:
-    body = {
+def _refused(error: web.HTTPException) -> web.Response:
+    """Gives what the framework itself refuses: no such path or method, a body too large."""
+    codes = {404: ErrorCode.NOT_FOUND, 413: ErrorCode.TOO_LARGE}
+    body = _problem_body(codes.get(error.status, ErrorCode.BAD_REQUEST), error.reason or "")
+    headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+    return web.Response(
+        body=msgspec.json.encode(body | {"status": error.status}),
+        status=error.status,
+        content_type="application/problem+json",
+        headers=headers,
+    )
+
+
+def _problem_body(code: ErrorCode, detail: str) -> dict[str, object]:
+    return {
         "type": "about:blank",
         "title": code.value.replace("_", " "),
         "status": status_of(code),
@@ -107,9 +131,12 @@ def _problem(code: ErrorCode, detail: str) -> web.Response:
         "retryable": may_retry(code),
         "effect": effect(code).value,
     }
+
+
+def _problem(code: ErrorCode, detail: str) -> web.Response:
     headers = {"Retry-After": "1"} if status_of(code) == 503 else {}  # noqa: PLR2004 - RFC 9110
     return web.Response(
-        body=msgspec.json.encode(body),
+        body=msgspec.json.encode(_problem_body(code, detail)),
         status=status_of(code),
         content_type="application/problem+json",
         headers=headers,
@@ -120,7 +147,9 @@ def _json(value: object) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), content_type="application/json")
 
 
-async def _livez(_request: web.Request) -> web.Response:
+async def _livez(request: web.Request) -> web.Response:
+    if request.app[RECONCILER].health.ended:
+        return web.Response(text="the work ended\n", status=503)
     return web.Response(text="ok\n")
 
 

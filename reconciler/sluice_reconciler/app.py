@@ -106,11 +106,22 @@ async def _serve(store: ObjectStore, settings: ReconcilerSettings) -> None:
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)
-        await site.start()
-        log.info("reconciler serves", addresses=[str(one) for one in runner.addresses])
+        try:
+            await site.start()
+        except OSError as error:
+            raise BadUsage(
+                f"cannot listen there: give another address, listen=`{settings.listen}`,"
+                f" reason=`{error.strerror}`"
+            ) from error
+        log.info("reconciler serves", urls=[_url_of(one) for one in runner.addresses])
         await _until_told(asyncio.get_running_loop())
     finally:
         await runner.cleanup()
+
+
+def _url_of(address: tuple[str, int]) -> str:
+    host, port = address[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 async def _until_told(loop: asyncio.AbstractEventLoop) -> None:

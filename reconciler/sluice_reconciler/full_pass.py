@@ -47,6 +47,7 @@ class PassReport:
         quarantined: Reverse references of quarantine manifests written.
         held_back: Marks that stand after the pass.
         boots: What each boot holds and lacks.
+        registers_lost: Registers that batches went to and that are gone: their lanes stand.
     """
 
     listed: int
@@ -54,6 +55,7 @@ class PassReport:
     quarantined: int
     held_back: int
     boots: tuple[BootReport, ...] = ()
+    registers_lost: tuple[ObjectKey, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)

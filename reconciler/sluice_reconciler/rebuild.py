@@ -47,7 +47,7 @@ from sluice_queue.view import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.indexes import by_blob_of, by_time_of, put_derived, quarantine_entry
 from sluice_reconciler.intake import Intake
-from sluice_reconciler.lane_owner import read_lane_state
+from sluice_reconciler.lane_owner import is_register_lost, read_lane_state
 from sluice_reconciler.lane_state import LaneRecord, encode_lane, lane_key
 from sluice_reconciler.packs import Packed, unpack
 from sluice_reconciler.verify import Sound
@@ -250,13 +250,12 @@ class Rebuild:
     async def _register_wrong(self, lane: Lane) -> Wrong | None:
         """Tells whether a register is lost, or is not the one that its consumer read from."""
         persisted = self._persisted.get(lane, 0)
+        lost = await is_register_lost(self._store, lane)
         read = await self._store.get(lane.key)
         if isinstance(read, Found):
-            state = decode_register(lane.key, read.body)
-            return Wrong.DIFFERENT if state.next_sequence <= persisted else None
-        stored = await read_lane_state(self._store, lane)
-        gave = stored is not None and (stored.record.writes > 0 or bool(stored.record.pending))
-        return Wrong.MISSING if gave or persisted > 0 else None
+            behind = decode_register(lane.key, read.body).next_sequence <= persisted
+            return Wrong.DIFFERENT if lost or behind else None
+        return Wrong.MISSING if lost or persisted > 0 else None
 
     async def _lost_lists(self, lane: Lane) -> list[Descriptor]:
         view = await read_lane(self._store, lane.queue, lane.lane)

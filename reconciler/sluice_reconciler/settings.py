@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from sluice_protocol.errors import BadUsage
+
 TAIL_S: Final = 0.2
 """Between two tail scans of a directory, where a listing is free, seconds."""
 
@@ -69,6 +71,23 @@ class ReconcilerSettings:
     live_agent_bytes_max: int = 1024 * 1024
     full_read_share: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Refuses what could not work.
+
+        Raises:
+            BadUsage: A number is out of range, or there is no queue.
+        """
+        counts = ("shards", "concurrency", "list_batches_max")
+        seconds = ("pass_interval_s", "scan_interval_s", "collect_interval_s", "lease_s")
+        rest = ("takeover_after_s", "tail_interval_s", "collect_grace_s", "live_bytes_max")
+        for name, low in [(one, 1) for one in counts] + [(one, 0.01) for one in seconds]:
+            _check(name, getattr(self, name), low)
+        for name in (*rest, "live_agent_bytes_max"):
+            _check(name, getattr(self, name), 0)
+        _check("full_read_share", self.full_read_share, 0, 1)
+        if not self.queue_names:
+            raise BadUsage("queues names no queue: give at least one, as `spark`")
+
     def on(self, url: str) -> "ReconcilerSettings":
         """Gives the settings with what hangs on the kind of store filled in."""
         local = url.startswith("file:")
@@ -88,6 +107,12 @@ class ReconcilerSettings:
     def queue_names(self) -> tuple[str, ...]:
         """Every queue that batches are appended to."""
         return tuple(dict.fromkeys((*_names(self.queues), *self.http_queue_names)))
+
+
+def _check(name: str, value: float | None, low: float, high: float = float("inf")) -> None:
+    if value is not None and not low <= value <= high:
+        most = "" if high == float("inf") else f" and at most {high}"
+        raise BadUsage(f"{name} must be at least {low}{most}, {name}=`{value}`")
 
 
 def _names(text: str) -> tuple[str, ...]:

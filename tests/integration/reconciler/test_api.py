@@ -1,6 +1,7 @@
 """The operator API over real sockets and the real embedded store."""
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from sluice_reconciler.api import make_app
 from sluice_reconciler.app import serve
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store import create_authority, open_store
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
 
@@ -235,5 +237,57 @@ def test_a_tail_follows_live_records_over_http(tmp_path: Path) -> None:
             assert "started anew" in last["summary"]["reasons"][0]
             for query in ("after=x", "limit=0", "limit=10001", "wait=31", "wait=x"):
                 assert (await client.get(f"/v1/live?{query}")).status == 400
+
+    asyncio.run(run())
+
+
+def test_what_the_framework_refuses_is_a_problem_document_too(tmp_path: Path) -> None:
+    """No such path, no such method, a body too large."""
+
+    async def run() -> None:
+        async with served(tmp_path) as (_, client):
+            for method, path, status in (
+                ("GET", "/v1/nope", 404),
+                ("DELETE", "/v1/queue", 405),
+                ("POST", "/v1/events", 413),
+            ):
+                large = io.BytesIO(b"x" * (5 << 20)) if status == 413 else None
+                answer = await client.request(method, path, data=large)
+                assert answer.status == status
+                assert answer.content_type == "application/problem+json"
+                assert (await body(answer))["status"] == status
+
+    asyncio.run(run())
+
+
+def test_work_that_ended_is_told_to_whoever_watches(tmp_path: Path) -> None:
+    """Neither alive nor ready: the process is to be restarted, not to stand there idle."""
+
+    async def run() -> None:
+        async with open_local_store(tmp_path) as store:
+            reconciler = Reconciler(store, Authority(authority_id="A", lanes=2))
+            reconciler.intake.high_water = None  # an error that nobody foresaw
+            async with TestClient(TestServer(make_app(reconciler))) as client:
+
+                async def ended() -> bool:
+                    return (await client.get("/livez")).status == 503
+
+                await until(ended)
+                assert (await client.get("/readyz")).status == 503
+
+    asyncio.run(run())
+
+
+def test_a_taken_address_is_one_clear_line(tmp_path: Path) -> None:
+    """It names the address and what to do."""
+
+    async def run() -> None:
+        async with served(tmp_path / "a") as (_, client):
+            url = f"file://{tmp_path}/b"
+            async with open_store(url) as store:
+                await create_authority(store, Authority(authority_id="B" * 26, lanes=1))
+            settings = ReconcilerSettings(listen=f"127.0.0.1:{client.port}")
+            with pytest.raises(BadUsage, match="give another address"):
+                await serve(url, settings)
 
     asyncio.run(run())
