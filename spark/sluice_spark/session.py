@@ -34,7 +34,17 @@ class SessionSettings:
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
+WORKER_ALLOCATOR: Final[Mapping[str, str]] = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
+    "MALLOC_TRIM_THRESHOLD_": str(256 * 1024 * 1024),
+    "MALLOC_ARENA_MAX": "1",
+}
+"""The environment of Python workers: glibc keeps the few MiB of a frame for the next frame instead
+of giving them back to the kernel, which would clear every page again: a fifth of the time of a task
+(ADR 0056). Other C libraries take no notice."""
+
 _BASE: Final = {
+    **{f"spark.executorEnv.{name}": value for name, value in WORKER_ALLOCATOR.items()},
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
