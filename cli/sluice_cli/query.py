@@ -32,7 +32,7 @@ from sluice_query.request import (
 )
 from sluice_query.search import Searcher
 from sluice_query.service import serve_queries
-from sluice_query.settings import QuerySettings
+from sluice_query.settings import QuerySettings, ServeSettings
 from sluice_query.spooled import attach_spool
 from sluice_store import SystemClock, open_store, read_authority
 from sluice_store.url import parse_local_path
@@ -103,6 +103,7 @@ SpoolUrl = Annotated[
 
 _ASKED = Asked()
 _SETTINGS = QuerySettings()
+_SERVING = ServeSettings()
 
 
 def query_of(asked: Asked, now_ns: UnixNs) -> Query:
@@ -168,33 +169,28 @@ def serve(
     *,
     store: StoreUrl = STORE_DEFAULT,
     spool: SpoolUrl = None,
-    listen: str = "127.0.0.1:8383",
+    serving: Annotated[ServeSettings, Parameter(name="*")] = _SERVING,
     settings: Annotated[QuerySettings, Parameter(name="*")] = _SETTINGS,
     json: Json = False,
 ) -> None:
-    """Serves `GET /v1/query` as streamed NDJSON until SIGTERM.
+    """Serves `GET /v1/query` as streamed NDJSON until SIGTERM, to those who hold its token.
 
-    It asks nobody who they are: keep it on the loopback address, or behind a proxy that does.
+    Without a token it listens on a loopback address only.
 
     Args:
         store: The store to search.
         spool: The spool of the gateway that lands on it.
-        listen: Address and port; port 0 takes a free one.
+        serving: Where it listens, and to whom.
         settings: Bounds of each query.
         json: Print where it listens as JSON.
     """
-    host, colon, port = listen.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65_535:  # noqa: PLR2004 - TCP ports
-        raise BadUsage(f"listen must be HOST:PORT, listen=`{listen}`")
 
     def say(url: str) -> None:
         sys.stdout.write(f'{{"url":"{url}"}}\n' if json else f"listening on {url}\n")
         sys.stdout.flush()
 
     asyncio.run(
-        _with_searcher(
-            (store, spool), settings, lambda one: serve_queries(one, host, int(port), say)
-        )
+        _with_searcher((store, spool), settings, lambda one: serve_queries(one, serving, say))
     )
 
 
