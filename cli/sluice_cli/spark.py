@@ -1,7 +1,9 @@
 """`sluice spark`: the pipeline's jobs."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -21,9 +23,9 @@ _JOB = JobSettings()
 
 
 @contextmanager
-def _session(store: str, master: str, driver_memory: str) -> Iterator[Session]:
+def _session(master: str, driver_memory: str) -> Iterator[Session]:
     settings = SessionSettings(master=master, driver_memory=driver_memory)
-    session = open_session(settings, delta=False, s3=store.startswith("s3://"))
+    session = open_session(settings, delta=False)
     try:
         yield session
     finally:
@@ -57,6 +59,17 @@ def ingest(
 
 
 @app.command
+def script(*, json: Json = False) -> int:
+    """Prints the path of what `spark-submit` runs: the same command, as a Python script.
+
+    `spark-submit --master spark://head:7077 "$(sluice spark script)" spark ingest …`
+    """
+    path = str(Path(__file__).parent / "submit" / "sluice_submit.py")
+    emit({"path": path}, as_json=json, human=lambda _: sys.stdout.write(f"{path}\n"))
+    return ExitCode.DONE.value
+
+
+@app.command
 def compact(
     *,
     store: StoreUrl = STORE_DEFAULT,
@@ -69,7 +82,7 @@ def compact(
     """
     from sluice_spark.compact import run_compact  # noqa: PLC0415 - takes a second to import
 
-    with _session(store, settings.master, settings.driver_memory) as session:
+    with _session(settings.master, settings.driver_memory) as session:
         report = run_compact(session, store, settings)
 
     def human(console: Console) -> None:
@@ -93,7 +106,7 @@ def index(
     """Makes index chunks of new files of `logs`, by which text searches leave files out."""
     from sluice_spark.indexing import run_index  # noqa: PLC0415 - takes a second to import
 
-    with _session(store, settings.master, settings.driver_memory) as session:
+    with _session(settings.master, settings.driver_memory) as session:
         report = run_index(session, store)
 
     def human(console: Console) -> None:
@@ -115,7 +128,7 @@ def rollup(
     """Rolls metrics up per minute and per hour, each point once."""
     from sluice_spark.rollup import run_rollup  # noqa: PLC0415 - takes a second to import
 
-    with _session(store, settings.master, settings.driver_memory) as session:
+    with _session(settings.master, settings.driver_memory) as session:
         report = run_rollup(session, store)
 
     def human(console: Console) -> None:
