@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from cyclopts import App, Parameter
 from rich.console import Console
 
@@ -65,7 +66,8 @@ def script(*, json: Json = False) -> int:
     `spark-submit --master spark://head:7077 "$(sluice spark script)" spark ingest …`
     """
     path = str(Path(__file__).parent / "submit" / "sluice_submit.py")
-    emit({"path": path}, as_json=json, human=lambda _: sys.stdout.write(f"{path}\n"))
+    # Not through the console: it would wrap a long path.
+    sys.stdout.write(f"{msgspec.json.encode({'path': path}).decode() if json else path}\n")
     return ExitCode.DONE.value
 
 
