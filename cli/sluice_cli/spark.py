@@ -15,6 +15,7 @@ from sluice_cli.output import emit
 from sluice_protocol.errors import ExitCode
 from sluice_spark.session import Session, SessionSettings, open_session
 from sluice_spark.settings import CompactSettings, IngestSettings, JobSettings
+from sluice_spark.tables import check_lake
 
 app = App(name="spark", help="Run the pipeline's jobs.")
 
@@ -24,7 +25,8 @@ _JOB = JobSettings()
 
 
 @contextmanager
-def _session(master: str, driver_memory: str) -> Iterator[Session]:
+def _session(store: str, master: str, driver_memory: str) -> Iterator[Session]:
+    check_lake(store)  # a refusal takes no JVM
     settings = SessionSettings(master=master, driver_memory=driver_memory)
     session = open_session(settings, delta=False)
     try:
@@ -84,7 +86,7 @@ def compact(
     """
     from sluice_spark.compact import run_compact  # noqa: PLC0415 - takes a second to import
 
-    with _session(settings.master, settings.driver_memory) as session:
+    with _session(store, settings.master, settings.driver_memory) as session:
         report = run_compact(session, store, settings)
 
     def human(console: Console) -> None:
@@ -108,7 +110,7 @@ def index(
     """Makes index chunks of new files of `logs`, by which text searches leave files out."""
     from sluice_spark.indexing import run_index  # noqa: PLC0415 - takes a second to import
 
-    with _session(settings.master, settings.driver_memory) as session:
+    with _session(store, settings.master, settings.driver_memory) as session:
         report = run_index(session, store)
 
     def human(console: Console) -> None:
@@ -130,7 +132,7 @@ def rollup(
     """Rolls metrics up per minute and per hour, each point once."""
     from sluice_spark.rollup import run_rollup  # noqa: PLC0415 - takes a second to import
 
-    with _session(settings.master, settings.driver_memory) as session:
+    with _session(store, settings.master, settings.driver_memory) as session:
         report = run_rollup(session, store)
 
     def human(console: Console) -> None:
