@@ -3,11 +3,12 @@
 import asyncio
 import shutil
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
+import aiohttp
 import msgspec
 from cyclopts import App, Parameter
 
@@ -19,6 +20,7 @@ from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
 from sluice_query.answer import Answer, Summary, answer_lines, record_json
 from sluice_query.following import follow
+from sluice_query.live import TIMEOUT_S, Reconciler, follow_live
 from sluice_query.plot import draw_series
 from sluice_query.request import (
     LIMIT_DEFAULT,
@@ -64,6 +66,9 @@ class Asked:
         agg: How the points of one step become one value.
         by_agent: Give each agent a series of its own.
         tail: Go on and print what is new, until interrupted; `--to` is not looked at.
+        reconciler: With `--tail`, take new records from this reconciler, `http://host:port`, as
+            soon as it has read them, instead of asking the store every second.
+        reconciler_token: Its `api_token`; better in the environment than in a command line.
     """
 
     since: Annotated[str | None, Parameter(name="--from")] = None
@@ -82,6 +87,8 @@ class Asked:
     agg: Aggregate = Aggregate.AVG
     by_agent: Annotated[bool, Parameter(negative="")] = False
     tail: Annotated[bool, Parameter(negative="")] = False
+    reconciler: str | None = None
+    reconciler_token: str = field(default="", repr=False)
 
 
 def _must_be_spool(kind: object, url: object) -> None:
@@ -150,9 +157,13 @@ def query(
     With `--json` each record is a line of JSON, and the last line is the summary.
     """
     question = query_of(asked, SystemClock().now_ns())
+    if asked.reconciler is not None and not asked.tail:
+        raise BadUsage("a reconciler has live records only: give --tail, or leave it out")
     if asked.tail:
         asyncio.run(
-            _with_searcher((store, spool), settings, lambda one: _follow(one, question, json))
+            _with_searcher(
+                (store, spool), settings, lambda one: _follow(one, question, asked, json)
+            )
         )
         return
     answer = asyncio.run(_with_searcher((store, spool), settings, lambda one: one.answer(question)))
@@ -194,11 +205,24 @@ def serve(
     )
 
 
-async def _follow(searcher: Searcher, question: Query, json: bool) -> None:  # noqa: FBT001
+async def _follow(searcher: Searcher, question: Query, asked: Asked, json: bool) -> None:  # noqa: FBT001
     if question.series is not None or question.stats_only:
         raise BadUsage("--tail follows records: leave out --metric and --stats-only")
+    check_query(question)
+    if asked.reconciler is None:
+        await _tell(follow(searcher, question), json)
+        return
+    if searcher.spool is not None:
+        raise BadUsage("a reconciler knows nothing of a spool: leave one of them out")
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        source = Reconciler(session=session, url=asked.reconciler, token=asked.reconciler_token)
+        await _tell(follow_live(searcher, question, source), json)
+
+
+async def _tell(answers: AsyncIterator[Answer], json: bool) -> None:  # noqa: FBT001
     told: tuple[str, ...] = ()
-    async for answer in follow(searcher, check_query(question)):
+    async for answer in answers:
         for row in answer.records:
             sys.stdout.write(_line_of(answer.kind, row, json) + "\n")
         sys.stdout.flush()
