@@ -27,7 +27,6 @@ from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.outcomes import Applied
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.s3.answers import encode_checksum
-from sluice_store.s3.body import Body
 from sluice_store.s3.exchange import Request
 from sluice_store.s3.opening import open_s3_store
 from sluice_store.s3.sdk import open_sdk
@@ -170,7 +169,7 @@ class Bench:
 
                 async def put(number: int) -> None:
                     url, headers = ready[number]
-                    async with session.put(url, headers=headers, data=Body(load.body)) as answer:
+                    async with session.put(url, headers=headers, data=load.body) as answer:
                         await answer.read()
                         answer.raise_for_status()
 

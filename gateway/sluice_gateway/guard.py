@@ -68,6 +68,8 @@ class ConnectionGuard(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._limit_s = 0.0
+        self._reason = ""
         self._resting = False
         self.address = ""
 
@@ -123,17 +125,24 @@ class ConnectionGuard(asyncio.Protocol):
         self._inner.resume_writing()
 
     def _arm(self, after_s: float, reason: str) -> None:
-        self._disarm()
-        self._timer = self._loop.call_later(after_s, self._cut, reason)
+        """Sets the limit. A timer that rings before a later limit is wound again when it rings."""
+        self._limit_s, self._reason = self._loop.time() + after_s, reason
+        if self._timer is not None and self._timer.when() > self._limit_s:
+            self._disarm()
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._limit_s, self._ring)
 
     def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _cut(self, reason: str) -> None:
-        if self._transport is not None:
-            self._gate.metrics.closed.labels(reason).inc()
+    def _ring(self) -> None:
+        self._timer = None
+        if self._loop.time() < self._limit_s:
+            self._timer = self._loop.call_at(self._limit_s, self._ring)
+        elif self._transport is not None:
+            self._gate.metrics.closed.labels(self._reason).inc()
             self._transport.abort()
 
 

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -62,12 +62,16 @@ class _Round:
     error: OSError | None = None
 
 
-@dataclass(slots=True)
 class _Folder:
     """The rounds of one directory: the one under way, and the one that newcomers join."""
 
-    busy: bool = False
-    next: _Round = field(default_factory=_Round)
+    __slots__ = ("busy", "next", "turn")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self.busy = False
+        self.next = _Round()
+        self.turn = threading.Condition(lock)
+        """Of its own: the end of a round wakes nobody who waits for another directory."""
 
 
 class GroupSync:
@@ -79,7 +83,7 @@ class GroupSync:
 
     def __init__(self) -> None:
         """Starts with nothing to sync."""
-        self._turn = threading.Condition()
+        self._lock = threading.Lock()
         self._folders: dict[Path, _Folder] = {}
 
     def sync(self, directories: Iterable[Path]) -> None:
@@ -92,12 +96,14 @@ class GroupSync:
             self._sync_one(directory)
 
     def _sync_one(self, directory: Path) -> None:
-        with self._turn:
-            folder = self._folders.setdefault(directory, _Folder())
+        with self._lock:
+            folder = self._folders.get(directory)
+            if folder is None:
+                folder = self._folders[directory] = _Folder(self._lock)
             joined = folder.next
             joined.waiting += 1
             while not joined.done and (folder.busy or joined.begun):
-                self._turn.wait()
+                folder.turn.wait()
             lead = not joined.done
             if lead:
                 folder.busy, joined.begun, folder.next = True, True, _Round()
@@ -112,8 +118,8 @@ class GroupSync:
         except OSError as error:
             joined.error = error
         finally:
-            with self._turn:
+            with self._lock:
                 joined.done, folder.busy = True, False
                 if not folder.next.waiting:
                     self._folders.pop(directory, None)
-                self._turn.notify_all()
+                folder.turn.notify_all()

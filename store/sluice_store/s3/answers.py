@@ -14,7 +14,6 @@ from sluice_protocol.units import NS_PER_S, Digest, ETag, Incarnation, ObjectKey
 
 _CODE: Final = re.compile(rb"<Code>\s*([A-Za-z0-9.]+)\s*</Code>")
 _MESSAGE: Final = re.compile(rb"<Message>\s*([^<]{0,300})")
-ERROR_BYTES_MAX: Final = 16 * 1024
 
 
 @lru_cache(maxsize=256)

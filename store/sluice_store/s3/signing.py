@@ -108,20 +108,26 @@ class Address:
         place = (parts.hostname or "") if default else parts.netloc
         return f"{self.bucket}.{place}" if self.addressing is Addressing.VIRTUAL else place
 
-    def url_of(self, key: str, query: tuple[tuple[str, str], ...] = ()) -> str:
-        """Gives the URL of a key, percent-encoded as signatures want it."""
+    @cached_property
+    def origin(self) -> str:
+        """Scheme, host and port to connect to, the bucket's name in it where it stands there."""
+        parts = urlsplit(self.endpoint)
+        bucket = f"{self.bucket}." if self.addressing is Addressing.VIRTUAL else ""
+        return f"{parts.scheme}://{bucket}{parts.netloc}"
+
+    def target_of(self, key: str, query: tuple[tuple[str, str], ...] = ()) -> str:
+        """Gives the path and query of a key, percent-encoded as signatures want it."""
         path = quote(key, safe="/-_.~")
-        if self.addressing is Addressing.VIRTUAL:
-            parts = urlsplit(self.endpoint)
-            base = f"{parts.scheme}://{self.bucket}.{parts.netloc}/{path}"
-        else:
-            base = (
-                f"{self.endpoint}/{self.bucket}/{path}"
-                if path
-                else f"{self.endpoint}/{self.bucket}"
-            )
+        if self.addressing is Addressing.PATH:
+            path = f"{self.bucket}/{path}" if path else self.bucket
+        if not query:
+            return f"/{path}"
         pairs = sorted((quote(name, safe="-_.~"), quote(text, safe="-_.~")) for name, text in query)
-        return f"{base}?{'&'.join(f'{name}={text}' for name, text in pairs)}" if pairs else base
+        return f"/{path}?{'&'.join(f'{name}={text}' for name, text in pairs)}"
+
+    def url_of(self, key: str, query: tuple[tuple[str, str], ...] = ()) -> str:
+        """Gives the URL of a key."""
+        return self.origin + self.target_of(key, query)
 
 
 async def sign(

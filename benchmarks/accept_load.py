@@ -1,0 +1,162 @@
+"""Frames, and the ways to send them, of the benchmark `accept`."""
+
+import asyncio
+import base64
+import functools
+import io
+import itertools
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import numpy as np
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from yarl import URL
+
+from benchmarks.accept_servers import KEY, MANIFEST, store_url
+from sluice_protocol.columns import LogColumns, TextColumn
+from sluice_protocol.frame import encode_frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import accepted_key, blob_key, digest_of
+from sluice_protocol.signatures import content_digest, sign_request
+from sluice_protocol.units import Digest, ObjectKey
+from sluice_store import open_store
+from sluice_store.s3.answers import encode_checksum
+
+SERIAL: Final = itertools.count()
+"""Every frame of a run has a sequence number of its own: nothing is accepted twice by chance."""
+MANIFEST_SHA256: Final = digest_of(MANIFEST)
+
+
+class Batch:
+    """A frame with its own identity, and its head for one gateway: plain, and signed."""
+
+    def __init__(self, size_bytes: int, port: int) -> None:
+        """Makes log lines that zstd leaves about `size_bytes` of."""
+        seq = next(SERIAL)
+        self.identity = Identity(agent_id="bench", boot_id="b", seq_start=seq, seq_end=seq)
+        self.frame = _frame(self.identity, size_bytes)
+        self.digest = digest_of(self.frame)
+        self.plain = {
+            "Content-Digest": content_digest(self.digest),
+            "Content-Length": str(len(self.frame)),
+            "Content-Type": "application/vnd.lightmetrics.batch",
+        }
+        self.signed = self.plain | sign_request(
+            key=KEY,
+            key_id="k",
+            method="POST",
+            authority=f"127.0.0.1:{port}",
+            path="/v1/batches",
+            headers=self.plain,
+            created_s=int(time.time()),
+        )
+
+
+@functools.cache
+def _padding(size_bytes: int) -> bytes:
+    return base64.b64encode(np.random.default_rng(1).bytes(size_bytes))
+
+
+def _frame(identity: Identity, size_bytes: int) -> bytes:
+    head = f"{identity.seq_start} ".encode()
+    body = head + _padding(size_bytes)[: max(1, size_bytes - 250)]
+    columns = LogColumns(
+        ts=np.array([1_800_000_000_000_000_000], np.int64),
+        body=TextColumn(offsets=np.array([0, len(body)], np.int32), data=body),
+        severity=None,
+        attributes=None,
+    )
+    return encode_frame(identity=identity, columns=columns, compress=False)
+
+
+Send = Callable[[Batch], Awaitable[None]]
+
+
+def client_tls(folder: Path) -> ssl.SSLContext:
+    """Gives what a client with a certificate speaks to a gateway that asks for one."""
+    context = ssl.create_default_context(cafile=str(folder / "tls" / "ca.pem"))
+    context.load_cert_chain(folder / "tls" / "client.pem", folder / "tls" / "client.key")
+    return context
+
+
+@asynccontextmanager
+async def uploading(
+    port: int, *, duplicate: bool = False, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Send]:
+    """Gives what uploads one batch, signed or over mTLS, and insists on its acceptance."""
+    connector = aiohttp.TCPConnector(limit=0, ssl=tls or True)
+    timeout = aiohttp.ClientTimeout(total=30)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        url = f"{'https' if tls else 'http'}://127.0.0.1:{port}/v1/batches"
+
+        async def send(batch: Batch) -> None:
+            data, headers = io.BytesIO(batch.frame), batch.plain if tls else batch.signed
+            async with session.post(url, data=data, headers=headers) as answer:
+                body = await answer.json(content_type=None)
+                if answer.status != 200 or body.get("duplicate", duplicate) != duplicate:
+                    raise RuntimeError(body)
+
+        yield send
+
+
+@asynccontextmanager
+async def putting(endpoint: str) -> AsyncIterator[Send]:
+    """Gives the two PUTs of an accept and one hash through the project's own adapter."""
+    async with open_store(store_url(endpoint)) as store:
+
+        async def send(batch: Batch) -> None:
+            digest = digest_of(batch.frame)
+            await store.create(ObjectKey(f"c/{blob_key(digest)}"), batch.frame, sha256=digest)
+            await store.create(ObjectKey(f"c/{accepted_key(batch.identity)}"), MANIFEST)
+
+        yield send
+
+
+@asynccontextmanager
+async def bare(endpoint: str) -> AsyncIterator[Send]:
+    """Gives the control: one hash, and two PUTs by botocore's own signer and an aiohttp session."""
+    signer = S3SigV4Auth(Credentials("bench", "bench"), "s3", "us-east-1")
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
+
+        async def put(key: str, body: bytes, sha256: str) -> None:
+            headers = {
+                "x-amz-checksum-sha256": encode_checksum(Digest(sha256)),
+                "X-Amz-Content-SHA256": sha256,
+                "If-None-Match": "*",
+            }
+            url = f"{endpoint}/bench/c/{key}"
+            request = AWSRequest(method="PUT", url=url, headers=headers)
+            signer.add_auth(request)
+            sent = dict(request.headers.items())
+            async with session.put(URL(url, encoded=True), data=body, headers=sent) as answer:
+                await answer.read()
+                answer.raise_for_status()
+
+        async def send(batch: Batch) -> None:
+            digest = digest_of(batch.frame)
+            await put(f"b/{blob_key(digest)}", batch.frame, digest)
+            await put(f"b/{accepted_key(batch.identity)}", MANIFEST, MANIFEST_SHA256)
+
+        yield send
+
+
+async def drive(send: Send, batches: list[Batch], clients: int) -> list[float]:
+    """Sends all batches over so many clients; gives the seconds of each."""
+    waiting, seconds = iter(batches), []
+
+    async def one() -> None:
+        for batch in waiting:
+            started = time.perf_counter()
+            await send(batch)
+            seconds.append(time.perf_counter() - started)
+
+    await asyncio.gather(*(one() for _ in range(clients)))
+    return seconds

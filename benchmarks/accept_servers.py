@@ -1,0 +1,241 @@
+"""The processes of the benchmark `accept`: a store, the gateway under test, and a plain one.
+
+python -m benchmarks.accept_servers stub 20     # serves a store that answers after 20 ms
+python -m benchmarks.accept_servers plain URL   # serves a gateway over aioboto3
+"""
+
+import asyncio
+import base64
+import contextlib
+import functools
+import hashlib
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
+from pathlib import Path
+from typing import Final
+
+import uvloop
+from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from tests.support.gateway_tls import SERVER, TestAuthority
+
+from sluice_store import create_authority, open_store
+
+KEY: Final = Ed25519PrivateKey.generate()
+MANIFEST: Final = b'{"about":"the size of a manifest"}'.ljust(640)
+SPIFFE: Final = "spiffe://bench/agent"
+
+
+def serve_stub(latency_ms: str) -> None:
+    """Serves PUT with `If-None-Match`, GET, HEAD and an empty listing, each after `latency_ms`."""
+    held: dict[str, tuple[bytes, str, str]] = {}
+    delay_s = float(latency_ms) / 1000
+    await_s = asyncio.sleep
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        if "Expect" in request.headers:  # the SDK waits for it, as it does at S3
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0
+        body = await request.content.read()
+        if delay_s:
+            await await_s(delay_s)
+        if request.query_string.startswith("list-type"):
+            return web.Response(text=_EMPTY_LISTING, content_type="application/xml")
+        if request.method == "PUT":
+            return _stub_put(held, request, body)
+        if request.path.count("/") < 2:
+            return web.Response()
+        found = held.get(request.path)
+        if found is None:
+            return web.Response(status=404, text="<Error><Code>NoSuchKey</Code></Error>")
+        headers = {"ETag": '"e"', "Last-Modified": found[2], "x-amz-checksum-sha256": found[1]}
+        return web.Response(body=found[0], headers=headers)
+
+    _serve(answer)
+
+
+_EMPTY_LISTING: Final = (
+    '<?xml version="1.0"?><ListBucketResult><IsTruncated>false</IsTruncated>'
+    "<KeyCount>0</KeyCount></ListBucketResult>"
+)
+
+
+def _stub_put(
+    held: dict[str, tuple[bytes, str, str]], request: web.BaseRequest, body: bytes
+) -> web.Response:
+    if request.headers.get("If-None-Match") == "*" and request.path in held:
+        return web.Response(status=412, text="<Error><Code>PreconditionFailed</Code></Error>")
+    checksum = request.headers.get("x-amz-checksum-sha256", "")
+    kept = body if len(body) < 2048 else b""
+    held[request.path] = (kept, checksum, formatdate(usegmt=True))
+    return web.Response(headers={"ETag": '"e"'})
+
+
+def _serve(answer: Callable[[web.BaseRequest], Awaitable[web.Response]]) -> None:
+    async def main() -> None:
+        runner = web.ServerRunner(web.Server(answer, access_log=None))
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        print(runner.addresses[0][1], flush=True)
+        await asyncio.Event().wait()
+
+    uvloop.run(main())
+
+
+# --- the plain gateway: what a first version over the SDK does ------------------------------------
+
+
+def serve_plain(endpoint: str) -> None:
+    """Reads, hashes and puts twice through aioboto3; checks neither sender nor frame."""
+    import aioboto3  # noqa: PLC0415 - only this process has it
+    from botocore.config import Config  # noqa: PLC0415
+
+    async def main() -> None:
+        config = Config(max_pool_connections=256, retries={"total_max_attempts": 1})
+        session = aioboto3.Session(region_name="us-east-1")
+        async with session.client("s3", endpoint_url=endpoint, config=config) as client:
+            serial = itertools.count()
+
+            async def answer(request: web.BaseRequest) -> web.Response:
+                body = await request.content.read()
+                digest = hashlib.sha256(body)
+                checksum = base64.b64encode(digest.digest()).decode()
+                put = functools.partial(client.put_object, Bucket="plain", IfNoneMatch="*")
+                await put(Key=f"raw/{digest.hexdigest()}", Body=body, ChecksumSHA256=checksum)
+                await put(Key=f"accepted/{os.getpid()}-{next(serial)}", Body=MANIFEST)
+                return web.json_response({"status": "accepted"})
+
+            runner = web.ServerRunner(web.Server(answer, access_log=None))
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            print(runner.addresses[0][1], flush=True)
+            await asyncio.Event().wait()
+
+    uvloop.run(main())
+
+
+# --- processes -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def child(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs a process for the time of the block."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment())
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def environment() -> dict[str, str]:
+    """Gives the environment with the credentials that the stub takes."""
+    keys = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
+    return os.environ | keys | {"AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+def first_line(process: subprocess.Popen[bytes]) -> int:
+    """Gives the port that a process of this file prints."""
+    if process.stdout is None:
+        raise RuntimeError
+    return int(process.stdout.readline())
+
+
+@contextmanager
+def stub(latency_ms: float) -> Iterator[str]:
+    """Runs the store; gives its URL."""
+    with child(
+        sys.executable, "-m", "benchmarks.accept_servers", "stub", str(latency_ms)
+    ) as process:
+        yield f"http://127.0.0.1:{first_line(process)}"
+
+
+def store_url(endpoint: str) -> str:
+    """Gives the store URL over the stub."""
+    return f"s3://bench/run?endpoint={endpoint}&region=us-east-1"
+
+
+@contextmanager
+def gateway(
+    endpoint: str, folder: Path, *flags: str, tls: bool = False
+) -> Iterator[tuple[int, int]]:
+    """Runs `sluice gateway` over the stub; gives its process id and port."""
+    asyncio.run(_init(endpoint))
+    principals = folder / "principals.toml"
+    principals.write_text(_principals())
+    port = _free_port()
+    command = (
+        *(sys.executable, "-c", "from sluice_cli.main import main; main()", "gateway"),
+        *("--store", store_url(endpoint), "--listen", f"127.0.0.1:{port}"),
+        *("--principals", str(principals), "--skip-probe", *flags),
+        *(_tls_flags(folder) if tls else ()),
+    )
+    with child(*command) as process:
+        _until_live(port)
+        yield process.pid, port
+
+
+def _principals() -> str:
+    raw = KEY.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return (
+        f'[[principals]]\nname = "bench"\nagents = ["bench"]\nspiffe = "{SPIFFE}"\n'
+        f'keys = [{{ id = "k", ed25519 = "{base64.b64encode(raw).decode()}" }}]\n'
+    )
+
+
+def _tls_flags(folder: Path) -> tuple[str, ...]:
+    """Makes an authority, the gateway's certificate and the client's; gives the gateway's flags."""
+    authority = TestAuthority(folder / "tls")
+    server = authority.issue("gateway", usage=SERVER)
+    authority.issue("client", SPIFFE)
+    return (
+        *("--tls-certificate", str(server.certificate), "--tls-key", str(server.key)),
+        *("--tls-client-ca", str(authority.path)),
+    )
+
+
+async def _init(endpoint: str) -> None:
+    async with open_store(store_url(endpoint)) as store:
+        await create_authority(store)
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def _until_live(port: int) -> None:
+    for _ in range(200):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.05)
+    raise RuntimeError
+
+
+def cpu_of(pid: int) -> float:
+    """Gives the processor seconds of a process, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_bytes(pid: int) -> int:
+    """Gives the greatest resident size that a process had."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+
+
+if __name__ == "__main__":
+    os.environ.update(environment())
+    {"stub": serve_stub, "plain": serve_plain}[sys.argv[1]](sys.argv[2])
