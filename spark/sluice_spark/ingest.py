@@ -59,7 +59,7 @@ def run_ingest(store_url: str, settings: IngestSettings, *, spark: Session | Non
     with QueueGuard(store_url, INGEST_QUEUE) as guard:
         snapshot = open_snapshot(store_url)
         guard.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
-        session = spark or open_session(_session(settings), delta=False)
+        session = spark or _session(store_url, settings)
         try:
             return _run(session, store_url, settings, guard)
         finally:
@@ -86,8 +86,10 @@ def told_to_stop() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _session(settings: IngestSettings) -> SessionSettings:
-    return SessionSettings(master=settings.master, driver_memory=settings.driver_memory)
+def _session(store_url: str, settings: IngestSettings) -> Session:
+    wanted = SessionSettings(master=settings.master, driver_memory=settings.driver_memory)
+    on_s3 = (settings.checkpoint or "").startswith("s3a://")
+    return open_session(wanted, delta=False, s3a=store_url if on_s3 else None)
 
 
 def _run(session: Session, store_url: str, settings: IngestSettings, guard: QueueGuard) -> Totals:
