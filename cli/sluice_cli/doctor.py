@@ -91,12 +91,11 @@ def _exit_code(result: DoctorResult) -> int:
 def _of_this_bucket(url: str, settings: Settings) -> Settings:
     if not url.startswith("s3://"):
         raise BadUsage(f"--policies are of a bucket: give an s3:// store, store=`{url}`")
-    bucket = parse_s3_url(url).bucket
-    if bucket != settings.bucket.name:
-        raise BadUsage(
-            "these policies are of another bucket,"
-            f" store=`{bucket}`, policies=`{settings.bucket.name}`"
-        )
+    where = parse_s3_url(url)
+    given = f"{where.bucket}/{where.prefix}"
+    wanted = f"{settings.bucket.name}/{settings.bucket.prefix}"
+    if given != wanted:
+        raise BadUsage(f"these policies are of another place, store=`{given}`, policies=`{wanted}`")
     return settings
 
 

@@ -87,7 +87,7 @@ def test_doctor_tries_the_denials_of_the_policies_it_is_given(
     tmp_path: Path, endpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = settings_file(tmp_path, "versitygw", tls=False)
-    url = f"s3://{BUCKET}/?endpoint={endpoint}&region=us-east-1&profile={ADMIN_PROFILE}"
+    url = f"s3://{BUCKET}/prod?endpoint={endpoint}&region=us-east-1&profile={ADMIN_PROFILE}"
     given = ["doctor", "--store", url, "--dry-run", "--json", "--target", "versitygw"]
     code = run([*given, "--policies", str(settings)])
     found = json.loads(capsys.readouterr().out)
@@ -97,9 +97,11 @@ def test_doctor_tries_the_denials_of_the_policies_it_is_given(
     assert wrong
     admin = ("--profile", ADMIN_PROFILE)
     assert policies(capsys, "apply", settings, endpoint, *admin, "--yes")[0] == 0
+    given[2] = given[2].replace(ADMIN_PROFILE, profile(RoleName.DEPLOYER))
     code = run([*given, "--policies", str(settings)])
     found = json.loads(capsys.readouterr().out)
-    assert (code, broken_promises(found)) == (0, {"marker-create"}), "what versitygw is known for"
+    # With a sidecar a key whose version was deleted is "there" for ever (docs/policies.md).
+    assert (code, broken_promises(found)) == (1, {"delete-then-create", "marker-create"})
     assert [one for one in found["policies"]["probes"] if one["outcome"] == "wrong"] == []
 
 
