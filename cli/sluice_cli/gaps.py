@@ -43,5 +43,7 @@ def _draw(console: Console, boots: list[BootReport]) -> None:
             known = ", made but not come yet" if gap.tail else ""
             span = f"{gap.seq_start}-{gap.seq_end}"
             console.print(f"  missing {span}, for {gap.age_s:.0f} s{known}")
-    found = sum(len(boot.gaps) for boot in boots)
+        if boot.gaps_more:
+            console.print(f"  and {boot.gaps_more} gaps more, the oldest {boot.oldest_gap_s:.0f} s")
+    found = sum(len(boot.gaps) + boot.gaps_more for boot in boots)
     console.print(f"{len(boots)} boots, {found} gaps")

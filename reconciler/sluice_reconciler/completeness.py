@@ -6,6 +6,7 @@ missing at the end of a life is known from the agent's high-water mark alone (AD
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Final
 
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
@@ -13,6 +14,9 @@ from sluice_protocol.keys import ACCEPTED, agent_prefix, parse_accepted_key
 from sluice_protocol.units import NS_PER_S
 from sluice_reconciler.high_water import HighWaterReader, Marks
 from sluice_store.port import ListedObject, ObjectStore
+
+LISTED_MAX: Final = 1000
+"""Ranges and gaps of one life that are listed one by one; the rest are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +45,12 @@ class BootReport:
         agent_id: The agent.
         boot_id: Which life.
         batches: Accepted batches.
-        ranges: The union of their ranges, disjoint, in order.
+        ranges: The union of their ranges, disjoint, in order, the first 1 000.
         overlaps: Batches that share a number with an earlier one.
         gaps: What is missing up to the highest accepted number or the high-water mark; a boot
-            starts at 0.
+            starts at 0. The first 1 000, and the one at the end.
+        gaps_more: How many gaps there are beside those.
+        oldest_gap_s: The age of the oldest gap, listed or not, 0 for none, seconds.
         last_accepted_s: Time since the store took the latest batch, seconds.
         high_water: The highest number that the agent is known to have made.
     """
@@ -57,6 +63,8 @@ class BootReport:
     gaps: tuple[Gap, ...]
     last_accepted_s: float
     high_water: int
+    gaps_more: int = 0
+    oldest_gap_s: float = 0.0
 
     @property
     def tail_missing(self) -> int:
@@ -114,22 +122,37 @@ class BootTally:
         self._boot_id = boot_id
         self._batches = 0
         self._overlaps = 0
+        self._end = -1
         self._ranges: list[tuple[int, int]] = []
         self._gaps: list[tuple[int, int, int]] = []
+        self._gaps_more = 0
+        self._oldest_ns: int | None = None
+        self._last_listed = True
         self._latest_ns = 0
 
     def add(self, who: Identity, appeared_ns: int) -> None:
         """Takes the next batch."""
-        expected = self._ranges[-1][1] + 1 if self._ranges else 0
+        expected = self._end + 1
         self._batches += 1
         self._latest_ns = max(self._latest_ns, appeared_ns)
-        if who.seq_start > expected:
-            self._gaps.append((expected, who.seq_start - 1, appeared_ns))
         self._overlaps += who.seq_start < expected
-        if self._ranges and who.seq_start <= expected:
-            self._ranges[-1] = (self._ranges[-1][0], max(expected - 1, who.seq_end))
+        if who.seq_start > expected:
+            self._gap(expected, who.seq_start - 1, appeared_ns)
+        if who.seq_start > expected or not self._ranges:
+            self._last_listed = len(self._ranges) < LISTED_MAX
+            if self._last_listed:
+                self._ranges.append((who.seq_start, who.seq_end))
+        elif self._last_listed:
+            self._ranges[-1] = (self._ranges[-1][0], max(self._end, who.seq_end))
+        self._end = max(self._end, who.seq_end)
+
+    def _gap(self, start: int, end: int, since_ns: int) -> None:
+        if len(self._gaps) < LISTED_MAX:
+            self._gaps.append((start, end, since_ns))
         else:
-            self._ranges.append((who.seq_start, who.seq_end))
+            self._gaps_more += 1
+        oldest_ns = since_ns if self._oldest_ns is None else self._oldest_ns
+        self._oldest_ns = min(oldest_ns, since_ns)
 
     def report(self, now_ns: int, marks: Marks) -> BootReport:
         """Gives what the boot holds and lacks, up to its high-water mark."""
@@ -137,11 +160,13 @@ class BootTally:
             Gap(seq_start=start, seq_end=end, age_s=_age_s(since, now_ns))
             for start, end, since in self._gaps
         )
-        end = self._ranges[-1][1] if self._ranges else -1
+        end, oldest_ns = self._end, self._oldest_ns
+        oldest_s = 0.0 if oldest_ns is None else _age_s(oldest_ns, now_ns)
         mark = marks.get((self._agent_id, self._boot_id))
         if mark is not None and mark.seq_end > end:
             age_s = _age_s(mark.told_at_ns, now_ns)
             gaps += (Gap(seq_start=end + 1, seq_end=mark.seq_end, age_s=age_s, tail=True),)
+            oldest_s = max(oldest_s, age_s)
         return BootReport(
             agent_id=self._agent_id,
             boot_id=self._boot_id,
@@ -151,6 +176,8 @@ class BootTally:
             gaps=gaps,
             last_accepted_s=_age_s(self._latest_ns, now_ns),
             high_water=end if mark is None else max(end, mark.seq_end),
+            gaps_more=self._gaps_more,
+            oldest_gap_s=oldest_s,
         )
 
 

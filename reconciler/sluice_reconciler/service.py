@@ -145,9 +145,7 @@ class Reconciler:
             self.intake.waiting.end(stage, keys)
         took_ns = self._tools.clock.monotonic_ns() - started_ns
         self.metrics.pass_seconds.set(took_ns / NS_PER_S)
-        self.metrics.oldest_gap.set(
-            max((gap.age_s for boot in report.boots for gap in boot.gaps), default=0)
-        )
+        self.metrics.oldest_gap.set(max((boot.oldest_gap_s for boot in report.boots), default=0))
         self.metrics.tail_missing.set(sum(boot.tail_missing for boot in report.boots))
         self.metrics.unhealthy.set(report.held_back)
         done = report.outcome

@@ -103,6 +103,63 @@ def test_all_routes_at_once_end_in_the_same_state() -> None:
     asyncio.run(run())
 
 
+def test_routes_that_meet_the_same_batches_do_the_work_once() -> None:
+    """Who comes second waits for the first and reads nothing again; so does the next pass."""
+
+    async def run() -> None:
+        store = sim()
+        keys = [accepted_key((await accept(store, seq)).identity) for seq in range(0, 200, 10)]
+        reconciler = make(store)
+        await asyncio.gather(
+            reconciler.intake.take(keys),
+            reconciler.intake.take(keys[::-1]),
+            reconciler.intake.take(keys[5:]),
+        )
+        # Manifest and blob once each; the rest are the lane's own objects.
+        assert (store.counts["head"], len(await enqueued(store))) == (20, 20)
+        assert (await reconciler.once()).outcome.sound == 0
+        assert store.counts["head"] == 20
+
+    asyncio.run(run())
+
+
+def test_a_route_that_fails_leaves_its_batches_to_the_one_that_waited() -> None:
+    """Waiting for another route is no promise that it succeeds."""
+
+    async def run() -> None:
+        store = sim()
+        keys = [accepted_key((await accept(store, seq)).identity) for seq in range(0, 50, 10)]
+        reconciler = make(store)
+        first = asyncio.create_task(reconciler.intake.take(keys))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(reconciler.intake.take(keys))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert (await second).enqueued == 5
+        assert len(await enqueued(store)) == 5
+
+    asyncio.run(run())
+
+
+def test_tail_waits_at_a_hole_for_a_batch_that_comes_out_of_order() -> None:
+    """Two uploads of one life overtake each other: the later one is found without a pass."""
+
+    async def run() -> None:
+        store = sim()
+        await accept(store, 0)
+        reconciler = make(store)
+        await reconciler.once()
+        await accept(store, 20)
+        assert (await reconciler.tail.scan()).enqueued == 1
+        await accept(store, 10)
+        assert (await reconciler.tail.scan()).enqueued == 1
+        heads = store.counts["head"]
+        assert (await reconciler.tail.scan()).sound == 0
+        assert store.counts["head"] == heads
+
+    asyncio.run(run())
+
+
 @given(st.binary(max_size=200))
 def test_event_bytes_are_refused_by_name(body: bytes) -> None:
     """No body makes the parser fail with anything but its own error."""
