@@ -171,15 +171,22 @@ def gateway(
     endpoint: str, folder: Path, *flags: str, tls: bool = False
 ) -> Iterator[tuple[int, int]]:
     """Runs `sluice gateway` over the stub; gives its process id and port."""
-    asyncio.run(_init(endpoint))
+    more = _tls_flags(folder) if tls else ()
+    with gateway_on(store_url(endpoint), folder, *flags, *more) as found:
+        yield found
+
+
+@contextmanager
+def gateway_on(url: str, folder: Path, *flags: str) -> Iterator[tuple[int, int]]:
+    """Runs `sluice gateway` over a store, its principals in `folder`; gives its id and port."""
+    asyncio.run(_init(url))
     principals = folder / "principals.toml"
     principals.write_text(_principals())
     port = _free_port()
     command = (
         *(sys.executable, "-c", "from sluice_cli.main import main; main()", "gateway"),
-        *("--store", store_url(endpoint), "--listen", f"127.0.0.1:{port}"),
+        *("--store", url, "--listen", f"127.0.0.1:{port}"),
         *("--principals", str(principals), "--skip-probe", *flags),
-        *(_tls_flags(folder) if tls else ()),
     )
     with child(*command) as process:
         _until_live(port)
@@ -205,8 +212,8 @@ def _tls_flags(folder: Path) -> tuple[str, ...]:
     )
 
 
-async def _init(endpoint: str) -> None:
-    async with open_store(store_url(endpoint)) as store:
+async def _init(url: str) -> None:
+    async with open_store(url) as store:
         await create_authority(store)
 
 

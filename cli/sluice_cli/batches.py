@@ -2,20 +2,22 @@
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 from rich.console import Console
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
-from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import ACCEPTED, agent_prefix
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted
 from sluice_protocol.outcomes import Found
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
+
+READS_AT_ONCE: Final = 32
 
 
 def batches(
@@ -30,8 +32,10 @@ def batches(
     Returns:
         0; 1 when an accepted manifest cannot be read.
     """
+    if limit < 1:
+        raise BadUsage(f"--limit must be at least 1, limit=`{limit}`")
     found, broken = asyncio.run(_read(store, agent, limit))
-    emit(found, as_json=json, human=lambda console: _draw(console, found, broken))
+    emit(found, as_json=json, human=lambda console: _draw(console, found, broken, limit))
     return 1 if broken else 0
 
 
@@ -51,19 +55,28 @@ async def read_batches(
     found: list[AcceptedManifest] = []
     broken = 0
     async for page in store.list(ACCEPTED if agent is None else agent_prefix(agent)):
-        for listed in page.objects:
+        for at in range(0, len(page.objects), READS_AT_ONCE):
             if len(found) >= limit:
-                return found, broken
-            read = await store.get(listed.key)
-            if isinstance(read, Found):
-                try:
-                    found.append(decode_accepted(listed.key, read.body))
-                except InvalidRecord:
-                    broken += 1
-    return found, broken
+                return found[:limit], broken
+            some = page.objects[at : at + READS_AT_ONCE]
+            for one in await asyncio.gather(*(_manifest(store, listed.key) for listed in some)):
+                if isinstance(one, AcceptedManifest):
+                    found.append(one)
+                broken += isinstance(one, InvalidRecord)
+    return found[:limit], broken
 
 
-def _draw(console: Console, found: list[AcceptedManifest], broken: int) -> None:
+async def _manifest(store: ObjectStore, key: ObjectKey) -> AcceptedManifest | InvalidRecord | None:
+    read = await store.get(key)
+    if not isinstance(read, Found):
+        return None
+    try:
+        return decode_accepted(key, read.body)
+    except InvalidRecord as error:
+        return error
+
+
+def _draw(console: Console, found: list[AcceptedManifest], broken: int, limit: int) -> None:
     for one in found:
         moment = datetime.fromtimestamp(one.accepted_at_unix_ns / NS_PER_S, UTC)
         accepted = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -72,4 +85,5 @@ def _draw(console: Console, found: list[AcceptedManifest], broken: int) -> None:
             f"  {one.record_count} {one.kind}, {format_size(one.frame_bytes)},"
             f" by {one.collector_id}"
         )
-    console.print(f"{len(found)} batches, {broken} manifests that cannot be read")
+    more = "; there may be more: raise --limit" if len(found) >= limit else ""
+    console.print(f"{len(found)} batches, {broken} manifests that cannot be read{more}")

@@ -10,12 +10,12 @@ from rich.table import Table
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
-from sluice_gateway.conflicts import ConflictPage, ConflictView, item_of, view_of
 from sluice_protocol.conflicts import Action, Decision, parse_conflict_id
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.outcomes import Missing
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_store import SystemClock, SystemIds, open_store
+from sluice_store.conflict_pages import ConflictPage, ConflictView, page_of, view_of
 from sluice_store.conflicts import DecisionsReader, Resolver, list_conflicts, read_conflict
 
 app = App(name="conflicts", help="List, show and resolve conflicts.")
@@ -68,9 +68,7 @@ async def _list(url: str, agent: str | None, after: str | None, limit: int) -> C
             after=None if after is None else parse_conflict_id(after).key,
             limit=limit,
         )
-        decisions = await DecisionsReader(store).refresh()
-    items = tuple(item_of(listed, decisions) for listed in found)
-    return ConflictPage(conflicts=items, next_after=items[-1].id if len(items) == limit else None)
+        return page_of(found, await DecisionsReader(store).refresh(), limit)
 
 
 async def _show(url: str, conflict_id: str) -> ConflictView:

@@ -23,7 +23,7 @@ def status(
 ) -> int:
     """Shows every lane: what was given, what is acknowledged, how old the oldest waiting is."""
     lanes = asyncio.run(_status(store, queue))
-    emit(lanes, as_json=json, human=lambda console: _draw(console, lanes))
+    emit(lanes, as_json=json, human=lambda console: _draw(console, lanes, queue))
     return 0
 
 
@@ -32,9 +32,10 @@ async def _status(url: str, queue: str | None) -> list[LaneStatus]:
         return await read_status(store, queue)
 
 
-def _draw(console: Console, lanes: list[LaneStatus]) -> None:
+def _draw(console: Console, lanes: list[LaneStatus], queue: str | None) -> None:
     if not lanes:
-        console.print("no lane has an entry yet; run `sluice reconciler`")
+        which = "no lane" if queue is None else f"no lane of the queue `{queue}`"
+        console.print(f"{which} has an entry yet; `sluice reconciler` fills the queues it is given")
         return
     for one in lanes:
         age = (

@@ -7,8 +7,11 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.lake_positions import read_persisted
 from sluice_cli.output import emit
+from sluice_protocol.errors import BadUsage
 from sluice_queue.lane import Tools
+from sluice_queue.settings import SPARK_QUEUE
 from sluice_reconciler.rebuild import Difference, Rebuild
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -20,7 +23,10 @@ def rebuild(
     verify: Annotated[bool, Parameter(negative="", help="Compare only; write nothing.")] = False,
     first_sequence: Annotated[
         int | None,
-        Parameter(help="Where lost registers go on: one above what consumers persisted."),
+        Parameter(
+            help="Where lost registers go on: one above what consumers persisted. Spark's queue"
+            " goes on where the lake stands when this is not given."
+        ),
     ] = None,
     queues: Annotated[str, Parameter(help="Queues fed from accepted batches.")] = "spark",
     store: StoreUrl = STORE_DEFAULT,
@@ -31,6 +37,8 @@ def rebuild(
     Returns:
         0; with `--verify` 1 when something derived differs from its sources.
     """
+    if first_sequence is not None and first_sequence < 1:
+        raise BadUsage(f"--first-sequence must be at least 1, first_sequence=`{first_sequence}`")
     settings = ReconcilerSettings(queues=queues)
     found = asyncio.run(_run(store, settings, verify=verify, first_sequence=first_sequence))
     emit(found, as_json=json, human=lambda console: _draw(console, found, verify=verify))
@@ -41,8 +49,11 @@ async def _run(
     url: str, settings: ReconcilerSettings, *, verify: bool, first_sequence: int | None
 ) -> list[Difference]:
     async with open_store(url) as store:
-        reconciler = await Reconciler.of(store, settings=settings)
-        walk = Rebuild(reconciler.intake, Tools())
+        reconciler = await Reconciler.of(store, settings=settings.on(url))
+        persisted = None
+        if first_sequence is None and SPARK_QUEUE in settings.queue_names:
+            persisted = await read_persisted(store, url, reconciler.intake.lanes)
+        walk = Rebuild(reconciler.intake, Tools(), persisted)
         if verify:
             return [one async for one in walk.differences()]
         mended = [one async for one in walk.repair(first_sequence=first_sequence)]

@@ -23,7 +23,7 @@ def reconciler(
     once: Annotated[bool, Parameter(negative="", help="One full pass, then leave.")] = False,
     inventory: Annotated[
         str | None,
-        Parameter(help="Take what a report names: <store URL>#<key of its manifest.json>."),
+        Parameter(help="Take what an inventory report names: STORE_URL#KEY of its manifest.json."),
     ] = None,
     settings: Annotated[ReconcilerSettings, Parameter(name="*")] = _DEFAULTS,
     json: Json = False,
@@ -31,7 +31,8 @@ def reconciler(
     """Serves until SIGTERM, or makes one full pass, or takes an inventory report.
 
     Returns:
-        0; 1 when something was held back, or a file of the report could not be read.
+        0; 1 when something was held back or left, a register is lost, or a file of the report
+        could not be read.
     """
     if inventory is not None:
         found = asyncio.run(run_inventory(store, settings, inventory))
@@ -42,7 +43,7 @@ def reconciler(
         return 0
     report = asyncio.run(run_once(store, settings))
     emit(replace(report, boots=()), as_json=json, human=lambda console: _draw(console, report))
-    return 1 if report.held_back else 0
+    return 1 if report.held_back or report.outcome.left or report.registers_lost else 0
 
 
 def _draw_inventory(console: Console, found: InventoryReport) -> None:
@@ -61,3 +62,7 @@ def _draw(console: Console, report: PassReport) -> None:
         f" indexed {done.indexed} entries, held back {report.held_back},"
         f" quarantine references written {report.quarantined}"
     )
+    if done.left:
+        console.print(f"left {done.left}: their lanes could not be written, run again")
+    for key in report.registers_lost:
+        console.print(f"register lost: {key}; run `sluice rebuild`")

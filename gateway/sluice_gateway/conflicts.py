@@ -11,86 +11,22 @@ from sluice_gateway.gateway import Gateway
 from sluice_gateway.principals import Sender
 from sluice_gateway.problems import Refusal
 from sluice_gateway.receive import Pace, receive
-from sluice_protocol.conflicts import (
-    Action,
-    Decision,
-    Decisions,
-    Difference,
-    parse_conflict_id,
-)
+from sluice_protocol.conflicts import Decision, parse_conflict_id
 from sluice_protocol.errors import BadUsage, ErrorCode
-from sluice_protocol.manifests import AcceptedManifest, ConflictManifest
 from sluice_protocol.outcomes import Missing
-from sluice_store.conflicts import (
-    ConflictDetail,
-    ListedConflict,
-    Resolver,
-    list_conflicts,
-    read_conflict,
+from sluice_store.conflict_pages import (
+    PAGE_DEFAULT,
+    ConflictPage,
+    ConflictView,
+    ResolveRequest,
+    page_of,
+    view_of,
 )
+from sluice_store.conflicts import Resolver, list_conflicts, read_conflict
 
-PAGE_DEFAULT: Final = 100
 RESOLVE_BYTES_MAX: Final = 64 * 1024
 
 log = structlog.get_logger()
-
-
-class ConflictItem(msgspec.Struct, frozen=True, kw_only=True):
-    """One conflict in a list.
-
-    Attributes:
-        id: What the other calls take.
-        agent_id: The identity, as the four fields say.
-        boot_id: See `agent_id`.
-        seq_start: See `agent_id`.
-        seq_end: See `agent_id`.
-        submitted_frame_sha256: The bytes that were refused.
-        quarantine_key: The record of the refusal.
-        first_seen_unix_ns: When it appeared, by the store's stamp.
-        state: `open`, or what was decided.
-    """
-
-    id: str
-    agent_id: str
-    boot_id: str
-    seq_start: int
-    seq_end: int
-    submitted_frame_sha256: str
-    quarantine_key: str
-    first_seen_unix_ns: int
-    state: str
-
-
-class ConflictPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of conflicts in key order; `next_after` is null on the last page."""
-
-    conflicts: tuple[ConflictItem, ...]
-    next_after: str | None
-
-
-class ConflictView(msgspec.Struct, frozen=True, kw_only=True):
-    """One conflict with everything that is known of it.
-
-    Attributes:
-        conflict: As in the list.
-        quarantine: The quarantine manifest: both digests and keys.
-        accepted: The manifest that owns the identity.
-        difference: How the records differ, or null when a blob cannot be read.
-        decision: The latest decision, or null.
-    """
-
-    conflict: ConflictItem
-    quarantine: ConflictManifest
-    accepted: AcceptedManifest | None
-    difference: Difference | None
-    decision: Decision | None
-
-
-class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operator decides."""
-
-    action: Action
-    note: str = ""
 
 
 async def list_page(gateway: Gateway, request: web.Request) -> ConflictPage:
@@ -108,9 +44,7 @@ async def list_page(gateway: Gateway, request: web.Request) -> ConflictPage:
         after=None if after is None else parse_conflict_id(after).key,
         limit=limit,
     )
-    decisions = gateway.decisions.current
-    items = tuple(item_of(listed, decisions) for listed in found)
-    return ConflictPage(conflicts=items, next_after=items[-1].id if len(items) == limit else None)
+    return page_of(found, gateway.decisions.current, limit)
 
 
 async def show(gateway: Gateway, request: web.Request) -> ConflictView:
@@ -178,31 +112,3 @@ def _limit(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= PAGE_DEFAULT:
         raise BadUsage(f"limit must be 1 to {PAGE_DEFAULT}")
     return int(text)
-
-
-def item_of(listed: ListedConflict, decisions: Decisions) -> ConflictItem:
-    """Gives the list entry of a conflict."""
-    identity, conflict_id = listed.name.identity, listed.name.id
-    return ConflictItem(
-        id=conflict_id,
-        agent_id=identity.agent_id,
-        boot_id=identity.boot_id,
-        seq_start=identity.seq_start,
-        seq_end=identity.seq_end,
-        submitted_frame_sha256=listed.name.submitted,
-        quarantine_key=listed.name.key,
-        first_seen_unix_ns=listed.first_seen_ns,
-        state=decisions.state_of(conflict_id),
-    )
-
-
-def view_of(detail: ConflictDetail, decisions: Decisions) -> ConflictView:
-    """Gives the full view of a conflict."""
-    listed = ListedConflict(name=detail.name, first_seen_ns=detail.first_seen_ns)
-    return ConflictView(
-        conflict=item_of(listed, decisions),
-        quarantine=detail.manifest,
-        accepted=detail.accepted,
-        difference=detail.difference,
-        decision=decisions.by_conflict.get(detail.name.id),
-    )

@@ -7,9 +7,9 @@ import msgspec
 
 from sluice_gateway.admit import MEDIA_TYPE
 from sluice_gateway.answers import AcceptedAnswer
-from sluice_gateway.conflicts import ConflictPage, ConflictView, ResolveRequest
 from sluice_gateway.problems import PROBLEM_TYPE, Problem
 from sluice_protocol.conflicts import Decision
+from sluice_store.conflict_pages import ConflictPage, ConflictView, ResolveRequest
 
 _REFUSALS: Final = {
     "400": "The frame is not valid, of another version, or not what Content-Digest says",

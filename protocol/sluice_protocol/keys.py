@@ -53,6 +53,7 @@ _IDENTITY_TAIL: Final = re.compile(
     r"agent=(?P<agent>(?:[0-9a-f]{2})+)/boot=(?P<boot>(?:[0-9a-f]{2})+)"
     r"/(?P<start>[0-9]{20})-(?P<end>[0-9]{20})"
 )
+_PACK: Final = re.compile(r"([0-9]{20})-([0-9]{20})-[0-9a-f]{32}\.ndjson")
 _BLOB: Final = re.compile(r"raw-blobs/v1/sha256/(..)/(..)/([0-9a-f]{64})\.lmbatch")
 
 
@@ -120,6 +121,36 @@ def accepted_by_time_key(accepted: ObjectKey, accepted_at_ns: UnixNs) -> ObjectK
     """Gives the by-time entry of an accepted manifest."""
     name = manifest_id(accepted, accepted_at_ns)
     return ObjectKey(f"{ACCEPTED_BY_TIME}{hour_path(accepted_at_ns)}/{name}.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackSpan:
+    """The instants that the entries of a by-time pack lie between, both inclusive, Unix ns."""
+
+    first_ns: UnixNs
+    last_ns: UnixNs
+
+
+def pack_key(folder: str, span: PackSpan, content: Digest) -> ObjectKey:
+    """Gives the key of by-time entries of one hour that were packed into one object.
+
+    The last instant leads, so that who lists from an instant on meets every pack that holds a later
+    entry; the content ends it, so that the same entries make the same object.
+
+    Args:
+        folder: The folder of the hour under `accepted-by-time/` or `raw-blobs-by-time/`.
+        span: Of its entries.
+        content: The sha256 of its body.
+    """
+    return ObjectKey(f"{folder}/{span.last_ns:020d}-{span.first_ns:020d}-{content[:32]}.ndjson")
+
+
+def parse_pack_key(key: str) -> PackSpan | None:
+    """Gives the span of a by-time pack, None for the key of a single entry."""
+    found = _PACK.fullmatch(key.rpartition("/")[2])
+    if found is None:
+        return None
+    return PackSpan(first_ns=UnixNs(int(found[2])), last_ns=UnixNs(int(found[1])))
 
 
 def accepted_by_blob_prefix(digest: Digest) -> str:

@@ -12,7 +12,7 @@ of the last write.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Final, assert_never
 
 from sluice_protocol.errors import (
     InvalidRecord,
@@ -36,7 +36,7 @@ from sluice_queue.decisions import (
     may_append,
 )
 from sluice_queue.entries import Draft
-from sluice_queue.errors import ProducerSuperseded, QueueFull
+from sluice_queue.errors import ProducerSuperseded, QueueFull, RegisterLost
 from sluice_queue.lane import Lane, RegisterClient, Tools, Tries
 from sluice_queue.pacing import Pacer
 from sluice_queue.register import (
@@ -56,6 +56,9 @@ WARY_SWAPS = 64
 
 GROUP_MAX = ENTRIES_MAX // 2
 """Most entries in one swap, so that one spill always makes room."""
+
+_FINAL: Final = (OutcomeUnknown, ProducerSuperseded, RegisterLost)
+"""After these an appender refuses for ever."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -195,7 +198,9 @@ class Appender:
         if isinstance(error, OutcomeUnknown) and not group.doubt:
             reason = "every swap met another writer's, append again"
             return StoreUnavailable("append", self._lane.key, reason)
-        if group.doubt and not isinstance(error, OutcomeUnknown | ProducerSuperseded):
+        if group.doubt and not isinstance(
+            error, OutcomeUnknown | ProducerSuperseded | RegisterLost
+        ):
             return OutcomeUnknown("append", self._lane.key, 1)
         return error
 
@@ -210,7 +215,7 @@ class Appender:
         return taken
 
     def _fail(self, group: _Group, error: SluiceError) -> None:
-        if isinstance(error, OutcomeUnknown | ProducerSuperseded):
+        if isinstance(error, _FINAL):
             self._broken = error
         for one in group.callers:
             one.error = error
@@ -238,7 +243,7 @@ class Appender:
             # register sent in vain.
             seen, self._wary = None, self._wary - 1
         if seen is None:
-            seen = await self._client.read_or_create(tries)
+            seen = await self._client.read_as(self.producer_id, self.counter, tries)
         self._seen = seen
         self._learn(seen)
         if group.sent is not None:

@@ -14,9 +14,14 @@ Pure: no I/O, clock or randomness. Source: `docs/queue.md`, Unknown outcomes; AD
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from sluice_protocol.units import ETag
 from sluice_queue.register import WRITERS_MAX, Register
+
+LIFE_SHIFT: Final = 32
+"""A counter is a producer's life above this bit, and its landed writes of all lives below."""
+_WRITES_MASK: Final = (1 << LIFE_SHIFT) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +30,28 @@ class Seen:
 
     state: Register
     etag: ETag
+
+
+def writes_of(counter: int) -> int:
+    """Gives how many writes have landed in all lives."""
+    return counter & _WRITES_MASK
+
+
+def is_another(state: Register | None, producer_id: bytes, counter: int) -> bool:
+    """Tells whether a register is not the one that a producer's writes landed in.
+
+    It is gone, or begun anew: the list of writers never shrinks, so with room in it everybody who
+    ever wrote is there; or it is an old copy, which knows of fewer writes. Who goes on appending
+    leaves behind what waited in the lost one.
+    """
+    if writes_of(counter) == 0:
+        return False
+    if state is None:
+        return True
+    me = state.writer(producer_id)
+    if me is None:
+        return len(state.writers) < WRITERS_MAX
+    return writes_of(me.counter) < writes_of(counter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,3 +92,19 @@ class ProducerSuperseded(SluiceError):
             "producer superseded: another process took over this producer's id, stop this one,"
             f" register=`{self.register}`, counter=`{self.counter}`, current=`{self.current}`"
         )
+
+
+class RegisterLost(SluiceError):
+    """A register that this producer wrote to is gone, or another one was begun in its place."""
+
+    def __init__(self, register: str) -> None:
+        """Carries the register."""
+        super().__init__(register)
+        self.register = register
+
+    def __str__(self) -> str:
+        """Says what to do."""
+        return (
+            "register lost: what waited in it is not enqueued any more; stop its consumer and run"
+            f" `sluice rebuild`, register=`{self.register}`"
+        )

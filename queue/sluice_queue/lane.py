@@ -12,7 +12,8 @@ from sluice_protocol.errors import BadUsage, OutcomeUnknown, StoreUnavailable
 from sluice_protocol.keys import register_key
 from sluice_protocol.outcomes import Found, Missing, ReplaceOutcome
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.decisions import Seen
+from sluice_queue.decisions import Seen, is_another
+from sluice_queue.errors import RegisterLost
 from sluice_queue.metrics import QueueMetrics
 from sluice_queue.register import Register, decode_register, encode_register
 from sluice_queue.settings import RetrySettings
@@ -102,6 +103,19 @@ class RegisterClient:
             case Found(info=info, body=body):
                 self.saw(info.date_ns)
                 return Seen(state=decode_register(self.lane.key, body), etag=info.etag)
+
+    async def read_as(self, producer_id: bytes, counter: int, tries: "Tries") -> Seen:
+        """Reads the register as a producer whose last landed write has this counter.
+
+        Raises:
+            RegisterLost: It is not the register that the producer wrote to.
+            StoreError: The store did not answer.
+            OutcomeUnknown: The bounds of `tries` are spent.
+        """
+        seen = await self.read() if counter else None
+        if is_another(seen.state if seen is not None else None, producer_id, counter):
+            raise RegisterLost(self.lane.key)
+        return seen if seen is not None else await self.read_or_create(tries)
 
     async def read_or_create(self, tries: "Tries") -> Seen:
         """Reads the register; where none stands, creates an empty one first.

@@ -11,30 +11,30 @@ Source: `docs/queue.md`, Producers with a durable note; ADR 0042.
 """
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_queue.appender import Appender
-from sluice_queue.decisions import AppendTry, Evicted, Landed, Pending, Seen, judge_append
+from sluice_queue.decisions import (
+    LIFE_SHIFT,
+    AppendTry,
+    Evicted,
+    Landed,
+    Pending,
+    Seen,
+    judge_append,
+    writes_of,
+)
 from sluice_queue.errors import ProducerSuperseded
 from sluice_queue.lane import Lane, RegisterClient, Tools, Tries
 from sluice_queue.register import WRITERS_MAX, Register, Writer
 from sluice_queue.settings import ProducerSettings
 from sluice_store.port import ObjectStore
 
-_LIFE_SHIFT: Final = 32
-_WRITES_MASK: Final = (1 << _LIFE_SHIFT) - 1
-
 
 def counter_of(life: int, writes: int) -> int:
     """Gives the write counter of the `writes`-th landed write, made in life `life`."""
-    return life << _LIFE_SHIFT | writes
-
-
-def writes_of(counter: int) -> int:
-    """Gives how many writes have landed in all lives."""
-    return counter & _WRITES_MASK
+    return life << LIFE_SHIFT | writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,7 @@ async def take_over(
 
     Raises:
         ProducerSuperseded: A higher life stands already.
+        RegisterLost: It is not the register that earlier lives wrote to.
         OutcomeUnknown: The bounds are spent.
         StoreError: The store refused.
     """
@@ -83,7 +84,7 @@ async def take_over(
     fence = _Fence(client=client, producer_id=producer_id, life=life, writes=writes)
     while True:
         try:
-            if await fence.step(await client.read_or_create(tries)):
+            if await fence.step(await client.read_as(producer_id, writes, tries)):
                 break
         except StoreUnavailable as error:
             await tries.again(error)

@@ -14,20 +14,24 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError, status_of
 from sluice_protocol.errors import effect_of as effect
 from sluice_protocol.errors import retryable as may_retry
-from sluice_protocol.keys import AUDIT, GC_PLANS, QUARANTINE
 from sluice_queue.status import read_status
 from sluice_reconciler.completeness import BootReport
 from sluice_reconciler.events import parse_events
 from sluice_reconciler.http_queue import HttpQueue
+from sluice_reconciler.live import LiveView
 from sluice_reconciler.marks import list_marks
 from sluice_reconciler.openapi import OPENAPI
+from sluice_reconciler.operator import Operator, number_of
 from sluice_reconciler.service import Reconciler
 
 log = structlog.get_logger()
 
 RECONCILER: Final = web.AppKey("reconciler", Reconciler)
+OPERATOR: Final = web.AppKey("operator", Operator)
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 LISTED_MAX: Final = 1000
+LIVE_LINES_MAX: Final = 10_000
+LIVE_WAIT_S_MAX: Final = 30
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -43,6 +47,7 @@ def make_app(reconciler: Reconciler) -> web.Application:
     """Gives the operator API around a reconciler that runs as long as the application."""
     app = web.Application(middlewares=[_guarded], client_max_size=BODY_BYTES_MAX)
     app[RECONCILER] = reconciler
+    app[OPERATOR] = Operator(reconciler.intake.store)
     app.cleanup_ctx.append(_runs)
     app.router.add_routes(
         [
@@ -53,9 +58,11 @@ def make_app(reconciler: Reconciler) -> web.Application:
             web.get("/v1/agents", _agents),
             web.get("/v1/gaps", _gaps),
             web.get("/v1/unhealthy", _unhealthy),
-            web.get("/v1/conflicts", _listing(QUARANTINE)),
-            web.get("/v1/audits", _listing(AUDIT)),
-            web.get("/v1/gc/plans", _listing(GC_PLANS)),
+            web.get("/v1/conflicts", _answered(Operator.conflicts)),
+            web.get("/v1/conflicts/{id}", _answered(Operator.conflict)),
+            web.post("/v1/conflicts/{id}/resolve", _answered(Operator.resolve)),
+            web.get("/v1/audits", _answered(Operator.audits)),
+            web.get("/v1/gc/plans", _answered(Operator.plans)),
             web.get("/v1/live", _live),
             web.post("/v1/events", _events),
             web.get("/v1/queue", _queue),
@@ -69,11 +76,20 @@ def make_app(reconciler: Reconciler) -> web.Application:
 
 
 async def _runs(app: web.Application) -> AsyncIterator[None]:
-    task = asyncio.create_task(app[RECONCILER].run())
+    task = asyncio.create_task(_watched(app[RECONCILER]))
     yield
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
+
+
+async def _watched(reconciler: Reconciler) -> None:
+    """Runs the work; if it ends, `/livez` says so and whoever watches the process restarts it."""
+    try:
+        await reconciler.run()
+    except Exception:
+        reconciler.health.ended = True
+        log.exception("the reconciler's work ended: restart it and report this")
 
 
 @web.middleware
@@ -88,10 +104,25 @@ async def _guarded(request: web.Request, handler: _Handler) -> web.StreamRespons
         return await handler(request)
     except SluiceError as error:
         return _problem(error.code, str(error))
+    except web.HTTPException as error:
+        return _refused(error)
 
 
-def _problem(code: ErrorCode, detail: str) -> web.Response:
-    body = {
+def _refused(error: web.HTTPException) -> web.Response:
+    """Gives what the framework itself refuses: no such path or method, a body too large."""
+    codes = {404: ErrorCode.NOT_FOUND, 413: ErrorCode.TOO_LARGE}
+    body = _problem_body(codes.get(error.status, ErrorCode.BAD_REQUEST), error.reason or "")
+    headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+    return web.Response(
+        body=msgspec.json.encode(body | {"status": error.status}),
+        status=error.status,
+        content_type="application/problem+json",
+        headers=headers,
+    )
+
+
+def _problem_body(code: ErrorCode, detail: str) -> dict[str, object]:
+    return {
         "type": "about:blank",
         "title": code.value.replace("_", " "),
         "status": status_of(code),
@@ -100,9 +131,12 @@ def _problem(code: ErrorCode, detail: str) -> web.Response:
         "retryable": may_retry(code),
         "effect": effect(code).value,
     }
+
+
+def _problem(code: ErrorCode, detail: str) -> web.Response:
     headers = {"Retry-After": "1"} if status_of(code) == 503 else {}  # noqa: PLR2004 - RFC 9110
     return web.Response(
-        body=msgspec.json.encode(body),
+        body=msgspec.json.encode(_problem_body(code, detail)),
         status=status_of(code),
         content_type="application/problem+json",
         headers=headers,
@@ -113,7 +147,9 @@ def _json(value: object) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), content_type="application/json")
 
 
-async def _livez(_request: web.Request) -> web.Response:
+async def _livez(request: web.Request) -> web.Response:
+    if request.app[RECONCILER].health.ended:
+        return web.Response(text="the work ended\n", status=503)
     return web.Response(text="ok\n")
 
 
@@ -157,20 +193,33 @@ async def _unhealthy(request: web.Request) -> web.Response:
     return _json({"marks": found, "partial": len(found) >= LISTED_MAX})
 
 
-def _listing(prefix: str) -> _Handler:
+def _answered(ask: Callable[[Operator, web.Request], Awaitable[object]]) -> _Handler:
     async def handler(request: web.Request) -> web.Response:
-        after = request.query.get("after", "")
-        async for page in request.app[RECONCILER].intake.store.list(prefix, start_after=after):
-            keys = [one.key for one in page.objects]
-            return _json({"keys": keys, "next": None if page.last else keys[-1]})
-        return _json({"keys": [], "next": None})
+        return _json(await ask(request.app[OPERATOR], request))
 
     return handler
 
 
 async def _live(request: web.Request) -> web.Response:
+    """Gives recent records as NDJSON, a summary in the last line; waits for new ones if asked."""
     intake = request.app[RECONCILER].intake
-    return _json(intake.live.view(intake.date_ns, request.query.get("agent")))
+    agent, after = request.query.get("agent"), request.query.get("after")
+    limit = number_of(request, "limit", LISTED_MAX, LIVE_LINES_MAX)
+    wait_s = number_of(request, "wait", 1, LIVE_WAIT_S_MAX) if "wait" in request.query else 0
+
+    def view() -> LiveView:
+        now_ns = intake.waiting.now_ns()
+        return intake.live.view(now_ns, agent_id=agent, after=after, limit=limit)
+
+    # Woken by whatever comes, also of other agents, so that `next` moves on with it.
+    seen, place = view(), intake.live.place
+    if wait_s and not seen.lines:
+        await intake.live_reader.wait(place, wait_s)
+        seen = view()
+    summary = {"partial": seen.partial, "reasons": seen.reasons, "next": seen.next}
+    last = msgspec.json.encode({"summary": summary | {"more": seen.more}})
+    body = b"".join(line + b"\n" for line in (*seen.lines, last))
+    return web.Response(body=body, content_type="application/x-ndjson")
 
 
 async def _events(request: web.Request) -> web.Response:

@@ -2,13 +2,15 @@
 
 import asyncio
 import signal
-from dataclasses import replace
 
 import structlog
 from aiohttp import web
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import LAKE
 from sluice_protocol.units import ObjectKey
+from sluice_queue.settings import SPARK_QUEUE
+from sluice_queue.view import list_lanes
 from sluice_reconciler.api import make_app
 from sluice_reconciler.full_pass import PassReport
 from sluice_reconciler.inventory import InventoryReport, scan_inventory
@@ -19,10 +21,30 @@ from sluice_store.url import open_store
 
 log = structlog.get_logger()
 
-TAIL_S = 0.2
-"""Between two tail scans of a directory, where a listing is free, seconds."""
+LEDGER_LOG = f"{LAKE}batches/_delta_log/"
+"""Where something stands once the lake has a ledger."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+async def refuse_lost_queue(store: ObjectStore, settings: ReconcilerSettings) -> None:
+    """Refuses to begin Spark's queue at 1 where the lake was already fed from it.
+
+    The ingest would take the first entries for those that it has.
+
+    Raises:
+        BadUsage: No lane of the queue is left, and the lake has its ledger.
+        StoreError: The store did not answer.
+    """
+    if SPARK_QUEUE not in settings.queue_names or await list_lanes(store, SPARK_QUEUE):
+        return
+    async for page in store.list(LEDGER_LOG):
+        if page.objects:
+            raise BadUsage(
+                f"the queue `{SPARK_QUEUE}` is gone, but the lake was fed from it: run"
+                " `sluice rebuild`, which goes on where the lake stands"
+            )
+        return
 
 
 async def run_once(url: str, settings: ReconcilerSettings) -> PassReport:
@@ -32,7 +54,8 @@ async def run_once(url: str, settings: ReconcilerSettings) -> PassReport:
         SluiceError: As `Reconciler.once`.
     """
     async with open_store(url) as store:
-        reconciler = await Reconciler.of(store, settings=settings)
+        await refuse_lost_queue(store, settings)
+        reconciler = await Reconciler.of(store, settings=settings.on(url))
         return await reconciler.once()
 
 
@@ -52,7 +75,8 @@ async def run_inventory(url: str, settings: ReconcilerSettings, report: str) -> 
     if not place or not key:
         raise BadUsage(f"name a report as <store URL>#<key of manifest.json>, report=`{report}`")
     async with open_store(url) as store, open_store(place) as reports:
-        reconciler = await Reconciler.of(store, settings=settings)
+        await refuse_lost_queue(store, settings)
+        reconciler = await Reconciler.of(store, settings=settings.on(url))
         for desk in reconciler.intake.desks.values():
             await desk.refresh()
         found = await scan_inventory(reconciler.intake, reports, ObjectKey(key))
@@ -66,10 +90,8 @@ async def serve(url: str, settings: ReconcilerSettings) -> None:
     Raises:
         SluiceError: The store cannot be opened, or the address cannot be used.
     """
-    if settings.tail_interval_s is None:
-        settings = replace(settings, tail_interval_s=TAIL_S if url.startswith("file:") else 0.0)
     async with open_store(url) as store:
-        await _serve(store, settings)
+        await _serve(store, settings.on(url))
 
 
 async def _serve(store: ObjectStore, settings: ReconcilerSettings) -> None:
@@ -78,16 +100,28 @@ async def _serve(store: ObjectStore, settings: ReconcilerSettings) -> None:
         raise BadUsage(
             f"set an api_token to listen beyond this machine, listen=`{settings.listen}`"
         )
+    await refuse_lost_queue(store, settings)
     reconciler = await Reconciler.of(store, settings=settings)
     runner = web.AppRunner(make_app(reconciler))
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)
-        await site.start()
-        log.info("reconciler serves", addresses=[str(one) for one in runner.addresses])
+        try:
+            await site.start()
+        except OSError as error:
+            raise BadUsage(
+                f"cannot listen there: give another address, listen=`{settings.listen}`,"
+                f" reason=`{error.strerror}`"
+            ) from error
+        log.info("reconciler serves", urls=[_url_of(one) for one in runner.addresses])
         await _until_told(asyncio.get_running_loop())
     finally:
         await runner.cleanup()
+
+
+def _url_of(address: tuple[str, int]) -> str:
+    host, port = address[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 async def _until_told(loop: asyncio.AbstractEventLoop) -> None:

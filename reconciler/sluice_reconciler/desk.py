@@ -14,8 +14,9 @@ import structlog
 from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest
+from sluice_queue.errors import RegisterLost
 from sluice_queue.lane import Lane, Tools
-from sluice_reconciler.lane_owner import LaneLost, LaneOwner, read_ledger
+from sluice_reconciler.lane_owner import LaneLost, LaneOwner, is_register_lost, read_ledger
 from sluice_reconciler.lane_state import Ledger
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_reconciler.sorting import fresh
@@ -66,7 +67,7 @@ class LaneDesk:
     async def enqueue(
         self, batches: Sequence[AcceptedManifest], *, takeover: Takeover
     ) -> int | None:
-        """Gives the lane what it was not given; None when a rival holds it and may keep it.
+        """Gives the lane what it was not given; None when a rival holds it or its register is lost.
 
         Raises:
             OutcomeUnknown: The bounds are spent; the next pass settles it.
@@ -85,6 +86,11 @@ class LaneDesk:
                     await self._read()
                     if takeover is Takeover.IF_FREE:
                         return None
+                except RegisterLost as error:
+                    # Going on would leave behind what waited: the lane stands until a rebuild.
+                    log.error("lane stands", reason=str(error))  # noqa: TRY400 - it says all
+                    self._owner = None
+                    return None
                 except OutcomeUnknown:
                     # Taking the lane again settles what became of the last append.
                     self._owner = None
@@ -105,6 +111,15 @@ class LaneDesk:
         done = await self._owner.enqueue([by_identity[who] for who in todo])
         self._metrics.enqueued.labels(self.lane.queue).inc(done)
         return done
+
+    async def is_register_lost(self) -> bool:
+        """Tells whether the register that the lane's batches went to is gone, or another one.
+
+        Raises:
+            InvalidRecord: Its state or register is malformed.
+            StoreError: The store did not answer.
+        """
+        return await is_register_lost(self._store, self.lane)
 
     async def close(self) -> None:
         """Stores the ledger, if this process holds the lane.

@@ -17,9 +17,10 @@ from sluice_protocol.units import Digest
 from sluice_queue.lane import Lane
 from sluice_queue.view import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
-from sluice_reconciler.indexes import entries_of
+from sluice_reconciler.indexes import by_blob_of, by_time_of
 from sluice_reconciler.lane_owner import read_ledger
 from sluice_reconciler.marks import Mark, mark_key
+from sluice_reconciler.packs import standing
 from sluice_reconciler.runs import Standing
 from sluice_reconciler.sorting import fresh
 from sluice_reconciler.verify import Sound, look
@@ -57,7 +58,7 @@ class Path:
         manifest: The manifest, or None when the identity was never accepted.
         accepted_for_s: Age of the manifest, seconds.
         blob: `ok`, or what is wrong with the blob.
-        indexes: Each derived key and whether it stands.
+        indexes: Each derived key and whether its entry stands, alone or in a pack.
         queues: Where it stands in each queue.
         mark: Why the reconciler holds it back, or None.
         quarantined: Keys of quarantine manifests of other bytes under this identity.
@@ -147,7 +148,14 @@ async def _path(store: ObjectStore, who: Identity) -> Path:
 
 
 async def _indexes(store: ObjectStore, sound: Sound) -> dict[str, bool]:
-    return {key: isinstance(await store.head(key), ObjectInfo) for key, _body in entries_of(sound)}
+    """Gives the keys of the three entries and whether each stands, alone or in a pack."""
+    by_time, raw = by_time_of(sound)
+    by_blob, _ = by_blob_of(sound)
+    return {
+        by_time.key: await standing(store, by_time),
+        by_blob: isinstance(await store.head(by_blob), ObjectInfo),
+        raw.key: await standing(store, raw),
+    }
 
 
 async def _quarantined(store: ObjectStore, who: Identity) -> tuple[str, ...]:

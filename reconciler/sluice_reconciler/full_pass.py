@@ -30,12 +30,11 @@ from sluice_reconciler.desk import LaneDesk, Takeover
 from sluice_reconciler.indexes import put_derived, quarantine_entry
 from sluice_reconciler.intake import Intake, Outcome
 from sluice_reconciler.marks import UNHEALTHY, Mark, Reason
-from sluice_reconciler.runs import BootRuns, Run, Standing, seal_of
+from sluice_reconciler.recent import ShortKeys
+from sluice_reconciler.runs import SEAL_MASK, BootRuns, Run, Standing, seal_of
 from sluice_reconciler.sorting import fresh
 
 log = structlog.get_logger()
-
-_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +47,7 @@ class PassReport:
         quarantined: Reverse references of quarantine manifests written.
         held_back: Marks that stand after the pass.
         boots: What each boot holds and lacks.
+        registers_lost: Registers that batches went to and that are gone: their lanes stand.
     """
 
     listed: int
@@ -55,6 +55,7 @@ class PassReport:
     quarantined: int
     held_back: int
     boots: tuple[BootReport, ...] = ()
+    registers_lost: tuple[ObjectKey, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,7 +86,7 @@ class _BootScan:
                 if run is not None:
                     held = self.sums.setdefault(run.start, _RunSum())
                     held.batches += 1
-                    held.seal = (held.seal + seal_of(who.seq_start, who.seq_end)) & _MASK
+                    held.seal = (held.seal + seal_of(who.seq_start, who.seq_end)) & SEAL_MASK
                 return False
 
     def suspects(self) -> list[tuple[int, int]]:
@@ -213,6 +214,8 @@ class _Walk:
         async for page in self._store.list(ACCEPTED, start_after=after, end_at=end_at):
             self.listed += len(page.objects)
             self.date_ns = page.date_ns
+            self._intake.waiting.dated(page.date_ns)
+            self._intake.live.watch(page.date_ns)
             self._intake.metrics.listed.inc(len(page.objects))
             for one in page.objects:
                 try:
@@ -265,16 +268,17 @@ class _Walk:
             await self._flush()
 
     async def _flush(self) -> None:
-        chunk, self._chunk = self._chunk, []
+        # Another route may have taken some since this boot's ledger was frozen.
+        chunk, self._chunk = [key for key in self._chunk if not self._intake.is_done(key)], []
         if chunk:
             done = await self._intake.take(chunk, takeover=self._takeover)
             self.outcome = self.outcome.plus(done)
 
     async def quarantine(self) -> int:
         """Writes the reverse reference of every quarantine manifest that has none."""
-        standing = {
-            one.key async for page in self._store.list(QUARANTINE_BY_BLOB) for one in page.objects
-        }
+        standing = ShortKeys()
+        async for page in self._store.list(QUARANTINE_BY_BLOB):
+            standing.add(one.key for one in page.objects)
         written = 0
         async for page in self._store.list(QUARANTINE):
             found = await self._intake.each(
@@ -285,7 +289,7 @@ class _Walk:
         return written
 
     async def _quarantine_one(
-        self, key: ObjectKey, date_ns: UnixNs, *, standing: set[ObjectKey]
+        self, key: ObjectKey, date_ns: UnixNs, *, standing: ShortKeys
     ) -> bool:
         try:
             who, submitted = parse_quarantine_key(key)

@@ -11,6 +11,7 @@ from sluice_protocol.keys import (
 from sluice_protocol.manifests import encode_reference
 from sluice_protocol.outcomes import Applied, Exists, Unknown
 from sluice_protocol.units import Digest, ObjectKey
+from sluice_reconciler.packs import Entry
 from sluice_reconciler.verify import Sound
 from sluice_store.port import ObjectStore
 
@@ -35,15 +36,22 @@ async def put_derived(store: ObjectStore, key: ObjectKey, body: bytes) -> bool:
     raise OutcomeUnknown("create", key, TRIES_MAX)
 
 
-def entries_of(sound: Sound) -> tuple[tuple[ObjectKey, bytes], ...]:
-    """Gives the three index entries of an accepted batch, keys and bytes."""
-    manifest, reference = sound.manifest, encode_reference(sound.key)
-    at_ns, digest = manifest.accepted_at_ns, manifest.digest
+def by_time_of(sound: Sound) -> tuple[Entry, Entry]:
+    """Gives the two by-time entries of an accepted batch."""
+    manifest = sound.manifest
+    at_ns, reference = manifest.accepted_at_ns, encode_reference(sound.key)
+    by_time = accepted_by_time_key(sound.key, at_ns)
+    raw = raw_blob_by_time_key(manifest.digest, at_ns)
     return (
-        (accepted_by_time_key(sound.key, at_ns), sound.body),
-        (accepted_by_blob_key(digest, manifest.identity), reference),
-        (raw_blob_by_time_key(digest, at_ns), reference),
+        Entry(at_ns=at_ns, key=by_time, body=sound.body),
+        Entry(at_ns=at_ns, key=raw, body=reference),
     )
+
+
+def by_blob_of(sound: Sound) -> tuple[ObjectKey, bytes]:
+    """Gives the reverse reference of an accepted batch, key and bytes."""
+    manifest = sound.manifest
+    return accepted_by_blob_key(manifest.digest, manifest.identity), encode_reference(sound.key)
 
 
 def quarantine_entry(

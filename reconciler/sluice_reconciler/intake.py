@@ -6,7 +6,6 @@ order and any number of times.
 
 import asyncio
 import random  # noqa: TID251 - as a type
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,17 +13,22 @@ from typing import TypeVar
 
 import structlog
 
+from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, lane_of, parse_accepted_key
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Lane, Tools
 from sluice_reconciler.desk import LaneDesk, Takeover
 from sluice_reconciler.high_water import HighWaterReader
-from sluice_reconciler.indexes import entries_of, put_derived
+from sluice_reconciler.indexes import by_blob_of, by_time_of, put_derived
 from sluice_reconciler.lag import Stage, Waiting
 from sluice_reconciler.live import LiveState
+from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.marks import Mark, clear_mark, mark_key, put_mark
 from sluice_reconciler.metrics import ReconcilerMetrics
-from sluice_reconciler.settings import ReconcilerSettings
+from sluice_reconciler.packs import pack
+from sluice_reconciler.recent import Recent
+from sluice_reconciler.runs import Standing
+from sluice_reconciler.settings import CONCURRENCY, ReconcilerSettings
 from sluice_reconciler.sorting import SortedRuns, fresh
 from sluice_reconciler.verify import Sound, look
 from sluice_store.port import ObjectStore
@@ -94,10 +98,18 @@ class Intake:
         self.settings = settings
         self.metrics = metrics
         self._rng: random.Random = tools.rng
-        self._gate = asyncio.Semaphore(settings.concurrency)
+        self._gate = asyncio.Semaphore(settings.concurrency or CONCURRENCY)
         self.marked: set[ObjectKey] = set()
-        self._recent: OrderedDict[ObjectKey, None] = OrderedDict()
-        self.live = LiveState()
+        self._taking: dict[ObjectKey, asyncio.Future[None]] = {}
+        # What was taken to its end, and its by-time objects: repeated hints of it cost nothing.
+        self._recent = Recent(RECENT_MAX)
+        self.indexed = Recent(RECENT_MAX)
+        self.live = LiveState(
+            process=tools.ids.ulid(),
+            bytes_max=settings.live_bytes_max,
+            agent_bytes_max=settings.live_agent_bytes_max,
+        )
+        self.live_reader = LiveReader(store, self.live)
         self.high_water = HighWaterReader(store)
         self.waiting = Waiting(tools.clock)
         for stage in Stage:
@@ -121,24 +133,63 @@ class Intake:
             StoreError: The store did not answer or refused; the same keys may be taken again.
             OutcomeUnknown: The bounds of a write are spent; the same keys may be taken again.
         """
-        looked = await self.each(keys, self._look_and_index)
-        sound = [one for one, _ in looked if isinstance(one, Sound)]
-        marks = [one for one, _ in looked if isinstance(one, Mark)]
+        busy = {under for key in keys if (under := self._taking.get(key)) is not None}
+        mine = {key: None for key in keys if key not in self._taking}
+        outcome = await self._take(list(mine), takeover) if mine else Outcome()
+        if not busy:
+            return outcome
+        await asyncio.wait(busy)
+        rest = [key for key in keys if key not in mine and not self.is_done(key)]
+        return outcome.plus(await self._take(rest, takeover)) if rest else outcome
+
+    async def _take(self, keys: Sequence[ObjectKey], takeover: Takeover | None) -> Outcome:
+        """Takes keys while other routes that meet them wait for it instead of doing the same."""
+        under: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._taking.update(dict.fromkeys(keys, under))
+        try:
+            return await self._take_now(keys, takeover)
+        finally:
+            under.set_result(None)
+            for key in keys:
+                if self._taking.get(key) is under:
+                    del self._taking[key]
+
+    async def _take_now(self, keys: Sequence[ObjectKey], takeover: Takeover | None) -> Outcome:
+        looked = await self.each(keys, self._look)
+        sound = [one for one in looked if isinstance(one, Sound)]
+        marks = [one for one in looked if isinstance(one, Mark)]
         await self.each(marks, self.mark)
+        # Before the append: what was enqueued is never indexed again.
+        indexed, entries = await self._index(sound)
         self._saw(sound)
         enqueued, left = await self._enqueue(sound, takeover)
         await self.each([one for one in sound if self._is_marked(one.key)], self._heal)
         if not left:
             self.waiting.end(Stage.ENQUEUE, [one.key for one in sound])
             self._lagged("enqueued", sound)
-            self._remember([one.key for one in sound])
+            self._recent.add(one.key for one in sound)
+            self.indexed.add(entries)
         return Outcome(
             sound=len(sound),
             enqueued=enqueued,
-            indexed=sum(indexed for _, indexed in looked),
+            indexed=indexed,
             left=left,
             held_back=len(marks),
         )
+
+    def is_done(self, key: ObjectKey) -> bool:
+        """Tells whether this process took a key to its end since a listing of it began.
+
+        A ledger that was made again has forgotten it, and then it is not done.
+        """
+        return key in self._recent and all(
+            desk.ledger.standing(parse_accepted_key(key)) is not Standing.NEW
+            for desk in self._desks_of(key)
+        )
+
+    def _desks_of(self, key: ObjectKey) -> list[LaneDesk]:
+        lane = lane_of(parse_accepted_key(key).agent_id, self.lanes)
+        return [self.desks[queue, lane] for queue in self.settings.queue_names]
 
     async def take_new(
         self,
@@ -155,17 +206,17 @@ class Intake:
             StoreError: As `take`.
             OutcomeUnknown: As `take`.
         """
-        wanted: dict[ObjectKey, None] = {}
         asked = [key for key in dict.fromkeys(keys) if key not in self._recent]
-        for desk in self.desks.values():
-            mine = [
-                who
-                for who in map(parse_accepted_key, asked)
-                if lane_of(who.agent_id, self.lanes) == desk.lane.lane
-            ]
-            todo, _ = await fresh(self.store, desk.ledger, mine, known)
-            wanted.update(dict.fromkeys(accepted_key(who) for who in todo))
-        return await self.take(list(wanted), takeover=takeover) if wanted else Outcome()
+        by_lane: dict[int, list[Identity]] = {}
+        for who in map(parse_accepted_key, asked):
+            by_lane.setdefault(lane_of(who.agent_id, self.lanes), []).append(who)
+        wanted: set[ObjectKey] = set()
+        for (_, lane), desk in self.desks.items():
+            todo, _ = await fresh(self.store, desk.ledger, by_lane.get(lane, ()), known)
+            wanted.update(map(accepted_key, todo))
+        self._recent.add(key for key in asked if key not in wanted)
+        new = [key for key in asked if key in wanted]
+        return await self.take(new, takeover=takeover) if new else Outcome()
 
     async def each(self, items: Iterable[_In], do: Callable[[_In], Awaitable[_Out]]) -> list[_Out]:
         """Does one thing to many, as many at once as settings allow, results in order."""
@@ -195,28 +246,36 @@ class Intake:
         except BaseExceptionGroup as group:
             raise _first(group) from group
 
-    async def _look_and_index(self, key: ObjectKey) -> tuple[Sound | Mark | None, int]:
+    async def _look(self, key: ObjectKey) -> Sound | Mark | None:
         full = self._rng.random() < self.settings.full_read_share
         found = await look(self.store, key, full=full)
-        if not isinstance(found, Sound):
-            return found, 0
-        self.waiting.dated(found.date_ns)
-        self.waiting.begin(Stage.INDEX, key, found.manifest.accepted_at_ns)
-        indexed = await self._index(found)
-        self.waiting.end(Stage.INDEX, [key])
-        self.waiting.begin(Stage.ENQUEUE, key, found.manifest.accepted_at_ns)
-        return found, indexed
+        if isinstance(found, Sound):
+            self.waiting.dated(found.date_ns)
+            self.waiting.begin(Stage.INDEX, key, found.manifest.accepted_at_ns)
+        return found
 
-    def _remember(self, keys: Sequence[ObjectKey]) -> None:
-        """Keeps what was taken to its end, so that repeated events cost nothing."""
-        self._recent.update(dict.fromkeys(keys))
-        while len(self._recent) > RECENT_MAX:
-            self._recent.popitem(last=False)
+    async def _index(self, sound: Sequence[Sound]) -> tuple[int, list[ObjectKey]]:
+        """Writes index entries; gives how many were not there, and the by-time objects."""
+        by_time = [entry for one in sound for entry in by_time_of(one)]
+        if self.settings.pack_by_time:
+            objects = pack(by_time)
+        else:
+            objects = [(one.key, one.body, 1) for one in by_time]
+        by_blob = [(*by_blob_of(one), 1) for one in sound]
+        written = sum(await self.each([*objects, *by_blob], self._put))
+        self.waiting.end(Stage.INDEX, [one.key for one in sound])
+        for one in sound:
+            self.waiting.begin(Stage.ENQUEUE, one.key, one.manifest.accepted_at_ns)
+        return written, [key for key, _, _ in objects]
+
+    async def _put(self, made: tuple[ObjectKey, bytes, int]) -> int:
+        key, body, entries = made
+        return entries if await put_derived(self.store, key, body) else 0
 
     def _saw(self, sound: Sequence[Sound]) -> None:
         """Feeds the live state and the lag; the store's clock is that of the latest answer."""
         self.date_ns = max([self.date_ns, *(one.date_ns for one in sound)])
-        self.live.saw([one.manifest for one in sound], self.date_ns)
+        self.live_reader.saw([one.manifest for one in sound], self.date_ns)
         self._lagged("indexed", sound)
 
     def _lagged(self, stage: str, sound: Sequence[Sound]) -> None:
@@ -239,25 +298,24 @@ class Intake:
         await clear_mark(self.store, sound.key)
         self.marked.discard(mark_key(sound.key))
 
-    async def _index(self, sound: Sound) -> int:
-        return sum([await put_derived(self.store, *entry) for entry in entries_of(sound)])
-
     async def _enqueue(self, sound: Sequence[Sound], takeover: Takeover | None) -> tuple[int, int]:
-        """Appends batches to every queue, lane by lane; gives how many went and how many stayed."""
+        """Appends batches to every queue, lanes at once; gives how many went and stayed."""
         by_lane: dict[int, list[Sound]] = {}
         for one in sound:
             by_lane.setdefault(lane_of(one.manifest.agent_id, self.lanes), []).append(one)
-        went = left = 0
-        for queue in self.settings.queue_names:
-            for lane, batches in sorted(by_lane.items()):
-                rule = takeover if takeover is not None else self._rule(batches)
-                done = await self.desks[queue, lane].enqueue(
-                    [one.manifest for one in batches], takeover=rule
-                )
-                went, left = (
-                    (went + done, left) if done is not None else (went, left + len(batches))
-                )
-        return went, left
+
+        async def append(place: tuple[str, int]) -> int | None:
+            batches = by_lane[place[1]]
+            rule = takeover if takeover is not None else self._rule(batches)
+            manifests = [one.manifest for one in batches]
+            return await self.desks[place].enqueue(manifests, takeover=rule)
+
+        places = [(queue, lane) for queue in self.settings.queue_names for lane in sorted(by_lane)]
+        done = await self.each(places, append)
+        left = [
+            len(by_lane[lane]) for (_, lane), went in zip(places, done, strict=True) if went is None
+        ]
+        return sum(went for went in done if went is not None), sum(left)
 
     def _rule(self, batches: Sequence[Sound]) -> Takeover:
         oldest = min(one.manifest.accepted_at_ns for one in batches)

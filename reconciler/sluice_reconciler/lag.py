@@ -62,7 +62,11 @@ class Waiting:
         since_ns = min(self._waits[stage].values(), default=None)
         return 0.0 if since_ns is None else self.age_s(since_ns)
 
+    def now_ns(self) -> UnixNs:
+        """Gives the store's time: its latest answer's, carried on; 0 before the first."""
+        passed_ns = self._clock.monotonic_ns() - self._dated_ns
+        return UnixNs(self._date_ns + passed_ns if self._date_ns else 0)
+
     def age_s(self, since_ns: int) -> float:
         """Gives how long ago an instant of the store's clock was, seconds."""
-        now_ns = self._date_ns + self._clock.monotonic_ns() - self._dated_ns
-        return max(0, now_ns - since_ns) / NS_PER_S
+        return max(0, self.now_ns() - since_ns) / NS_PER_S

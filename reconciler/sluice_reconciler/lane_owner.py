@@ -21,10 +21,12 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.outcomes import Applied, Exists, Found, Mismatch, Missing, Unknown
 from sluice_protocol.units import ETag
 from sluice_queue.appender import Appender
+from sluice_queue.decisions import is_another, writes_of
 from sluice_queue.errors import ProducerSuperseded
 from sluice_queue.lane import Lane, Tools, Tries
+from sluice_queue.register import decode_register
 from sluice_queue.settings import RetrySettings
-from sluice_queue.takeover import take_over, writes_of
+from sluice_queue.takeover import take_over
 from sluice_queue.view import read_lane
 from sluice_queue.worklists import write_work_list
 from sluice_reconciler.lane_state import (
@@ -99,6 +101,23 @@ async def read_ledger(store: ObjectStore, lane: Lane) -> tuple[Ledger, bool]:
     return ledger, record.life > 0
 
 
+async def is_register_lost(store: ObjectStore, lane: Lane) -> bool:
+    """Tells whether the register that a lane's appends landed in is gone, or another one.
+
+    Raises:
+        InvalidRecord: The state or the register is malformed.
+        StoreError: The store did not answer.
+    """
+    stored = await read_lane_state(store, lane)
+    if stored is None:
+        return False
+    read = await store.get(lane.key)
+    state = decode_register(lane.key, read.body) if isinstance(read, Found) else None
+    record = stored.record
+    wrote = record.writes or int(bool(record.pending) and state is None)
+    return is_another(state, bytes.fromhex(record.producer_id), wrote)
+
+
 class LaneOwner:
     """One process's hold on one lane. Make it with `LaneOwner.take`."""
 
@@ -121,6 +140,7 @@ class LaneOwner:
 
         Raises:
             LaneLost: A rival took it over at the same time.
+            RegisterLost: The lane's register is gone, or another one.
             OutcomeUnknown: The bounds of a write are spent.
             StoreError: The store refused.
         """

@@ -10,6 +10,7 @@
 | sluice_reconciler_hints_dropped_total | counter | none | event keys left to the full pass |
 | sluice_reconciler_events_total | counter | kind | events taken: accepted, foreign, invalid |
 | sluice_reconciler_lanes_lost_total | counter | queue | lanes that another reconciler took over |
+| sluice_reconciler_registers_lost_count | gauge | none | lanes that stand until a rebuild |
 | sluice_reconciler_oldest_gap_seconds | gauge | none | age of the oldest gap, 0 for none |
 | sluice_reconciler_tail_missing_count | gauge | none | records made, by their marks, not come |
 | sluice_reconciler_lag_seconds | gauge | stage | age of the last `indexed`, `enqueued`, oldest |
@@ -45,6 +46,9 @@ class ReconcilerMetrics:
         self.events = Counter("sluice_reconciler_events", "events taken", ["kind"], registry=on)
         self.lanes_lost = Counter(
             "sluice_reconciler_lanes_lost", "lanes taken over by others", ["queue"], registry=on
+        )
+        self.registers_lost = Gauge(
+            "sluice_reconciler_registers_lost_count", "registers that are gone", registry=on
         )
         self.oldest_gap = Gauge(
             "sluice_reconciler_oldest_gap_seconds", "age of the oldest gap", registry=on

@@ -4,12 +4,13 @@
 each difference. `repair` writes what is missing or wrong, drops by-time entries that nothing stands
 behind, and rebuilds work lists that waiting entries have lost; a full pass ends it.
 
-A lane whose register is gone has also lost which sequences it gave. It is created anew from
-`first_sequence`, which must be one above the highest that any consumer persisted; its ledger is
-emptied, so that every batch is enqueued again and the consumer's own ledger drops what it has.
+A lane whose register is gone has also lost which sequences it gave. It is created anew from one
+above the highest that its consumer persisted, which for Spark's queue the lake tells; its ledger is
+emptied, so that every batch is enqueued again and the consumer's own ledger drops what it has. So
+for a register that is there and has not come as far as its consumer: it is not the one it was.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -22,8 +23,10 @@ from sluice_protocol.keys import (
     QUARANTINE_BY_BLOB,
     RAW_BLOBS_BY_TIME,
     accepted_key,
+    digest_of,
     lane_of,
     parse_accepted_key,
+    parse_pack_key,
     parse_quarantine_key,
 )
 from sluice_protocol.manifests import (
@@ -39,13 +42,14 @@ from sluice_protocol.units import ObjectKey
 from sluice_queue.entries import Descriptor
 from sluice_queue.errors import WorkListMissing
 from sluice_queue.lane import Lane, Tools
-from sluice_queue.register import Register, encode_register
+from sluice_queue.register import Register, decode_register, encode_register
 from sluice_queue.view import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
-from sluice_reconciler.indexes import entries_of, put_derived, quarantine_entry
+from sluice_reconciler.indexes import by_blob_of, by_time_of, put_derived, quarantine_entry
 from sluice_reconciler.intake import Intake
-from sluice_reconciler.lane_owner import read_lane_state
+from sluice_reconciler.lane_owner import is_register_lost, read_lane_state
 from sluice_reconciler.lane_state import LaneRecord, encode_lane, lane_key
+from sluice_reconciler.packs import Packed, unpack
 from sluice_reconciler.verify import Sound
 from sluice_store.port import ListedObject
 
@@ -69,21 +73,39 @@ class Wrong(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One derived object that is not what it should be."""
+    """One derived object that is not what it should be.
+
+    Attributes:
+        key: The object, or the key that an entry of a pack would have alone.
+        wrong: How it differs.
+        detail: What was found.
+        pack: The pack that holds it, when it is an entry of one.
+    """
 
     key: ObjectKey
     wrong: Wrong
     detail: str = ""
+    pack: ObjectKey | None = None
 
 
 class Rebuild:
     """Walks sources and derived objects of one store."""
 
-    def __init__(self, intake: Intake, tools: Tools) -> None:
-        """Binds the walk to an intake, whose concurrency it uses."""
+    def __init__(
+        self, intake: Intake, tools: Tools, persisted: Mapping[Lane, int] | None = None
+    ) -> None:
+        """Binds the walk to an intake, whose concurrency it uses.
+
+        Args:
+            intake: The store and its desks.
+            tools: Ids.
+            persisted: The last sequence that the consumer of a lane persisted, where it is known.
+        """
+        self._persisted = persisted if persisted is not None else {}
         self._intake = intake
         self._store = intake.store
         self._tools = tools
+        self._packed = Packed(self._store)
 
     async def differences(self) -> AsyncIterator[Difference]:
         """Reports every derived object that is missing, extra, different or unreadable.
@@ -91,6 +113,7 @@ class Rebuild:
         Raises:
             StoreError: The store did not answer; what was reported is right.
         """
+        self._packed = Packed(self._store)
         for prefix, check in (
             (ACCEPTED, self._check_accepted),
             (QUARANTINE, self._check_quarantine),
@@ -121,10 +144,13 @@ class Rebuild:
         except InvalidRecord:
             return ()  # the full pass marks it; nothing can be derived from it
         sound = Sound(key=listed.key, manifest=manifest, body=body, date_ns=info.date_ns)
-        by_time, by_blob, raw = entries_of(sound)
-        found = [await self._compare(*by_time), await self._compare(*by_blob)]
-        # Two batches with the same bytes share this entry, so its body may name either.
-        found.append(await self._compare(raw[0], None))
+        by_time, raw = by_time_of(sound)
+        found = [
+            await self._compare_entry(by_time.key, by_time.body),
+            await self._compare(*by_blob_of(sound)),
+            # Two batches with the same bytes share this entry, so its body may name either.
+            await self._compare_entry(raw.key, None),
+        ]
         return [one for one in found if one is not None]
 
     async def _check_quarantine(self, listed: ListedObject) -> Sequence[Difference]:
@@ -144,19 +170,45 @@ class Rebuild:
             case Found():
                 return None
 
+    async def _compare_entry(self, key: ObjectKey, body: bytes | None) -> Difference | None:
+        """Compares a by-time entry, which stands alone or in a pack."""
+        found = await self._compare(key, body)
+        if found is None or found.wrong is not Wrong.MISSING:
+            return found
+        return None if await self._is_packed(key, body) else found
+
+    async def _is_packed(self, key: ObjectKey, body: bytes | None) -> bool:
+        digest = await self._packed.digest(key)
+        return digest is not None and (body is None or digest == digest_of(body))
+
     async def _check_derived(self, listed: ListedObject) -> Sequence[Difference]:
-        """Asks whether anything stands behind a derived object."""
+        """Asks whether anything stands behind a derived object, or behind each entry of a pack."""
         match await self._store.get(listed.key):
             case Missing():
                 return ()
             case Found(body=body):
                 pass
         try:
-            source = self._source(listed.key, body)
-            behind = await self._behind(listed.key, source)
+            entries = unpack(listed.key, body)
         except InvalidRecord as error:
             return (Difference(key=listed.key, wrong=Wrong.UNREADABLE, detail=error.reason),)
-        return () if behind else (Difference(key=listed.key, wrong=Wrong.EXTRA, detail=source),)
+        pack = listed.key if parse_pack_key(listed.key) is not None else None
+        found = [await self._check_entry(*entry, pack) for entry in entries]
+        return [one for one in found if one is not None]
+
+    async def _check_entry(
+        self, key: ObjectKey, body: bytes, pack: ObjectKey | None
+    ) -> Difference | None:
+        try:
+            source = self._source(key, body)
+            right = await self._derived(key, source)
+        except InvalidRecord as error:
+            return Difference(key=key, wrong=Wrong.UNREADABLE, detail=error.reason, pack=pack)
+        if right is None:
+            return Difference(key=key, wrong=Wrong.EXTRA, detail=source, pack=pack)
+        if pack is not None and right != body:
+            return Difference(key=key, wrong=Wrong.DIFFERENT, detail=source, pack=pack)
+        return None  # one that stands alone was compared from its source
 
     @staticmethod
     def _source(key: ObjectKey, body: bytes) -> ObjectKey:
@@ -165,37 +217,45 @@ class Rebuild:
             return accepted_key(decode_record(key, body, AcceptedManifest).identity)
         return ObjectKey(decode_record(key, body, BlobReference).manifest_key)
 
-    async def _behind(self, key: ObjectKey, source: ObjectKey) -> bool:
-        """Tells whether the source exists and derives this very key."""
+    async def _derived(self, key: ObjectKey, source: ObjectKey) -> bytes | None:
+        """Gives what the source derives under this very key; None without such a source."""
         match await self._store.get(source):
             case Missing():
-                return False
+                return None
             case Found(info=info, body=body):
                 pass
         if source.startswith(QUARANTINE):
             who, submitted = parse_quarantine_key(source)
-            return quarantine_entry(source, who, submitted)[0] == key
+            place, reference = quarantine_entry(source, who, submitted)
+            return reference if place == key else None
         manifest = decode_accepted(source, body)
         sound = Sound(key=source, manifest=manifest, body=body, date_ns=info.date_ns)
-        return key in [one for one, _ in entries_of(sound)]
+        alone = {one.key: one.body for one in by_time_of(sound)}
+        return dict([*alone.items(), by_blob_of(sound)]).get(key)
 
     async def _check_lanes(self) -> list[Difference]:
         """Looks at registers, lane states, and the lists of waiting entries."""
         found: list[Difference] = []
         for desk in self._intake.desks.values():
-            if await self._register_lost(desk.lane):
-                detail = "its lane was given batches; rebuild it with --first-sequence"
-                found.append(Difference(key=desk.lane.key, wrong=Wrong.MISSING, detail=detail))
+            wrong = await self._register_wrong(desk.lane)
+            if wrong is not None:
+                detail = "its lane was given batches; rebuild goes on behind its consumer"
+                found.append(Difference(key=desk.lane.key, wrong=wrong, detail=detail))
         for lane in await list_lanes(self._store):
             for entry in await self._lost_lists(lane):
                 detail = f"entry {entry.sequence} of {lane.queue}.{lane.lane:03d}"
                 found.append(Difference(key=entry.location, wrong=Wrong.MISSING, detail=detail))
         return found
 
-    async def _register_lost(self, lane: Lane) -> bool:
-        stored = await read_lane_state(self._store, lane)
-        gave = stored is not None and (stored.record.writes > 0 or bool(stored.record.pending))
-        return gave and isinstance(await self._store.head(lane.key), Missing)
+    async def _register_wrong(self, lane: Lane) -> Wrong | None:
+        """Tells whether a register is lost, or is not the one that its consumer read from."""
+        persisted = self._persisted.get(lane, 0)
+        lost = await is_register_lost(self._store, lane)
+        read = await self._store.get(lane.key)
+        if isinstance(read, Found):
+            behind = decode_register(lane.key, read.body).next_sequence <= persisted
+            return Wrong.DIFFERENT if lost or behind else None
+        return Wrong.MISSING if lost or persisted > 0 else None
 
     async def _lost_lists(self, lane: Lane) -> list[Descriptor]:
         view = await read_lane(self._store, lane.queue, lane.lane)
@@ -216,15 +276,17 @@ class Rebuild:
         """Mends every difference and gives each one as it is mended; then make a full pass.
 
         Args:
-            first_sequence: Where the sequences of lost registers go on.
+            first_sequence: Where the sequences of lost registers go on whose consumer's place is
+                not known.
 
         Raises:
-            BadUsage: A register is lost and `first_sequence` is missing.
+            BadUsage: A register is lost and nobody tells where it goes on.
             StoreError: The store did not answer; what was mended is right.
         """
         for desk in self._intake.desks.values():
-            if await self._register_lost(desk.lane):
-                yield await self._new_register(desk.lane, first_sequence)
+            wrong = await self._register_wrong(desk.lane)
+            if wrong is not None:
+                yield await self._new_register(desk.lane, wrong, first_sequence)
         # All are found before any is mended, or a mend would hide what it caused.
         for one in [one async for one in self.differences()]:
             yield one
@@ -240,7 +302,19 @@ class Rebuild:
         for root in _DROPPED:
             leftover = [one async for one in self._each(root, self._check_derived)]
             for one in leftover:
-                await self._drop(one.key)
+                if one.pack is None:
+                    await self._drop(one.key)
+            for pack in {one.pack for one in leftover if one.pack is not None}:
+                await self._cut(pack, {one.key for one in leftover if one.pack == pack})
+
+    async def _cut(self, key: ObjectKey, wrong: set[ObjectKey]) -> None:
+        """Writes a pack again without what does not belong there, then drops the old one."""
+        read = await self._store.get(key)
+        if isinstance(read, Found):
+            for one, body in unpack(key, read.body):
+                if one not in wrong:
+                    await put_derived(self._store, one, body)
+            await self._drop(key)
 
     async def _drop(self, key: ObjectKey) -> None:
         # Deleting the current version brings the one before it back: go on until nothing stands.
@@ -261,10 +335,12 @@ class Rebuild:
             sound = Sound(
                 key=listed.key, manifest=manifest, body=read.body, date_ns=read.info.date_ns
             )
-            by_time, by_blob, raw = entries_of(sound)
-            await self._put_right(*by_time)
-            await self._put_right(*by_blob)
-            await put_derived(self._store, *raw)
+            by_time, raw = by_time_of(sound)
+            if await self._compare_entry(by_time.key, by_time.body) is not None:
+                await self._put_right(by_time.key, by_time.body)
+            await self._put_right(*by_blob_of(sound))
+            if await self._compare_entry(raw.key, None) is not None:
+                await put_derived(self._store, raw.key, raw.body)
         return ()
 
     async def _put_right(self, key: ObjectKey, body: bytes) -> None:
@@ -280,9 +356,12 @@ class Rebuild:
         await self._put_right(*quarantine_entry(listed.key, who, submitted))
         return ()
 
-    async def _new_register(self, lane: Lane, first_sequence: int | None) -> Difference:
-        """Empties the lane's ledger, then creates a register that goes on at `first_sequence`."""
-        if first_sequence is None or first_sequence < 1:
+    async def _new_register(
+        self, lane: Lane, wrong: Wrong, first_sequence: int | None
+    ) -> Difference:
+        """Empties the lane's ledger, then makes a register that goes on behind its consumer."""
+        first = self._persisted[lane] + 1 if lane in self._persisted else first_sequence
+        if first is None or first < 1:
             raise BadUsage(
                 "a lane's register is lost: give --first-sequence, one above the highest sequence"
                 f" that its consumer persisted, register=`{lane.key}`"
@@ -299,13 +378,15 @@ class Rebuild:
         state = Register(
             revision=1,
             nonce=self._tools.id_bytes(),
-            next_sequence=first_sequence,
-            acked_through=first_sequence - 1,
+            next_sequence=first,
+            acked_through=first - 1,
         )
-        match await self._store.create(lane.key, encode_register(state)):
+        body = encode_register(state)
+        put = self._store.create if wrong is Wrong.MISSING else self._store.overwrite
+        match await put(lane.key, body):
             case Applied():
-                detail = f"created anew from {first_sequence}"
-                return Difference(key=lane.key, wrong=Wrong.MISSING, detail=detail)
+                detail = f"created anew from {first}"
+                return Difference(key=lane.key, wrong=wrong, detail=detail)
             case Exists() | Unknown():
                 raise BadUsage(f"the register came back, run again, register=`{lane.key}`")
 

@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-_MASK: Final = (1 << 64) - 1
+SEAL_MASK: Final = (1 << 64) - 1
 PAIR_SEARCH_MAX: Final = 100_000
 
 
@@ -127,14 +127,14 @@ class BootRuns(msgspec.Struct, array_like=True):
             left, right = self.runs[at], self.runs.pop(at + 1)
             left.end = right.end
             left.batches += right.batches
-            left.seal = (left.seal + right.seal) & _MASK
+            left.seal = (left.seal + right.seal) & SEAL_MASK
 
     def reseal(self, run: Run, listed: Sequence["Listed"]) -> None:
         """Takes everything listed inside a run as done, after all of it was enqueued again."""
         held = next((one for one in self.runs if one.start == run.start), run)
         known = {(one.start, one.end) for one in listed}
         self.extras = [one for one in self.extras if one not in known]
-        held.batches, held.seal = len(listed), sum(one.seal for one in listed) & _MASK
+        held.batches, held.seal = len(listed), sum(one.seal for one in listed) & SEAL_MASK
 
     def gaps(self) -> list[Range]:
         """Gives what is missing between the first and the last number that is done.
@@ -199,7 +199,7 @@ def sort_out(run: Run, extras: Sequence[tuple[int, int]], listed: Sequence[Liste
     known = set(extras)
     inside = [one for one in listed if (one.start, one.end) not in known]
     surplus = len(inside) - run.batches
-    over = (sum(one.seal for one in inside) - run.seal) & _MASK
+    over = (sum(one.seal for one in inside) - run.seal) & SEAL_MASK
     if surplus == 0 and over == 0:
         return Sorted(new=())
     if surplus <= 0:
@@ -207,7 +207,7 @@ def sort_out(run: Run, extras: Sequence[tuple[int, int]], listed: Sequence[Liste
         return Sorted(new=(), sure=False, lost=max(1, -surplus))
     by_age = sorted(inside, key=lambda one: (one.last_modified_ns, one.start, one.end))
     newest = by_age[-surplus:]
-    if sum(one.seal for one in newest) & _MASK == over:
+    if sum(one.seal for one in newest) & SEAL_MASK == over:
         return Sorted(new=tuple(newest))
     few = _few(inside, surplus, over)
     return Sorted(new=few) if few is not None else Sorted(new=tuple(inside), sure=False)
@@ -220,7 +220,7 @@ def _few(inside: Sequence[Listed], surplus: int, over: int) -> tuple[Listed, ...
         return (by_seal[over],) if over in by_seal else None
     if surplus == 2 and len(inside) <= PAIR_SEARCH_MAX:  # noqa: PLR2004 - a pair
         for one in inside:
-            other = by_seal.get((over - one.seal) & _MASK)
+            other = by_seal.get((over - one.seal) & SEAL_MASK)
             if other is not None and other is not one:
                 return (one, other)
     return None

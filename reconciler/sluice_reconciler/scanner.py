@@ -6,7 +6,6 @@ that land late, and a shutdown before the checkpoint was written. The checkpoint
 without it the scan starts a day back, and the full pass covers everything in any case.
 """
 
-from collections import OrderedDict
 from typing import Final, Literal
 
 import msgspec
@@ -17,12 +16,16 @@ from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_re
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.intake import Intake, Outcome
+from sluice_reconciler.packs import unpack
+from sluice_reconciler.recent import Recent
 
 CHECKPOINT: Final = ObjectKey(f"{RECONCILER}scanner.json")
 OVERLAP_S: Final = 600
 START_BACK_S: Final = 86_400
 RECENT_MAX: Final = 200_000
 CHUNK: Final = 2048
+READ_AT_ONCE: Final = 64
+"""Entries read before what they name is taken; each may be a pack of thousands."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +44,7 @@ class Scanner:
         self._store = intake.store
         self._through_ns: int | None = None
         self._stored_ns = 0
-        self._recent: OrderedDict[str, None] = OrderedDict()
+        self._recent = Recent(RECENT_MAX)
 
     async def scan(self) -> Outcome:
         """Takes every entry behind the checkpoint minus the overlap that was not taken lately.
@@ -56,8 +59,10 @@ class Scanner:
         async for page in self._store.list(ACCEPTED_BY_TIME, start_after=after):
             for one in page.objects:
                 name = one.key.rpartition("/")[2]
-                seen_ns = max(seen_ns, int(name[:20]) if name[:20].isdecimal() else 0)
-                if name not in self._recent:
+                # A name from the future must not carry the checkpoint beyond what is there.
+                at_ns = int(name[:20]) if name[:20].isdecimal() else 0
+                seen_ns = max(seen_ns, min(at_ns, page.date_ns))
+                if one.key not in self._recent and one.key not in self._intake.indexed:
                     chunk.append(one.key)
             if len(chunk) >= CHUNK:
                 outcome, chunk = outcome.plus(await self._take(chunk)), []
@@ -91,21 +96,24 @@ class Scanner:
 
     async def _take(self, entries: list[ObjectKey]) -> Outcome:
         """Finds the accepted keys behind index entries and takes those that are not done."""
-        found = await self._intake.each(entries, self._accepted)
-        keys = [key for key in found if key is not None]
-        outcome = await self._intake.take_new(keys)
-        for entry in entries:
-            self._recent[entry.rpartition("/")[2]] = None
-        while len(self._recent) > RECENT_MAX:
-            self._recent.popitem(last=False)
+        outcome, step = Outcome(), self._intake.settings.list_batches_max
+        for at in range(0, len(entries), READ_AT_ONCE):
+            found = await self._intake.each(entries[at : at + READ_AT_ONCE], self._accepted)
+            keys = [key for some in found for key in some]
+            for first in range(0, len(keys), step):
+                outcome = outcome.plus(await self._intake.take_new(keys[first : first + step]))
+        self._recent.add(entries)
         return outcome
 
-    async def _accepted(self, entry: ObjectKey) -> ObjectKey | None:
-        """Gives the accepted key of an entry; one that is no manifest is left to `rebuild`."""
-        read = await self._store.get(entry)
+    async def _accepted(self, listed: ObjectKey) -> list[ObjectKey]:
+        """Gives the accepted keys of an entry or a pack; what is neither is left to `rebuild`."""
+        read = await self._store.get(listed)
         if not isinstance(read, Found):
-            return None
+            return []
         try:
-            return accepted_key(decode_record(entry, read.body, AcceptedManifest).identity)
+            return [
+                accepted_key(decode_record(entry, body, AcceptedManifest).identity)
+                for entry, body in unpack(listed, read.body)
+            ]
         except InvalidRecord:
-            return None
+            return []

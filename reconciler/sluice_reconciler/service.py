@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from sluice_protocol.authority import Authority
-from sluice_protocol.errors import InvalidRecord, OutcomeUnknown, StoreError
+from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.collector import Collector
 from sluice_queue.lane import Tools
@@ -48,16 +48,18 @@ class Health:
         passes: Full passes that ended well.
         failures: Passes in a row that did not.
         last: The last report.
+        ended: Whether the work ended on its own, by an error that nobody foresaw.
     """
 
     passes: int = 0
     failures: int = 0
     last: PassReport | None = None
+    ended: bool = False
 
     @property
     def ready(self) -> bool:
         """Whether the service does its work."""
-        return self.passes > 0 and self.failures < FAILURES_READY_MAX
+        return not self.ended and self.passes > 0 and self.failures < FAILURES_READY_MAX
 
 
 class Reconciler:
@@ -122,8 +124,18 @@ class Reconciler:
             OutcomeUnknown: The bounds of a write are spent; a further pass settles it.
         """
         report = await self._pass(takeover)
+        lost = await self._lost_registers()
         await self.intake.close()
-        return report
+        return replace(report, registers_lost=lost)
+
+    async def _lost_registers(self) -> tuple[ObjectKey, ...]:
+        """Looks whether every register that batches went to is there, and says which is not."""
+        desks = self.intake.desks.values()
+        lost = tuple([desk.lane.key for desk in desks if await desk.is_register_lost()])
+        self.metrics.registers_lost.set(len(lost))
+        for key in lost:
+            log.error("register lost, run `sluice rebuild`", register=key)
+        return lost
 
     async def _pass(self, takeover: Takeover | None) -> PassReport:
         started_ns = self._tools.clock.monotonic_ns()
@@ -162,6 +174,8 @@ class Reconciler:
                 tasks.create_task(self._every(settings.scan_interval_s, self._scan))
                 tasks.create_task(self._every(settings.collect_interval_s, self._collect))
                 tasks.create_task(self._take_hints())
+                if self.intake.live.on:
+                    tasks.create_task(self.intake.live_reader.run())
                 if settings.event_queue_url:
                     tasks.create_task(self._every(EVENTS_AGAIN_S, self._listen))
         finally:
@@ -183,7 +197,7 @@ class Reconciler:
         while True:
             try:
                 await do()
-            except (StoreError, OutcomeUnknown, InvalidRecord) as error:
+            except SluiceError as error:
                 log.warning("route failed", route=do.__name__, reason=str(error))
             await self._tools.clock.sleep(seconds)
 
@@ -202,6 +216,7 @@ class Reconciler:
         await self._scanner.scan()
 
     async def _collect(self) -> None:
+        await self._lost_registers()
         await self._collector.run()
         lanes = await read_status(self.intake.store)
         self.metrics.oldest_waiting.labels("ack").set(
@@ -233,14 +248,14 @@ class Reconciler:
                 keys.append(self._hints.get_nowait())
             try:
                 await self.intake.take_new(keys)
-            except (StoreError, OutcomeUnknown) as error:
+            except SluiceError as error:
                 log.warning("route failed", route="events", reason=str(error))
                 await self._tools.clock.sleep(1.0)
 
     async def _guarded_pass(self) -> None:
         try:
             self.health.last = await self._pass(None)
-        except (StoreError, OutcomeUnknown) as error:
+        except SluiceError as error:
             self.health.failures += 1
             self.metrics.passes.labels("failed").inc()
             log.warning("full pass failed", reason=str(error))

@@ -1,6 +1,7 @@
 """Tells which batches were not enqueued yet, exactly, asking `accepted/` only where runs cannot."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
 
 import structlog
 
@@ -9,7 +10,7 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, parse_accepted_key
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.lane_state import Ledger
-from sluice_reconciler.runs import BootRuns, Listed, Run, Sorted, Standing, sort_out
+from sluice_reconciler.runs import SEAL_MASK, BootRuns, Listed, Run, Sorted, Standing, sort_out
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
@@ -90,21 +91,11 @@ async def sort_out_run(
     # The run may grow while the listing runs; what is judged is the run as it stood before.
     before = Run(start=run.start, end=run.end, batches=run.batches, seal=run.seal)
     extras = list(boot.extras)
-    prefix = boot_prefix(agent_id, boot_id)
-    listed: list[Listed] = []
-    after = f"{prefix}{before.start:020d}"
-    end_at = f"{prefix}{before.end:020d}-{before.end:020d}.json"
-    async for page in store.list(prefix, start_after=after, end_at=end_at):
-        for one in page.objects:
-            who = _identity(one.key)
-            if who is not None and who.seq_end <= before.end:
-                listed.append(
-                    Listed(
-                        start=who.seq_start,
-                        end=who.seq_end,
-                        last_modified_ns=one.last_modified_ns,
-                    )
-                )
+    inside = partial(_inside, store, boot_prefix(agent_id, boot_id), before)
+    # Almost always all is done: then nothing of a long run is held in memory.
+    if await _agrees(before, set(extras), inside()):
+        return Sorted(new=())
+    listed = [one async for one in inside()]
     verdict = sort_out(before, extras, listed)
     if verdict.lost:
         log.error(
@@ -115,6 +106,28 @@ async def sort_out_run(
         log.warning("run cannot be told apart, it is enqueued again", agent=agent_id, boot=boot_id)
         boot.reseal(run, [one for one in listed if (one.start, one.end) not in extras])
     return verdict
+
+
+async def _inside(store: ObjectStore, prefix: str, run: Run) -> AsyncIterator[Listed]:
+    """Lists the ranges of one boot that lie inside a run."""
+    after = f"{prefix}{run.start:020d}"
+    end_at = f"{prefix}{run.end:020d}-{run.end:020d}.json"
+    async for page in store.list(prefix, start_after=after, end_at=end_at):
+        for one in page.objects:
+            who = _identity(one.key)
+            if who is not None and who.seq_end <= run.end:
+                yield Listed(
+                    start=who.seq_start, end=who.seq_end, last_modified_ns=one.last_modified_ns
+                )
+
+
+async def _agrees(run: Run, extras: set[tuple[int, int]], inside: AsyncIterator[Listed]) -> bool:
+    """Tells whether what is listed inside a run is what it was sealed with."""
+    batches = seal = 0
+    async for one in inside:
+        if (one.start, one.end) not in extras:
+            batches, seal = batches + 1, (seal + one.seal) & SEAL_MASK
+    return (batches, seal) == (run.batches, run.seal)
 
 
 def _identity(key: ObjectKey) -> Identity | None:

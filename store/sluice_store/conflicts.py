@@ -20,7 +20,7 @@ from sluice_protocol.conflicts import (
     difference_of,
     fold_decisions,
 )
-from sluice_protocol.errors import InvalidFrame, OutcomeUnknown, UnsupportedVersion
+from sluice_protocol.errors import InvalidFrame, InvalidRecord, OutcomeUnknown, UnsupportedVersion
 from sluice_protocol.frame import Frame, decode_frame
 from sluice_protocol.keys import DECISIONS, QUARANTINE_CONFLICTS, parse_quarantine_key
 from sluice_protocol.manifests import (
@@ -76,7 +76,7 @@ class ConflictDetail:
 async def list_conflicts(
     store: ObjectStore, *, agents: Sequence[str] | None, after: ObjectKey | None, limit: int
 ) -> tuple[ListedConflict, ...]:
-    """Lists conflicts in the order of their keys.
+    """Lists conflicts in the order of their keys; a key of another form is passed over.
 
     Args:
         store: The authority.
@@ -86,7 +86,6 @@ async def list_conflicts(
 
     Raises:
         StoreError: No answer, or a refusal.
-        InvalidRecord: A key under `quarantine/` that nobody can have written.
     """
     prefixes = [QUARANTINE_CONFLICTS]
     if agents is not None:
@@ -106,7 +105,10 @@ async def _under(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[L
         return  # the whole prefix lies before what was already seen
     async for page in store.list(prefix, start_after=start_after):
         for item in page.objects:
-            identity, submitted = parse_quarantine_key(item.key)
+            try:
+                identity, submitted = parse_quarantine_key(item.key)
+            except InvalidRecord:
+                continue  # the reconciler marks it; it must not hide the others
             name = ConflictName(identity=identity, submitted=submitted)
             yield ListedConflict(name=name, first_seen_ns=item.last_modified_ns)
 

@@ -1,7 +1,11 @@
 """Accepted batches in a store, as gateways leave them."""
 
+import json
+
 from support.queue_batches import manifest
 
+from sluice_protocol.frame import encode_frame
+from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     accepted_by_blob_key,
     accepted_by_time_key,
@@ -11,6 +15,7 @@ from sluice_protocol.keys import (
     raw_blob_by_time_key,
 )
 from sluice_protocol.manifests import AcceptedManifest, ConflictManifest, encode_record
+from sluice_protocol.ndjson import columns_from_ndjson
 from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.view import list_lanes, read_lane
@@ -23,6 +28,19 @@ async def accept(
     """Leaves the blob and the manifest of one batch."""
     frame = f"{agent}/{boot}/{seq}/{count}".encode()
     one = manifest(seq, count=count, agent=agent, boot=boot, frame=frame)
+    await store.create(blob_key(one.digest), frame)
+    await store.create(accepted_key(one.identity), encode_record(one))
+    return one
+
+
+async def accept_logs(
+    store: ObjectStore, bodies: list[str], *, seq: int, at_ns: int, agent: str = "host-1"
+) -> AcceptedManifest:
+    """Leaves a batch whose frame can be decoded: one log line for each body."""
+    lines = [json.dumps({"ts": at_ns + n, "body": body}) for n, body in enumerate(bodies)]
+    who = Identity(agent_id=agent, boot_id="b1", seq_start=seq, seq_end=seq + len(bodies) - 1)
+    frame = encode_frame(identity=who, columns=columns_from_ndjson("logs", lines))
+    one = manifest(seq, count=len(bodies), agent=agent, at_ns=at_ns, frame=frame)
     await store.create(blob_key(one.digest), frame)
     await store.create(accepted_key(one.identity), encode_record(one))
     return one

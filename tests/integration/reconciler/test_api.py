@@ -1,6 +1,7 @@
 """The operator API over real sockets and the real embedded store."""
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -10,17 +11,19 @@ from urllib.parse import quote
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from support.reconciler_seed import accept, enqueued
+from support.reconciler_seed import accept, accept_logs, enqueued
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.high_water import HighWaterMark
 from sluice_protocol.keys import accepted_key, high_water_key
 from sluice_protocol.manifests import encode_record
+from sluice_protocol.units import ObjectKey
 from sluice_reconciler.api import make_app
 from sluice_reconciler.app import serve
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store import create_authority, open_store
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
 
@@ -82,7 +85,7 @@ def test_operator_sees_agents_gaps_queue_and_live_state(tmp_path: Path) -> None:
             lanes = (await body(await client.get("/v1/queue?queue=spark")))["lanes"]
             assert sum(lane["waiting_batches"] for lane in lanes) == 4
             live = await body(await client.get("/v1/live?agent=host-2"))
-            assert live["partial"] is True
+            assert live["summary"]["reasons"] == ["the live state is off: set live_bytes_max"]
             text = await (await client.get("/metrics")).text()
             assert 'sluice_reconciler_enqueued_total{queue="spark"} 4.0' in text
             assert "sluice_reconciler_tail_missing_count 5.0" in text
@@ -198,5 +201,93 @@ def test_api_token_guards_v1_and_a_foreign_address_needs_one(tmp_path: Path) -> 
             assert (await client.get("/livez")).status == 200
         with pytest.raises(BadUsage):
             await serve(tmp_path.as_uri(), ReconcilerSettings(listen="0.0.0.0:0"))
+
+    asyncio.run(run())
+
+
+def test_a_tail_follows_live_records_over_http(tmp_path: Path) -> None:
+    """Newest first of all, then what is new as it comes, each record once."""
+
+    async def lines(client: Client, query: str) -> list[Any]:
+        answer = await client.get(f"/v1/live?{query}")
+        assert answer.content_type == "application/x-ndjson"
+        return [json.loads(line) for line in (await answer.text()).splitlines()]
+
+    async def run() -> None:
+        settings = {"pass_interval_s": 0.05, "live_bytes_max": 1 << 20}
+        async with served(tmp_path, **settings) as (store, client):
+            await ready(client)
+            now_ns = (await store.head(ObjectKey("x"))).date_ns
+            await accept_logs(store, ["one", "two"], seq=0, at_ns=now_ns)
+            *records, last = await lines(client, "agent=host-1&wait=20")
+            assert [(one["seq"], one["body"]) for one in records] == [(0, "one"), (1, "two")]
+            assert "watched" in last["summary"]["reasons"][0]
+            after = last["summary"]["next"]
+            assert (await lines(client, f"after={after}"))[:-1] == []
+            follow = asyncio.create_task(lines(client, f"after={after}&wait=20"))
+            await accept_logs(store, ["three"], seq=2, at_ns=now_ns)
+            *records, last = await follow
+            assert [one["body"] for one in records] == ["three"]
+            assert last["summary"] == {
+                "partial": False, "reasons": [], "next": last["summary"]["next"], "more": False,
+            }  # fmt: skip
+            assert (await lines(client, f"agent=nobody&after={after}"))[:-1] == []
+            *records, last = await lines(client, "after=elsewhere.7&limit=1")
+            assert [one["body"] for one in records] == ["three"]
+            assert "started anew" in last["summary"]["reasons"][0]
+            for query in ("after=x", "limit=0", "limit=10001", "wait=31", "wait=x"):
+                assert (await client.get(f"/v1/live?{query}")).status == 400
+
+    asyncio.run(run())
+
+
+def test_what_the_framework_refuses_is_a_problem_document_too(tmp_path: Path) -> None:
+    """No such path, no such method, a body too large."""
+
+    async def run() -> None:
+        async with served(tmp_path) as (_, client):
+            for method, path, status in (
+                ("GET", "/v1/nope", 404),
+                ("DELETE", "/v1/queue", 405),
+                ("POST", "/v1/events", 413),
+            ):
+                large = io.BytesIO(b"x" * (5 << 20)) if status == 413 else None
+                answer = await client.request(method, path, data=large)
+                assert answer.status == status
+                assert answer.content_type == "application/problem+json"
+                assert (await body(answer))["status"] == status
+
+    asyncio.run(run())
+
+
+def test_work_that_ended_is_told_to_whoever_watches(tmp_path: Path) -> None:
+    """Neither alive nor ready: the process is to be restarted, not to stand there idle."""
+
+    async def run() -> None:
+        async with open_local_store(tmp_path) as store:
+            reconciler = Reconciler(store, Authority(authority_id="A", lanes=2))
+            reconciler.intake.high_water = None  # an error that nobody foresaw
+            async with TestClient(TestServer(make_app(reconciler))) as client:
+
+                async def ended() -> bool:
+                    return (await client.get("/livez")).status == 503
+
+                await until(ended)
+                assert (await client.get("/readyz")).status == 503
+
+    asyncio.run(run())
+
+
+def test_a_taken_address_is_one_clear_line(tmp_path: Path) -> None:
+    """It names the address and what to do."""
+
+    async def run() -> None:
+        async with served(tmp_path / "a") as (_, client):
+            url = f"file://{tmp_path}/b"
+            async with open_store(url) as store:
+                await create_authority(store, Authority(authority_id="B" * 26, lanes=1))
+            settings = ReconcilerSettings(listen=f"127.0.0.1:{client.port}")
+            with pytest.raises(BadUsage, match="give another address"):
+                await serve(url, settings)
 
     asyncio.run(run())

@@ -129,3 +129,33 @@ def test_lost_queue_and_state_are_made_again(tmp_path: Path) -> None:
             assert len(await enqueued(store)) == 2 * len(before)
 
     asyncio.run(run())
+
+
+def test_lane_stands_while_its_register_is_gone_or_another_one(tmp_path: Path) -> None:
+    """What waited in the lost one is not left behind by going on in a fresh one."""
+
+    async def run() -> None:
+        async with open_local_store(tmp_path) as store:
+            for seq in range(0, 50, 10):
+                await accept(store, seq)
+            running = make(store)[0]
+            await running.once()
+            for begun_anew in (False, True):
+                for lane in await list_lanes(store):
+                    await lose(store, lane.key)
+                if begun_anew:
+                    await Consumer.open(store, queue="spark", lane=0)
+                await accept(store, 50 + 10 * begun_anew)
+                for reconciler in (running, make(store)[0]):
+                    report = await reconciler.once()
+                    assert report.registers_lost == ("queue/v1/spark.000/manifest",)
+                    assert (report.outcome.enqueued, report.outcome.left) == (0, 1 + begun_anew)
+                wrong = Wrong.DIFFERENT if begun_anew else Wrong.MISSING
+                found = [(one.key, one.wrong) async for one in make(store)[1].differences()]
+                assert ("queue/v1/spark.000/manifest", wrong) in found
+            _ = [one async for one in make(store)[1].repair(first_sequence=8)]
+            report = await make(store)[0].once()
+            assert (report.outcome.enqueued, report.registers_lost) == (7, ())
+            assert len({one.identity for one in await enqueued(store)}) == 7
+
+    asyncio.run(run())

@@ -6,19 +6,23 @@ from sluice_protocol.errors import InvalidFrame, InvalidRecord, SluiceError
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     ALL_PREFIXES,
+    PackSpan,
     accepted_by_blob_key,
     accepted_by_time_key,
     accepted_key,
     agent_prefix,
     blob_key,
     digest_of,
+    hour_path,
     index_key,
     lane_of,
     metric_segment,
+    pack_key,
     parse_accepted_key,
     parse_blob_key,
     parse_by_blob_key,
     parse_digest,
+    parse_pack_key,
     parse_quarantine_key,
     quarantine_by_blob_key,
     quarantine_key,
@@ -235,3 +239,15 @@ def test_errors_are_of_one_tree() -> None:
     """Whoever catches `SluiceError` catches a bad key and a bad identity."""
     assert issubclass(InvalidRecord, SluiceError)
     assert issubclass(InvalidFrame, SluiceError)
+
+
+def test_pack_of_by_time_entries_sorts_by_its_last_instant_and_tells_its_span() -> None:
+    """Who lists from an instant on meets every pack with a later entry."""
+    folder = f"accepted-by-time/v1/{hour_path(AT_NS)}"
+    span = PackSpan(first_ns=UnixNs(AT_NS - 5), last_ns=AT_NS)
+    key = pack_key(folder, span, DIGEST)
+    assert key == f"{folder}/{AT_NS:020d}-{AT_NS - 5:020d}-{DIGEST[:32]}.ndjson"
+    assert parse_pack_key(key) == span
+    assert key > f"{folder}/{AT_NS:020d}"
+    assert parse_pack_key(accepted_by_time_key(accepted_key(WHO), AT_NS)) is None
+    assert parse_pack_key(raw_blob_by_time_key(DIGEST, AT_NS)) is None

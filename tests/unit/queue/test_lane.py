@@ -11,7 +11,7 @@ from support.queue_store import SimClock, SimIds, SimStore
 from sluice_protocol.errors import Fenced
 from sluice_queue.appender import Appender
 from sluice_queue.consumer import Consumer
-from sluice_queue.errors import AckRefused, ResumeRefused, WorkListMissing
+from sluice_queue.errors import AckRefused, RegisterLost, ResumeRefused, WorkListMissing
 from sluice_queue.lane import Lane, Tools
 from sluice_queue.producer import Producer
 from sluice_queue.settings import ProducerSettings
@@ -203,5 +203,33 @@ def test_producers_pile_up_behind_one_swap() -> None:
         firsts = await asyncio.gather(*(appender.append([draft]) for _ in range(100)))
         assert sorted(firsts) == list(range(2, 102))
         assert store.counts["replace"] - before <= 2
+
+    asyncio.run(run())
+
+
+def test_producer_stops_where_its_register_is_gone_begun_anew_or_an_old_copy() -> None:
+    """Going on would leave behind what waited; a producer that never wrote begins a lane."""
+
+    async def run() -> None:
+        key = Lane(queue="spark", lane=0).key
+        for replaced in ("gone", "begun anew", "old copy"):
+            store, tools = sim()
+            appender = await put(store, tools, 0)
+            old = store.held[key].body
+            draft = await write_work_list(
+                appender.client, [manifest(10)], retry=ProducerSettings().retry
+            )
+            await appender.append([draft])
+            del store.held[key]
+            if replaced == "begun anew":
+                await Consumer.open(store, queue="spark", lane=0, tools=tools)
+            if replaced == "old copy":
+                await store.create(key, old)
+            for _ in range(2):
+                draft = await write_work_list(
+                    appender.client, [manifest(20)], retry=ProducerSettings().retry
+                )
+                with pytest.raises(RegisterLost, match="sluice rebuild"):
+                    await appender.append([draft])
 
     asyncio.run(run())

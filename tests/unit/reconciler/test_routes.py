@@ -1,4 +1,4 @@
-"""The scanner, object events, and the live state."""
+"""The scanner, the tail, and object events."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,6 @@ import random
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queue_batches import manifest
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept, enqueued, index_keys
 
@@ -14,10 +13,8 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import encode_record
-from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Tools
 from sluice_reconciler.events import parse_events
-from sluice_reconciler.live import MANIFEST_BYTES, LiveState
 from sluice_reconciler.scanner import CHECKPOINT, Scanner
 from sluice_reconciler.service import Reconciler
 
@@ -121,21 +118,3 @@ def test_events_of_odd_json_are_refused_by_name(value: object) -> None:
     for shape in (value, {"Records": value}, {"detail": value}, {"Message": value}):
         with contextlib.suppress(BadUsage):
             parse_events(msgspec.json.encode(shape))
-
-
-def test_live_state_is_bounded_and_says_when_it_is_partial() -> None:
-    """It is whole only after a window of watching without having to forget."""
-    window_ns = 10 * NS_PER_S
-    live = LiveState(window_s=10, bytes_max=3 * MANIFEST_BYTES)
-    assert live.view(0).partial
-    base = 100 * NS_PER_S
-    live.saw([manifest(0, at_ns=base)], base)
-    assert live.view(base).partial
-    later = base + window_ns + 1
-    live.saw([manifest(seq, at_ns=later) for seq in (10, 20, 30)], later)
-    assert not live.view(later).partial
-    assert [one.seq_start for one in live.view(later).batches] == [10, 20, 30]
-    assert live.view(later, "nobody").batches == ()
-    live.saw([manifest(40, at_ns=later)], later)
-    assert live.view(later).partial
-    assert [one.seq_start for one in live.view(later).batches] == [20, 30, 40]

@@ -1,0 +1,98 @@
+"""The queue is lost with all that the reconciler knew, is rebuilt, and the ingest goes on."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.spark_lake import Deployment, assert_lake_holds, make_batch
+from support.spark_local import ingest_locally
+
+from sluice_cli.rebuild import rebuild
+from sluice_protocol.errors import BadUsage
+from sluice_reconciler.app import run_once
+from sluice_reconciler.settings import ReconcilerSettings
+from sluice_spark.ingest import run_ingest
+from sluice_spark.microbatch import Totals
+from sluice_spark.settings import IngestSettings
+
+
+def reconcile(deployment: Deployment) -> int:
+    settings = ReconcilerSettings(list_batches_max=4)
+    return asyncio.run(run_once(deployment.url, settings)).outcome.enqueued
+
+
+def lose(deployment: Deployment, *folders: str) -> None:
+    """Removes folders, and what the store keeps of older states."""
+    for name in folders:
+        shutil.rmtree(deployment.root / name)
+        shutil.rmtree(deployment.root / ".sluice" / "generations" / name, ignore_errors=True)
+
+
+def story(
+    deployment: Deployment, ingest: Callable[[Deployment], Totals], *, state_too: bool
+) -> None:
+    """Ingested, waiting and not yet enqueued batches: each is in the lake once, lane by lane.
+
+    The lanes stand at different sequences, so one number for all could not be right.
+    """
+    for n in range(2):
+        busy = [make_batch(n * 100 + k * 10, agent="host-1") for k in range(6)]
+        deployment.accept([*busy, make_batch(n * 10, agent=f"host-{n + 2}", kind="metrics")])
+        assert reconcile(deployment) == 7
+        assert ingest(deployment).batches == 7
+    deployment.accept([make_batch(1000 + k * 10, agent="host-1") for k in range(3)])
+    assert reconcile(deployment) == 3
+    deployment.accept([make_batch(2000, agent="host-9", kind="entries")])
+
+    lose(deployment, "queue", "manifests", *(["reconciler"] if state_too else []))
+    with pytest.raises(BadUsage, match="sluice rebuild"):
+        reconcile(deployment)
+    assert rebuild(verify=True, store=deployment.url) == 1
+    assert rebuild(store=deployment.url) == 0
+    assert rebuild(verify=True, store=deployment.url) == 0
+
+    assert ingest(deployment).batches == 4
+    assert_lake_holds(deployment, deployment.sent)
+    deployment.accept([make_batch(3000, agent="host-1")])
+    assert reconcile(deployment) == 1
+    assert ingest(deployment).batches == 1
+    assert_lake_holds(deployment, deployment.sent)
+
+
+@pytest.mark.parametrize("state_too", [False, True], ids=["queue", "queue and state"])
+def test_lost_queue_is_rebuilt_and_nothing_is_lost_or_doubled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], state_too: bool
+) -> None:
+    """The same micro-batches without a JVM."""
+    deployment = Deployment(tmp_path, lanes=3).init()
+    story(deployment, lambda one: ingest_locally(one.url), state_too=state_too)
+    assert "created anew from" in capsys.readouterr().out
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_spark_goes_on_behind_a_rebuilt_queue(spark: Any, tmp_path: Path) -> None:
+    """The job itself, with its checkpoint kept."""
+
+    def ingest(deployment: Deployment) -> Totals:
+        return run_ingest(deployment.url, IngestSettings(once=True), spark=spark)
+
+    story(Deployment(tmp_path, lanes=3).init(), ingest, state_too=True)
+
+
+def test_queue_begun_anew_behind_the_lake_is_told_and_made_right(tmp_path: Path) -> None:
+    """A register that has not come as far as the lake is not the one that the lake was fed from."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    for n in range(3):
+        deployment.deliver([make_batch(n * 10)])
+    assert ingest_locally(deployment.url).batches == 3
+    lose(deployment, "queue", "manifests")
+    late = make_batch(100)
+    deployment.deliver([late])
+    assert rebuild(verify=True, store=deployment.url) == 1
+    assert rebuild(store=deployment.url) == 0
+    assert ingest_locally(deployment.url).batches == 1
+    assert_lake_holds(deployment, deployment.sent)

@@ -1,0 +1,162 @@
+"""The live state: bounded in bytes, and honest about what it does not hold."""
+
+import asyncio
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.queue_batches import manifest
+from support.queue_store import SimClock, SimStore
+
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.frame import encode_frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import blob_key
+from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.ndjson import columns_from_ndjson
+from sluice_protocol.units import NS_PER_S
+from sluice_reconciler.live import LINE_OVERHEAD_BYTES, LiveState, LiveView
+from sluice_reconciler.live_reader import LiveReader, newest_lines
+
+AT_NS = 1_700_000_000 * NS_PER_S
+
+
+def state(*, bytes_max: int = 1 << 20, agent_bytes_max: int = 1 << 20) -> LiveState:
+    live = LiveState(process="P", bytes_max=bytes_max, agent_bytes_max=agent_bytes_max, window_s=10)
+    live.watch(AT_NS - 10 * NS_PER_S)
+    return live
+
+
+def view(live: LiveState, *, limit: int = 100, **asked: str) -> LiveView:
+    return live.view(AT_NS, limit=limit, **asked)
+
+
+def test_a_tail_that_follows_by_cursor_gets_each_record_once_and_in_order() -> None:
+    """Page by page, of one agent or of all."""
+    live = state()
+    live.add("a", [b"a1", b"a2"])
+    live.add("b", [b"b1"])
+    assert view(live).lines == (b"a1", b"a2", b"b1")
+    first = view(live, after="P.0", limit=2)
+    assert (first.lines, first.more, first.partial) == ((b"a1", b"a2"), True, False)
+    second = view(live, after=first.next, limit=2)
+    assert (second.lines, second.more) == ((b"b1",), False)
+    assert view(live, after=second.next).lines == ()
+    live.add("a", [b"a3"])
+    assert view(live, after=second.next).lines == (b"a3",)
+    assert view(live, agent_id="b", after=second.next).lines == ()
+    assert view(live, agent_id="a", limit=1).lines == (b"a3",)
+
+
+def test_it_is_partial_until_it_has_watched_for_a_window_and_when_it_was_started_anew() -> None:
+    """A cursor of another process is answered with all that is held, and a reason."""
+    live = LiveState(process="P", bytes_max=1000, agent_bytes_max=1000, window_s=10)
+    assert "watched" in view(live).reasons[0]
+    live.watch(AT_NS - 9 * NS_PER_S)
+    live.add("a", [b"1"])
+    assert view(live).partial
+    assert not live.view(AT_NS + NS_PER_S, limit=9).partial
+    anew = view(live, after="Q.99")
+    assert (anew.lines, anew.reasons[0]) == ((b"1",), anew.reasons[0])
+    assert "started anew" in anew.reasons[0]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.lists(st.binary(max_size=80), max_size=5)),
+        max_size=40,
+    ),
+    st.integers(1, 2000),
+    st.integers(1, 2000),
+)
+def test_bytes_are_bounded_and_whatever_is_missing_is_told(
+    batches: list[tuple[str, list[bytes]]], bytes_max: int, agent_bytes_max: int
+) -> None:
+    """The newest records stand; a view that lacks some says so."""
+    live = state(bytes_max=bytes_max, agent_bytes_max=agent_bytes_max)
+    told: dict[str, list[bytes]] = {"a": [], "b": [], "c": []}
+    for agent, lines in batches:
+        live.add(agent, lines)
+        told[agent] += lines
+        assert live.size_bytes <= bytes_max
+        for name, all_lines in told.items():
+            seen = view(live, agent_id=name, after="P.0", limit=1000)
+            held = sum(len(line) + LINE_OVERHEAD_BYTES for line in seen.lines)
+            assert held <= agent_bytes_max
+            assert list(seen.lines) == all_lines[len(all_lines) - len(seen.lines) :]
+            assert seen.partial or len(seen.lines) == len(all_lines)
+    assert len(view(live, after="P.0", limit=1000).lines) * LINE_OVERHEAD_BYTES <= live.size_bytes
+
+
+@pytest.mark.parametrize("after", ["", "x", "P.", "P.-1", "P.1.x", "P." + "9" * 30, "P.\u0661"])
+def test_what_is_no_cursor_is_refused(after: str) -> None:
+    """By name, never as a place."""
+    if after:
+        with pytest.raises(BadUsage, match="next"):
+            view(state(), after=after)
+
+
+def seeded(store: SimStore, seq: int, bodies: list[str], *, at_ns: int) -> AcceptedManifest:
+    lines = [
+        f'{{"ts":{AT_NS + n},"body":"{body}","severity":9,"attributes":{{"n":"{n}"}}}}'
+        for n, body in enumerate(bodies)
+    ]
+    who = Identity(agent_id="host-1", boot_id="b1", seq_start=seq, seq_end=seq + len(bodies) - 1)
+    frame = encode_frame(
+        identity=who, columns=columns_from_ndjson("logs", lines), resource=(("host", "h"),)
+    )
+    one = manifest(seq, count=len(bodies), at_ns=at_ns, frame=frame)
+    store._put(blob_key(one.digest), frame)
+    return one
+
+
+def test_reader_keeps_the_newest_records_of_young_batches_and_passes_over_what_is_broken() -> None:
+    """Old batches are not read at all; a blob that cannot be read is told, and stops nothing."""
+
+    async def run() -> None:
+        store, live = SimStore(clock=SimClock()), state(agent_bytes_max=1000)
+        reader = LiveReader(store, live)
+        old = seeded(store, 0, ["old"], at_ns=AT_NS - 11 * NS_PER_S)
+        young = seeded(store, 10, [f"line {n}" for n in range(50)], at_ns=AT_NS - NS_PER_S)
+        broken = manifest(100, at_ns=AT_NS - 3 * NS_PER_S, frame=b"broken")
+        store._put(blob_key(broken.digest), b"broken")
+        gone = manifest(110, at_ns=AT_NS - 2 * NS_PER_S, frame=b"gone")
+        running = asyncio.create_task(reader.run())
+        reader.saw([broken, gone, old, young], AT_NS)
+        await reader.wait(50, 5)
+        running.cancel()
+        seen = view(live, after="P.0")
+        records = [msgspec.json.decode(line) for line in seen.lines]
+        assert [one["seq"] for one in records] == list(range(60 - len(records), 60))
+        assert 0 < len(records) < 50
+        last = records[-1]
+        assert (last["body"], last["attributes"], last["severity"]) == ("line 49", {"n": "49"}, 9)
+        assert (last["resource"], last["kind"]) == ({"host": "h"}, "logs")
+        assert last["accepted_at_unix_ns"] == AT_NS - NS_PER_S
+        assert [word in " ".join(seen.reasons) for word in ("forgotten", "passed over")] == [
+            True
+        ] * 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        ("metrics", ['{"ts":1,"name":"a","value":1.5}', '{"ts":2,"name":"b","value":2}'] * 20),
+        ("entries", ['{"key":"YQ==","value":"Yg=="}', '{"key":"Yw==","value":"ZA=="}'] * 20),
+        ("logs", ['{"ts":1,"body":"é"}', '{"ts":2,"body":"","attributes":{"k":"v"}}'] * 20),
+    ],
+)
+def test_lines_of_every_kind_are_those_of_the_frame(kind: str, lines: list[str]) -> None:
+    """Whole, and as many of the newest as fit."""
+    who = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=len(lines) - 1)
+    frame = encode_frame(identity=who, columns=columns_from_ndjson(kind, lines))
+    one = msgspec.structs.replace(manifest(0, count=len(lines), frame=frame), kind=kind)
+    whole = newest_lines(one, frame, 1 << 20)
+    assert [msgspec.json.decode(line)["seq"] for line in whole] == list(range(len(lines)))
+    few = newest_lines(one, frame, 2000)
+    assert few == whole[len(whole) - len(few) :]
+    assert 0 < len(few) < len(whole)
+    assert newest_lines(one, frame, 10) == []

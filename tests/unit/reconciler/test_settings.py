@@ -1,0 +1,35 @@
+"""Settings that could not work are refused by name."""
+
+import pytest
+
+from sluice_protocol.errors import BadUsage
+from sluice_reconciler.settings import ReconcilerSettings
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("concurrency", 0),
+        ("shards", 0),
+        ("list_batches_max", 0),
+        ("pass_interval_s", 0.0),
+        ("scan_interval_s", -1.0),
+        ("takeover_after_s", -1.0),
+        ("full_read_share", 1.5),
+        ("live_bytes_max", -1),
+        ("pass_interval_s", float("nan")),
+        ("queues", " , "),
+    ],
+)
+def test_settings_out_of_range_are_refused(name: str, value: object) -> None:
+    """Before anything runs, and the error names the setting."""
+    with pytest.raises(BadUsage, match=name):
+        ReconcilerSettings(**{name: value})
+
+
+def test_settings_that_hang_on_the_store_are_filled_in() -> None:
+    """A directory is looked behind and asked by few at once; what is set stays."""
+    local, remote = ReconcilerSettings().on("file:///x"), ReconcilerSettings().on("s3://b/p")
+    assert (local.tail_interval_s, local.concurrency) == (0.2, 4)
+    assert (remote.tail_interval_s, remote.concurrency) == (0.0, 32)
+    assert ReconcilerSettings(concurrency=9, tail_interval_s=0).on("file:///x").concurrency == 9
