@@ -26,8 +26,6 @@ from sluice_reconciler.service import Reconciler as Service
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import SystemClock, open_store
 
-pytest.importorskip("sluice_reconciler.live_reader", reason="the reconciler has no live records")
-
 
 @asynccontextmanager
 async def following(
