@@ -50,7 +50,7 @@ class Asked:
 
     Attributes:
         since: First instant: RFC 3339, Unix ns, `now`, or a duration ago like `15m`; 1h ago
-            without it, 1m ago with `--tail`.
+            without it, 1m ago with `--tail`; with a reconciler whatever it holds.
         until: End, not included; the same forms.
         q: Text that a log's body, or a metric's name, must contain.
         regex: Take the text as an RE2 pattern.
@@ -128,7 +128,7 @@ def query_of(asked: Asked, now_ns: UnixNs) -> Query:
             by_agent=asked.by_agent,
         )
     return Query(
-        from_ns=parse_instant(asked.since or ("1m" if asked.tail else "1h"), now_ns),
+        from_ns=parse_instant(asked.since or _since(asked), now_ns),
         to_ns=parse_instant(asked.until, now_ns),
         kind="metrics" if series else asked.kind,
         text=asked.q,
@@ -141,6 +141,12 @@ def query_of(asked: Asked, now_ns: UnixNs) -> Query:
         newest_first=asked.newest_first,
         series=series,
     )
+
+
+def _since(asked: Asked) -> str:
+    if asked.reconciler is not None:
+        return "0"  # it holds what was accepted lately, however old the records are
+    return "1m" if asked.tail else "1h"
 
 
 @app.default

@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 import pyarrow as pa
 
-from sluice_protocol.errors import BadUsage, StoreUnavailable
+from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
 from sluice_protocol.ndjson import columns_from_ndjson
 from sluice_protocol.units import UnixNs
@@ -21,6 +21,7 @@ from sluice_query.answer import Answer, Row, Summary
 from sluice_query.arrow import TEXT_MAP, attribute_column, own_columns
 from sluice_query.deletes import read_deletes
 from sluice_query.engine import TAIL, open_engine
+from sluice_query.errors import ReconcilerAway
 from sluice_query.request import Query
 from sluice_query.search import Searcher
 from sluice_query.sql import Sources, records_sql, shown_columns
@@ -84,7 +85,7 @@ class Reconciler:
 
         Raises:
             BadUsage: It refused, or is not a reconciler that gives live records.
-            StoreUnavailable: It did not answer.
+            ReconcilerAway: It did not answer.
         """
         asked = {"limit": str(PAGE_LINES)}
         if len(agents) == 1:
@@ -98,7 +99,7 @@ class Reconciler:
                 return _page(self.url, answer.status, await answer.read())
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
-            raise StoreUnavailable("live", self.url, reason) from error
+            raise ReconcilerAway(self.url, reason) from error
 
 
 def _page(url: str, status: int, body: bytes) -> Page:
@@ -179,7 +180,7 @@ async def follow_live(
     while True:
         try:
             page = await reconciler.ask(query.agents, after)
-        except StoreUnavailable as error:
+        except ReconcilerAway as error:
             if after is None:
                 raise
             yield _answer(query, [], (str(error),))

@@ -7,9 +7,11 @@ A reader takes the last `-all` of an hour and what has a higher number, or every
 none. What no longer counts is removed by whoever finishes the cover (ADR 0057).
 """
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Final
 
 import pyarrow as pa
@@ -30,6 +32,7 @@ WHOLE: Final = "whole"
 HOUR_S: Final = 3600
 _DIGITS: Final = 20
 TRIES_MAX: Final = 5
+UNITS_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +89,6 @@ def encode_chunks(cover: Cover, rows: pa.Table) -> Iterator[tuple[ObjectKey, byt
         yield unit.key(chunk_name(cover, whole=whole)), _ipc(plain.take(numbers))
 
 
-def _cover_of(key: str) -> int:
-    return int(key.rpartition("/")[2][:_DIGITS])
-
-
 def _hour_ns(start: datetime) -> UnixNs:
     seconds = int(start.astimezone(UTC).timestamp())
     return UnixNs((seconds - seconds % HOUR_S) * NS_PER_S)
@@ -102,7 +101,7 @@ def _ipc(rows: pa.Table) -> bytes:
     return zstandard.ZstdCompressor(level=3).compress(sink.getvalue().to_pybytes())
 
 
-async def drop_superseded(store: ObjectStore, cover: Cover, units: Sequence[Unit]) -> int:
+async def drop_superseded(store: ObjectStore, cover: Cover, units: Iterable[Unit]) -> int:
     """Removes the chunks of hours that a cover wrote whole and that are older; gives how many.
 
     Every version of them goes: they hold figures of deleted points. Repeating it is harmless.
@@ -111,11 +110,26 @@ async def drop_superseded(store: ObjectStore, cover: Cover, units: Sequence[Unit
         StoreError: The store did not answer.
     """
     dropped = 0
-    for unit in units:
-        folder = unit.key("").rpartition("/")[0] + "/"
-        async for page in store.list_incarnations(folder):
-            for found in page.incarnations:
-                if not found.marker and _cover_of(found.key) < cover.number:
-                    await store.delete(found.key, found.incarnation)
-                    dropped += 1
+    for some in _batched(units):
+        dropped += sum(await asyncio.gather(*(_drop_older(store, cover, unit) for unit in some)))
     return dropped
+
+
+def _batched(units: Iterable[Unit]) -> Iterator[list[Unit]]:
+    left = iter(units)
+    while some := list(islice(left, UNITS_AT_ONCE)):
+        yield some
+
+
+async def _drop_older(store: ObjectStore, cover: Cover, unit: Unit) -> int:
+    dropped = 0
+    async for page in store.list_incarnations(unit.key("").rpartition("/")[0] + "/"):
+        for found in page.incarnations:
+            if not found.marker and _cover_of(found.key) < cover.number:
+                await store.delete(found.key, found.incarnation)
+                dropped += 1
+    return dropped
+
+
+def _cover_of(key: str) -> int:
+    return int(key.rpartition("/")[2][:_DIGITS])

@@ -6,7 +6,7 @@ cannot be done: there the rows that the delete names for certain go, the others 
 itself touches no rollup, because rollups are kept to outlive the points (ADR 0057).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,8 +21,6 @@ from sluice_spark.session import Session
 from sluice_spark.tables import open_table
 
 COLUMNS: Final = [column.name for column in ROLLUPS.columns]
-UNITS_MAX: Final = 1_000_000
-"""Hours of metrics that one revision does again at most; what a delete touches fits easily."""
 _HOUR_US: Final = HOUR_S * 1_000_000
 HOUR: Final = f"(unix_micros(window_start) DIV {_HOUR_US})"
 _START_NS: Final = "(unix_micros(window_start) * 1000)"
@@ -83,16 +81,23 @@ class Revision:
 
     Attributes:
         units: DataFrame of the touched units: window, name, hour, and whether all points of it
-            are `intact`.
+            are `intact`; it is kept by Spark until `close`.
         files: Data files of `rollups` that hold a row of them; they are replaced.
         rows: DataFrame of the rows of these files that stay, each with `whole`.
-        chunks: The same units for the chunks.
     """
 
     units: Any
     files: tuple[DataFile, ...]
     rows: Any
-    chunks: tuple[Unit, ...]
+
+    def chunks(self) -> Iterator[Unit]:
+        """Gives the units one by one; they need not fit into memory."""
+        for one in self.units.toLocalIterator():
+            yield Unit(window=one.window, name=one.name, hour_ns=UnixNs(one.hour * _HOUR_US * 1000))
+
+    def close(self) -> None:
+        """Lets Spark forget the units."""
+        self.units.unpersist()
 
 
 def plan_revision(
@@ -118,19 +123,15 @@ def plan_revision(
     rows = read_files(spark, store_url, ROLLUPS, files).selectExpr("*", f"{HOUR} AS hour")
     intact = "true" if kept_ns is None else f"hour * {_HOUR_US} * 1000L >= {kept_ns}"
     touched = rows.where(_any(map(touched_condition, fresh)))
-    found = touched.selectExpr(*UNIT, f"{intact} AS intact").distinct().limit(UNITS_MAX).collect()
-    if not found:
+    units = touched.selectExpr(*UNIT, f"{intact} AS intact").distinct().persist()
+    if units.isEmpty():
+        units.unpersist()
         return None
-    units = spark.createDataFrame(found, "window string, name string, hour bigint, intact boolean")
     held = named_files(files, rows.join(units, UNIT, "left_semi").select("file").distinct())
     return Revision(
         units=units,
         files=tuple(held),
         rows=_staying(read_files(spark, store_url, ROLLUPS, held), units, fresh),
-        chunks=tuple(
-            Unit(window=one.window, name=one.name, hour_ns=UnixNs(one.hour * _HOUR_US * 1000))
-            for one in found
-        ),
     )
 
 

@@ -198,6 +198,7 @@ def run_rollup(spark: Session, store_url: str) -> RollupReport:
         facts = _write(spark, store_url, cover, known, revision)
         if revision is not None:
             asyncio.run(_drop_chunks(store_url, cover, revision))
+            revision.close()
         try:
             _commit(table, cover, facts, revision.files if revision is not None else ())
         except CommitConflict as error:
@@ -223,10 +224,8 @@ async def _next(store_url: str, done: int) -> Cover | None:
 async def _drop_chunks(store_url: str, cover: Cover, revision: Revision) -> None:
     # Before the commit: an owner that dies in between is followed by one that does it again.
     async with open_store(store_url) as store:
-        dropped = await drop_superseded(store, cover, revision.chunks)
-    _log.info(
-        "rollups done again", cover=cover.number, units=len(revision.chunks), chunks_dropped=dropped
-    )
+        dropped = await drop_superseded(store, cover, revision.chunks())
+    _log.info("rollups done again", cover=cover.number, chunks_dropped=dropped)
 
 
 def _write(

@@ -13,9 +13,10 @@ from support.query_lake import deployment, log_batch, metric_batch, question
 from support.spark_lake import Deployment
 
 from sluice_protocol.deletes import DeleteRecord, delete_key
-from sluice_protocol.errors import BadUsage, StoreUnavailable
+from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S
+from sluice_query.errors import ReconcilerAway
 from sluice_query.live import Reconciler, follow_live
 from sluice_query.request import Query
 from sluice_query.search import Searcher
@@ -24,8 +25,6 @@ from sluice_reconciler.api import make_app
 from sluice_reconciler.service import Reconciler as Service
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import SystemClock, open_store
-
-pytest.importorskip("sluice_reconciler.live_reader", reason="the reconciler has no live records")
 
 
 @asynccontextmanager
@@ -124,5 +123,5 @@ def test_a_reconciler_that_is_away_is_named(tmp_path: Path) -> None:
             source = Reconciler(session=session, url="http://127.0.0.1:9")
             await anext(follow_live(searcher, question(), source))
 
-    with pytest.raises(StoreUnavailable, match="live"):
+    with pytest.raises(ReconcilerAway, match="reconciler does not answer"):
         asyncio.run(run())

@@ -20,7 +20,7 @@ def refused(url: str, *arguments: str) -> list[str]:
     return [line for line in done.stderr.splitlines() if "incubator modules" not in line]
 
 
-@pytest.mark.parametrize("job", [("ingest", "--once"), ("compact",), ("rollup",), ("index",)])
+@pytest.mark.parametrize("job", [("ingest", "--once"), ("rollup",)])
 def test_jobs_refuse_a_lake_that_is_not_theirs(job: tuple[str, ...], tmp_path: Path) -> None:
     """Another schema, another file in the place of a table: one line, before a JVM starts."""
     deployment = Deployment(tmp_path, lanes=1).init()
