@@ -1,9 +1,12 @@
 """Frames to a committed Delta table, against two plain warm processes that do the same work.
 
-The control reads the same blobs, checks sha256, decodes, and writes Parquet by the same writer; it
-commits nothing. Sluice is the whole ingest job on a warm session: `trigger` is the time of its warm
-micro-batches as Spark reports it, `run` is a whole `availableNow` query, start and stop included.
-`SLUICE_BENCH_MIB` sets the size of the raw columns (default 1024).
+The control reads the same blobs, checks sha256, decodes, and writes Parquet by the same writer and
+with the same settings of the memory allocator; it commits nothing. Sluice is the ingest job with
+its default settings on a warm session: `trigger` is the sum of its micro-batches as Spark reports
+them, `run` the whole `availableNow` query, start and stop included; both are of the same run.
+
+`SLUICE_BENCH_MIB` sets the size of the raw columns (default 3072), `TMPDIR` the place: on a disk
+that is slower than the processors, both sides wait for it alike.
 """
 
 import asyncio
@@ -11,101 +14,48 @@ import hashlib
 import itertools
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.measure import Sample, interleave, ratio, report
+from benchmarks.pipeline_batches import T0_NS, Batch, make_batch
 from sluice_protocol.authority import Authority
-from sluice_protocol.columns import LogColumns, TextColumn
-from sluice_protocol.frame import decode_frame, encode_frame
-from sluice_protocol.identity import Identity
-from sluice_protocol.keys import blob_key, digest_of
+from sluice_protocol.frame import decode_frame
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.producer import Producer
 from sluice_spark.ingest import run_ingest
+from sluice_spark.microbatch import Totals
 from sluice_spark.records import Decoded, records_table
-from sluice_spark.session import Session, SessionSettings, open_session
+from sluice_spark.session import WORKER_ALLOCATOR, Session, SessionSettings, open_session
 from sluice_spark.settings import IngestSettings
 from sluice_spark.writing import ROW_GROUP_BYTES, parquet_options
 from sluice_store import create_authority, open_store
 
 MIB: Final = 1024 * 1024
-RAW_MIB: Final = int(os.environ.get("SLUICE_BENCH_MIB", "1024"))
-LINES: Final = 40_000
-"""Lines of a frame: about 6 MiB of raw columns."""
+RAW_MIB: Final = int(os.environ.get("SLUICE_BENCH_MIB", "3072"))
 ROUNDS: Final = int(os.environ.get("SLUICE_BENCH_ROUNDS", "3"))
-T0_NS: Final = 1_790_000_000_000_000_000
-AGENT: Final = "bench"
+SMALL: Final = 3
+"""Small micro-batches, one work list of one frame each; the first one is not counted."""
+MEMORY_SHARE: Final = 10
+"""The short backlog is this part of the whole one."""
+LONG_LIST, SHORT_LIST = 50, 10
+"""Batches of a work list: in the big load, and where micro-batches are cut small."""
+TRIGGER_BAR, RUN_BAR, DECODE_BAR = 0.85, 0.7, 0.9
+SMALL_BAR_S: Final = 1.5
+MEMORY_BAR: Final = 1.15
+"""Most that the memory of a worker may differ between the two backlogs: noise, not growth."""
 Event: TypeAlias = Any
 """One of pyspark's listener events, which are not typed here."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """One accepted batch and the size of its columns."""
-
-    manifest: AcceptedManifest
-    raw_bytes: int
-
-
-def _lines(first: int) -> list[bytes]:
-    seeded = np.random.default_rng(first)
-    tokens = seeded.integers(0, 2**62, LINES).tolist()
-    sizes = seeded.integers(100, 90_000, LINES).tolist()
-    return [
-        b"10.%d.%d.%d - - GET /api/v1/items/%d?session=%x HTTP/1.1 %d %d rt=0.%03d host=web-%d"
-        % (n >> 16 & 255, n >> 8 & 255, n & 255, n, token, 200 + n % 5, size, n % 997, n % 16)
-        for n, token, size in zip(itertools.count(first), tokens, sizes, strict=False)
-    ]
-
-
-def make_batch(root: Path, number: int) -> Batch:
-    """Makes one frame of unique lines and puts its blob."""
-    first = number * LINES
-    bodies = _lines(first)
-    offsets = np.zeros(LINES + 1, np.int32)
-    np.cumsum([len(body) for body in bodies], out=offsets[1:])
-    columns = LogColumns(
-        ts=T0_NS + np.arange(first, first + LINES) * 1_000_003,
-        body=TextColumn(offsets=offsets, data=b"".join(bodies)),
-        severity=(np.arange(LINES) % 24).astype(np.uint8),
-    )
-    who = Identity(agent_id=AGENT, boot_id="b", seq_start=first, seq_end=first + LINES - 1)
-    frame = encode_frame(identity=who, columns=columns, resource=(("host.name", "h"),))
-    digest = digest_of(frame)
-    path = root / blob_key(digest)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(frame)
-    manifest = AcceptedManifest(
-        agent_id=AGENT,
-        boot_id="b",
-        seq_start=first,
-        seq_end=who.seq_end,
-        frame_sha256=digest,
-        frame_bytes=len(frame),
-        raw_blob_key=blob_key(digest),
-        accepted_at_unix_ns=T0_NS,
-        collector_id="gw",
-        wire_version=1,
-        frame_version=1,
-        attempt_id=digest[:26].upper(),
-        kind="logs",
-        record_count=LINES,
-        min_ts_unix_ns=int(columns.ts[0]),
-        max_ts_unix_ns=int(columns.ts[-1]),
-        principal="p",
-    )
-    return Batch(manifest=manifest, raw_bytes=len(columns.body.data) + 13 * LINES)
 
 
 def _flush(writer: pq.ParquetWriter, waiting: list[Decoded], place: Path) -> pq.ParquetWriter:
@@ -140,6 +90,20 @@ def plain(root: Path, manifests: Sequence[AcceptedManifest], place: Path, *, wri
     return len(manifests)
 
 
+@contextmanager
+def _environment(more: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in more}
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 class Control:
     """Two plain processes, kept warm."""
 
@@ -148,6 +112,9 @@ class Control:
         self._root = root
         self._batches = batches
         self._pool = ProcessPoolExecutor(2, get_context("spawn"))
+        with _environment(dict(WORKER_ALLOCATOR)):
+            for started in [self._pool.submit(os.getpid) for _ in range(2)]:
+                started.result()
 
     def run(self, *, write: bool = True) -> Sample:
         """Decodes, and writes, every batch once, half of them in each process."""
@@ -184,42 +151,56 @@ def _sample(wall_s: float, batches: Sequence[Batch]) -> Sample:
 class Sluice:
     """The ingest job on a warm session, on a fresh lake and queue each time."""
 
-    def __init__(
-        self, spark: Session, root: Path, small: Sequence[Batch], big: Sequence[Batch]
-    ) -> None:
+    def __init__(self, spark: Session, root: Path) -> None:
         """Listens to the session's queries."""
         self._spark = spark
         self._root = root
-        self._small = small
-        self._big = big
-        self.triggers: list[Sample] = []
-        self.small_s: list[float] = []
         self._durations: list[float] = []
+        self.triggers: list[Sample] = []
+        self.micro_batches = 0
         spark.streams.addListener(_listener(self._durations))
 
-    def _reset(self) -> None:
+    def _reset(self, lists: Sequence[Sequence[Batch]]) -> None:
         for place in ("lake", "queue", "manifests", ".sluice/spark"):
             shutil.rmtree(self._root / place, ignore_errors=True)
-        for batches in (self._small[:1], self._small[1:], self._big):
+        for batches in lists:
             asyncio.run(_enqueue(self._root, batches))
         self._durations.clear()
 
-    def run(self) -> Sample:
-        """One whole run: a small micro-batch to get going, a small one, then the big ones."""
-        self._reset()
-        limit = self._small[0].manifest.frame_bytes
-        settings = IngestSettings(once=True, max_bytes_per_trigger=limit)
+    def _ingest(self, expected: int, settings: IngestSettings) -> tuple[float, Totals]:
         started = time.perf_counter()
         totals = run_ingest(f"file://{self._root}", settings, spark=self._spark)
         wall_s = time.perf_counter() - started
         deadline = time.perf_counter() + 5
         while len(self._durations) < totals.rounds and time.perf_counter() < deadline:
             time.sleep(0.05)
-        if totals.batches != len(self._small) + len(self._big):
+        if totals.batches != expected:
             raise SystemExit(f"lost batches: {totals}")
-        self.small_s.append(self._durations[1])
-        self.triggers.append(_sample(self._durations[2], self._big))
-        return _sample(wall_s, self._big)
+        return wall_s, totals
+
+    def run(self, batches: Sequence[Batch]) -> Sample:
+        """One whole run over a backlog, with default settings."""
+        self._reset(_lists(batches, LONG_LIST))
+        wall_s, totals = self._ingest(len(batches), IngestSettings(once=True))
+        self.triggers.append(_sample(sum(self._durations), batches))
+        self.micro_batches = totals.rounds
+        return _sample(wall_s, batches)
+
+    def small(self, batches: Sequence[Batch]) -> float:
+        """Micro-batches of one small work list each, in one query; gives the middle one's time."""
+        self._reset([[batch] for batch in batches])
+        self._ingest(len(batches), IngestSettings(once=True, max_bytes_per_trigger=1))
+        return statistics.median(self._durations[1:])
+
+    def peak_mib(self, batches: Sequence[Batch], limit: int) -> float:
+        """Gives the most memory that a worker has had after a backlog in equal micro-batches."""
+        self._reset(_lists(batches, SHORT_LIST))
+        self._ingest(len(batches), IngestSettings(once=True, max_bytes_per_trigger=limit))
+        return workers_peak_mib()
+
+
+def _lists(batches: Sequence[Batch], size: int) -> list[Sequence[Batch]]:
+    return [batches[first : first + size] for first in range(0, len(batches), size)]
 
 
 def workers_peak_mib() -> float:
@@ -265,30 +246,76 @@ async def _init(root: Path) -> None:
         await create_authority(store, Authority(authority_id="B" * 26, lanes=1))
 
 
-def prepare(root: Path) -> tuple[list[Batch], list[Batch]]:
-    """Makes the store: two small batches, then the big load."""
+def prepare(root: Path) -> list[Batch]:
+    """Makes the store and the load."""
     asyncio.run(_init(root))
-    per_batch = make_batch(root, 0).raw_bytes
-    count = max(4, RAW_MIB * MIB // per_batch)
+    count = max(MEMORY_SHARE * 2, RAW_MIB * MIB // make_batch(root, 0).raw_bytes)
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        made = list(pool.map(make_batch, itertools.repeat(root), range(count + 2)))
-    return made[:2], made[2:]
+        return list(pool.map(make_batch, itertools.repeat(root), range(count)))
 
 
-def _figures(samples: dict[str, list[Sample]], small_s: Sequence[float]) -> Iterator[str]:
-    control = samples["control"]
-    for name, run in samples.items():
-        speeds = sorted(sample.per_second / 1e6 for sample in run)
-        least, middle, most = ratio(run, control, lambda sample: sample.per_second)
-        yield (
-            f"{name}: {speeds[len(speeds) // 2]:.0f} MB/s of raw columns,"
-            f" x{middle:.2f} of the control ({least:.2f} to {most:.2f})"
-        )
-    spread = [sample.wall_s for sample in control]
-    yield f"control varies by {(max(spread) / min(spread) - 1) * 100:.0f} %"
-    yield f"most memory of one worker: {workers_peak_mib():.0f} MiB for {RAW_MIB} MiB of backlog"
-    if small_s:
-        yield f"micro-batch of one small work list: {sorted(small_s)[len(small_s) // 2]:.2f} s"
+def _bar(name: str, value: float, bar: float, *, most: bool = False) -> tuple[str, bool]:
+    """Gives what a figure says of its bar, and whether it is met."""
+    met = value <= bar if most else value >= bar
+    return (
+        f"bar {name} {'at most' if most else 'at least'} {bar}: {'met' if met else 'MISSED'}",
+        met,
+    )
+
+
+def _speeds(samples: dict[str, list[Sample]], bars: dict[str, float]) -> Iterator[tuple[str, bool]]:
+    for name, taken in samples.items():
+        speeds = sorted(sample.per_second / 1e6 for sample in taken)
+        least, middle, most = ratio(taken, samples["control"], lambda one: one.per_second)
+        told = f"{name}: {speeds[len(speeds) // 2]:.0f} MB/s of raw columns"
+        if name in bars:
+            bar, met = _bar("x", middle, bars[name])
+            yield f"{told}, x{middle:.2f} of the control ({least:.2f} to {most:.2f}), {bar}", met
+        else:
+            yield told, True
+
+
+def _apart(samples: dict[str, list[Sample]], micro_batches: int) -> Iterator[tuple[str, bool]]:
+    around = [r.wall_s - t.wall_s for r, t in zip(samples["run"], samples["trigger"], strict=True)]
+    spread = [sample.wall_s for sample in samples["control"]]
+    yield f"{micro_batches} micro-batches; start and stop {statistics.median(around):.2f} s", True
+    yield f"control varies by {(max(spread) / min(spread) - 1) * 100:.0f} %", True
+
+
+def _memory(sluice: Sluice, batches: Sequence[Batch]) -> tuple[str, bool]:
+    short = batches[: len(batches) // MEMORY_SHARE]
+    limit = sum(batch.manifest.frame_bytes for batch in short) // 2
+    sluice.peak_mib(short, limit)
+    one = sluice.peak_mib(short, limit)
+    ten = sluice.peak_mib(batches, limit)
+    told, met = _bar("x", ten / one, MEMORY_BAR, most=True)
+    line = f"{one:.0f} MiB, of {MEMORY_SHARE} times the backlog {ten:.0f} MiB, x{ten / one:.2f}"
+    return f"most memory of a worker: {line}, {told}", met
+
+
+def measure(folder: Path, spark: Session) -> tuple[list[tuple[str, bool]], dict[str, list[Sample]]]:
+    """Gives the figures, each with whether its bar is met, and the samples."""
+    batches = prepare(folder)
+    control, sluice = Control(folder, batches), Sluice(spark, folder)
+    # Before anything larger has run: the peak of a worker never goes down again.
+    memory = _memory(sluice, batches)
+    subjects: dict[str, Callable[[], Sample]] = {
+        "control": control.run,
+        "run": lambda: sluice.run(batches),
+        "decode": control.decode_only,
+    }
+    samples = interleave(subjects, rounds=ROUNDS)
+    samples["trigger"] = sluice.triggers[-ROUNDS:]
+    control.close()
+    small_s = statistics.median(sluice.small(batches[:SMALL]) for _ in range(3))
+    told, met = _bar("s", small_s, SMALL_BAR_S, most=True)
+    figures = [
+        *_speeds(samples, {"trigger": TRIGGER_BAR, "run": RUN_BAR, "decode": DECODE_BAR}),
+        *_apart(samples, sluice.micro_batches),
+        (f"micro-batch of one small work list: {small_s:.2f} s, {told}", met),
+        memory,
+    ]
+    return figures, samples
 
 
 def main() -> int:
@@ -296,19 +323,13 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
     spark = open_session(SessionSettings(master="local[2]"), delta=False)
     try:
-        small, big = prepare(folder)
-        control, sluice = Control(folder, big), Sluice(spark, folder, small, big)
-        samples = interleave(
-            {"control": control.run, "run": sluice.run, "decode": control.decode_only},
-            rounds=ROUNDS,
-        )
-        samples["trigger"] = sluice.triggers[-ROUNDS:]
-        control.close()
-        report("pipeline", list(_figures(samples, sluice.small_s[-ROUNDS:])), samples)
+        figures, samples = measure(folder, spark)
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    return 0
+    place = f"{RAW_MIB} MiB of raw columns in {folder.parent}"
+    report("pipeline", [place, *(line for line, _ in figures)], samples)
+    return 0 if all(met for _, met in figures) else 1
 
 
 if __name__ == "__main__":

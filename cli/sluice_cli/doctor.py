@@ -1,9 +1,12 @@
-"""`sluice doctor`: proves by racing what the store promises, and writes the result into it."""
+"""`sluice doctor`: proves by racing what the store promises, and writes the result into it.
+
+With `--policies` it also tries that the bucket refuses what each role must not do.
+"""
 
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -12,10 +15,15 @@ from rich.console import Console
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
+from sluice_policies.settings import Settings, Target, read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_store import SystemIds, open_store
 from sluice_store.doctor import DoctorResult, Finding, Need, examine
 from sluice_store.doctor_records import seal_result, write_result
+from sluice_store.s3.settings import parse_s3_url
+
+if TYPE_CHECKING:
+    from sluice_policies.verify import Verification
 
 Endpoints = Annotated[
     tuple[str, ...],
@@ -33,6 +41,8 @@ def doctor(
     endpoint: Endpoints = (),
     key: Path | None = None,
     key_id: str | None = None,
+    policies: Path | None = None,
+    target: Target = Target.AWS,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     json: Json = False,
 ) -> int:
@@ -43,17 +53,56 @@ def doctor(
         endpoint: Other URLs of the same store.
         key: The operator's Ed25519 private key (PEM), to sign the result with.
         key_id: The id under which gateways know that key.
+        policies: Settings of the bucket's policies (docs/policies.md): try their denials too.
+        target: The dialect of these policies.
         dry_run: Examine only; write no result.
         json: Print JSON for programs.
 
     Returns:
-        0 when every promise holds that acceptance and deletion need, else 1.
+        0 when every promise holds that acceptance and deletion need, and every denial, else 1.
     """
     signer = _read_key(key, key_id)
+    agreed = None if policies is None else _of_this_bucket(store, read_settings(policies))
     result = asyncio.run(_examine((store, *endpoint), signer, key_id, write=not dry_run))
-    emit(result, as_json=json, human=lambda console: _draw(console, store, result))
+    if agreed is None:
+        emit(result, as_json=json, human=lambda console: _draw(console, store, result))
+        return _exit_code(result)
+    from sluice_cli.policies_output import (  # noqa: PLC0415 - z3 is an extra
+        draw_verification,
+        verification_json,
+    )
+
+    denials = asyncio.run(_denials(store, agreed, target))
+    found = {"store": result, "policies": verification_json(denials)}
+
+    def draw(console: Console) -> None:
+        _draw(console, store, result)
+        draw_verification(console, denials)
+
+    emit(found, as_json=json, human=draw)
+    return _exit_code(result) if denials.good else ExitCode.FOUND_WRONG.value
+
+
+def _exit_code(result: DoctorResult) -> int:
     bad = result.broken(Need.ACCEPTANCE) or result.broken(Need.DELETION)
     return ExitCode.FOUND_WRONG.value if bad else ExitCode.DONE.value
+
+
+def _of_this_bucket(url: str, settings: Settings) -> Settings:
+    if not url.startswith("s3://"):
+        raise BadUsage(f"--policies are of a bucket: give an s3:// store, store=`{url}`")
+    where = parse_s3_url(url)
+    given = f"{where.bucket}/{where.prefix}"
+    wanted = f"{settings.bucket.name}/{settings.bucket.prefix}"
+    if given != wanted:
+        raise BadUsage(f"these policies are of another place, store=`{given}`, policies=`{wanted}`")
+    return settings
+
+
+async def _denials(url: str, settings: Settings, target: Target) -> "Verification":
+    from sluice_cli.policies import verify_bucket  # noqa: PLC0415 - z3 is an extra
+
+    return await verify_bucket(settings, target, parse_s3_url(url))
 
 
 async def _examine(

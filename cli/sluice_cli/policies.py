@@ -320,12 +320,17 @@ def verify(
     """
     chosen = read_settings(settings)
     where = _where(chosen, endpoint, profile, ca_bundle)
-    found = asyncio.run(_verify(chosen, target, where))
+    found = asyncio.run(verify_bucket(chosen, target, where))
     emit(verification_json(found), as_json=json, human=lambda c: draw_verification(c, found))
     return ExitCode.DONE.value if found.good else ExitCode.FOUND_WRONG.value
 
 
-async def _verify(settings: Settings, target: Target, where: S3Settings) -> "Verification":
+async def verify_bucket(settings: Settings, target: Target, where: S3Settings) -> "Verification":
+    """Proves the documents of a live bucket, and tries them with each role that has a profile.
+
+    Raises:
+        StoreError: The bucket cannot be read back.
+    """
     from sluice_policies.verify import verify as verify_live  # noqa: PLC0415 - z3 is an extra
 
     def open_role(name: RoleName) -> AbstractAsyncContextManager[Administration] | None:

@@ -3,11 +3,12 @@
 import asyncio
 import shutil
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
+import aiohttp
 import msgspec
 from cyclopts import App, Parameter
 
@@ -19,6 +20,7 @@ from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
 from sluice_query.answer import Answer, Summary, answer_lines, record_json
 from sluice_query.following import follow
+from sluice_query.live import TIMEOUT_S, Reconciler, follow_live
 from sluice_query.plot import draw_series
 from sluice_query.request import (
     LIMIT_DEFAULT,
@@ -32,7 +34,7 @@ from sluice_query.request import (
 )
 from sluice_query.search import Searcher
 from sluice_query.service import serve_queries
-from sluice_query.settings import QuerySettings
+from sluice_query.settings import QuerySettings, ServeSettings
 from sluice_query.spooled import attach_spool
 from sluice_store import SystemClock, open_store, read_authority
 from sluice_store.url import parse_local_path
@@ -48,7 +50,7 @@ class Asked:
 
     Attributes:
         since: First instant: RFC 3339, Unix ns, `now`, or a duration ago like `15m`; 1h ago
-            without it, 1m ago with `--tail`.
+            without it, 1m ago with `--tail`; with a reconciler whatever it holds.
         until: End, not included; the same forms.
         q: Text that a log's body, or a metric's name, must contain.
         regex: Take the text as an RE2 pattern.
@@ -64,6 +66,9 @@ class Asked:
         agg: How the points of one step become one value.
         by_agent: Give each agent a series of its own.
         tail: Go on and print what is new, until interrupted; `--to` is not looked at.
+        reconciler: With `--tail`, take new records from this reconciler, `http://host:port`, as
+            soon as it has read them, instead of asking the store every second.
+        reconciler_token: Its `api_token`; better in the environment than in a command line.
     """
 
     since: Annotated[str | None, Parameter(name="--from")] = None
@@ -82,6 +87,8 @@ class Asked:
     agg: Aggregate = Aggregate.AVG
     by_agent: Annotated[bool, Parameter(negative="")] = False
     tail: Annotated[bool, Parameter(negative="")] = False
+    reconciler: str | None = None
+    reconciler_token: str = field(default="", repr=False)
 
 
 def _must_be_spool(kind: object, url: object) -> None:
@@ -103,6 +110,7 @@ SpoolUrl = Annotated[
 
 _ASKED = Asked()
 _SETTINGS = QuerySettings()
+_SERVING = ServeSettings()
 
 
 def query_of(asked: Asked, now_ns: UnixNs) -> Query:
@@ -120,7 +128,7 @@ def query_of(asked: Asked, now_ns: UnixNs) -> Query:
             by_agent=asked.by_agent,
         )
     return Query(
-        from_ns=parse_instant(asked.since or ("1m" if asked.tail else "1h"), now_ns),
+        from_ns=parse_instant(asked.since or _since(asked), now_ns),
         to_ns=parse_instant(asked.until, now_ns),
         kind="metrics" if series else asked.kind,
         text=asked.q,
@@ -133,6 +141,12 @@ def query_of(asked: Asked, now_ns: UnixNs) -> Query:
         newest_first=asked.newest_first,
         series=series,
     )
+
+
+def _since(asked: Asked) -> str:
+    if asked.reconciler is not None:
+        return "0"  # it holds what was accepted lately, however old the records are
+    return "1m" if asked.tail else "1h"
 
 
 @app.default
@@ -149,9 +163,13 @@ def query(
     With `--json` each record is a line of JSON, and the last line is the summary.
     """
     question = query_of(asked, SystemClock().now_ns())
+    if asked.reconciler is not None and not asked.tail:
+        raise BadUsage("a reconciler has live records only: give --tail, or leave it out")
     if asked.tail:
         asyncio.run(
-            _with_searcher((store, spool), settings, lambda one: _follow(one, question, json))
+            _with_searcher(
+                (store, spool), settings, lambda one: _follow(one, question, asked, json)
+            )
         )
         return
     answer = asyncio.run(_with_searcher((store, spool), settings, lambda one: one.answer(question)))
@@ -168,41 +186,49 @@ def serve(
     *,
     store: StoreUrl = STORE_DEFAULT,
     spool: SpoolUrl = None,
-    listen: str = "127.0.0.1:8383",
+    serving: Annotated[ServeSettings, Parameter(name="*")] = _SERVING,
     settings: Annotated[QuerySettings, Parameter(name="*")] = _SETTINGS,
     json: Json = False,
 ) -> None:
-    """Serves `GET /v1/query` as streamed NDJSON until SIGTERM.
+    """Serves `GET /v1/query` as streamed NDJSON until SIGTERM, to those who hold its token.
 
-    It asks nobody who they are: keep it on the loopback address, or behind a proxy that does.
+    Without a token it listens on a loopback address only.
 
     Args:
         store: The store to search.
         spool: The spool of the gateway that lands on it.
-        listen: Address and port; port 0 takes a free one.
+        serving: Where it listens, and to whom.
         settings: Bounds of each query.
         json: Print where it listens as JSON.
     """
-    host, colon, port = listen.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65_535:  # noqa: PLR2004 - TCP ports
-        raise BadUsage(f"listen must be HOST:PORT, listen=`{listen}`")
 
     def say(url: str) -> None:
         sys.stdout.write(f'{{"url":"{url}"}}\n' if json else f"listening on {url}\n")
         sys.stdout.flush()
 
     asyncio.run(
-        _with_searcher(
-            (store, spool), settings, lambda one: serve_queries(one, host, int(port), say)
-        )
+        _with_searcher((store, spool), settings, lambda one: serve_queries(one, serving, say))
     )
 
 
-async def _follow(searcher: Searcher, question: Query, json: bool) -> None:  # noqa: FBT001
+async def _follow(searcher: Searcher, question: Query, asked: Asked, json: bool) -> None:  # noqa: FBT001
     if question.series is not None or question.stats_only:
         raise BadUsage("--tail follows records: leave out --metric and --stats-only")
+    check_query(question)
+    if asked.reconciler is None:
+        await _tell(follow(searcher, question), json)
+        return
+    if searcher.spool is not None:
+        raise BadUsage("a reconciler knows nothing of a spool: leave one of them out")
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        source = Reconciler(session=session, url=asked.reconciler, token=asked.reconciler_token)
+        await _tell(follow_live(searcher, question, source), json)
+
+
+async def _tell(answers: AsyncIterator[Answer], json: bool) -> None:  # noqa: FBT001
     told: tuple[str, ...] = ()
-    async for answer in follow(searcher, check_query(question)):
+    async for answer in answers:
         for row in answer.records:
             sys.stdout.write(_line_of(answer.kind, row, json) + "\n")
         sys.stdout.flush()

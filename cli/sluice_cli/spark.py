@@ -1,9 +1,12 @@
 """`sluice spark`: the pipeline's jobs."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from cyclopts import App, Parameter
 from rich.console import Console
 
@@ -12,6 +15,7 @@ from sluice_cli.output import emit
 from sluice_protocol.errors import ExitCode
 from sluice_spark.session import Session, SessionSettings, open_session
 from sluice_spark.settings import CompactSettings, IngestSettings, JobSettings
+from sluice_spark.tables import check_lake
 
 app = App(name="spark", help="Run the pipeline's jobs.")
 
@@ -22,8 +26,9 @@ _JOB = JobSettings()
 
 @contextmanager
 def _session(store: str, master: str, driver_memory: str) -> Iterator[Session]:
+    check_lake(store)  # a refusal takes no JVM
     settings = SessionSettings(master=master, driver_memory=driver_memory)
-    session = open_session(settings, delta=False, s3=store.startswith("s3://"))
+    session = open_session(settings, delta=False)
     try:
         yield session
     finally:
@@ -53,6 +58,18 @@ def ingest(
         )
 
     emit(totals, as_json=json, human=human)
+    return ExitCode.DONE.value
+
+
+@app.command
+def script(*, json: Json = False) -> int:
+    """Prints the path of what `spark-submit` runs: the same command, as a Python script.
+
+    `spark-submit --master spark://head:7077 "$(sluice spark script)" spark ingest …`
+    """
+    path = str(Path(__file__).parent / "submit" / "sluice_submit.py")
+    # Not through the console: it would wrap a long path.
+    sys.stdout.write(f"{msgspec.json.encode({'path': path}).decode() if json else path}\n")
     return ExitCode.DONE.value
 
 

@@ -101,7 +101,8 @@ MATRIX: Final = {
             ),
             Verb.WRITE: (keys.QUEUE, keys.LAKE, keys.INDEX, keys.ROLLUP),
             Verb.MULTIPART: (keys.LAKE,),
-            Verb.DELETE: (keys.LAKE,),
+            # Of rollups the chunks with figures of deleted points go (ADR 0057).
+            Verb.DELETE: (keys.LAKE, keys.ROLLUP),
         },
     ),
     RoleName.GC: Rights(

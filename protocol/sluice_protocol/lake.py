@@ -188,7 +188,7 @@ ROLLUPS: Final = Table(
         _column("last", ColumnType.DOUBLE, "the one of the latest time"),
         _column("last_ts_ns", _LONG, "that time, Unix ns"),
         _column("sketch", ColumnType.BINARY, "KLL sketch of doubles, k = 200, Apache DataSketches"),
-        _column("cover", _LONG, "number of the cover whose points these are", skippable=True),
+        _column("cover", _LONG, "number of the cover that wrote the row", skippable=True),
         _column(WINDOW_DATE, ColumnType.DATE, "UTC date of window_start"),
     ),
     partition_column=WINDOW_DATE,

@@ -34,19 +34,20 @@ def frame_table(frame: Frame, accepted_at_ns: int) -> Any:  # noqa: ANN401 - pya
         "seq": pa.array(np.arange(envelope.seq_start, envelope.seq_start + count, dtype=np.int64)),
         "ts_ns": pa.nulls(count, pa.int64()) if columns.ts is None else pa.array(columns.ts),
         "accepted_at": pa.array(accepted).view(pa.timestamp("us", tz="UTC")),
-        "attributes": _attributes(columns, count),
+        "attributes": attribute_column(columns, count),
         "resource": pa.array([list(envelope.resource)], TEXT_MAP).take(
             pa.array(np.zeros(count, np.int32))
         ),
     }
-    return pa.table(shared | _own(columns, count))
+    return pa.table(shared | own_columns(columns, count))
 
 
 def _same(text: str, count: int) -> Any:  # noqa: ANN401 - pyarrow is not typed
     return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
-def _own(columns: Columns, count: int) -> dict[str, Any]:
+def own_columns(columns: Columns, count: int) -> dict[str, Any]:
+    """Gives the columns that a kind has of its own."""
     match columns:
         case LogColumns():
             severity = columns.severity
@@ -74,7 +75,8 @@ def _texts(column: TextColumn, kind: Any) -> Any:  # noqa: ANN401 - pyarrow is n
     return pa.Array.from_buffers(kind, len(column), buffers)
 
 
-def _attributes(columns: Columns, count: int) -> Any:  # noqa: ANN401 - pyarrow is not typed
+def attribute_column(columns: Columns, count: int) -> Any:  # noqa: ANN401 - pyarrow is not typed
+    """Gives the attributes of each record, null where a batch has none at all."""
     found: AttributeColumns | None = None
     if not isinstance(columns, EntryColumns):
         found = columns.attributes

@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -25,10 +26,14 @@ _Result = TypeVar("_Result")
 class Engine:
     """One connection for one query."""
 
-    def __init__(self, connection: Any, settings: QuerySettings) -> None:  # noqa: ANN401 - untyped
-        """Takes an open connection."""
-        self._connection = connection
+    def __init__(self, opening: Future[Any], settings: QuerySettings) -> None:
+        """Takes a connection that is being opened."""
+        self._opening = opening
         self._settings = settings
+
+    @property
+    def _connection(self) -> Any:  # noqa: ANN401 - untyped
+        return self._opening.result()
 
     def check_pattern(self, pattern: str) -> None:
         """Refuses a pattern that RE2 does not take.
@@ -113,11 +118,13 @@ def open_engine(settings: QuerySettings) -> Iterator[Engine]:
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
         }
-        connection = duckdb.connect(":memory:", config=config)
-        try:
-            yield Engine(connection, settings)
-        finally:
-            connection.close()
+        # Opening takes as long as reading the log of a table, so both are done at once.
+        with ThreadPoolExecutor(1, "sluice-engine") as thread:
+            opening = thread.submit(duckdb.connect, ":memory:", config=config)
+            try:
+                yield Engine(opening, settings)
+            finally:
+                opening.result().close()
 
 
 @contextmanager

@@ -55,3 +55,20 @@ class QueryTooLarge(SluiceError):
     def __str__(self) -> str:
         """Says what to do."""
         return f"query needs too much memory: narrow the range or the limit: {self.reason}"
+
+
+class ReconcilerAway(SluiceError):
+    """The reconciler that a follower asks could not be reached: the same may succeed later."""
+
+    code = ErrorCode.STORE_UNAVAILABLE
+    exit_code = ExitCode.STORE_UNREACHABLE
+
+    def __init__(self, url: str, reason: str) -> None:
+        """Carries where it should be and what happened."""
+        super().__init__(url, reason)
+        self.url = url
+        self.reason = reason
+
+    def __str__(self) -> str:
+        """Says where, and why."""
+        return f"reconciler does not answer: {self.reason}, url=`{self.url}`"

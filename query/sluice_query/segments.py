@@ -76,6 +76,8 @@ def find_table(store_url: str, table: Table) -> DeltaTable | None:
         _refuse_occupied(location)
         return None
     except (DeltaError, OSError) as error:
+        if location.is_local and not Path(location.uri).is_dir():
+            _refuse_occupied(location)
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise LakeRefused(location.uri, f"it cannot be opened: {reason}") from error
     _check_features(location, opened)

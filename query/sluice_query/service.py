@@ -18,6 +18,7 @@ from sluice_protocol.errors import (
     status_of,
 )
 from sluice_protocol.manifests import Kind
+from sluice_protocol.operators import check_open, holds_token, parse_listen
 from sluice_protocol.units import UnixNs
 from sluice_query.answer import answer_lines
 from sluice_query.request import (
@@ -30,10 +31,12 @@ from sluice_query.request import (
     parse_pair,
 )
 from sluice_query.search import Searcher
+from sluice_query.settings import ServeSettings
 
 QUERIES_MAX: Final = 4
 """Queries that run at once; what is more waits."""
 _SEARCHER: Final = web.AppKey("searcher", Searcher)
+_TOKEN: Final = web.AppKey("token", str)
 _GATE: Final = web.AppKey("gate", asyncio.Semaphore)
 _CHUNK_BYTES: Final = 64 << 10
 _KINDS: Final[Mapping[str, Kind]] = {"logs": "logs", "metrics": "metrics", "entries": "entries"}
@@ -43,10 +46,11 @@ _KNOWN: Final = frozenset(
 )
 
 
-def make_app(searcher: Searcher) -> web.Application:
-    """Gives the service over one searcher."""
+def make_app(searcher: Searcher, api_token: str = "") -> web.Application:
+    """Gives the service over one searcher, for those who hold the token."""
     app = web.Application(middlewares=[_problems])
     app[_SEARCHER] = searcher
+    app[_TOKEN] = api_token
     app[_GATE] = asyncio.Semaphore(QUERIES_MAX)
     app.router.add_get("/v1/query", _query)
     app.router.add_get("/livez", _live)
@@ -54,19 +58,34 @@ def make_app(searcher: Searcher) -> web.Application:
 
 
 async def serve_queries(
-    searcher: Searcher, host: str, port: int, ready: Callable[[str], None]
+    searcher: Searcher, settings: ServeSettings, ready: Callable[[str], None]
 ) -> None:
-    """Serves until SIGTERM or SIGINT; `ready` is told the URL once it listens."""
-    runner = web.AppRunner(make_app(searcher), handle_signals=False, auto_decompress=False)
+    """Serves until SIGTERM or SIGINT; `ready` is told the URL once it listens.
+
+    Raises:
+        BadUsage: The address has another form, cannot be used, or is open to others without a
+            token.
+    """
+    host, port = parse_listen(settings.listen)
+    check_open(host, settings.api_token)
+    app = make_app(searcher, settings.api_token)
+    runner = web.AppRunner(app, handle_signals=False, auto_decompress=False)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port)
-        await site.start()
+        await _start(web.TCPSite(runner, host, port), settings.listen)
         address = runner.addresses[0]
         ready(f"http://{address[0]}:{address[1]}")
         await _until_told()
     finally:
         await runner.cleanup()
+
+
+async def _start(site: web.TCPSite, listen: str) -> None:
+    try:
+        await site.start()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadUsage(f"cannot listen there: {reason}, listen=`{listen}`") from error
 
 
 async def _until_told() -> None:
@@ -168,19 +187,21 @@ def _limit(text: str) -> int:
 async def _problems(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
+    given = request.headers.get("Authorization", "")
     try:
+        if request.path.startswith("/v1/") and not holds_token(given, request.app[_TOKEN]):
+            return _problem(ErrorCode.UNAUTHENTICATED, "send the token as `Authorization: Bearer`")
         return await handler(request)
     except SluiceError as error:
-        return _problem(error)
+        return _problem(error.code, str(error))
 
 
-def _problem(error: SluiceError) -> web.Response:
-    code: ErrorCode = error.code
+def _problem(code: ErrorCode, detail: str) -> web.Response:
     body = {
         "type": "about:blank",
         "title": code.value.replace("_", " "),
         "status": status_of(code),
-        "detail": str(error),
+        "detail": detail,
         "code": code.value,
         "retryable": retryable(code),
         "effect": effect_of(code).value,
@@ -189,4 +210,5 @@ def _problem(error: SluiceError) -> web.Response:
         status=status_of(code),
         body=msgspec.json.encode(body),
         content_type="application/problem+json",
+        headers={"WWW-Authenticate": "Bearer"} if code is ErrorCode.UNAUTHENTICATED else None,
     )

@@ -1,7 +1,7 @@
 """How much a query may use."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 MEMORY_BYTES_MIN: Final = 64 << 20
@@ -32,3 +32,18 @@ class QuerySettings:
     tail_lists_max: int = 2_000
     landed_s: float = 3600.0
     fetches: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """Where queries are served, and to whom.
+
+    Attributes:
+        listen: Address and port, HOST:PORT; port 0 takes a free one.
+        api_token: What callers must send as `Authorization: Bearer …`; without it the service
+            listens on a loopback address only. Better in a file or in the environment than in a
+            command line, which others can see.
+    """
+
+    listen: str = "127.0.0.1:8383"
+    api_token: str = field(default="", repr=False)

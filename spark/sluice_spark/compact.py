@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from sluice_protocol.deletes import DeleteRecord, decode_delete
 from sluice_protocol.keys import DELETES
-from sluice_protocol.lake import BATCHES, DEAD_LETTERS, RECORD_TABLES, Table
+from sluice_protocol.lake import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
 from sluice_protocol.manifests import Kind
 from sluice_protocol.outcomes import Found
 from sluice_spark.errors import CommitConflict
@@ -26,7 +26,13 @@ from sluice_spark.housekeeping import (
     small_files,
 )
 from sluice_spark.inventory import DataFile, list_files
-from sluice_spark.rewriting import Rewrite, read_files, replace_files, rewrite
+from sluice_spark.rewriting import (
+    Rewrite,
+    named_files,
+    read_files,
+    replace_files,
+    rewrite,
+)
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
 from sluice_spark.tables import find_table
@@ -182,7 +188,7 @@ class Compactor:
             .select("file")
             .distinct()
         )
-        self._rewrite(table, Rewrite(files=tuple(_named(touched, holding)), unique=True))
+        self._rewrite(table, Rewrite(files=tuple(named_files(touched, holding)), unique=True))
 
     def _drop_deleted(self, kind: Kind, table: Table) -> None:
         deletes = [record for record in self.horizon.deletes if record.kind == kind]
@@ -196,7 +202,7 @@ class Compactor:
             return
         rows = read_files(self.spark, self.store_url, table, touched).where(condition)
         holding = rows.select("file").distinct()
-        self._rewrite(table, Rewrite(files=tuple(_named(touched, holding)), drop=condition))
+        self._rewrite(table, Rewrite(files=tuple(named_files(touched, holding)), drop=condition))
 
     def _remove(self, table: Table, files: Sequence[DataFile]) -> None:
         if not files or self.settings.dry_run:
@@ -231,12 +237,6 @@ def _vacuum(opened: DeltaTable, hours: int, *, dry_run: bool) -> list[str]:
         retention_hours=hours, dry_run=dry_run, full=True, enforce_retention_duration=False
     )
     return found
-
-
-def _named(files: Sequence[DataFile], holding: object) -> list[DataFile]:
-    """Gives the files whose names Spark found; at most as many names as files come back."""
-    names = {row.file.rpartition("/")[2] for row in holding.collect()}  # type: ignore[attr-defined]
-    return [file for file in files if file.path.rpartition("/")[2] in names]
 
 
 def find_overlaps(spark: Session, store_url: str, kind: str) -> list[Overlap]:
@@ -287,6 +287,6 @@ def run_compact(spark: Session, store_url: str, settings: CompactSettings) -> Co
     )
     for kind in RECORD_TABLES:
         compactor.run(kind)
-    for table in (*RECORD_TABLES.values(), BATCHES, DEAD_LETTERS):
+    for table in (*RECORD_TABLES.values(), BATCHES, DEAD_LETTERS, ROLLUPS):
         compactor.vacuum(table)
     return compactor.report

@@ -3,8 +3,10 @@
 Cover n says, lane by lane, after which queue sequence it begins and with which it ends; it begins
 where cover n - 1 ended. Whoever creates it first decides the ends; every other owner then makes the
 same chunks. So no point is counted twice or left out, whoever runs, and late data is in a later
-cover, never in a changed chunk.
+cover, never in a changed chunk. A cover also says which deletes the rollups honour from it on.
 """
+
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -26,12 +28,15 @@ class Cover(msgspec.Struct, frozen=True, kw_only=True):
         number: 1, 2, 3 … without gaps.
         after: Lane to the last sequence that is not in it any more.
         through: Lane to the last sequence that is in it.
+        deletes: The deletes that every row up to this cover honours, in order; the ones that the
+            cover before lacks made its owner do the touched hours again (ADR 0057).
     """
 
     schema: str = "sluice.rollup_cover.v1"
     number: int
     after: dict[str, int]
     through: dict[str, int]
+    deletes: tuple[str, ...] = ()
 
     def ends(self, lane: int) -> tuple[int, int]:
         """Gives the ends of a lane: after the first, through the second."""
@@ -56,9 +61,15 @@ async def read_cover(store: ObjectStore, number: int) -> Cover | None:
 
 
 async def next_cover(
-    store: ObjectStore, previous: Cover | None, ends: dict[int, int]
+    store: ObjectStore,
+    previous: Cover | None,
+    ends: Mapping[int, int],
+    deletes: Collection[str] = (),
 ) -> Cover | None:
-    """Gives the cover after `previous`: the one that stands, or one up to `ends`; None when empty.
+    """Gives the cover after `previous`: the one that stands, or one up to `ends`.
+
+    Returns:
+        None where nothing has come: neither points nor, after a first cover, deletes.
 
     Raises:
         OutcomeUnknown: The bounds are spent.
@@ -72,9 +83,11 @@ async def next_cover(
     through = after | {
         str(lane): end for lane, end in ends.items() if end > after.get(str(lane), 0)
     }
-    if through == after:
+    known = frozenset(previous.deletes) if previous is not None else frozenset(deletes)
+    honoured = tuple(sorted(known.union(deletes)))
+    if through == after and known.issuperset(deletes):
         return None
-    wanted = Cover(number=number, after=after, through=through)
+    wanted = Cover(number=number, after=after, through=through, deletes=honoured)
     for _ in range(TRIES_MAX):
         match await store.create(cover_key(number), encode_record(wanted)):
             case Applied():

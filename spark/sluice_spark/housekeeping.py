@@ -53,13 +53,18 @@ def may_match(file: DataFile, record: DeleteRecord) -> bool:
     return not starts_late and not ends_early
 
 
+def is_retention(record: DeleteRecord) -> bool:
+    """Tells whether a delete is of everything before some time, whatever it is."""
+    narrower = record.agent_id or record.contains or record.attributes
+    return not narrower and record.from_unix_ns is None and record.to_unix_ns is not None
+
+
 def falls_wholly(file: DataFile, record: DeleteRecord) -> bool:
     """Tells whether a delete of old times removes every row of a file, so that none is read.
 
     That is how retention drops whole partitions.
     """
-    narrower = record.agent_id or record.contains or record.attributes
-    if narrower or record.from_unix_ns is not None or record.to_unix_ns is None:
+    if not is_retention(record) or record.to_unix_ns is None:
         return False
     day_after = date.fromisoformat(file.partition) + timedelta(days=1)
     ends_ns = int(datetime.combine(day_after, datetime.min.time(), UTC).timestamp()) * NS_PER_S
@@ -67,7 +72,7 @@ def falls_wholly(file: DataFile, record: DeleteRecord) -> bool:
     return accepted_before and file.times_ns is not None and file.times_ns[1] < record.to_unix_ns
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Gives a text as a literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
@@ -85,12 +90,12 @@ def delete_condition(record: DeleteRecord) -> str:
     if record.to_unix_ns is not None:
         parts.append(f"{AT_NS} < {record.to_unix_ns}")
     if record.agent_id is not None:
-        parts.append(f"agent_id = {_quoted(record.agent_id)}")
+        parts.append(f"agent_id = {quoted(record.agent_id)}")
     if record.contains is not None:
-        text = _quoted(record.contains)
+        text = quoted(record.contains)
         parts.append(f"name = {text}" if record.kind == "metrics" else f"contains(body, {text})")
     for key, value in record.attributes.items():
-        name, text = _quoted(key), _quoted(value)
+        name, text = quoted(key), quoted(value)
         parts.append(f"(attributes[{name}] = {text} OR resource[{name}] = {text})")
     return f"coalesce({' AND '.join(parts)}, false)"
 
@@ -114,7 +119,7 @@ class Overlap:
     def condition(self) -> str:
         """The condition of Spark SQL that a row lies in it."""
         return (
-            f"(agent_id = {_quoted(self.agent_id)} AND boot_id = {_quoted(self.boot_id)}"
+            f"(agent_id = {quoted(self.agent_id)} AND boot_id = {quoted(self.boot_id)}"
             f" AND seq BETWEEN {self.seq_start} AND {self.seq_end})"
         )
 

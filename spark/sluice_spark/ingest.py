@@ -9,16 +9,23 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from sluice_protocol.errors import SluiceError
+from sluice_protocol.errors import BadUsage, SluiceError
 from sluice_protocol.lake import INGEST_QUEUE
 from sluice_spark.descriptors import Waiting, decode_descriptors
 from sluice_spark.errors import JobFailed
 from sluice_spark.facts import Fact
 from sluice_spark.guard import QueueGuard
 from sluice_spark.microbatch import Ingester, Totals, open_snapshot
-from sluice_spark.session import Session, SessionSettings, checkpoint_folder, open_session
+from sluice_spark.session import (
+    S3A_PACKAGE,
+    Session,
+    SessionSettings,
+    checkpoint_folder,
+    open_session,
+    read_hadoop_version,
+)
 from sluice_spark.settings import IngestSettings
 from sluice_spark.tasks import plan_tasks, run_tasks
 from sluice_spark.tracebacks import last_line
@@ -26,6 +33,8 @@ from sluice_store.clock import SystemClock, SystemIds
 
 _LOOK_S: Final = 0.5
 """How often it looks whether it was told to stop."""
+_NO_S3A: Final = "org.apache.hadoop.fs.s3a"
+"""Named by what Spark raises when it has no class for `s3a://`."""
 
 
 @dataclass(slots=True)
@@ -59,7 +68,7 @@ def run_ingest(store_url: str, settings: IngestSettings, *, spark: Session | Non
     with QueueGuard(store_url, INGEST_QUEUE) as guard:
         snapshot = open_snapshot(store_url)
         guard.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
-        session = spark or open_session(_session(settings), delta=False)
+        session = spark or _session(store_url, settings)
         try:
             return _run(session, store_url, settings, guard)
         finally:
@@ -86,8 +95,10 @@ def told_to_stop() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _session(settings: IngestSettings) -> SessionSettings:
-    return SessionSettings(master=settings.master, driver_memory=settings.driver_memory)
+def _session(store_url: str, settings: IngestSettings) -> Session:
+    wanted = SessionSettings(master=settings.master, driver_memory=settings.driver_memory)
+    on_s3 = (settings.checkpoint or "").startswith("s3a://")
+    return open_session(wanted, delta=False, s3a=store_url if on_s3 else None)
 
 
 def _run(session: Session, store_url: str, settings: IngestSettings, guard: QueueGuard) -> Totals:
@@ -99,7 +110,7 @@ def _run(session: Session, store_url: str, settings: IngestSettings, guard: Queu
         store_url=store_url, guard=guard, write=write, clock=SystemClock(), ids=SystemIds()
     )
     sink = Sink(ingester)
-    query = _query(session, store_url, settings, sink)
+    query = _started(session, store_url, settings, sink)
     try:
         with told_to_stop() as stop:
             while not query.awaitTermination(_LOOK_S):
@@ -111,6 +122,19 @@ def _run(session: Session, store_url: str, settings: IngestSettings, guard: Queu
         with suppress(Exception):
             query.stop()
     return ingester.totals
+
+
+def _started(session: Session, store_url: str, settings: IngestSettings, sink: Sink) -> Any:  # noqa: ANN401
+    try:
+        return _query(session, store_url, settings, sink)
+    except Exception as error:
+        if _NO_S3A in str(error):
+            raise BadUsage(
+                "Spark has no S3 client for this checkpoint: give spark-submit"
+                f" --packages {S3A_PACKAGE}:{read_hadoop_version()},"
+                f" checkpoint=`{settings.checkpoint}`"
+            ) from error
+        _raise(sink.failure, error)
 
 
 def _query(session: Session, store_url: str, settings: IngestSettings, sink: Sink) -> Any:  # noqa: ANN401
@@ -129,7 +153,7 @@ def _query(session: Session, store_url: str, settings: IngestSettings, sink: Sin
     return writer.trigger(processingTime=f"{settings.trigger_s} seconds").start()
 
 
-def _raise(failure: BaseException | None, error: Exception) -> None:
+def _raise(failure: BaseException | None, error: Exception) -> NoReturn:
     """Raises what went wrong on our side rather than Spark's wrapping of it."""
     if isinstance(failure, SluiceError):
         raise failure

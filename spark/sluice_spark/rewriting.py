@@ -94,6 +94,12 @@ def _reader(store_url: str, table: Table, paths: Sequence[str]) -> Any:  # noqa:
     return read
 
 
+def named_files(files: Sequence[DataFile], holding: Any) -> list[DataFile]:  # noqa: ANN401
+    """Gives the files whose names are in a DataFrame's column `file`; at most as many come back."""
+    names = {row.file.rpartition("/")[2] for row in holding.collect()}
+    return [file for file in files if file.path.rpartition("/")[2] in names]
+
+
 def rewrite(
     spark: Session, store_url: str, table: Table, plan: Rewrite, *, target_bytes: int
 ) -> list[FileFact]:
@@ -232,7 +238,7 @@ def replace_files(
         CommitConflict: A file to be replaced is gone, or commit after commit came in between.
     """
     location = lake_location(store_url, table.name)
-    removals = [_removal(table, file, data_change=data_change) for file in removed]
+    removals = [remove_action(table, file, data_change=data_change) for file in removed]
     additions = [add_action(table, fact, data_change=data_change) for fact in added]
     for _ in range(COMMIT_TRIES_MAX):
         opened = find_table(store_url, table)
@@ -260,7 +266,8 @@ def replace_files(
     raise CommitConflict(location.uri, f"{COMMIT_TRIES_MAX} commits came in between")
 
 
-def _removal(table: Table, file: DataFile, *, data_change: bool) -> RemoveAction:
+def remove_action(table: Table, file: DataFile, *, data_change: bool) -> RemoveAction:
+    """Gives the action that takes a file out of a table."""
     return RemoveAction(
         path=file.path,
         data_change=data_change,

@@ -3,34 +3,41 @@
 Points are taken cover by cover (`covers`): each is aggregated by Spark, its chunks are created once
 under `rollup/v1/`, and its rows are appended to the table `rollups` in one commit whose transaction
 version is the cover's number. Sketches are Apache DataSketches' KLL, as Spark makes them; rows of
-one series and window are merged by `kll_merge_agg_double`. NaN is left out.
+one series and window are merged by `kll_merge_agg_double`. NaN is left out. Deletes that come after
+their points were rolled up make the next cover do the touched hours again (`revising`, ADR 0057).
 """
 
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
 import structlog
-import zstandard
 from deltalake import CommitProperties, DeltaTable, Transaction
+from msgspec.structs import replace
 
-from sluice_protocol.errors import OutcomeUnknown
-from sluice_protocol.keys import rollup_key
+from sluice_protocol.deletes import DeleteRecord, delete_key
+from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.lake import METRICS, ROLLUPS, WINDOW_DATE
-from sluice_protocol.outcomes import Applied, Exists
-from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_spark.chunks import WHOLE, drop_superseded, put_chunks
 from sluice_spark.compact import read_horizon
 from sluice_spark.covers import Cover, next_cover, read_cover
 from sluice_spark.errors import CommitConflict
 from sluice_spark.facts import FileFact, decode_fact, encode_fact
 from sluice_spark.housekeeping import any_condition
-from sluice_spark.inventory import list_files
+from sluice_spark.inventory import DataFile, list_files
 from sluice_spark.microbatch import open_snapshot
-from sluice_spark.rewriting import read_files, write_ordered
-from sluice_spark.schemas import arrow_schema
+from sluice_spark.revising import (
+    COLUMNS,
+    HOUR,
+    UNIT,
+    Revision,
+    for_rollups,
+    kept_from_ns,
+    plan_revision,
+)
+from sluice_spark.rewriting import read_files, remove_action, write_ordered
 from sluice_spark.session import Session
 from sluice_spark.tables import add_action, delta_schema, open_table, translated
 from sluice_store import open_store, read_authority
@@ -43,13 +50,11 @@ ROLLUP_APP: Final = "sluice-rollup"
 COVERS_MAX: Final = 100
 """Covers that one run finishes; the next run goes on."""
 TASKS: Final = 8
-TRIES_MAX: Final = 5
 
 _log = structlog.get_logger("sluice.rollup")
 
 _HASH: Final = "CAST(conv(substr(sha2(agent_id, 256), 1, 16), 16, 10) AS DECIMAL(20, 0))"
 _LANE: Final = f"CAST({_HASH} % {{lanes}} AS INT)"
-_COLUMNS: Final = [column.name for column in ROLLUPS.columns]
 _SERIES: Final = ("window", "window_start", "name", "agent_id", "attributes")
 _FIGURES: Final = (
     "count(*) AS count",
@@ -68,11 +73,13 @@ class RollupReport:
 
     Attributes:
         covers: Covers that this run finished.
-        rows: Rows that it appended to the table.
+        rows: Rows that it wrote into the table.
+        revised: Covers that did older hours again, because of deletes.
     """
 
     covers: int = 0
     rows: int = 0
+    revised: int = 0
 
 
 def lanes_condition(cover: Cover, lanes: int) -> str:
@@ -87,8 +94,14 @@ def lanes_condition(cover: Cover, lanes: int) -> str:
     return f"({' OR '.join(parts)})" if parts else "false"
 
 
-def aggregate(points: Any, cover: Cover) -> Any:  # noqa: ANN401 - pyspark's DataFrame
-    """Gives the rows of `rollups` for points; a pure function of a DataFrame."""
+def aggregate(points: Any, cover: Cover, units: Any = None) -> Any:  # noqa: ANN401 - a DataFrame
+    """Gives the rows of `rollups` for points, each with `whole`; a pure function of DataFrames.
+
+    Args:
+        points: Points up to the cover's end, each with `fresh`: whether it is of this very cover.
+        cover: The cover.
+        units: Units that are done again, from all their points where they are intact.
+    """
     # Imported late, as everywhere: most commands do without pyspark.
     from pyspark.sql.functions import expr  # noqa: PLC0415
 
@@ -106,30 +119,64 @@ def aggregate(points: Any, cover: Cover) -> Any:  # noqa: ANN401 - pyspark's Dat
         "value",
         "ts_ns",
         "seq",
+        "fresh",
     )
-    rows = keyed.groupBy(*_SERIES).agg(*(expr(figure) for figure in _FIGURES))
+    if units is None:
+        keyed = keyed.where("fresh").selectExpr("*", f"false AS {WHOLE}")
+    else:
+        placed = keyed.selectExpr("*", f"{HOUR} AS hour").join(units, UNIT, "left")
+        keyed = placed.where("fresh OR intact").selectExpr("*", f"intact IS NOT NULL AS {WHOLE}")
+    rows = keyed.groupBy(*_SERIES, WHOLE).agg(*(expr(figure) for figure in _FIGURES))
     dated = rows.selectExpr(
         "*", f"CAST({cover.number} AS BIGINT) AS cover", f"to_date(window_start) AS {WINDOW_DATE}"
     )
-    return dated.select(*_COLUMNS)
+    return dated.select(*COLUMNS, WHOLE)
 
 
-def _points(spark: Session, store_url: str, cover: Cover) -> Any:  # noqa: ANN401
-    async def read() -> tuple[int, str | None]:
-        async with open_store(store_url) as store:
-            deletes = (await read_horizon(store)).deletes
-            mine = [record for record in deletes if record.kind == "metrics"]
-            return (await read_authority(store)).lanes, any_condition(mine)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the store says that a cover rests on.
 
-    lanes, gone = asyncio.run(read())
+    Attributes:
+        lanes: Number of lanes.
+        honoured: The deletes that the cover honours.
+        fresh: Those of them that the cover before did not honour.
+        kept_ns: Points before it may be gone by retention.
+    """
+
+    lanes: int
+    honoured: tuple[DeleteRecord, ...]
+    fresh: tuple[DeleteRecord, ...]
+    kept_ns: int | None
+
+
+async def _read_known(store_url: str, cover: Cover) -> Known:
+    async with open_store(store_url) as store:
+        found = {one.delete_id: one for one in (await read_horizon(store)).deletes}
+        lost = [one for one in cover.deletes if one not in found]
+        if lost:
+            raise InvalidRecord(delete_key(lost[0]), f"cover {cover.number} names it: it is gone")
+        previous = await read_cover(store, cover.number - 1)
+        before = frozenset(previous.deletes) if previous is not None else cover.deletes
+        return Known(
+            lanes=(await read_authority(store)).lanes,
+            honoured=tuple(found[one] for one in cover.deletes),
+            fresh=tuple(found[one] for one in cover.deletes if one not in before),
+            kept_ns=kept_from_ns(found.values()),
+        )
+
+
+def _points(spark: Session, store_url: str, cover: Cover, known: Known) -> Any:  # noqa: ANN401
     files = list_files(open_table(store_url, METRICS), METRICS)
     if not files:
         return None
     rows = read_files(spark, store_url, METRICS, files)
+    gone = any_condition(known.honoured)
     if gone is not None:
         rows = rows.where(f"NOT {gone}")
-    laned = rows.selectExpr("*", f"{_LANE.format(lanes=lanes)} AS lane")
-    return laned.where(lanes_condition(cover, lanes))
+    laned = rows.selectExpr("*", f"{_LANE.format(lanes=known.lanes)} AS lane")
+    reached = laned.where(lanes_condition(replace(cover, after={}), known.lanes))
+    return reached.selectExpr("*", f"{lanes_condition(cover, known.lanes)} AS fresh")
 
 
 def run_rollup(spark: Session, store_url: str) -> RollupReport:
@@ -146,14 +193,20 @@ def run_rollup(spark: Session, store_url: str) -> RollupReport:
         cover = asyncio.run(_next(store_url, done))
         if cover is None:
             break
-        facts = _write(spark, store_url, cover)
+        known = asyncio.run(_read_known(store_url, cover))
+        revision = plan_revision(spark, store_url, known.fresh, known.kept_ns)
+        facts = _write(spark, store_url, cover, known, revision)
+        if revision is not None:
+            asyncio.run(_drop_chunks(store_url, cover, revision))
+            revision.close()
         try:
-            _commit(table, cover, facts)
+            _commit(table, cover, facts, revision.files if revision is not None else ())
         except CommitConflict as error:
             _log.info("cover finished by another owner", cover=cover.number, reason=str(error))
             continue
         report.covers += 1
         report.rows += sum(fact.stats["numRecords"] for fact in facts)
+        report.revised += revision is not None
     return report
 
 
@@ -164,23 +217,35 @@ async def _next(store_url: str, done: int) -> Cover | None:
         positions = snapshot.positions(list(lanes))
         ends = {lane: positions.acknowledgeable(lane) for lane in lanes}
         previous = await read_cover(store, done) if done else None
-        return await next_cover(store, previous, ends)
+        deletes = for_rollups((await read_horizon(store)).deletes)
+        return await next_cover(store, previous, ends, [one.delete_id for one in deletes])
 
 
-def _write(spark: Session, store_url: str, cover: Cover) -> list[FileFact]:
-    points = _points(spark, store_url, cover)
-    if points is None:
+async def _drop_chunks(store_url: str, cover: Cover, revision: Revision) -> None:
+    # Before the commit: an owner that dies in between is followed by one that does it again.
+    async with open_store(store_url) as store:
+        dropped = await drop_superseded(store, cover, revision.chunks())
+    _log.info("rollups done again", cover=cover.number, chunks_dropped=dropped)
+
+
+def _write(
+    spark: Session, store_url: str, cover: Cover, known: Known, revision: Revision | None
+) -> list[FileFact]:
+    rows = _rows(spark, store_url, cover, known, revision)
+    if rows is None:
         return []
     place = (WINDOW_DATE, "window", "name")
-    rows = aggregate(points, cover).repartition(TASKS, *place)
-    ordered = rows.sortWithinPartitions(*place, "window_start", "agent_id")
+    ordered = rows.repartition(TASKS, *place).sortWithinPartitions(
+        *place, "window_start", "agent_id"
+    )
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # By position: Spark names a grouped map column after its own rewriting of the plan.
-        found = [batch.rename_columns(_COLUMNS) for batch in batches]
+        found = [batch.rename_columns([*COLUMNS, WHOLE]) for batch in batches]
         if found:
             asyncio.run(put_chunks(store_url, cover, pa.Table.from_batches(found)))
-        facts = [encode_fact(fact) for fact in write_ordered(store_url, ROLLUPS, found)]
+        plain = [batch.drop_columns([WHOLE]) for batch in found]
+        facts = [encode_fact(fact) for fact in write_ordered(store_url, ROLLUPS, plain)]
         yield pa.RecordBatch.from_arrays([pa.array(facts, pa.binary())], names=["fact"])
 
     bodies = ordered.mapInArrow(write, "fact binary").toArrow().column("fact").to_pylist()
@@ -188,55 +253,29 @@ def _write(spark: Session, store_url: str, cover: Cover) -> list[FileFact]:
     return [fact for fact in facts if isinstance(fact, FileFact)]
 
 
-async def put_chunks(store_url: str, cover: Cover, rows: pa.Table) -> None:
-    """Creates a chunk per window, hour and metric; one that stands already is as good.
+def _rows(
+    spark: Session, store_url: str, cover: Cover, known: Known, revision: Revision | None
+) -> Any:  # noqa: ANN401 - a DataFrame
+    points = _points(spark, store_url, cover, known)
+    if revision is None:
+        return aggregate(points, cover) if points is not None else None
+    if points is None:
+        return revision.rows
+    return aggregate(points, cover, revision.units).unionByName(revision.rows)
 
-    Raises:
-        OutcomeUnknown: The bounds are spent.
-        StoreError: The store did not answer.
+
+def _commit(
+    table: DeltaTable, cover: Cover, facts: Sequence[FileFact], replaced: Sequence[DataFile]
+) -> None:
+    """Puts a cover's rows in, and takes replaced files out, from the state that lacks the cover.
+
+    A stale state is refused by Delta.
     """
-    async with open_store(store_url) as store:
-        for key, body in encode_chunks(cover, rows):
-            for _ in range(TRIES_MAX):
-                if isinstance(await store.create(key, body), Applied | Exists):
-                    break
-            else:
-                raise OutcomeUnknown("create", key, TRIES_MAX)
-
-
-def encode_chunks(cover: Cover, rows: pa.Table) -> Iterator[tuple[ObjectKey, bytes]]:
-    """Gives the chunks of rows: each the zstd of an Arrow IPC stream of the table's columns."""
-    stored = rows.select([column.name for column in ROLLUPS.stored_columns])
-    plain = stored.cast(arrow_schema(ROLLUPS, partition=False))
-    places: dict[tuple[str, str, int], list[int]] = {}
-    names = plain.column("name").to_pylist()
-    windows = plain.column("window").to_pylist()
-    for number, start in enumerate(plain.column("window_start").to_pylist()):
-        place = (windows[number], names[number], _hour_ns(start))
-        places.setdefault(place, []).append(number)
-    for (window, name, hour_ns), numbers in places.items():
-        key = rollup_key(window, name, UnixNs(hour_ns), f"{cover.number:020d}")
-        yield key, _ipc(plain.take(numbers))
-
-
-def _hour_ns(start: datetime) -> int:
-    seconds = int(start.astimezone(UTC).timestamp())
-    return (seconds - seconds % 3600) * NS_PER_S
-
-
-def _ipc(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(rows)
-    return zstandard.ZstdCompressor(level=3).compress(sink.getvalue().to_pybytes())
-
-
-def _commit(table: DeltaTable, cover: Cover, facts: Sequence[FileFact]) -> None:
-    """Appends a cover's rows from the state that lacks it; a stale state is refused by Delta."""
     properties = CommitProperties(app_transactions=[Transaction(ROLLUP_APP, cover.number)])
+    removals = [remove_action(ROLLUPS, file, data_change=True) for file in replaced]
     with translated(TableLocation(uri=table.table_uri)):
         table.create_write_transaction(
-            [add_action(ROLLUPS, fact, data_change=True) for fact in facts],
+            [*removals, *(add_action(ROLLUPS, fact, data_change=True) for fact in facts)],
             "append",
             delta_schema(ROLLUPS),
             [WINDOW_DATE],

@@ -22,7 +22,7 @@ class IngestSettings:
 
     once: bool = False
     trigger_s: float = 10.0
-    max_bytes_per_trigger: int = 512 * 1024 * 1024
+    max_bytes_per_trigger: int = 1024 * 1024 * 1024
     max_batches_per_trigger: int = 20_000
     checkpoint: str | None = None
     master: str = "local[2,4]"

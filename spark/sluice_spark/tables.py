@@ -15,7 +15,7 @@ from deltalake.exceptions import (
 )
 from deltalake.transaction import AddAction
 
-from sluice_protocol.lake import Table, ingest_app_id
+from sluice_protocol.lake import TABLES, Table, ingest_app_id
 from sluice_spark.errors import CommitConflict, TableRefused
 from sluice_spark.facts import FileFact
 from sluice_spark.schemas import schema_json
@@ -62,9 +62,21 @@ def find_table(store_url: str, table: Table) -> DeltaTable | None:
         _refuse_occupied(location)
         return None
     except DeltaError as error:
+        if not Path(location.uri).is_dir():
+            _refuse_occupied(location)
         raise TableRefused(location.uri, f"it cannot be opened: {error}") from error
     _check(location, table, opened)
     return opened
+
+
+def check_lake(store_url: str) -> None:
+    """Makes sure that every table that stands is ours, before a job starts a JVM for them.
+
+    Raises:
+        TableRefused: As `find_table`.
+    """
+    for table in TABLES:
+        find_table(store_url, table)
 
 
 def open_table(store_url: str, table: Table) -> DeltaTable:

@@ -19,19 +19,29 @@ from support.gateway import (
     frame_of,
     identity,
     run,
+    running,
     start_gateway,
     write_principals,
 )
+from support.store_buckets import make_bucket
+from support.store_versitygw import CREDENTIALS, versitygw
 
 from sluice_gateway.spool import agree
-from sluice_gateway.switch import switch_to_manifest, switch_to_spool
+from sluice_gateway.switch import (
+    NOTICE_S_MAX,
+    SETTLE_S,
+    adopt,
+    switch_to_manifest,
+    switch_to_spool,
+)
 from sluice_protocol.authority import Authority, Switch, switch_key
 from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import CreateOutcome
-from sluice_protocol.units import Digest, ObjectKey
+from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
 from sluice_store import create_authority, open_store, read_authority
 from sluice_store.authority import read_history
+from sluice_store.clock import SystemClock
 
 HOST = TestKey("host-1", ("host-1",))
 WRITER = "spool-gw"
@@ -68,7 +78,22 @@ def verdicts(answers: list[Answer]) -> set[tuple[int, bool | None]]:
 
 def test_there_and_back_with_real_gateways(tmp_path: Path) -> None:
     """Spool, two gateways, spool again: whatever was accepted is a duplicate ever after."""
-    url, spool = f"file://{tmp_path}/store", f"file://{tmp_path}/spool"
+    there_and_back(tmp_path, f"file://{tmp_path}/store")
+
+
+@pytest.mark.s3
+def test_there_and_back_over_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where the authority is a bucket of a real S3 server."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with versitygw(tmp_path / "server") as server:
+        url = server.url("switch", "run")
+        asyncio.run(make_bucket(url))
+        there_and_back(tmp_path, url)
+
+
+def there_and_back(tmp_path: Path, url: str) -> None:
+    spool = f"file://{tmp_path}/spool"
     there = ("--store", url)
     spooling = ("--acceptance", "local_spool", "--spool", spool, "--collector-id", WRITER)
     slow = (*spooling, "--object-landing-interval-ms", "60000", "--switch-settle-s", "0")
@@ -95,6 +120,8 @@ def test_there_and_back_with_real_gateways(tmp_path: Path) -> None:
         left = sluice(tmp_path, *leave, "--json")
         assert json.loads(left.stdout)["acceptance"] == "s3_manifest", left.stderr
 
+        if url.startswith("s3://"):
+            assert sluice(tmp_path, "doctor", *there).returncode == 0
         both = [start(), start()]
         for server in both:
             assert verdicts(send(server, frames(0, 5))) == {(200, True)}
@@ -205,3 +232,48 @@ def test_running_gateway_notices_a_switch(tmp_path: Path) -> None:
         server.kill()
     flags = ("--store", url, "--listen", "127.0.0.1:0", "--principals", str(principals))
     assert "accepts elsewhere" in sluice(tmp_path, "gateway", *flags).stderr
+
+
+def test_gateway_that_cannot_look_for_a_switch_takes_nothing_after_its_fence(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with running(tmp_path, HOST) as server:
+            now_ns = server.gateway.clock.monotonic_ns()
+            server.gateway.looked_at_ns = now_ns - int((NOTICE_S_MAX - 5) * NS_PER_S)
+            assert (await server.client.upload(frame_of())).status == 200
+            server.gateway.looked_at_ns = now_ns - int(NOTICE_S_MAX * NS_PER_S)
+            calls = len(server.store.calls)
+            refused = await server.client.upload(frame_of(identity(seq=1)))
+            assert (refused.status, refused.body["code"]) == (503, "store_unavailable")
+            assert len(server.store.calls) == calls, "nothing reached the store"
+
+    run(main())
+
+
+class Sleepless(SystemClock):
+    """A clock that only remembers how long it should have slept."""
+
+    def __init__(self) -> None:
+        self.slept_s: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+
+
+def test_spool_serves_only_after_no_gateway_of_the_old_mode_can_accept(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            open_store(f"file://{tmp_path}/store") as remote,
+            open_store(f"file://{tmp_path}/spool") as local,
+        ):
+            await create_authority(remote)
+            await switch_to_spool(remote, WRITER)
+            clock, history = Sleepless(), await read_history(remote)
+            await adopt(local, remote, history, clock, SETTLE_S)
+            assert len(clock.slept_s) == 1
+            assert SETTLE_S - 10 < clock.slept_s[0] <= SETTLE_S
+            await adopt(local, remote, history, clock, SETTLE_S)
+            assert len(clock.slept_s) == 1, "once per switch"
+
+    run(main())

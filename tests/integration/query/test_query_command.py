@@ -9,6 +9,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from support.query_lake import DAY0_NS, deployment, log_batch, metric_batch
@@ -18,6 +19,9 @@ from support.spark_local import ingest_locally
 from sluice_protocol.units import NS_PER_S
 
 SPAN = ("--from", str(DAY0_NS), "--to", str(DAY0_NS + 3600 * NS_PER_S))
+
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - that it is guarded is what is tested
 
 
 @pytest.fixture(scope="module")
@@ -89,13 +93,19 @@ def test_bad_usage_is_one_line_and_code_2(place: Deployment) -> None:
 
 @pytest.fixture(scope="module")
 def service(place: Deployment) -> Iterator[str]:
+    with _serving(place, "127.0.0.1:0") as url:
+        yield url
+
+
+@contextmanager
+def _serving(place: Deployment, listen: str, token: str = "") -> Iterator[str]:
     command = (sys.executable, "-m", "sluice_cli", "query", "serve", "--store", place.url)
     process = subprocess.Popen(
-        (*command, "--listen", "127.0.0.1:0", "--json"),
+        (*command, "--listen", listen, "--json"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "SLUICE_QUERY_SERVE_API_TOKEN": token},
     )
     assert process.stdout is not None
     try:
@@ -106,13 +116,39 @@ def service(place: Deployment) -> Iterator[str]:
         assert process.returncode == 0, (out, err)
 
 
-def _get(url: str) -> tuple[int, str, bytes]:
+def _get(url: str, token: str = "") -> tuple[int, str, bytes]:
+    request = urllib.request.Request(url)
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read()
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.headers["Content-Type"], error.read()
+
+
+def test_service_beyond_this_machine_asks_for_its_token(place: Deployment) -> None:
+    """Without a token it does not start there; with one only its holders are answered."""
+    for listen, says in (
+        (f"{EVERYWHERE}:0", "set an api_token to listen beyond this machine"),
+        ("nonsense", "listen must be HOST:PORT"),
+        ("127.0.0.1:1x", "listen must be HOST:PORT"),
+    ):
+        command = (sys.executable, "-m", "sluice_cli", "query", "serve", "--store", place.url)
+        done = subprocess.run(
+            (*command, "--listen", listen), capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert says in done.stderr
+    with _serving(place, f"{EVERYWHERE}:0", token="s3cret") as url:
+        here = url.replace(EVERYWHERE, "127.0.0.1")
+        for token in ("", "s3cre"):
+            status, kind, body = _get(f"{here}/v1/query", token)
+            assert (status, kind) == (401, "application/problem+json")
+            assert json.loads(body)["code"] == "unauthenticated"
+        assert _get(f"{here}/v1/query?stats_only=true", "s3cret")[0] == 200
+        assert _get(f"{here}/livez")[0] == 200
 
 
 def test_service_answers_as_the_command_does(service: str, place: Deployment) -> None:

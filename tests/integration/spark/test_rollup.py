@@ -1,6 +1,3 @@
-import math
-import struct
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -9,37 +6,13 @@ import pytest
 import zstandard
 from support.spark_lake import Deployment, make_batch
 from support.spark_local import ingest_locally
+from support.spark_rollups import expected, merged
 
 from sluice_spark import rollup
 from sluice_spark.covers import Cover
 from sluice_spark.rollup import run_rollup
 
 pytestmark = pytest.mark.spark
-
-
-def expected(deployment: Deployment, size_s: int) -> dict[tuple[Any, ...], tuple[int, float]]:
-    """Counts and sums by plain Python: (window start, name, agent, attributes)."""
-    figures: dict[tuple[Any, ...], list[float]] = defaultdict(list)
-    for one in deployment.sent:
-        if one.manifest.kind != "metrics":
-            continue
-        for agent, _, _, ts_ns, name, packed, _, attributes in one.rows:
-            (value,) = struct.unpack("<d", packed)
-            start = ts_ns // 10**9 // size_s * size_s
-            if not math.isnan(value):
-                figures[start, name, agent, tuple(sorted(attributes.items()))].append(value)
-    return {key: (len(found), max(found)) for key, found in figures.items()}
-
-
-def rolled(deployment: Deployment, window: str) -> dict[tuple[Any, ...], tuple[int, float]]:
-    merged: dict[tuple[Any, ...], tuple[int, float]] = {}
-    for row in deployment.rows("rollups"):
-        if row["window"] == window:
-            start = int(row["window_start"].timestamp())
-            key = (start, row["name"], row["agent_id"], tuple(sorted(row["attributes"])))
-            count, most = merged.get(key, (0, row["max"]))
-            merged[key] = (count + row["count"], max(most, row["max"]))
-    return merged
 
 
 def test_rollup_counts_every_point_once_in_both_windows(
@@ -66,7 +39,7 @@ def test_rollup_counts_every_point_once_in_both_windows(
     assert run_rollup(spark, deployment.url).covers == 2
     assert run_rollup(spark, deployment.url).covers == 0
     for window, size_s in rollup.WINDOWS:
-        assert rolled(deployment, window) == expected(deployment, size_s)
+        assert merged(deployment.rows("rollups"), window) == expected(deployment, size_s)
     assert all(path.read_bytes() == body for path, body in chunks.items())
     files = list((tmp_path / "rollup").rglob("*.lmrollup.zst"))
     held = sum(
@@ -76,10 +49,10 @@ def test_rollup_counts_every_point_once_in_both_windows(
         for path in files
     )
     assert held == len(deployment.rows("rollups"))
-    merged = spark.createDataFrame(deployment.table("rollups").to_pyarrow_table()).selectExpr(
+    sketches = spark.createDataFrame(deployment.table("rollups").to_pyarrow_table()).selectExpr(
         "kll_sketch_get_n_double(kll_merge_agg_double(sketch)) AS n"
     )
-    assert merged.first().n == 2 * sum(count for count, _ in expected(deployment, 60).values())
+    assert sketches.first().n == 2 * sum(count for count, _ in expected(deployment, 60).values())
 
 
 def test_lanes_condition_takes_exactly_what_the_cover_says() -> None:

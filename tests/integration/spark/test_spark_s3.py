@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
-from support.spark_lake import Deployment, assert_lake_holds, make_batch
+from support.spark_bucket import Bucket
+from support.spark_lake import assert_lake_holds, make_batch
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
@@ -17,27 +16,8 @@ from sluice_spark.indexing import run_index
 from sluice_spark.ingest import run_ingest
 from sluice_spark.rollup import run_rollup
 from sluice_spark.settings import CompactSettings, IngestSettings
-from sluice_store.lake import lake_location
 
 pytestmark = [pytest.mark.s3, pytest.mark.spark]
-
-
-@dataclass
-class Bucket(Deployment):
-    """A deployment in a bucket."""
-
-    bucket_url: str = ""
-
-    @property
-    def url(self) -> str:
-        return self.bucket_url
-
-    def table(self, name: str) -> DeltaTable:
-        location = lake_location(self.url, name)
-        return DeltaTable(location.uri, storage_options=dict(location.storage_options))
-
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        return self.table(name).to_pyarrow_table().to_pylist()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from support.policies_settings import GOLDEN
 from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, free_port
 
 from sluice_cli.main import run
@@ -103,3 +104,16 @@ def test_doctor_command_bad_key_is_bad_usage(arguments: list[str], tmp_path: Pat
     url = _store(tmp_path)
     assert run(["doctor", "--store", url, *arguments]) == 2
     assert _read(url) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [("s3://here?endpoint=http://127.0.0.1:1", "another place"), (None, "give an s3:// store")],
+)
+def test_doctor_with_policies_of_something_else_examines_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str | None, said: str
+) -> None:
+    settings = GOLDEN / "settings.toml"
+    store = url or _store(tmp_path)
+    assert run(["doctor", "--store", store, "--policies", str(settings)]) == 2
+    assert said in capsys.readouterr().err

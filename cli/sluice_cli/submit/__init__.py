@@ -1,0 +1,1 @@
+"""The script that `spark-submit` is given; see `sluice spark script`."""

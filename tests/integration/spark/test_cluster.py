@@ -1,0 +1,110 @@
+"""The documented `spark-submit` for real: a master and a worker of their own, lake and checkpoint
+in a bucket of the real S3 server."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyspark
+import pytest
+from support.spark_bucket import Bucket
+from support.spark_lake import assert_lake_holds, make_batch
+from support.store_buckets import make_bucket
+from support.store_versitygw import CREDENTIALS, free_port, versitygw, wait_for_port
+
+from sluice_spark.session import S3A_PACKAGE, read_hadoop_version
+
+pytestmark = [pytest.mark.long, pytest.mark.s3, pytest.mark.spark]
+
+SPARK = Path(pyspark.__file__).parent
+
+
+@contextmanager
+def daemon(folder: Path, port: int, *arguments: str) -> Iterator[None]:
+    """Runs one of Spark's own daemons in the foreground until the end of the block."""
+    with (folder / f"{arguments[0].rpartition('.')[2]}.log").open("wb") as log:
+        command = [str(SPARK / "bin" / "spark-class"), *arguments]
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment())
+        try:
+            wait_for_port(port, process)
+            yield
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def environment() -> dict[str, str]:
+    """Credentials are in the environment of every node, as the page says."""
+    return {
+        **os.environ,
+        **CREDENTIALS,
+        "AWS_REGION": "us-east-1",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[str]:
+    port, ui, worker, worker_ui = (free_port() for _ in range(4))
+    url = f"spark://127.0.0.1:{port}"
+    here = ("--host", "127.0.0.1")
+    places = ("--work-dir", str(tmp_path / "work"), "--cores", "2", "--memory", "1g")
+    with ExitStack() as stack:
+        name = "org.apache.spark.deploy.master.Master"
+        ports = ("--port", str(port), "--webui-port", str(ui))
+        stack.enter_context(daemon(tmp_path, port, name, *here, *ports))
+        name = "org.apache.spark.deploy.worker.Worker"
+        ports = ("--port", str(worker), "--webui-port", str(worker_ui))
+        stack.enter_context(daemon(tmp_path, worker, name, *here, *ports, *places, url))
+        yield url
+
+
+def submit(master: str, *arguments: str, jars: bool = False) -> str:
+    sluice = str(Path(sys.executable).parent / "sluice")
+    script = subprocess.check_output([sluice, "spark", "script"], text=True).strip()
+    packages = ["--packages", f"{S3A_PACKAGE}:{read_hadoop_version()}"] if jars else []
+    done = subprocess.run(
+        [
+            *(str(SPARK / "bin" / "spark-submit"), "--master", master, *packages),
+            *("--conf", "spark.executor.cores=1", "--conf", "spark.executor.memory=512m"),
+            *(script, "spark", *arguments),
+        ],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def test_jobs_run_on_a_cluster_unchanged(
+    master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ingest with its checkpoint on S3A, then compaction, through a master and its executors."""
+    for name, value in {**CREDENTIALS, "AWS_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    with versitygw(tmp_path) as server:
+        url = server.url("lake", "deep/prefix")
+        asyncio.run(make_bucket(url))
+        place = Bucket(root=tmp_path, bucket_url=url)
+        place.init()
+        checkpoint = "s3a://lake/checkpoint"
+        for n in range(2):
+            kinds = ("logs", "metrics", "entries")
+            place.deliver([make_batch(n * 10, agent=f"{kind}-1", kind=kind) for kind in kinds])
+            arguments = ("ingest", "--store", url, "--once", "--checkpoint", checkpoint)
+            assert "3 batches" in submit(master, *arguments, jars=True)
+        assert_lake_holds(place, place.sent)
+        assert list((tmp_path / "data" / "lake" / "checkpoint" / "commits").glob("[0-9]*"))
+        told = submit(master, "compact", "--store", url, "--open-partitions")
+        assert "6 files before, 3 after" in told
+        assert_lake_holds(place, place.sent)
+        applications = [path.name for path in (tmp_path / "work").iterdir()]
+        assert len([name for name in applications if name.startswith("app-")]) == 3

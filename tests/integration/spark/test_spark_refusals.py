@@ -1,0 +1,49 @@
+"""What the jobs refuse, as a person at a terminal sees it: one line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from support.spark_lake import Deployment, make_batch
+
+pytestmark = pytest.mark.spark
+
+
+def refused(url: str, *arguments: str) -> list[str]:
+    command = [sys.executable, "-m", "sluice_cli", "spark", *arguments, "--store", url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    return [line for line in done.stderr.splitlines() if "incubator modules" not in line]
+
+
+@pytest.mark.parametrize("job", [("ingest", "--once"), ("rollup",)])
+def test_jobs_refuse_a_lake_that_is_not_theirs(job: tuple[str, ...], tmp_path: Path) -> None:
+    """Another schema, another file in the place of a table: one line, before a JVM starts."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    logs = tmp_path / "lake" / "v1" / "logs"
+    logs.parent.mkdir(parents=True)
+    logs.write_text("not a table")
+    (line,) = refused(deployment.url, *job)
+    assert "this path is not a Delta table: move it away" in line
+    logs.unlink()
+    write_deltalake(str(logs), pa.table({"x": [1]}))
+    (line,) = refused(deployment.url, *job)
+    assert "its schema is not that of this version" in line
+
+
+def test_ingest_refuses_the_checkpoint_of_another_queue(tmp_path: Path) -> None:
+    """One line that names both; the tables are as before."""
+    for letter in ("A", "B"):
+        deployment = Deployment(tmp_path / letter, lanes=1).init(letter)
+        deployment.deliver([make_batch(0, 10)])
+    job = ("ingest", "--once", "--checkpoint", f"file://{tmp_path}/checkpoint")
+    command = [sys.executable, "-m", "sluice_cli", "spark", *job]
+    first = [*command, "--store", f"file://{tmp_path}/A"]
+    subprocess.run(first, capture_output=True, timeout=120, check=True)
+    (line,) = refused(f"file://{tmp_path}/B", *job)
+    assert "this checkpoint is of another queue" in line
+    assert deployment.rows("logs") == []

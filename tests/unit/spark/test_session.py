@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import pytest
+
+from sluice_protocol.errors import BadUsage
+from sluice_spark.session import (
+    WORKER_ALLOCATOR,
+    SessionSettings,
+    read_hadoop_version,
+    session_conf,
+)
+
+
+def test_session_conf_tells_workers_how_to_keep_memory_and_lets_people_overrule_it() -> None:
+    """The allocator's settings reach the Python workers of executors; the caller's own win."""
+    name = "spark.executorEnv.MALLOC_ARENA_MAX"
+    conf = session_conf(SessionSettings(), delta=False)
+    assert {
+        f"spark.executorEnv.{key}": value for key, value in WORKER_ALLOCATOR.items()
+    }.items() <= (conf.items())
+    assert session_conf(SessionSettings(conf={name: "2"}), delta=False)[name] == "2"
+
+
+def test_session_conf_asks_for_jars_only_when_the_jvm_needs_them() -> None:
+    """Neither ingestion nor maintenance does; S3A comes in for `s3a://` alone, matching Spark."""
+    assert "spark.jars.packages" not in session_conf(SessionSettings(), delta=False)
+    delta = session_conf(SessionSettings(), delta=True)["spark.jars.packages"]
+    assert "hadoop-aws" not in delta
+    url = "s3://bucket/prefix?endpoint=http://127.0.0.1:7070&region=us-east-1"
+    conf = session_conf(SessionSettings(), delta=False, s3a=url)
+    assert conf["spark.jars.packages"] == f"org.apache.hadoop:hadoop-aws:{read_hadoop_version()}"
+    assert conf["spark.hadoop.fs.s3a.endpoint"] == "http://127.0.0.1:7070"
+    assert conf["spark.hadoop.fs.s3a.endpoint.region"] == "us-east-1"
+
+
+def test_session_conf_of_a_cluster_says_nothing_of_this_machine() -> None:
+    """A driver that called itself 127.0.0.1 could not be reached by executors."""
+    conf = session_conf(SessionSettings(master="spark://head:7077"), delta=False)
+    assert not [name for name in conf if name.startswith("spark.driver.")]
+
+
+def test_read_hadoop_version_refuses_a_folder_without_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line that says what to set."""
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(BadUsage, match="SPARK_HOME"):
+        read_hadoop_version()
