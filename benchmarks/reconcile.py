@@ -12,7 +12,8 @@
 Parts 2 and 4 run with an object per by-time entry, and with packs (ADR 0047). Parts named on the
 command line (`cold`, `first`, `memory`, `steady`) run alone.
 
-`SLUICE_BENCH_BATCHES` (default 20 000) and `SLUICE_BENCH_RATE` (default 500) set the sizes. The
+`SLUICE_BENCH_BATCHES` (default 20 000), `SLUICE_BENCH_RATE` (default 500 a second) and
+`SLUICE_BENCH_STEADY_S` (default 20) set the sizes. The
 store is a directory in memory (`/dev/shm` where it exists), so that disks do not count.
 """
 
@@ -55,7 +56,7 @@ from sluice_store.port import ListedObject, ListPage, ObjectStore
 
 BATCHES: Final = int(os.environ.get("SLUICE_BENCH_BATCHES", "20000"))
 RATE: Final = int(os.environ.get("SLUICE_BENCH_RATE", "500"))
-STEADY_S: Final = 20
+STEADY_S: Final = int(os.environ.get("SLUICE_BENCH_STEADY_S", "20"))
 NEW_LIVES_S: Final = 3
 """A new life is found by a full pass alone; its time is told apart."""
 AGENTS: Final = 50
@@ -526,7 +527,8 @@ async def steady_on(folder: Path, store: ObjectStore, lines: list[str], *, packe
     lags = sorted(lag_s for at_ns, lag_s in found if at_ns >= edge_ns)
     young = max(lag_s for at_ns, lag_s in found if at_ns < edge_ns)
     lines.append(
-        f"steady{', by-time entries packed' if packed else ''}: accepted to enqueued"
+        f"steady, {'by-time entries packed (default)' if packed else 'an object per entry'}:"
+        " accepted to enqueued"
         f" p50 {lags[len(lags) // 2]:.2f} s, p99 {lags[len(lags) * 99 // 100]:.2f} s,"
         f" max {lags[-1]:.2f} s (max {young:.2f} s in the first {NEW_LIVES_S} s, when all lives"
         f" are new), {len(found)} of {beside.accepted} enqueued,"

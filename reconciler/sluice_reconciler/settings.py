@@ -31,7 +31,7 @@ class ReconcilerSettings:
         list_batches_max: Most batches that are taken at once, and so in one work list, count; more
             save writes, fewer shorten the way of the first of them.
         pack_by_time: Whether the by-time entries of what is taken at once go into one object per
-            hour; one PUT a batch instead of three (ADR 0047).
+            hour; one PUT a batch instead of three (ADR 0047). None means on a directory.
         tail_interval_s: Time between two looks behind the last key of each active life, seconds; 0
             for never. None means 0.2 on a directory and never on S3, where events cost less.
         scan_interval_s: Time between two scans of the by-time index, seconds.
@@ -57,7 +57,7 @@ class ReconcilerSettings:
     shards: int = 1
     concurrency: int | None = None
     list_batches_max: int = 512
-    pack_by_time: bool = False
+    pack_by_time: bool | None = None
     tail_interval_s: float | None = None
     scan_interval_s: float = 5.0
     collect_interval_s: float = 60.0
@@ -96,6 +96,7 @@ class ReconcilerSettings:
             self,
             tail_interval_s=tail_s if self.tail_interval_s is None else self.tail_interval_s,
             concurrency=requests if self.concurrency is None else self.concurrency,
+            pack_by_time=local if self.pack_by_time is None else self.pack_by_time,
         )
 
     @property

@@ -30,6 +30,7 @@ def test_settings_out_of_range_are_refused(name: str, value: object) -> None:
 def test_settings_that_hang_on_the_store_are_filled_in() -> None:
     """A directory is looked behind and asked by few at once; what is set stays."""
     local, remote = ReconcilerSettings().on("file:///x"), ReconcilerSettings().on("s3://b/p")
-    assert (local.tail_interval_s, local.concurrency) == (0.2, 4)
-    assert (remote.tail_interval_s, remote.concurrency) == (0.0, 32)
+    assert (local.tail_interval_s, local.concurrency, local.pack_by_time) == (0.2, 4, True)
+    assert (remote.tail_interval_s, remote.concurrency, remote.pack_by_time) == (0.0, 32, False)
+    assert ReconcilerSettings(pack_by_time=False).on("file:///x").pack_by_time is False
     assert ReconcilerSettings(concurrency=9, tail_interval_s=0).on("file:///x").concurrency == 9
