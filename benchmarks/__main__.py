@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-HELPERS = {"__main__", "measure", "accept_load", "accept_servers"}
+HELPERS = {
+    *("__main__", "measure", "accept_load", "accept_servers"),
+    *("pipeline_batches", "reconcile_steady", "reconcile_world"),
+}
 
 
 def main(named: list[str]) -> int:

@@ -12,7 +12,8 @@ from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage
 from sluice_queue.lane import Tools
 from sluice_queue.settings import SPARK_QUEUE
-from sluice_reconciler.rebuild import Difference, Rebuild
+from sluice_reconciler.differences import Difference
+from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.url import open_store

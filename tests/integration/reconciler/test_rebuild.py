@@ -14,7 +14,8 @@ from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.lane import Tools
 from sluice_queue.view import list_lanes, read_lane
-from sluice_reconciler.rebuild import Rebuild, Wrong
+from sluice_reconciler.differences import Wrong
+from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.service import Reconciler
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore

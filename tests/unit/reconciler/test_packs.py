@@ -24,9 +24,10 @@ from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Tools
+from sluice_reconciler.differences import Wrong
 from sluice_reconciler.explain import explain
 from sluice_reconciler.packs import Entry, pack, unpack
-from sluice_reconciler.rebuild import Rebuild, Wrong
+from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.scanner import Scanner
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings

@@ -1,0 +1,208 @@
+"""Stores, batches and bare loops of the benchmark `reconcile`."""
+
+import asyncio
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import ACCEPTED, accepted_key, blob_key, digest_of, lane_of
+from sluice_protocol.manifests import AcceptedManifest, encode_record
+from sluice_protocol.outcomes import Applied
+from sluice_protocol.units import ObjectKey
+from sluice_queue.lane import Lane, Tools
+from sluice_reconciler.lane_owner import LaneOwner
+from sluice_reconciler.lane_state import Pending
+from sluice_reconciler.service import Reconciler
+from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store.local import open_local_store
+from sluice_store.port import ObjectStore
+
+AGENTS: Final = 50
+LANES: Final = 4
+BOOT: Final = "0b0f1c52-7a4e-4a51-9d36-3f0f5d1f2a11"
+ON_A_DIRECTORY: Final = ReconcilerSettings().on("file:")
+CONCURRENCY: Final = ON_A_DIRECTORY.concurrency or 1
+SHM: Final = Path("/dev/shm")  # noqa: S108 - memory on purpose; a private folder inside it
+
+
+class Counting:
+    """The store port, counting requests."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        """Wraps a store."""
+        self._store = store
+        self.counts: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any verb
+        """Counts a verb and hands it on."""
+        self.counts[name] += 1
+        return getattr(self._store, name)
+
+
+def who_is(number: int) -> Identity:
+    """Gives whose batch it is."""
+    seq = number // AGENTS * 100
+    agent = f"host-{number % AGENTS}"
+    return Identity(agent_id=agent, boot_id=BOOT, seq_start=seq, seq_end=seq + 99)
+
+
+def manifest(number: int, at_ns: int) -> tuple[AcceptedManifest, bytes]:
+    """Gives one batch of an agent, and its frame."""
+    frame = b"frame %d" % number
+    digest = digest_of(frame)
+    who = who_is(number)
+    return AcceptedManifest(
+        agent_id=who.agent_id,
+        boot_id=who.boot_id,
+        seq_start=who.seq_start,
+        seq_end=who.seq_end,
+        frame_sha256=digest,
+        frame_bytes=len(frame),
+        raw_blob_key=blob_key(digest),
+        accepted_at_unix_ns=at_ns,
+        collector_id="gw-1",
+        wire_version=1,
+        frame_version=1,
+        attempt_id="01M7Y05M6XJ11BR5GNJGCQQRNJ",
+        kind="logs",
+        record_count=100,
+        min_ts_unix_ns=at_ns,
+        max_ts_unix_ns=at_ns,
+        principal=who.agent_id,
+    ), frame
+
+
+async def accept(store: ObjectStore, number: int) -> None:
+    """Leaves a batch as a gateway does, accepted at the store's time of its blob."""
+    one, frame = manifest(number, 0)
+    match await store.create(blob_key(one.digest), frame):
+        case Applied(date_ns=date_ns):
+            one, _ = manifest(number, date_ns)
+        case other:
+            raise RuntimeError(other)
+    await store.create(accepted_key(one.identity), encode_record(one))
+
+
+async def accept_many(store: ObjectStore, numbers: range) -> None:
+    """Leaves many batches, several at once."""
+    gate = asyncio.Semaphore(64)
+
+    async def gated(number: int) -> None:
+        async with gate:
+            await accept(store, number)
+
+    for at in range(numbers.start, numbers.stop, 5000):
+        chunk = range(at, min(at + 5000, numbers.stop))
+        await asyncio.gather(*(gated(number) for number in chunk))
+
+
+async def bare_loop(store: ObjectStore) -> int:
+    """The control: list everything accepted and GET each, as many at once as the pass may."""
+    gate, count = asyncio.Semaphore(CONCURRENCY), 0
+
+    async def gated(key: ObjectKey) -> None:
+        async with gate:
+            await store.get(key)
+
+    async for page in store.list(ACCEPTED):
+        count += len(page.objects)
+        async with asyncio.TaskGroup() as tasks:
+            for one in page.objects:
+                tasks.create_task(gated(one.key))
+    return count
+
+
+async def same_requests(store: ObjectStore, puts: int) -> int:
+    """The second control: the requests of a first pass, with nothing between them."""
+    gate, count = asyncio.Semaphore(CONCURRENCY), 0
+
+    async def gated(number: int, key: ObjectKey) -> None:
+        async with gate:
+            await requests_of(store, number, key, puts)
+
+    async for page in store.list(ACCEPTED):
+        async with asyncio.TaskGroup() as tasks:
+            for one in page.objects:
+                tasks.create_task(gated(count, one.key))
+                count += 1
+    return count
+
+
+async def requests_of(store: ObjectStore, number: int, key: ObjectKey, puts: int) -> None:
+    """Makes the requests that a new batch costs, in folders like those of the indexes."""
+    await store.get(key)
+    await store.head(key)
+    for root in range(puts):
+        place = f"doctor/v1/{root}/{number % 256:02x}/{number % 251:02x}/{number}"
+        await store.create(ObjectKey(place), b"x" * 200)
+
+
+def reconciler(store: ObjectStore, **settings: Any) -> Reconciler:  # noqa: ANN401 - its fields
+    """Gives a fresh reconciler, as after a restart."""
+    authority = Authority(authority_id="bench", lanes=LANES)
+    return Reconciler(store, authority, settings=replace(ON_A_DIRECTORY, **settings))
+
+
+async def full_pass(store: ObjectStore, **settings: Any) -> int:  # noqa: ANN401 - its fields
+    """The subject: one pass of a fresh process."""
+    return (await reconciler(store, **settings).once()).listed
+
+
+async def leave_manifests(store: ObjectStore, count: int) -> None:
+    """Leaves accepted manifests without blobs."""
+    gate = asyncio.Semaphore(64)
+
+    async def gated(number: int) -> None:
+        async with gate:
+            one, _ = manifest(number, 1)
+            await store.create(accepted_key(one.identity), encode_record(one))
+
+    for at in range(0, count, 5000):
+        numbers = range(at, min(at + 5000, count))
+        await asyncio.gather(*(gated(number) for number in numbers))
+
+
+async def leave_ledger(store: ObjectStore, count: int) -> None:
+    """Leaves lane states that know every batch."""
+    owners = [
+        await LaneOwner.take(store, Lane(queue="spark", lane=lane), Tools())
+        for lane in range(LANES)
+    ]
+    for agent in range(AGENTS):
+        ledger = owners[lane_of(f"host-{agent}", LANES)].ledger
+        for number in range(agent, count, AGENTS):
+            ledger.add(pending(who_is(number)))
+    for owner in owners:
+        await owner.close()
+
+
+def pending(who: Identity) -> Pending:
+    """Gives a batch as the ledger takes it."""
+    return Pending(
+        agent_id=who.agent_id, boot_id=who.boot_id, seq_start=who.seq_start, seq_end=who.seq_end
+    )
+
+
+@asynccontextmanager
+async def scratch() -> AsyncIterator[ObjectStore]:
+    """Gives an empty store in memory."""
+    async with scratch_folder() as (_, store):
+        yield store
+
+
+@asynccontextmanager
+async def scratch_folder() -> AsyncIterator[tuple[Path, ObjectStore]]:
+    """Gives an empty store in memory, and where it is."""
+    folder = Path(tempfile.mkdtemp(prefix="sluice-bench-", dir=SHM if SHM.is_dir() else None))
+    try:
+        async with open_local_store(folder) as store:
+            yield folder, store
+    finally:
+        shutil.rmtree(folder)

@@ -1,0 +1,105 @@
+"""A real agent tells a real gateway how far it is."""
+
+import asyncio
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from support.gateway import CountingStore, TestKey, bodies_under, clean_env, run, running
+
+from sluice_agent.signing import make_key, principal_entry
+from sluice_protocol.errors import StoreUnavailable
+from sluice_protocol.high_water import HighWaterMark
+from sluice_protocol.keys import ACCEPTED, HIGH_WATER, parse_accepted_key
+from sluice_protocol.manifests import decode_accepted, decode_record
+from sluice_protocol.outcomes import CreateOutcome
+from sluice_protocol.units import Digest, ObjectKey
+from sluice_store import open_store
+
+LINES = 5000
+QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+class OneAcceptance(CountingStore):
+    """A store that takes the manifest of the first batch and loses the others."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self.accepted = asyncio.Event()
+
+    async def create(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> CreateOutcome:
+        if not key.startswith(ACCEPTED):
+            return await super().create(key, body, sha256=sha256)
+        if parse_accepted_key(key).seq_start != 0:
+            raise StoreUnavailable("create", key, "out of reach")
+        outcome = await super().create(key, body, sha256=sha256)
+        self.accepted.set()
+        return outcome
+
+
+def test_agent_that_is_behind_tells_how_far_it_is(tmp_path: Path) -> None:
+    """One of many sealed batches arrives; the mark beside it names the last sealed number."""
+    url = f"file://{tmp_path}/store"
+    lines = [f"{n} {sha256(b'%d' % n).hexdigest()}\n" for n in range(LINES)]
+    (tmp_path / "app.log").write_text("".join(lines))
+    key = make_key(tmp_path / "key.pem")
+
+    async def main() -> None:
+        async with open_store(url) as inner:
+            store = OneAcceptance(inner)
+            async with running(tmp_path, TestKey("op", ("op",)), store=store) as served:
+                served.gateway.settings.principals.write_text(
+                    principal_entry("host-1", "host-1", key)
+                )
+                served.gateway.principals.reload()
+                await until_accepted(tmp_path, served.port, store)
+                assert await served.gateway.high_water.flush() == 1
+
+    run(main())
+    marks = asyncio.run(bodies_under(url, HIGH_WATER))
+    accepted = asyncio.run(bodies_under(url, ACCEPTED))
+    (manifest,) = (decode_accepted(ObjectKey(at), body) for at, body in accepted.items())
+    (mark,) = (decode_record(ObjectKey(at), body, HighWaterMark) for at, body in marks.items())
+    assert (mark.agent_id, mark.boot_id) == (manifest.agent_id, manifest.boot_id)
+    assert manifest.seq_end < mark.seq_end == LINES - 1
+
+
+async def until_accepted(folder: Path, port: int, store: OneAcceptance) -> None:
+    """Seals everything while no gateway is there, then runs the agent until one batch came in."""
+    agent = (
+        *(sys.executable, "-m", "sluice_cli", "agent", "run", "--key", "key.pem"),
+        *("--agent-id", "host-1", "--spool", "spool", "--paths", str(folder / "app.log")),
+        *("--host-metrics-s", "0", "--batch-bytes", "20000", "--batch-age-s", "0.05"),
+    )
+    away = (*agent, "--gateway", "http://127.0.0.1:1")
+    there = (*agent, "--gateway", f"http://127.0.0.1:{port}")
+    sealing = await asyncio.create_subprocess_exec(*away, cwd=folder, env=clean_env(), **QUIET)
+    try:
+        await until_sealed(folder / "spool" / "ready")
+    finally:
+        sealing.kill()
+        await sealing.wait()
+    sending = await asyncio.create_subprocess_exec(*there, cwd=folder, env=clean_env(), **QUIET)
+    try:
+        await asyncio.wait_for(store.accepted.wait(), 20)
+        await asyncio.sleep(0.5)  # its answer, and the note behind it
+    finally:
+        sending.kill()
+        await sending.wait()
+
+
+async def until_sealed(ready: Path) -> None:
+    """Waits until no more batches come; there are several."""
+    seen, since = 0, 0
+    while seen < 2 or since < 20:
+        await asyncio.sleep(0.05)
+        now = count_in(ready)
+        seen, since = now, since + 1 if now == seen else 0
+
+
+def count_in(folder: Path) -> int:
+    return sum(1 for _ in folder.glob("*")) if folder.exists() else 0
