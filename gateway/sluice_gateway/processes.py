@@ -14,9 +14,10 @@ from typing import Final
 import structlog
 
 from sluice_gateway.logs import configure_logs
-from sluice_gateway.settings import GatewaySettings, check_settings, parse_listen
+from sluice_gateway.settings import GatewaySettings, check_settings
 from sluice_gateway.worker import WorkerPlan, bind, run_worker, worker_main
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.services import parse_listen
 
 LOOK_S: Final = 0.5
 END_MARGIN_S: Final = 10.0

@@ -6,6 +6,7 @@ from typing import Literal
 
 from sluice_protocol.authority import UPLOAD_TIME_S_MAX
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.services import parse_listen
 from sluice_protocol.units import FRAME_BYTES_MAX
 
 AcceptanceMode = Literal["s3_manifest", "local_spool"]
@@ -98,16 +99,3 @@ def _check_limits(settings: GatewaySettings) -> None:
         raise BadUsage(f"upload_time_s_max must be above 0 and at most {UPLOAD_TIME_S_MAX}")
     if settings.workers < 1:
         raise BadUsage("workers must be at least 1")
-
-
-def parse_listen(listen: str) -> tuple[str, int]:
-    """Gives host and port of `HOST:PORT`; an IPv6 host stands in brackets.
-
-    Raises:
-        BadUsage: It has another form.
-    """
-    host, _, port = listen.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    if not bare or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004 - 16 bits
-        raise BadUsage(f"listen is HOST:PORT, listen=`{listen}`")
-    return bare, int(port)

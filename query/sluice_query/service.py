@@ -18,7 +18,7 @@ from sluice_protocol.errors import (
     status_of,
 )
 from sluice_protocol.manifests import Kind
-from sluice_protocol.operators import check_open, holds_token, parse_listen
+from sluice_protocol.services import check_open, holds_token, parse_listen
 from sluice_protocol.units import UnixNs
 from sluice_query.answer import answer_lines
 from sluice_query.request import (

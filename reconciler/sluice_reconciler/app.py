@@ -8,6 +8,7 @@ from aiohttp import web
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import LAKE
+from sluice_protocol.services import check_open, parse_listen
 from sluice_protocol.units import ObjectKey
 from sluice_queue.settings import SPARK_QUEUE
 from sluice_queue.view import list_lanes
@@ -23,8 +24,6 @@ log = structlog.get_logger()
 
 LEDGER_LOG = f"{LAKE}batches/_delta_log/"
 """Where something stands once the lake has a ledger."""
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 async def refuse_lost_queue(store: ObjectStore, settings: ReconcilerSettings) -> None:
@@ -96,10 +95,7 @@ async def serve(url: str, settings: ReconcilerSettings) -> None:
 
 async def _serve(store: ObjectStore, settings: ReconcilerSettings) -> None:
     host, port = parse_listen(settings.listen)
-    if not settings.api_token and host not in LOOPBACK:
-        raise BadUsage(
-            f"set an api_token to listen beyond this machine, listen=`{settings.listen}`"
-        )
+    check_open(host, settings.api_token)
     await refuse_lost_queue(store, settings)
     reconciler = await Reconciler.of(store, settings=settings)
     runner = web.AppRunner(make_app(reconciler))
@@ -129,15 +125,3 @@ async def _until_told(loop: asyncio.AbstractEventLoop) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     await told.wait()
-
-
-def parse_listen(listen: str) -> tuple[str, int]:
-    """Gives host and port of `host:port`.
-
-    Raises:
-        BadUsage: It has another form.
-    """
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal():
-        raise BadUsage(f"listen must be host:port, listen=`{listen}`")
-    return host.strip("[]"), int(port)

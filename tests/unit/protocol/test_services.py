@@ -3,7 +3,7 @@
 import pytest
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.operators import check_open, holds_token, parse_listen
+from sluice_protocol.services import check_open, holds_token, parse_listen
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,9 @@ def test_parse_listen_gives_host_and_port(listen: str, found: tuple[str, int]) -
     assert parse_listen(listen) == found
 
 
-@pytest.mark.parametrize("listen", ["8383", ":8383", "host:", "host:x", "host:65536", "host:٣", ""])
+@pytest.mark.parametrize(
+    "listen", ["8383", ":8383", "host:", "host:x", "host:65536", "[]:80", "host:٣", ""]
+)
 def test_parse_listen_refuses_other_forms(listen: str) -> None:
     """One line that says the form."""
     with pytest.raises(BadUsage, match="HOST:PORT"):

@@ -1,4 +1,7 @@
-"""Who may ask a service for operators: whoever holds its token, or, without one, this machine."""
+"""Where a service listens, and who may ask one that is for operators.
+
+Whoever holds its token may, or, without one, this machine.
+"""
 
 import hmac
 from typing import Final
@@ -16,9 +19,10 @@ def parse_listen(listen: str) -> tuple[str, int]:
         BadUsage: It has another form.
     """
     host, _, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdecimal()) or int(port[:6]) > _PORT_MAX:
         raise BadUsage(f"listen must be HOST:PORT, listen=`{listen[:80]}`")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return host, int(port)
 
 
 def check_open(host: str, token: str) -> None:
