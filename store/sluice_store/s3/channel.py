@@ -22,7 +22,8 @@ ERROR_BYTES_MAX: Final = 16 * 1024
 _WHOLE_BYTES_MAX: Final = 256 * 1024
 """Up to here a body is handed to the socket with its head."""
 _SLICE_BYTES: Final = 1024 * 1024
-_ERRORS_FROM: Final = 300
+ERRORS_FROM: Final = 300
+"""Statuses from here on are not what was asked for: redirects are not followed."""
 _BODYLESS: Final = frozenset({"GET", "HEAD", "DELETE"})
 
 
@@ -138,6 +139,6 @@ async def _answer(protocol: ResponseHandler) -> Answer:
     message, payload = await protocol.read()
     while message.code < 200:  # noqa: PLR2004 - interim answers, RFC 9110 section 15.2
         message, payload = await protocol.read()
-    whole = message.code < _ERRORS_FROM
+    whole = message.code < ERRORS_FROM
     body = await payload.read() if whole else await payload.read(ERROR_BYTES_MAX)
     return Answer(message.code, message.headers, body)

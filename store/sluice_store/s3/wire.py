@@ -13,13 +13,11 @@ import aiohttp
 from sluice_protocol.outcomes import UnknownReason
 from sluice_protocol.resolution import Answered, Lost, NotSent
 from sluice_store.s3.answers import parse_error
-from sluice_store.s3.channel import Broken, Channel, NotConnected
+from sluice_store.s3.channel import ERRORS_FROM, Broken, Channel, NotConnected
 from sluice_store.s3.exchange import Exchange, Request
 from sluice_store.s3.gate import ByteGate
 from sluice_store.s3.settings import S3Settings
 from sluice_store.s3.signing import Address, Credentials, sign
-
-_ERRORS_FROM = 300
 
 
 class Wire:
@@ -54,7 +52,7 @@ class Wire:
         self, method: str, target: str, headers: dict[str, str], body: bytes
     ) -> Exchange:
         answer = await self._channel.exchange(method, target, headers, body)
-        if answer.status < _ERRORS_FROM:
+        if answer.status < ERRORS_FROM:
             seen = Answered(status=answer.status)
             return Exchange(seen=seen, headers=answer.headers, body=answer.body)
         code, message = parse_error(answer.body)
