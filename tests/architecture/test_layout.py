@@ -1,33 +1,56 @@
-"""The checkout's own shape."""
+"""The shape of the checkout: packages, their pages, and the lists that follow from them."""
 
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COMPONENTS = (
-    "protocol store queue gateway reconciler spark gc query policies agent cli".split()  # noqa: SIM905
-)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+TOOL = PROJECT["tool"]
+PACKAGES = [Path(path) for path in TOOL["hatch"]["build"]["targets"]["wheel"]["packages"]]
+FOLDERS = list(dict.fromkeys(str(path.parent) for path in PACKAGES))
 
 
-def test_component_folders_hold_no_init() -> None:
-    """A stray queue/__init__.py would shadow the standard library for every run from the root."""
-    stray = [name for name in COMPONENTS if (ROOT / name / "__init__.py").exists()]
-    assert stray == []
+def test_the_package_list_names_every_package() -> None:
+    """A package folder that is missing from the list would be missing from the wheel."""
+    found = {path.parent.relative_to(ROOT) for path in ROOT.glob("*/*sluice*/__init__.py")}
+    assert found == set(PACKAGES)
 
 
-def test_every_component_holds_its_package() -> None:
-    """Each folder of the architecture holds one package of a unique name, typed."""
-    for name in COMPONENTS:
-        assert (ROOT / name / f"sluice_{name}" / "py.typed").exists(), name
+def test_other_lists_follow_from_the_package_list() -> None:
+    """The editable install, mypy and import-linter read lists derived from the package list."""
+    assert TOOL["hatch"]["build"]["dev-mode-dirs"] == FOLDERS
+    assert TOOL["mypy"]["files"] == [*FOLDERS, "deploy", "benchmarks"]
+    assert TOOL["mypy"]["mypy_path"] == FOLDERS
+    assert TOOL["ruff"]["src"] == FOLDERS
+    assert set(TOOL["importlinter"]["root_packages"]) == {path.name for path in PACKAGES}
 
 
-def test_every_decision_is_listed() -> None:
-    """The index of decisions links each page, so that a newcomer finds it."""
+def test_the_layers_name_every_package() -> None:
+    """A package outside the layers could import anything."""
+    contract = next(one for one in TOOL["importlinter"]["contracts"] if one["type"] == "layers")
+    layered = {name.strip() for line in contract["layers"] for name in line.split("|")}
+    assert layered == {path.name for path in PACKAGES}
+
+
+def test_every_package_is_typed() -> None:
+    """mypy and users of the packages see their types."""
+    assert [path for path in PACKAGES if not (ROOT / path / "py.typed").exists()] == []
+
+
+def test_component_folders_are_not_packages() -> None:
+    """A component folder with an `__init__.py` would shadow packages of the same name."""
+    assert [name for name in FOLDERS if (ROOT / name / "__init__.py").exists()] == []
+
+
+def test_every_component_has_a_readme() -> None:
+    """A component's README explains its purpose and how to run it."""
+    pages = [path if str(path.parent) == "core" else path.parent for path in PACKAGES]
+    assert [str(page) for page in pages if not (ROOT / page / "README.md").exists()] == []
+
+
+def test_every_decision_record_is_listed() -> None:
+    """The index of decision records links every record."""
     folder = ROOT / "docs" / "adr"
     index = (folder / "README.md").read_text()
     missing = [page.name for page in folder.glob("[0-9]*.md") if f"({page.name})" not in index]
     assert missing == []
-
-
-def test_every_component_has_its_page() -> None:
-    """A component's README says what it is for and how to run it."""
-    assert [name for name in COMPONENTS if not (ROOT / name / "README.md").exists()] == []

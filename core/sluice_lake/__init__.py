@@ -1,0 +1,1 @@
+"""Access to the Delta tables of the lake, without Spark."""

@@ -1,0 +1,1 @@
+"""HTTP serving that every sluice service shares."""
