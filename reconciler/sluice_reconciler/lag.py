@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
+from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_store.clock import Clock
 
 WAITING_MAX: Final = 100_000
 """Batches that one stage remembers; the latest is dropped beyond, the oldest tells the age."""
