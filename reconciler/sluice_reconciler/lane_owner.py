@@ -23,9 +23,9 @@ from sluice_protocol.units import ETag
 from sluice_queue.appender import Appender
 from sluice_queue.decisions import is_another, writes_of
 from sluice_queue.errors import ProducerSuperseded
-from sluice_queue.lane import Lane, Tools, Tries
+from sluice_queue.lane import Lane, Tools
 from sluice_queue.register import decode_register
-from sluice_queue.settings import RetrySettings
+from sluice_queue.settings import SWAP_RETRY
 from sluice_queue.takeover import take_over
 from sluice_queue.view import read_lane
 from sluice_queue.worklists import write_work_list
@@ -39,6 +39,7 @@ from sluice_reconciler.lane_state import (
 )
 from sluice_reconciler.runs import Standing
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetryLoop
 
 
 class LaneLost(SluiceError):
@@ -130,7 +131,7 @@ class LaneOwner:
         self._stored = stored
         self._appender = appender
         self._tools = tools
-        self._retry = RetrySettings()
+        self._retry = SWAP_RETRY
         self.ledger = Ledger(stored.record.boots)
         self.forgotten = False
 
@@ -254,7 +255,7 @@ async def _swap(
         OutcomeUnknown: The bounds are spent.
     """
     key, body = lane_key(lane), encode_lane(record)
-    tries = Tries("swap", key, RetrySettings(), tools)
+    tries = RetryLoop("swap", key, tools.backoff(SWAP_RETRY))
     while True:
         try:
             outcome = await store.replace(key, body, if_match=stored.etag)
@@ -264,18 +265,18 @@ async def _swap(
                 case Mismatch() | Unknown():
                     now = await read_lane_state(store, lane)
         except StoreUnavailable as error:
-            await tries.again(error)
+            await tries.pause(error)
             continue
         if now is not None and now.record.nonce == record.nonce:
             return now
         if now is None or now.etag != stored.etag:
             raise LaneLost(key, record.life)
-        await tries.again(None)
+        await tries.pause()
 
 
 async def _raise_life(store: ObjectStore, lane: Lane, tools: Tools) -> Stored:
     """Puts the next life into the lane's state; creates the state where none stands."""
-    tries = Tries("take", lane_key(lane), RetrySettings(), tools)
+    tries = RetryLoop("take", lane_key(lane), tools.backoff(SWAP_RETRY))
     while True:
         stored = await read_lane_state(store, lane)
         if stored is None:
@@ -296,7 +297,7 @@ async def _raise_life(store: ObjectStore, lane: Lane, tools: Tools) -> Stored:
                 return await _swap(store, lane, stored, record, tools)
             except LaneLost:
                 pass  # a rival swapped first: raise the life above its own
-        await tries.again(None)
+        await tries.pause()
 
 
 async def _create(store: ObjectStore, lane: Lane, tools: Tools) -> None:
