@@ -14,8 +14,8 @@ import structlog
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.events import accepted_of
-from sluice_reconciler.intake import Intake, Outcome
-from sluice_reconciler.sorting import SortedRuns
+from sluice_reconciler.new_batches import ComparedRanges
+from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
 from sluice_store.inventory import InventoryRow, read_inventory_manifest, read_inventory_rows
 from sluice_store.port import ObjectStore
 
@@ -25,7 +25,7 @@ CHUNK: Final = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InventoryReport:
+class InventoryScanResult:
     """What a scan of a report did.
 
     Attributes:
@@ -40,12 +40,12 @@ class InventoryReport:
     named: int
     foreign: int
     unreadable: tuple[str, ...]
-    outcome: Outcome
+    outcome: PipelineResult
 
 
 async def scan_inventory(
-    intake: Intake, reports: ObjectStore, manifest_key: ObjectKey
-) -> InventoryReport:
+    intake: BatchPipeline, reports: ObjectStore, manifest_key: ObjectKey
+) -> InventoryScanResult:
     """Takes every batch that a report names and that was not done.
 
     Args:
@@ -68,7 +68,7 @@ async def scan_inventory(
         except InvalidRecord as error:
             log.warning("inventory file not usable", key=file.key, reason=error.reason)
             scan.unreadable.append(f"{file.key}: {error.reason}")
-    return InventoryReport(
+    return InventoryScanResult(
         age_s=max(0.0, (date_ns - manifest.created_at_ns) / NS_PER_S),
         named=scan.named,
         foreign=scan.foreign,
@@ -80,13 +80,13 @@ async def scan_inventory(
 class _Scan:
     """Adds up what the files of one report named."""
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: BatchPipeline) -> None:
         self._intake = intake
-        self._known: SortedRuns = {}
+        self._known: ComparedRanges = {}
         self.named = 0
         self.foreign = 0
         self.unreadable: list[str] = []
-        self.outcome = Outcome()
+        self.outcome = PipelineResult()
 
     async def take(self, rows: Iterator[InventoryRow]) -> None:
         """Hands the keys of a file's current objects to the intake, a chunk at a time."""
