@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from sluice_protocol.column_checks import check_columns
-from sluice_protocol.columns import Columns, kind_of
+from sluice_protocol.columns import Columns, check_columns, kind_of
 from sluice_protocol.compression import compress_payload, decompress_payload
 from sluice_protocol.envelope import Envelope, Resource, decode_envelope, encode_envelope
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion

@@ -41,7 +41,7 @@ ENTRIES_MAX: Final = 4096
 WRITERS_MAX: Final = 64
 SEGMENTS_MAX: Final = 4096
 ID_BYTES: Final = 16
-NOBODY: Final = bytes(ID_BYTES)
+NO_OWNER: Final = bytes(ID_BYTES)
 
 _HEADER: Final = struct.Struct("<4sHHQ16sQ16sQQIHHII")
 _WRITER: Final = struct.Struct("<16sQQ")
@@ -80,7 +80,7 @@ class Register:
     revision: int
     nonce: bytes
     epoch: int = 0
-    owner: bytes = NOBODY
+    owner: bytes = NO_OWNER
     next_sequence: int = 1
     acked_through: int = 0
     count: int = 0
@@ -211,7 +211,7 @@ def _segments(body: bytes) -> tuple[SegmentRef, ...]:
     )
 
 
-def held_descriptors(key: str, state: Register) -> tuple[Descriptor, ...]:
+def body_descriptors(key: str, state: Register) -> tuple[Descriptor, ...]:
     """Decodes the entries of the body.
 
     Raises:

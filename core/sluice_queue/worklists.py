@@ -6,11 +6,11 @@ from typing import Final
 from sluice_protocol.errors import InvalidRecord, InvariantViolated, StoreUnavailable
 from sluice_protocol.keys import lane_of, work_list_key
 from sluice_protocol.manifests import AcceptedManifest, WorkList, decode_record, encode_record
-from sluice_protocol.outcomes import Applied, Exists, Found, Missing, Unknown
+from sluice_protocol.outcomes import Applied, Exists, Found, NotFound, Unknown
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_queue.entries import Descriptor, Draft
 from sluice_queue.errors import WorkListMissing
-from sluice_queue.lane import Lane, RegisterClient, Tries
+from sluice_queue.lane import Lane, RegisterClient, RetryBudget
 from sluice_queue.settings import RetrySettings
 from sluice_store.port import ObjectStore
 
@@ -47,20 +47,20 @@ async def write_work_list(
     if client.date_ns == 0:
         await client.read()  # the name needs the store's clock
     at_ns = client.store_now_ns
-    key = work_list_key(lane.queue, lane.lane, client.tools.ids.ulid(), at_ns)
-    tries = Tries("create", key, retry, client.tools)
+    key = work_list_key(lane.queue, lane.lane, client.runtime.ids.ulid(), at_ns)
+    budget = RetryBudget("create", key, retry, client.runtime)
     while True:
         try:
             outcome = await client.store.create(key, body)
         except StoreUnavailable as error:
-            await tries.again(error)
+            await budget.wait_or_raise(error)
             continue
         match outcome:
             case Applied(date_ns=date_ns) | Exists(date_ns=date_ns):
-                client.saw(date_ns)
+                client.observe_date(date_ns)
                 break
             case Unknown():
-                await tries.again(None)
+                await budget.wait_or_raise(None)
     times = [batch.accepted_at_unix_ns for batch in batches]
     return Draft(
         location=key,
@@ -83,7 +83,7 @@ async def read_work_list(store: ObjectStore, lane: Lane, entry: Descriptor) -> W
         StoreError: The store did not answer.
     """
     match await store.get(entry.location):
-        case Missing():
+        case NotFound():
             raise WorkListMissing(lane.key, entry.sequence, entry.location)
         case Found(body=body):
             return _checked(lane, entry, body)

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
-from sluice_protocol.authority import switch_key
+from sluice_protocol.authority import mode_switch_key
 from sluice_protocol.errors import BadUsage, StoreError, StoreUnavailable
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.manifests import decode_record, encode_record
@@ -76,8 +76,8 @@ async def agree(local: ObjectStore, remote: ObjectStore) -> AuthorityHistory:
         return await read_history(local)
     await _mirror(local, AUTHORITY_SETTINGS, history.created)
     for switch, body in history.switches:
-        await _mirror(local, switch_key(switch.number), body)
-    if isinstance(await local.head(switch_key(history.next_number)), ObjectInfo):
+        await _mirror(local, mode_switch_key(switch.number), body)
+    if isinstance(await local.head(mode_switch_key(history.next_number)), ObjectInfo):
         raise BadUsage("a switch away from this spool was begun: run `sluice switch` again")
     return history
 

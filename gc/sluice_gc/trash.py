@@ -19,7 +19,7 @@ from sluice_gc.proof import Case, Proof, prove
 from sluice_gc.proof_records import proof_key, proofs_table
 from sluice_gc.shards import parse_shard
 from sluice_protocol.authority import Authority
-from sluice_protocol.deletion import AuditWord, Candidate, MayGo
+from sluice_protocol.blob_deletion import AuditResult, Candidate, MayDelete
 from sluice_protocol.errors import BadUsage, InvalidRecord, OutcomeUnknown
 from sluice_protocol.keys import GC_TRASH, blob_key, digest_of, parse_digest
 from sluice_protocol.outcomes import Applied, Deleted, Found
@@ -104,7 +104,7 @@ async def purge_trash(
         proofs.append(await prove(store, case))
 
     await for_each(await _list_trash(store), one, at_once=_PROOFS_AT_ONCE)
-    going = [proof for proof in proofs if isinstance(proof.verdict, MayGo)]
+    going = [proof for proof in proofs if isinstance(proof.verdict, MayDelete)]
     await _write_proofs(store, purge_id, going)
     purged = 0
     for proof in going:
@@ -160,7 +160,7 @@ def _case(
             size_bytes=listed.size_bytes,
         ),
         superseded=False,
-        audit=AuditWord(
+        audit=AuditResult(
             audit_id=link.certificate.audit_id,
             started_at_ns=UnixNs(link.certificate.started_at_unix_ns),
             complete=True,

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import structlog
 
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.high_water import HighWaterMark
 from sluice_protocol.keys import HIGH_WATER, high_water_key, high_water_prefix
-from sluice_protocol.manifests import decode_record
+from sluice_protocol.manifests import HighWaterMark, decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ETag, ObjectKey, UnixNs
 from sluice_store.port import ListedObject, ObjectStore

@@ -16,7 +16,7 @@ import structlog
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, lane_of, parse_accepted_key
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.lane import Lane, Tools
+from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.desk import LaneDesk, Takeover
 from sluice_reconciler.high_water import HighWaterReader
 from sluice_reconciler.indexes import by_blob_of, by_time_of, put_derived
@@ -81,7 +81,7 @@ class Intake:
         lanes: int,
         *,
         settings: ReconcilerSettings,
-        tools: Tools,
+        runtime: Runtime,
         metrics: ReconcilerMetrics,
     ) -> None:
         """Binds a desk for every lane of every queue.
@@ -90,14 +90,14 @@ class Intake:
             store: The acceptance authority.
             lanes: Lane count of the authority.
             settings: How the reconciler works.
-            tools: Time, ids and chance.
+            runtime: Time, ids and chance.
             metrics: Where it counts.
         """
         self.store = store
         self.lanes = lanes
         self.settings = settings
         self.metrics = metrics
-        self._rng: random.Random = tools.rng
+        self._rng: random.Random = runtime.rng
         self._gate = asyncio.Semaphore(settings.concurrency or CONCURRENCY)
         self.marked: set[ObjectKey] = set()
         self._taking: dict[ObjectKey, asyncio.Future[None]] = {}
@@ -105,19 +105,19 @@ class Intake:
         self._recent = Recent(RECENT_MAX)
         self.indexed = Recent(RECENT_MAX)
         self.live = LiveState(
-            process=tools.ids.ulid(),
+            process=runtime.ids.ulid(),
             bytes_max=settings.live_bytes_max,
             agent_bytes_max=settings.live_agent_bytes_max,
         )
         self.live_reader = LiveReader(store, self.live)
         self.high_water = HighWaterReader(store)
-        self.waiting = Waiting(tools.clock)
+        self.waiting = Waiting(runtime.clock)
         for stage in Stage:
             gauge = metrics.oldest_waiting.labels(stage.value)
             gauge.set_function(partial(self.waiting.oldest_s, stage))
         self.date_ns = UnixNs(0)
         self.desks = {
-            (queue, lane): LaneDesk(store, Lane(queue=queue, lane=lane), tools, metrics)
+            (queue, lane): LaneDesk(store, Lane(queue=queue, lane=lane), runtime, metrics)
             for queue in settings.queue_names
             for lane in range(lanes)
         }

@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from sluice_protocol.errors import SluiceError, StoreUnavailable
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest
-from sluice_protocol.outcomes import Applied, Exists, Found, Mismatch, Missing, Unknown
+from sluice_protocol.outcomes import Applied, Exists, Found, Mismatch, NotFound, Unknown
 from sluice_protocol.units import ETag
 from sluice_queue.appender import Appender
-from sluice_queue.decisions import is_another, writes_of
+from sluice_queue.decisions import is_other_register, writes_of
 from sluice_queue.errors import ProducerSuperseded
-from sluice_queue.lane import Lane, Tools, Tries
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import Lane, RetryBudget, Runtime
 from sluice_queue.register import decode_register
 from sluice_queue.settings import RetrySettings
 from sluice_queue.takeover import take_over
-from sluice_queue.view import read_lane
 from sluice_queue.worklists import write_work_list
 from sluice_reconciler.lane_state import (
     LaneRecord,
@@ -72,7 +72,7 @@ async def read_lane_state(store: ObjectStore, lane: Lane) -> Stored | None:
     """
     key = lane_key(lane)
     match await store.get(key):
-        case Missing():
+        case NotFound():
             return None
         case Found(info=info, body=body):
             return Stored(record=decode_lane(key, body), etag=info.etag)
@@ -115,27 +115,27 @@ async def is_register_lost(store: ObjectStore, lane: Lane) -> bool:
     state = decode_register(lane.key, read.body) if isinstance(read, Found) else None
     record = stored.record
     wrote = record.writes or int(bool(record.pending) and state is None)
-    return is_another(state, bytes.fromhex(record.producer_id), wrote)
+    return is_other_register(state, bytes.fromhex(record.producer_id), wrote)
 
 
 class LaneOwner:
     """One process's hold on one lane. Make it with `LaneOwner.take`."""
 
     def __init__(
-        self, store: ObjectStore, lane: Lane, stored: Stored, appender: Appender, tools: Tools
+        self, store: ObjectStore, lane: Lane, stored: Stored, appender: Appender, runtime: Runtime
     ) -> None:
         """Takes a lane that `take` won."""
         self._store = store
         self._lane = lane
         self._stored = stored
         self._appender = appender
-        self._tools = tools
+        self._runtime = runtime
         self._retry = RetrySettings()
         self.ledger = Ledger(stored.record.boots)
         self.forgotten = False
 
     @classmethod
-    async def take(cls, store: ObjectStore, lane: Lane, tools: Tools) -> "LaneOwner":
+    async def take(cls, store: ObjectStore, lane: Lane, runtime: Runtime) -> "LaneOwner":
         """Takes the lane over and settles what an earlier life left pending.
 
         Raises:
@@ -144,20 +144,20 @@ class LaneOwner:
             OutcomeUnknown: The bounds of a write are spent.
             StoreError: The store refused.
         """
-        stored = await _raise_life(store, lane, tools)
+        stored = await _raise_life(store, lane, runtime)
         record = stored.record
         try:
             taken = await take_over(
                 store,
                 lane,
                 producer_id=bytes.fromhex(record.producer_id),
-                life=record.life,
+                term=record.life,
                 writes=record.writes,
-                tools=tools,
+                runtime=runtime,
             )
         except ProducerSuperseded as error:
             raise LaneLost(lane_key(lane), record.life) from error
-        owner = cls(store, lane, stored, taken.appender, tools)
+        owner = cls(store, lane, stored, taken.appender, runtime)
         owner.forgotten = taken.forgotten and bool(record.pending)
         if taken.writes > record.writes:
             for one in record.pending:
@@ -212,14 +212,14 @@ class LaneOwner:
         record = LaneRecord(
             queue=self._lane.queue,
             lane=self._lane.lane,
-            nonce=self._tools.id_bytes().hex(),
+            nonce=self._runtime.id_bytes().hex(),
             producer_id=self._stored.record.producer_id,
             life=self._stored.record.life,
             writes=writes,
             pending=pending,
             boots=self.ledger.stored(),
         )
-        self._stored = await _swap(self._store, self._lane, self._stored, record, self._tools)
+        self._stored = await _swap(self._store, self._lane, self._stored, record, self._runtime)
 
 
 def _pending(who: Identity) -> Pending:
@@ -245,7 +245,7 @@ def _with(record: LaneRecord, *, writes: int, pending: tuple[Pending, ...]) -> L
 
 
 async def _swap(
-    store: ObjectStore, lane: Lane, stored: Stored, record: LaneRecord, tools: Tools
+    store: ObjectStore, lane: Lane, stored: Stored, record: LaneRecord, runtime: Runtime
 ) -> Stored:
     """Replaces the state that was read; an unknown outcome is settled by the record's nonce.
 
@@ -254,7 +254,7 @@ async def _swap(
         OutcomeUnknown: The bounds are spent.
     """
     key, body = lane_key(lane), encode_lane(record)
-    tries = Tries("swap", key, RetrySettings(), tools)
+    budget = RetryBudget("swap", key, RetrySettings(), runtime)
     while True:
         try:
             outcome = await store.replace(key, body, if_match=stored.etag)
@@ -264,28 +264,28 @@ async def _swap(
                 case Mismatch() | Unknown():
                     now = await read_lane_state(store, lane)
         except StoreUnavailable as error:
-            await tries.again(error)
+            await budget.wait_or_raise(error)
             continue
         if now is not None and now.record.nonce == record.nonce:
             return now
         if now is None or now.etag != stored.etag:
             raise LaneLost(key, record.life)
-        await tries.again(None)
+        await budget.wait_or_raise(None)
 
 
-async def _raise_life(store: ObjectStore, lane: Lane, tools: Tools) -> Stored:
+async def _raise_life(store: ObjectStore, lane: Lane, runtime: Runtime) -> Stored:
     """Puts the next life into the lane's state; creates the state where none stands."""
-    tries = Tries("take", lane_key(lane), RetrySettings(), tools)
+    budget = RetryBudget("take", lane_key(lane), RetrySettings(), runtime)
     while True:
         stored = await read_lane_state(store, lane)
         if stored is None:
-            await _create(store, lane, tools)
+            await _create(store, lane, runtime)
         else:
             old = stored.record
             record = LaneRecord(
                 queue=old.queue,
                 lane=old.lane,
-                nonce=tools.id_bytes().hex(),
+                nonce=runtime.id_bytes().hex(),
                 producer_id=old.producer_id,
                 life=old.life + 1,
                 writes=old.writes,
@@ -293,19 +293,19 @@ async def _raise_life(store: ObjectStore, lane: Lane, tools: Tools) -> Stored:
                 boots=old.boots,
             )
             try:
-                return await _swap(store, lane, stored, record, tools)
+                return await _swap(store, lane, stored, record, runtime)
             except LaneLost:
                 pass  # a rival swapped first: raise the life above its own
-        await tries.again(None)
+        await budget.wait_or_raise(None)
 
 
-async def _create(store: ObjectStore, lane: Lane, tools: Tools) -> None:
+async def _create(store: ObjectStore, lane: Lane, runtime: Runtime) -> None:
     """Creates an empty state; whatever comes of it, the next read shows one that all agree on."""
     record = LaneRecord(
         queue=lane.queue,
         lane=lane.lane,
-        nonce=tools.id_bytes().hex(),
-        producer_id=tools.id_bytes().hex(),
+        nonce=runtime.id_bytes().hex(),
+        producer_id=runtime.id_bytes().hex(),
     )
     match await store.create(lane_key(lane), encode_lane(record)):
         case Applied() | Exists() | Unknown():

@@ -20,9 +20,9 @@ from sluice_protocol.outcomes import Applied, Exists, Found, Unknown
 from sluice_protocol.units import ObjectKey
 from sluice_queue.entries import Descriptor
 from sluice_queue.errors import WorkListMissing
-from sluice_queue.lane import Lane, Tools
+from sluice_queue.inspection import list_lanes, read_lane
+from sluice_queue.lane import Lane, Runtime
 from sluice_queue.register import Register, decode_register, encode_register
-from sluice_queue.view import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.differences import Difference, Wrong
 from sluice_reconciler.intake import Intake
@@ -33,11 +33,11 @@ from sluice_reconciler.lane_state import LaneRecord, encode_lane, lane_key
 class LaneRebuild:
     """The lanes of one store."""
 
-    def __init__(self, intake: Intake, tools: Tools, persisted: Mapping[Lane, int]) -> None:
+    def __init__(self, intake: Intake, runtime: Runtime, persisted: Mapping[Lane, int]) -> None:
         """As `Rebuild`."""
         self._intake = intake
         self._store = intake.store
-        self._tools = tools
+        self._runtime = runtime
         self._persisted = persisted
 
     async def differences(self) -> list[Difference]:
@@ -107,14 +107,14 @@ class LaneRebuild:
         record = LaneRecord(
             queue=lane.queue,
             lane=lane.lane,
-            nonce=self._tools.id_bytes().hex(),
-            producer_id=self._tools.id_bytes().hex(),
+            nonce=self._runtime.id_bytes().hex(),
+            producer_id=self._runtime.id_bytes().hex(),
             life=stored.record.life + 1 if stored is not None else 0,
         )
         await self._store.overwrite(lane_key(lane), encode_lane(record))
         state = Register(
             revision=1,
-            nonce=self._tools.id_bytes(),
+            nonce=self._runtime.id_bytes(),
             next_sequence=first,
             acked_through=first - 1,
         )

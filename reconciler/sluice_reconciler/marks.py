@@ -15,7 +15,7 @@ import msgspec
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import RECONCILER
 from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.outcomes import Found, Missing, ObjectInfo
+from sluice_protocol.outcomes import Found, NotFound, ObjectInfo
 from sluice_protocol.units import ObjectKey
 from sluice_store.port import ObjectStore
 
@@ -73,7 +73,7 @@ async def clear_mark(store: ObjectStore, key: str) -> None:
     match await store.head(place):
         case ObjectInfo(incarnation=incarnation) if incarnation is not None:
             await store.delete(place, incarnation)
-        case ObjectInfo() | Missing():
+        case ObjectInfo() | NotFound():
             return
 
 
@@ -86,7 +86,7 @@ async def list_marks(store: ObjectStore) -> AsyncIterator[Mark]:
     async for page in store.list(UNHEALTHY):
         for listed in page.objects:
             match await store.get(listed.key):
-                case Missing():
+                case NotFound():
                     continue
                 case Found(body=body):
                     try:

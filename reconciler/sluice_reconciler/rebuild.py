@@ -22,13 +22,13 @@ from sluice_protocol.keys import (
 )
 from sluice_protocol.manifests import (
     AcceptedManifest,
-    BlobReference,
+    BlobReferenceKey,
     decode_accepted,
     decode_record,
 )
-from sluice_protocol.outcomes import Found, Missing, ObjectInfo
+from sluice_protocol.outcomes import Found, NotFound, ObjectInfo
 from sluice_protocol.units import ObjectKey
-from sluice_queue.lane import Lane, Tools
+from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.differences import Difference, Wrong
 from sluice_reconciler.indexes import by_blob_of, by_time_of, put_derived, quarantine_entry
 from sluice_reconciler.intake import Intake
@@ -50,18 +50,18 @@ class Rebuild:
     """Walks sources and derived objects of one store."""
 
     def __init__(
-        self, intake: Intake, tools: Tools, persisted: Mapping[Lane, int] | None = None
+        self, intake: Intake, runtime: Runtime, persisted: Mapping[Lane, int] | None = None
     ) -> None:
         """Binds the walk to an intake, whose concurrency it uses.
 
         Args:
             intake: The store and its desks.
-            tools: Ids.
+            runtime: Ids.
             persisted: The last sequence that the consumer of a lane persisted, where it is known.
         """
         self._intake = intake
         self._store = intake.store
-        self._lanes = LaneRebuild(intake, tools, persisted if persisted is not None else {})
+        self._lanes = LaneRebuild(intake, runtime, persisted if persisted is not None else {})
         self._packed = Packed(self._store)
 
     async def differences(self) -> AsyncIterator[Difference]:
@@ -92,7 +92,7 @@ class Rebuild:
     async def _check_accepted(self, listed: ListedObject) -> Sequence[Difference]:
         """Compares the three index entries of one accepted manifest."""
         match await self._store.get(listed.key):
-            case Missing():
+            case NotFound():
                 return ()
             case Found(info=info, body=body):
                 pass
@@ -120,7 +120,7 @@ class Rebuild:
 
     async def _compare(self, key: ObjectKey, body: bytes | None) -> Difference | None:
         match await self._store.get(key):
-            case Missing():
+            case NotFound():
                 return Difference(key=key, wrong=Wrong.MISSING)
             case Found(body=found) if body is not None and found != body:
                 return Difference(key=key, wrong=Wrong.DIFFERENT)
@@ -141,7 +141,7 @@ class Rebuild:
     async def _check_derived(self, listed: ListedObject) -> Sequence[Difference]:
         """Asks whether anything stands behind a derived object, or behind each entry of a pack."""
         match await self._store.get(listed.key):
-            case Missing():
+            case NotFound():
                 return ()
             case Found(body=body):
                 pass
@@ -172,12 +172,12 @@ class Rebuild:
         """Gives the manifest that a derived object says it stands for."""
         if key.startswith(ACCEPTED_BY_TIME):
             return accepted_key(decode_record(key, body, AcceptedManifest).identity)
-        return ObjectKey(decode_record(key, body, BlobReference).manifest_key)
+        return ObjectKey(decode_record(key, body, BlobReferenceKey).manifest_key)
 
     async def _derived(self, key: ObjectKey, source: ObjectKey) -> bytes | None:
         """Gives what the source derives under this very key; None without such a source."""
         match await self._store.get(source):
-            case Missing():
+            case NotFound():
                 return None
             case Found(info=info, body=body):
                 pass
@@ -239,7 +239,7 @@ class Rebuild:
             match await self._store.head(key):
                 case ObjectInfo(incarnation=incarnation) if incarnation is not None:
                     await self._store.delete(key, incarnation)
-                case ObjectInfo() | Missing():
+                case ObjectInfo() | NotFound():
                     return
 
     async def _index(self, listed: ListedObject) -> Sequence[Difference]:

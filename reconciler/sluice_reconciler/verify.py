@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted
-from sluice_protocol.outcomes import Found, Missing, ObjectInfo
+from sluice_protocol.outcomes import Found, NotFound, ObjectInfo
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_reconciler.marks import Mark, Reason
 from sluice_store.port import ObjectStore
@@ -38,7 +38,7 @@ async def look(store: ObjectStore, key: ObjectKey, *, full: bool = False) -> Sou
         StoreError: The store did not answer.
     """
     match await store.get(key):
-        case Missing():
+        case NotFound():
             return None
         case Found(info=info, body=body):
             pass
@@ -62,7 +62,7 @@ async def _blob_wrong(
     """Tells what is wrong with the blob, or None."""
     blob = ObjectKey(manifest.raw_blob_key)
     match await store.head(blob):
-        case Missing():
+        case NotFound():
             return Reason.BLOB_MISSING, f"no blob at {blob}"
         case ObjectInfo(size_bytes=size) if size != manifest.frame_bytes:
             return Reason.BLOB_CORRUPT, f"blob is {size} bytes, not {manifest.frame_bytes}"
@@ -77,7 +77,7 @@ async def _read_wrong(
     store: ObjectStore, blob: ObjectKey, manifest: AcceptedManifest
 ) -> tuple[Reason, str] | None:
     match await store.get(blob):
-        case Missing():
+        case NotFound():
             return Reason.BLOB_MISSING, f"no blob at {blob}"
         case Found(body=body):
             found = digest_of(body)
