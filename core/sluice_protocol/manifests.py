@@ -118,7 +118,7 @@ class ConflictManifest(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class BlobReferenceKey(msgspec.Struct, frozen=True, kw_only=True):
+class BlobReference(msgspec.Struct, frozen=True, kw_only=True):
     """The body of a reverse reference; the key says the same, the body is for people."""
 
     schema: Literal["lightmetrics.blob_reference.v1"] = "lightmetrics.blob_reference.v1"
@@ -201,7 +201,7 @@ def decode_conflict(key: str, body: bytes) -> ConflictManifest:
 
 def encode_reference(manifest_key: ObjectKey) -> bytes:
     """Gives the body of the reverse reference to a manifest."""
-    return encode_record(BlobReferenceKey(manifest_key=manifest_key))
+    return encode_record(BlobReference(manifest_key=manifest_key))
 
 
 def transfer_marker_key(key: ObjectKey) -> ObjectKey:
