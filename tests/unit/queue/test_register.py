@@ -12,6 +12,7 @@ from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.entries import Draft
 from sluice_queue.register import (
     ENTRIES_MAX,
+    REGISTER_DECODERS,
     WRITERS_MAX,
     Register,
     Writer,
@@ -154,3 +155,27 @@ def test_decode_of_random_bytes_is_typed(tail: bytes) -> None:
     body = b"LMQ1\x01\x00\x00\x00" + tail
     with contextlib.suppress(InvalidRecord):
         body_descriptors(KEY, decode_register(KEY, body))
+
+
+def _decode_v2(key: str, body: bytes) -> Register:
+    """Decode a fictitious version 2: an empty lane as magic, version, nonce, then revision."""
+    del key
+    _, _, nonce, revision = struct.unpack("<4sH16sQ", body)
+    return Register(revision=revision, nonce=nonce)
+
+
+def test_a_second_register_version_is_read_next_to_the_first() -> None:
+    decoders = {**REGISTER_DECODERS, 2: _decode_v2}
+    first = filled(3)
+    second = struct.pack("<4sH16sQ", b"LMQ1", 2, NONCE, 7)
+    assert decode_register(KEY, encode_register(first), decoders=decoders) == first
+    assert decode_register(KEY, second, decoders=decoders) == Register(revision=7, nonce=NONCE)
+
+
+def test_an_unknown_version_names_the_object_and_the_known_versions() -> None:
+    with pytest.raises(UnsupportedVersion) as caught:
+        decode_register(KEY, struct.pack("<4sH16sQ", b"LMQ1", 3, NONCE, 7))
+    assert (caught.value.key, caught.value.found, caught.value.supported) == (KEY, 3, (1,))
+    assert f"found=`3`, supported=`1`, key=`{KEY}`" in str(caught.value)
+    with pytest.raises(UnsupportedVersion, match="queue segment version"):
+        decode_segment(KEY, b"LMQS\x02\x00")
