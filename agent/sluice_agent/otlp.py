@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from sluice_agent.otlp_schema import (
+from sluice_agent.otlp_messages import (
     AnyValue,
     DataPoint,
     KeyValue,

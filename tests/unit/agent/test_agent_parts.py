@@ -15,12 +15,11 @@ from sluice_agent.columns import (
     split_lines,
     text_column,
 )
-from sluice_agent.host_metrics import HostMetricsInput
 from sluice_agent.line_readers import PipeInput
 from sluice_agent.settings import AgentSettings
 from sluice_agent.signing_key import make_key, principal_entry, read_key
 from sluice_agent.spool_format import FileCheckpoint
-from sluice_protocol.columns import LogColumns, MetricColumns
+from sluice_protocol.columns import LogColumns
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity
@@ -145,24 +144,6 @@ def test_settings_read_on_use_are_refused_too() -> None:
         AgentSettings(gateway="http://a", timezone="Nowhere/Else").zone()
     with pytest.raises(BadUsage, match="key=value"):
         AgentSettings(gateway="http://a", resource=("novalue",)).for_spool()
-
-
-def test_host_metrics_make_a_frame() -> None:
-    """This machine's own: load, CPU, memory and file systems, checked by the frame's decoder."""
-    block = HostMetricsInput().sample(now_ns=NOW)
-    assert block is not None
-    assert isinstance(block.columns, MetricColumns)
-    who = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=len(block.columns) - 1)
-    decoded = decode_frame(encode_frame(identity=who, columns=block.columns)).columns
-    assert isinstance(decoded, MetricColumns)
-    assert {"system.cpu.load_average.1m", "system.cpu.time", "system.memory.limit"} <= set(
-        decoded.names
-    )
-
-
-def test_host_metrics_without_procfs_are_none(tmp_path: Path) -> None:
-    """What the system does not tell is left out."""
-    assert HostMetricsInput(tmp_path).sample(now_ns=NOW) is None
 
 
 def test_a_pipe_gives_whole_lines() -> None:
