@@ -82,7 +82,7 @@ class Agent:
     batcher: Batcher
     uploader: Uploader
 
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Gives what a person must act on; empty when all is well."""
         if self.uploader.is_refused:
             return "gateways refuse this agent: check its key, its clock and the principals file"
@@ -90,7 +90,7 @@ class Agent:
             return "spool is full: inputs wait; check the gateways, or drop parked batches"
         return ""
 
-    def outcome(self) -> AgentRunResult:
+    def result(self) -> AgentRunResult:
         """Gives what this run did so far."""
         return AgentRunResult(
             agent_id=self.settings.agent_id,
@@ -113,7 +113,7 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRun
         raise BadUsage("there is nothing to ship: name --paths, --otlp or --host-metrics-s")
     async with _opened(settings, settings.for_spool(), stop_when_refused=settings.once) as agent:
         await _with_background(_ship_files(agent, stop), agent)
-        return agent.outcome()
+        return agent.result()
 
 
 async def run_forward(
@@ -129,7 +129,7 @@ async def run_forward(
     async with _opened(settings, spool, stop_when_refused=accepted, slots=SLOTS) as agent:
         pipe = PipeInput(descriptor, zone=settings.zone())
         await _with_background(_ship_pipe(agent, pipe, stop, wait_for_all=accepted), agent)
-        return agent.outcome()
+        return agent.result()
 
 
 # -- the inputs' loops -------------------------------------------------------------------
@@ -161,12 +161,12 @@ async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:
             sealed=agent.spool.checkpoints(),
             final=agent.settings.once,
         )
-        if polled.placed:
-            await asyncio.to_thread(agent.spool.place, polled.placed)
+        if polled.new_checkpoints:
+            await asyncio.to_thread(agent.spool.save_checkpoints, polled.new_checkpoints)
         for block in polled.blocks:
             await agent.batcher.put(block)
-        if polled.gone:
-            await asyncio.to_thread(agent.spool.sweep, sources_gone=polled.gone)
+        if polled.finished:
+            await asyncio.to_thread(agent.spool.sweep, finished_sources=polled.finished)
         if not polled.blocks and agent.settings.once:
             return
         if not polled.blocks:
@@ -264,7 +264,7 @@ async def _sweep_once(agent: Agent) -> None:
     """Removes what was accepted and takes back what a person wants sent again."""
     try:
         await asyncio.to_thread(agent.spool.sweep)
-        for batch in await asyncio.to_thread(agent.spool.adopt_again):
+        for batch in await asyncio.to_thread(agent.spool.reclaim_retried):
             agent.uploader.add(batch)
     except SpoolUnwritable as error:
         agent.metrics.spool_errors.inc()
@@ -302,7 +302,7 @@ async def _opened(
     clock, metrics = SystemClock(), AgentMetrics()
     key = read_key(settings.key) if settings.key is not None else None
     spool = await asyncio.to_thread(_open_spool, spool_settings, slots)
-    for name, reason in spool.set_aside:
+    for name, reason in spool.corrupt_files:
         metrics.corrupt.inc()
         _LOG.error("spool_file_corrupt", name=name, reason=reason)
     metrics.watch(spool)
@@ -338,7 +338,7 @@ async def _opened(
     )
     _LOG.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
     try:
-        async with session, serve_health(settings.health, metrics, agent.trouble):
+        async with session, serve_health(settings.health, metrics, agent.problem):
             yield agent
     finally:
         await asyncio.to_thread(spool.close)

@@ -188,7 +188,7 @@ class Batcher:
         when_full: WhenFull = WhenFull.BLOCK,
     ) -> None:
         """Takes the spool and the limits; `on_sealed` is called with each durable batch."""
-        self.on_sealed: Callable[[SpooledBatch], None] = _nobody
+        self.on_sealed: Callable[[SpooledBatch], None] = _ignore
         self._spool = spool
         self._clock = clock
         self._metrics = metrics
@@ -224,15 +224,15 @@ class Batcher:
                 await self._seal(builder)
 
     async def _seal(self, builder: BatchBuilder) -> None:
-        taken = builder.take()
-        if taken is None:
+        contents = builder.take()
+        if contents is None:
             return
         sealed = await asyncio.to_thread(
-            self._spool.prepare, taken.columns, taken.checkpoints, now_ns=self._clock.now_ns()
+            self._spool.seal, contents.columns, contents.checkpoints, now_ns=self._clock.now_ns()
         )
         batch = await self._commit(sealed)
-        for tell in taken.sealed:
-            tell(batch is not None)
+        for callback in contents.sealed:
+            callback(batch is not None)
         if batch is not None:
             self._metrics.sealed(batch.header)
             self.on_sealed(batch)
@@ -263,5 +263,5 @@ class Batcher:
         return True
 
 
-def _nobody(_: SpooledBatch) -> None:
+def _ignore(_: SpooledBatch) -> None:
     """Stands where nobody waits for batches."""

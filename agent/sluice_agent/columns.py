@@ -55,34 +55,34 @@ def logs_from_block(
     body = split_lines(block)
     extras = [(PATH_ATTRIBUTE, path)] if path else []
     repeated = _repeated(extras, len(body))
-    odd: dict[int, Pairs] = {}
+    extra: dict[int, Pairs] = {}
     try:
         body.data.decode()
         exact = body
     except UnicodeDecodeError:
-        exact, odd = _mend(body)
+        exact, extra = _replace_invalid(body)
     if continues:
-        odd.setdefault(len(body) - 1, []).append((CONTINUES_ATTRIBUTE, "true"))
+        extra.setdefault(len(body) - 1, []).append((CONTINUES_ATTRIBUTE, "true"))
     return LogColumns(
         ts=parse_timestamps(exact, arrived_ns=arrived_ns, zone=zone),
         body=exact,
-        attributes=_mixed(extras, odd, len(body)) if odd else repeated,
+        attributes=_mixed(extras, extra, len(body)) if extra else repeated,
     )
 
 
 Pairs = list[tuple[str, str]]
 
 
-def _mend(body: TextColumn) -> tuple[TextColumn, dict[int, Pairs]]:
+def _replace_invalid(body: TextColumn) -> tuple[TextColumn, dict[int, Pairs]]:
     """Replaces what is not UTF-8 and gives the original of each such line as an attribute."""
     texts: list[bytes] = []
-    odd: dict[int, Pairs] = {}
+    extra: dict[int, Pairs] = {}
     for index, line in enumerate(body.slices()):
         text = line.decode(errors="replace").encode()
         if text != line:
-            odd[index] = [(RAW_ATTRIBUTE, base64.b64encode(line).decode())]
+            extra[index] = [(RAW_ATTRIBUTE, base64.b64encode(line).decode())]
         texts.append(text)
-    return text_column(texts), odd
+    return text_column(texts), extra
 
 
 def text_column(texts: list[bytes]) -> TextColumn:
@@ -111,9 +111,9 @@ def _repeated(pairs: Pairs, count: int) -> AttributeColumns | None:
     )
 
 
-def _mixed(extras: Pairs, odd: dict[int, Pairs], count: int) -> AttributeColumns | None:
+def _mixed(extras: Pairs, extra: dict[int, Pairs], count: int) -> AttributeColumns | None:
     """Gives every record `extras` and some records attributes of their own."""
-    return attribute_columns([extras + odd.get(index, []) for index in range(count)])
+    return attribute_columns([extras + extra.get(index, []) for index in range(count)])
 
 
 def attribute_columns(records: list[Pairs]) -> AttributeColumns | None:

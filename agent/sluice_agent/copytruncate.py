@@ -41,14 +41,14 @@ class CopyDetector:
     def __init__(self) -> None:
         """Knows nothing yet."""
         self._truncated: list[tuple[float, FileCheckpoint]] = []
-        self._held: dict[str, WaitingCopy] = {}
+        self._waiting: dict[str, WaitingCopy] = {}
 
-    def truncated(self, checkpoint: FileCheckpoint, *, now_s: float) -> None:
+    def record_truncation(self, checkpoint: FileCheckpoint, *, now_s: float) -> None:
         """Notes where a file stood when it was truncated or written anew."""
         self._truncated = [(t, m) for t, m in self._truncated if now_s - t < COPY_WAIT_S]
         self._truncated.append((now_s, checkpoint))
 
-    def place(self, file: FollowedFile, others: Iterable[FollowedFile], *, now_s: float) -> bool:
+    def detect(self, file: FollowedFile, others: Iterable[FollowedFile], *, now_s: float) -> bool:
         """Places a new file if it is a copy; tells whether it is one."""
         for since_s, checkpoint in self._truncated:
             if now_s - since_s < COPY_WAIT_S and _is_copy(file, checkpoint):
@@ -58,35 +58,35 @@ class CopyDetector:
             checkpoint = other.checkpoint(start=other.offset)
             if _is_copy(file, checkpoint):
                 file.seek(checkpoint.offset)
-                self._held[file.source] = WaitingCopy(
+                self._waiting[file.source] = WaitingCopy(
                     checkpoint=checkpoint, until_s=now_s + COPY_WAIT_S
                 )
                 return True
         return False
 
-    def is_held(self, file: FollowedFile) -> bool:
+    def is_waiting(self, file: FollowedFile) -> bool:
         """Tells whether a file waits and may not be read yet."""
-        return file.source in self._held
+        return file.source in self._waiting
 
-    def release(self, file: FollowedFile, *, now_s: float) -> bool:
+    def resolve(self, file: FollowedFile, *, now_s: float) -> bool:
         """Lets a waiting file go and places it, once it is known what it is.
 
         With its original truncated it is read from where that stood. With the wait over it is a
         file of its own, somebody's plain copy, and it is read whole.
         """
-        hold = self._held[file.source]
+        waiting = self._waiting[file.source]
         for _, checkpoint in self._truncated:
             if (
-                checkpoint.source == hold.checkpoint.source
-                and checkpoint.offset >= hold.checkpoint.offset
+                checkpoint.source == waiting.checkpoint.source
+                and checkpoint.offset >= waiting.checkpoint.offset
             ):
                 file.seek(min(checkpoint.offset, file.offset + file.unread_bytes()))
-                del self._held[file.source]
+                del self._waiting[file.source]
                 return True
-        if now_s < hold.until_s:
+        if now_s < waiting.until_s:
             return False
         file.seek(0)
-        del self._held[file.source]
+        del self._waiting[file.source]
         return True
 
 
@@ -94,5 +94,5 @@ def _is_copy(file: FollowedFile, checkpoint: FileCheckpoint) -> bool:
     return (
         file.source != checkpoint.source
         and checkpoint.offset >= HEAD_BYTES
-        and file.knows(checkpoint)
+        and file.matches(checkpoint)
     )

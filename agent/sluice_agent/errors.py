@@ -89,20 +89,20 @@ class SendingRefused(SluiceError):
     Attributes:
         gateway: Who refused.
         status: The HTTP status.
-        answer_code: The code of the answer, or an empty text.
+        response_code: The code of the answer, or an empty text.
     """
 
-    def __init__(self, gateway: str, status: int, answer_code: str) -> None:
+    def __init__(self, gateway: str, status: int, response_code: str) -> None:
         """Carries who refused and how."""
-        super().__init__(gateway, status, answer_code)
+        super().__init__(gateway, status, response_code)
         self.gateway = gateway
         self.status = status
-        self.answer_code = answer_code
+        self.response_code = response_code
 
     def __str__(self) -> str:
         """Says who refused and what to do."""
         return (
             "gateway refuses this agent: check its key, its clock and the principals file,"
             " batches are kept,"
-            f" gateway=`{self.gateway}`, status=`{self.status}`, code=`{self.answer_code}`"
+            f" gateway=`{self.gateway}`, status=`{self.status}`, code=`{self.response_code}`"
         )

@@ -66,8 +66,8 @@ class PollResult:
     """
 
     blocks: tuple[RecordBlock, ...]
-    gone: tuple[str, ...]
-    placed: tuple[FileCheckpoint, ...] = ()
+    finished: tuple[str, ...]
+    new_checkpoints: tuple[FileCheckpoint, ...] = ()
 
 
 class FileInput:
@@ -81,8 +81,8 @@ class FileInput:
         self._skipped: set[str] = set()
         self._discovered_s: float | None = None
         self._from_end = settings.from_end and not checkpoints
-        self._turn = 0
-        self._placed: list[FileCheckpoint] = []
+        self._polls = 0
+        self._new_checkpoints: list[FileCheckpoint] = []
         self._copies = CopyDetector()
 
     def close(self) -> None:
@@ -111,22 +111,22 @@ class FileInput:
             self._discover(now_s)
         blocks: list[RecordBlock] = []
         taken = 0
-        for file in self._in_turn():
+        for file in self._rotated():
             if taken >= POLL_BYTES_MAX:
                 break
             block = self._read(file, now_s=now_s, now_ns=now_ns, final=final)
             if block is not None:
                 blocks.append(block)
                 taken += block.cost_bytes
-        placed, self._placed = tuple(self._placed), []
-        gone = self._close_finished(now_s, sealed)
-        return PollResult(blocks=tuple(blocks), gone=gone, placed=placed)
+        new_checkpoints, self._new_checkpoints = tuple(self._new_checkpoints), []
+        finished = self._close_finished(now_s, sealed)
+        return PollResult(blocks=tuple(blocks), finished=finished, new_checkpoints=new_checkpoints)
 
-    def _in_turn(self) -> Iterator[FollowedFile]:
+    def _rotated(self) -> Iterator[FollowedFile]:
         """Begins with another file each time, so that a busy one starves nobody."""
         files = list(self._files.values())
-        self._turn += 1
-        start = self._turn % len(files) if files else 0
+        self._polls += 1
+        start = self._polls % len(files) if files else 0
         yield from files[start:] + files[:start]
 
     # -- reading -------------------------------------------------------------------------
@@ -136,10 +136,10 @@ class FileInput:
     ) -> RecordBlock | None:
         if file.was_rewritten():
             self._rewind(file, now_s)
-        if self._copies.is_held(file):
-            if not self._copies.release(file, now_s=math.inf if final else now_s):
+        if self._copies.is_waiting(file):
+            if not self._copies.resolve(file, now_s=math.inf if final else now_s):
                 return None
-            self._placed.append(file.checkpoint(start=file.offset))
+            self._new_checkpoints.append(file.checkpoint(start=file.offset))
         start = file.offset
         block = file.read(final=final or self._is_finished(file, now_s))
         if block is None:
@@ -162,7 +162,7 @@ class FileInput:
 
     def _rewind(self, file: FollowedFile, now_s: float) -> None:
         _LOG.warning("file_rewritten", path=file.path, read_bytes=file.offset)
-        self._copies.truncated(file.checkpoint(start=file.offset), now_s=now_s)
+        self._copies.record_truncation(file.checkpoint(start=file.offset), now_s=now_s)
         file.seek(0)
 
     def _is_finished(self, file: FollowedFile, now_s: float) -> bool:
@@ -174,16 +174,16 @@ class FileInput:
         self, now_s: float, sealed: Mapping[str, FileCheckpoint]
     ) -> tuple[str, ...]:
         """Lets go of rotated files, but only once their last line is durable in the spool."""
-        gone = []
+        finished = []
         for source, file in list(self._files.items()):
             checkpoint = sealed.get(source)
-            durable = file.offset == 0 or (checkpoint is not None and file.stands_at(checkpoint))
+            durable = file.offset == 0 or (checkpoint is not None and file.is_at(checkpoint))
             if self._is_finished(file, now_s) and durable and not file.unread_bytes():
                 _LOG.info("file_finished", path=file.path, read_bytes=file.offset)
                 file.close()
                 del self._files[source]
-                gone.append(source)
-        return tuple(gone)
+                finished.append(source)
+        return tuple(finished)
 
     # -- finding -------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class FileInput:
         for source, file in self._files.items():
             file.moved = source not in found
         if first:
-            self._find_rotated_while_away(now_s)
+            self._find_renamed_while_stopped(now_s)
             self._from_end = False
 
     def _matching(self) -> Iterator[tuple[str, str]]:
@@ -230,28 +230,28 @@ class FileInput:
             self._skipped.add(file.source)
             file.close()
             return None
-        self._place(file, now_s)
+        self._resume(file, now_s)
         self._files[file.source] = file
         return file
 
-    def _place(self, file: FollowedFile, now_s: float) -> None:
+    def _resume(self, file: FollowedFile, now_s: float) -> None:
         """Finds where to begin, and has it kept: a file once seen is found after a restart."""
         checkpoint = self._checkpoints.pop(file.source, None)
-        if checkpoint is not None and file.knows(checkpoint):
+        if checkpoint is not None and file.matches(checkpoint):
             file.seek(checkpoint.offset)
             return
         if checkpoint is not None:
             _LOG.warning("file_rewritten", path=file.path, read_bytes=checkpoint.offset)
-            self._copies.truncated(checkpoint, now_s=now_s)
-        elif self._copies.place(file, self._files.values(), now_s=now_s):
+            self._copies.record_truncation(checkpoint, now_s=now_s)
+        elif self._copies.detect(file, self._files.values(), now_s=now_s):
             _LOG.info("file_is_a_copy", path=file.path, known_bytes=file.offset)
-            if self._copies.is_held(file):
+            if self._copies.is_waiting(file):
                 return  # nothing to keep until it is known what it is
         elif self._from_end:
             file.seek(file.unread_bytes())
-        self._placed.append(file.checkpoint(start=file.offset))
+        self._new_checkpoints.append(file.checkpoint(start=file.offset))
 
-    def _find_rotated_while_away(self, now_s: float) -> None:
+    def _find_renamed_while_stopped(self, now_s: float) -> None:
         """Looks for files that were renamed out of the patterns while no agent ran."""
         for checkpoint in list(self._checkpoints.values()):
             path = _find_inode(Path(checkpoint.path).parent, checkpoint.source)

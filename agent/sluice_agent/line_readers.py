@@ -89,7 +89,7 @@ class FollowedFile:
         start = self.offset - len(self._anchor)
         return self._bytes(start, len(self._anchor)) != self._anchor
 
-    def knows(self, checkpoint: FileCheckpoint) -> bool:
+    def matches(self, checkpoint: FileCheckpoint) -> bool:
         """Tells whether this is still the file, and the content, that a mark was made in."""
         if os.fstat(self._number).st_size < checkpoint.offset:
             return False
@@ -99,7 +99,7 @@ class FollowedFile:
         )
         return head == checkpoint.head_sha256 and tail == checkpoint.tail_sha256
 
-    def stands_at(self, checkpoint: FileCheckpoint) -> bool:
+    def is_at(self, checkpoint: FileCheckpoint) -> bool:
         """Tells whether a mark was made exactly here."""
         return checkpoint.offset == self.offset and checkpoint.tail_sha256 == _sha256(self._anchor)
 
@@ -116,21 +116,21 @@ class FollowedFile:
         data = self._bytes(self.offset, BLOCK_BYTES)
         cut = data.rfind(b"\n") + 1
         if cut:
-            return self._took(LineBlock(data=self._affordable(data[:cut])))
+            return self._advance(LineBlock(data=self._limit_cost(data[:cut])))
         if len(data) == BLOCK_BYTES:
             return self._read_long(final=final)
-        return self._took(LineBlock(data=data)) if final and data else None
+        return self._advance(LineBlock(data=data)) if final and data else None
 
     def _read_long(self, *, final: bool) -> LineBlock | None:
         data = self._bytes(self.offset, LINE_BYTES_MAX)
         cut = data.find(b"\n") + 1
         if cut:
-            return self._took(LineBlock(data=data[:cut]))
+            return self._advance(LineBlock(data=data[:cut]))
         if len(data) == LINE_BYTES_MAX:
-            return self._took(LineBlock(data=data[: character_end(data)], continues=True))
-        return self._took(LineBlock(data=data)) if final else None
+            return self._advance(LineBlock(data=data[: character_end(data)], continues=True))
+        return self._advance(LineBlock(data=data)) if final else None
 
-    def _affordable(self, data: bytes) -> bytes:
+    def _limit_cost(self, data: bytes) -> bytes:
         """Cuts a block of very many short lines, each of which costs more than its text."""
         most = max(1, COST_BYTES_MAX // self._cost_each_bytes)
         if data.count(b"\n") <= most:
@@ -138,7 +138,7 @@ class FollowedFile:
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
         return data[: int(ends[most - 1]) + 1]
 
-    def _took(self, block: LineBlock) -> LineBlock:
+    def _advance(self, block: LineBlock) -> LineBlock:
         self.offset += len(block.data)
         if len(self._head) < HEAD_BYTES:
             self._head = (self._head + block.data[:HEAD_BYTES])[:HEAD_BYTES]

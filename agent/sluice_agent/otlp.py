@@ -120,31 +120,31 @@ def _points(metric: Metric, shared: dict[str, str], arrived_ns: UnixNs) -> Itera
     if not metric.name:
         raise ValueError("a metric has no name")
     for points, kind in ((metric.gauge, GAUGE), (metric.sum, None)):
-        for one, reported in _each(points, shared):
+        for one, attributes in _each(points, shared):
             value = one.as_double if one.as_double is not None else one.as_int
             if value is not None:
                 type_ = _type(points) if kind is None else kind
-                yield _point(metric.name, value, type_, one, reported, arrived_ns)
-    for one, reported in _each(metric.histogram, shared):
-        yield from _histogram(metric, one, reported, arrived_ns)
-    for one, reported in _each(metric.summary, shared):
-        yield _point(f"{metric.name}.count", one.count, CUMULATIVE, one, reported, arrived_ns)
-        yield _point(f"{metric.name}.sum", one.sum or 0.0, CUMULATIVE, one, reported, arrived_ns)
+                yield _point(metric.name, value, type_, one, attributes, arrived_ns)
+    for one, attributes in _each(metric.histogram, shared):
+        yield from _histogram(metric, one, attributes, arrived_ns)
+    for one, attributes in _each(metric.summary, shared):
+        yield _point(f"{metric.name}.count", one.count, CUMULATIVE, one, attributes, arrived_ns)
+        yield _point(f"{metric.name}.sum", one.sum or 0.0, CUMULATIVE, one, attributes, arrived_ns)
         for each in one.quantile_values:
-            named = {**reported, "quantile": str(each.quantile)}
+            named = {**attributes, "quantile": str(each.quantile)}
             yield _point(metric.name, each.value, GAUGE, one, named, arrived_ns)
 
 
 def _histogram(
-    metric: Metric, one: DataPoint, reported: dict[str, str], arrived_ns: UnixNs
+    metric: Metric, one: DataPoint, attributes: dict[str, str], arrived_ns: UnixNs
 ) -> Iterator[MetricPoint]:
     kind = _type(metric.histogram)
-    yield _point(f"{metric.name}.count", one.count, kind, one, reported, arrived_ns)
+    yield _point(f"{metric.name}.count", one.count, kind, one, attributes, arrived_ns)
     if one.sum is not None:
-        yield _point(f"{metric.name}.sum", one.sum, kind, one, reported, arrived_ns)
+        yield _point(f"{metric.name}.sum", one.sum, kind, one, attributes, arrived_ns)
     counts = itertools.accumulate(int(count) for count in one.bucket_counts)
     for bound, count in zip((*one.explicit_bounds, math.inf), counts, strict=False):
-        named = {**reported, "le": "+Inf" if bound == math.inf else str(bound)}
+        named = {**attributes, "le": "+Inf" if bound == math.inf else str(bound)}
         yield _point(f"{metric.name}.bucket", count, kind, one, named, arrived_ns)
 
 
@@ -153,7 +153,7 @@ def _point(
     value: Number,
     kind: int,
     one: DataPoint,
-    reported: dict[str, str],
+    attributes: dict[str, str],
     arrived_ns: UnixNs,
 ) -> MetricPoint:
     return MetricPoint(
@@ -161,7 +161,7 @@ def _point(
         name=name,
         value=float(value),
         type=kind,
-        attributes=reported,
+        attributes=attributes,
     )
 
 

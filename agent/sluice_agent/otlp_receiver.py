@@ -67,14 +67,14 @@ class OtlpReceiver:
 
     async def _seal(self, block: RecordBlock) -> bool:
         """Waits until the records are durable; tells whether they are."""
-        reported: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        durability: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-        def tell(durable: bool) -> None:  # noqa: FBT001 - the callback's one value
-            if not reported.done():
-                reported.set_result(durable)
+        def report(durable: bool) -> None:  # noqa: FBT001 - the callback's one value
+            if not durability.done():
+                durability.set_result(durable)
 
-        await self._batcher.put(_with_callback(block, tell))
-        return await reported
+        await self._batcher.put(_with_callback(block, report))
+        return await durability
 
 
 def _with_callback(block: RecordBlock, sealed: SealedCallback) -> RecordBlock:
@@ -131,8 +131,8 @@ def _accepted(refused: int) -> dict[str, object]:
     """Gives the answer's body: OTLP's partial success where something was refused."""
     if not refused:
         return {}
-    reported = "exponential histograms are not taken"
-    return {"partialSuccess": {"rejectedDataPoints": str(refused), "errorMessage": reported}}
+    durability = "exponential histograms are not taken"
+    return {"partialSuccess": {"rejectedDataPoints": str(refused), "errorMessage": durability}}
 
 
 def _refusal(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:

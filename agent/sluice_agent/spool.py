@@ -110,17 +110,17 @@ class Spool:
         self._closed = False
         self._ready: dict[int, SpooledBatch] = {}
         self._bytes: dict[str, int] = {}
-        self._done: list[EntryHeader] = []
-        self._gone: set[str] = set()
+        self._accepted: list[EntryHeader] = []
+        self._finished_sources: set[str] = set()
         self._next_seq = 0
-        self._folders = SpoolDirectory(settings.directory, disk, sync=settings.sync)
+        self._directory = SpoolDirectory(settings.directory, disk, sync=settings.sync)
         with translate_os_errors(settings.directory):
-            self._folders.open()
+            self._directory.open()
             try:
-                self._state = self._durable = self._folders.read_state()
+                self._state = self._durable = self._directory.read_state()
                 self._recover()
             except BaseException:
-                self._folders.close()
+                self._directory.close()
                 raise
         self._next_order = max([self._state.through, *self._ready]) + 1
 
@@ -129,12 +129,12 @@ class Spool:
         with self._committing, self._sweeping:
             if not self._closed:
                 self._closed = True
-                self._folders.close()
+                self._directory.close()
 
     @property
-    def set_aside(self) -> tuple[tuple[str, str], ...]:
+    def corrupt_files(self) -> tuple[tuple[str, str], ...]:
         """Gives name and reason of each file that was put into `corrupt/`."""
-        return tuple(self._folders.set_aside)
+        return tuple(self._directory.corrupt_files)
 
     # -- what stands in it ---------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Spool:
 
     # -- sealing -------------------------------------------------------------------------
 
-    def prepare(
+    def seal(
         self, columns: Columns, checkpoints: Iterable[FileCheckpoint], *, now_ns: UnixNs
     ) -> SealedBatch:
         """Gives records their identity and their bytes, once and for ever.
@@ -210,7 +210,7 @@ class Spool:
         header = sealed.header
         if self._closed:
             raise SpoolBroken(str(self.settings.directory), "the spool is closed")
-        self._folders.publish(header.name, encode_entry(header, sealed.frame))
+        self._directory.publish(header.name, encode_entry(header, sealed.frame))
         batch = SpooledBatch(header=header)
         with self._mutex:
             self._state = fold_entry(self._state, header)
@@ -230,11 +230,11 @@ class Spool:
             CorruptEntry: The file is not what was written; it now stands in `corrupt/`.
             SpoolUnwritable: It cannot be read.
         """
-        with translate_os_errors(self._folders.path("ready", batch.header.name)):
+        with translate_os_errors(self._directory.path("ready", batch.header.name)):
             try:
-                return self._folders.read(batch.header.name)
+                return self._directory.read(batch.header.name)
             except CorruptEntry:
-                self._drop(batch)
+                self._discard(batch)
                 raise
 
     def forget(self, batch: SpooledBatch) -> None:
@@ -247,8 +247,8 @@ class Spool:
         """
         with self._mutex:
             self._ready.pop(batch.header.order, None)
-            self._done.append(batch.header)
-            due = len(self._done) >= SWEEP_AT
+            self._accepted.append(batch.header)
+            due = len(self._accepted) >= SWEEP_AT
         if due:
             self.sweep()
 
@@ -258,33 +258,33 @@ class Spool:
         Raises:
             SpoolUnwritable: It still stands in `ready/`.
         """
-        with translate_os_errors(self._folders.path("parked")):
+        with translate_os_errors(self._directory.path("parked")):
             with self._sweeping:
                 # A person may drop it at any time, so the positions it carries are safe first.
                 self._save_state()
-            self._folders.park(batch.header.name, msgspec.json.encode(reason))
+            self._directory.park(batch.header.name, msgspec.json.encode(reason))
         with self._mutex:
             self._ready.pop(batch.header.order, None)
 
-    def sweep(self, *, sources_gone: Iterable[str] = ()) -> None:
+    def sweep(self, *, finished_sources: Iterable[str] = ()) -> None:
         """Writes a durable state and then removes what it covers; does nothing when idle.
 
         Args:
-            sources_gone: Files read to their end that are no longer there.
+            finished_sources: Files read to their end that are no longer there.
 
         Raises:
             SpoolUnwritable: The state could not be written; nothing was removed.
         """
         with self._sweeping, translate_os_errors(self.settings.directory):
             with self._mutex:
-                self._gone.update(sources_gone)
-                done = list(self._done)
-            if done or self._gone:
+                self._finished_sources.update(finished_sources)
+                accepted = list(self._accepted)
+            if accepted or self._finished_sources:
                 self._save_state()
-            self._remove(done)
+            self._remove(accepted)
             self._recount_parked()
 
-    def place(self, checkpoints: Iterable[FileCheckpoint]) -> None:
+    def save_checkpoints(self, checkpoints: Iterable[FileCheckpoint]) -> None:
         """Makes marks durable that no batch carries: of files to be read from their end on.
 
         Raises:
@@ -297,14 +297,14 @@ class Spool:
                 self._state = msgspec.structs.replace(self._state, checkpoints=marked)
             self._save_state()
 
-    def adopt_again(self) -> list[SpooledBatch]:
+    def reclaim_retried(self) -> list[SpooledBatch]:
         """Takes back what a person asked to be sent again (`sluice agent parked retry`)."""
         adopted = []
-        with translate_os_errors(self._folders.path("again")):
-            for name, size_bytes in self._folders.list("again"):
-                header = self._folders.read_header("again", name, size_bytes)
+        with translate_os_errors(self._directory.path("again")):
+            for name, size_bytes in self._directory.list("again"):
+                header = self._directory.read_header("again", name, size_bytes)
                 if header is not None:
-                    self._folders.adopt(name)
+                    self._directory.requeue(name)
                     adopted.append(SpooledBatch(header=header, recovered=True))
                     with self._mutex:
                         self._keep(adopted[-1])
@@ -314,18 +314,18 @@ class Spool:
 
     def _recover(self) -> None:
         """Finds every batch of former lives; half-written files never had a name and go."""
-        for name, size_bytes in self._folders.list("ready"):
+        for name, size_bytes in self._directory.list("ready"):
             if not is_entry(name):
-                self._folders.remove(name)
+                self._directory.remove(name)
                 continue
-            header = self._folders.read_header("ready", name, size_bytes)
+            header = self._directory.read_header("ready", name, size_bytes)
             if header is not None:
                 self._check_owner(header)
                 self._state = fold_entry(self._state, header)
                 self._keep(SpooledBatch(header=header, recovered=True))
-        self.adopt_again()
+        self.reclaim_retried()
         self._recount_parked()
-        self._folders.sync("ready")  # a former life may have died before its own
+        self._directory.sync("ready")  # a former life may have died before its own
 
     def _check_owner(self, header: EntryHeader) -> None:
         if header.agent_id != self.settings.agent_id:
@@ -334,7 +334,7 @@ class Spool:
                 f" agent_id=`{header.agent_id}`, path=`{self.settings.directory}`"
             )
 
-    def _drop(self, batch: SpooledBatch) -> None:
+    def _discard(self, batch: SpooledBatch) -> None:
         with self._mutex:
             self._ready.pop(batch.header.order, None)
             self._bytes.pop(batch.header.name, None)
@@ -342,26 +342,26 @@ class Spool:
     def _save_state(self) -> None:
         with self._mutex:
             boots = {self.boot_id, *(batch.header.boot_id for batch in self._ready.values())}
-            gone, self._gone = self._gone, set()
-            self._state = prune_state(self._state, boots=boots, sources_gone=gone)
+            finished, self._finished_sources = self._finished_sources, set()
+            self._state = prune_state(self._state, boots=boots, finished_sources=finished)
             state = self._state
         if state == self._durable:
             return
-        self._folders.write_state(state)
+        self._directory.write_state(state)
         self._durable = state
 
-    def _remove(self, done: Iterable[EntryHeader]) -> None:
-        for header in done:
-            self._folders.remove(header.name)
+    def _remove(self, accepted: Iterable[EntryHeader]) -> None:
+        for header in accepted:
+            self._directory.remove(header.name)
             with self._mutex:
-                self._done.remove(header)
+                self._accepted.remove(header)
                 self._bytes.pop(header.name, None)
 
     def _recount_parked(self) -> None:
         """Counts parked batches anew: a person may have dropped some or sent them again."""
-        parked = {n: size for n, size in self._folders.list("parked") if is_entry(n)}
+        parked = {n: size for n, size in self._directory.list("parked") if is_entry(n)}
         with self._mutex:
             standing = {batch.header.name for batch in self._ready.values()}
-            standing.update(header.name for header in self._done)
+            standing.update(header.name for header in self._accepted)
             kept = {name: size for name, size in self._bytes.items() if name in standing}
             self._bytes = {**parked, **kept}

@@ -28,7 +28,7 @@ class SpoolDirectory:
 
     def __init__(self, directory: Path, disk: Disk, *, sync: bool) -> None:
         """Takes the place; `open` makes and locks it."""
-        self.set_aside: list[tuple[str, str]] = []
+        self.corrupt_files: list[tuple[str, str]] = []
         self._directory = directory
         self._disk = disk
         self._sync = sync
@@ -72,12 +72,12 @@ class SpoolDirectory:
         except OSError as error:
             with contextlib.suppress(OSError):  # else the next try or the next life removes it
                 self._disk.remove(temporary)
-            raise SpoolUnwritable(str(temporary), _why(error)) from error
+            raise SpoolUnwritable(str(temporary), _reason(error)) from error
         try:
             self._disk.rename(temporary, target)
             self.sync("ready")
         except OSError as error:
-            raise SpoolBroken(str(target), _why(error)) from error
+            raise SpoolBroken(str(target), _reason(error)) from error
 
     def read(self, name: str) -> bytes:
         """Gives the frame of a batch in `ready/`.
@@ -90,7 +90,7 @@ class SpoolDirectory:
         except FileNotFoundError as error:
             raise CorruptEntry("the file is gone") from error
         except CorruptEntry as error:
-            self._put_aside("ready", name, error.reason)
+            self._move_to_corrupt("ready", name, error.reason)
             raise
 
     def read_header(self, folder: str, name: str, size_bytes: int) -> EntryHeader | None:
@@ -100,7 +100,7 @@ class SpoolDirectory:
             end = header_end(self._disk.read_head(path, PREFIX.size))
             return decode_header(self._disk.read_head(path, end), file_bytes=size_bytes)
         except CorruptEntry as error:
-            self._put_aside(folder, name, error.reason)
+            self._move_to_corrupt(folder, name, error.reason)
             return None
 
     def park(self, name: str, reason: bytes) -> None:
@@ -112,7 +112,7 @@ class SpoolDirectory:
             self._disk.read_head(self.path("parked", name), PREFIX.size)
         self.sync("parked", "ready")
 
-    def adopt(self, name: str) -> None:
+    def requeue(self, name: str) -> None:
         """Moves a batch from `again/` to `ready/`."""
         self._disk.rename(self.path("again", name), self.path("ready", name))
         self.sync("ready", "again")
@@ -152,10 +152,10 @@ class SpoolDirectory:
             for folder in folders:
                 self._disk.sync_dir(self.path(folder))
 
-    def _put_aside(self, folder: str, name: str, reason: str) -> None:
+    def _move_to_corrupt(self, folder: str, name: str, reason: str) -> None:
         self._disk.rename(self.path(folder, name), self.path("corrupt", name))
         self.sync("corrupt", folder)
-        self.set_aside.append((name, reason))
+        self.corrupt_files.append((name, reason))
 
 
 @contextlib.contextmanager
@@ -164,8 +164,8 @@ def translate_os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SpoolUnwritable(str(path), _why(error)) from error
+        raise SpoolUnwritable(str(path), _reason(error)) from error
 
 
-def _why(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return error.strerror or str(error)

@@ -211,22 +211,22 @@ def fold_entry(state: SpoolState, header: EntryHeader) -> SpoolState:
 
 
 def prune_state(
-    state: SpoolState, *, boots: Iterable[str], sources_gone: Iterable[str]
+    state: SpoolState, *, boots: Iterable[str], finished_sources: Iterable[str]
 ) -> SpoolState:
     """Drops what nobody will ask for again.
 
     Args:
         state: The state.
         boots: The boots that still have batches, and the running one.
-        sources_gone: Files that are read to their end and are no longer there.
+        finished_sources: Files that are read to their end and are no longer there.
     """
-    kept, gone = frozenset(boots), frozenset(sources_gone)
+    kept, finished = frozenset(boots), frozenset(finished_sources)
     return SpoolState(
         through=state.through,
         checkpoints={
             source: checkpoint
             for source, checkpoint in state.checkpoints.items()
-            if source not in gone
+            if source not in finished
         },
         high_water={boot: high for boot, high in state.high_water.items() if boot in kept},
     )

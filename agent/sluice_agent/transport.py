@@ -30,7 +30,7 @@ from sluice_protocol.units import NS_PER_S, Digest, UnixNs
 
 CONTENT_TYPE: Final = "application/vnd.lightmetrics.batch"
 UPLOAD_PATH: Final = "/v1/batches"
-ANSWER_BYTES_MAX: Final = 64 * 1024
+RESPONSE_BYTES_MAX: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class UploadResult:
         body: The answer's body, at most 64 KiB, for people.
     """
 
-    observed: GatewayResponse | NoResponse
+    response: GatewayResponse | NoResponse
     body: bytes = b""
 
 
@@ -89,18 +89,18 @@ class HttpTransport:
         try:
             async with self._session.post(
                 target, data=io.BytesIO(upload.frame), headers=headers, allow_redirects=False
-            ) as response:
-                body = await _read_some(response)
-                observed = parse_answer(response.status, response.headers, body)
-                return UploadResult(observed=observed, body=body)
+            ) as http:
+                body = await _read_body(http)
+                response = parse_response(http.status, http.headers, body)
+                return UploadResult(response=response, body=body)
         except TimeoutError:
-            return UploadResult(observed=NoResponse(failure=ConnectionFailure.TIMEOUT))
+            return UploadResult(response=NoResponse(failure=ConnectionFailure.TIMEOUT))
         except aiohttp.ClientSSLError:
-            return UploadResult(observed=NoResponse(failure=ConnectionFailure.TLS))
+            return UploadResult(response=NoResponse(failure=ConnectionFailure.TLS))
         except aiohttp.ClientConnectorError:
-            return UploadResult(observed=NoResponse(failure=ConnectionFailure.REFUSED))
+            return UploadResult(response=NoResponse(failure=ConnectionFailure.REFUSED))
         except (aiohttp.ClientError, OSError):
-            return UploadResult(observed=NoResponse(failure=ConnectionFailure.RESET))
+            return UploadResult(response=NoResponse(failure=ConnectionFailure.RESET))
 
     def _headers(self, target: URL, upload: UploadRequest) -> dict[str, str]:
         headers = {
@@ -157,16 +157,16 @@ def open_session(
     return aiohttp.ClientSession(connector=connector, timeout=timeout)
 
 
-def parse_answer(status: int, headers: Mapping[str, str], body: bytes) -> GatewayResponse:
+def parse_response(status: int, headers: Mapping[str, str], body: bytes) -> GatewayResponse:
     """Reads what the decision needs; anything odd reads as if it were not there."""
     try:
-        said = msgspec.json.decode(body, type=_ResponseBody)
+        parsed = msgspec.json.decode(body, type=_ResponseBody)
     except msgspec.DecodeError:
-        said = _ResponseBody()
+        parsed = _ResponseBody()
     return GatewayResponse(
         status=status,
-        code=said.code,
-        frame_sha256=Digest(said.frame_sha256) if said.status == "accepted" else None,
+        code=parsed.code,
+        frame_sha256=Digest(parsed.frame_sha256) if parsed.status == "accepted" else None,
         retry_after_s=parse_retry_after(headers.get("Retry-After"), headers.get("Date")),
     )
 
@@ -203,10 +203,10 @@ def _authority(target: URL) -> str:
     return host if target.is_default_port() else f"{host}:{target.port}"
 
 
-async def _read_some(response: aiohttp.ClientResponse) -> bytes:
+async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     body = b""
-    while len(body) < ANSWER_BYTES_MAX:
-        piece = await response.content.read(ANSWER_BYTES_MAX - len(body))
+    while len(body) < RESPONSE_BYTES_MAX:
+        piece = await response.content.read(RESPONSE_BYTES_MAX - len(body))
         if not piece:
             break
         body += piece

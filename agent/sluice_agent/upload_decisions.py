@@ -94,44 +94,44 @@ class StopSending:
 Reaction = Forget | Park | SendAgain | StopSending
 
 
-def decide_reaction(observed: GatewayResponse | NoResponse, *, sent: Digest) -> Reaction:
+def decide_reaction(response: GatewayResponse | NoResponse, *, sent: Digest) -> Reaction:
     """Decides what happens to the batch whose bytes were just sent.
 
     Args:
-        observed: The answer, or that there was none.
+        response: The answer, or that there was none.
         sent: The sha256 of the bytes that were sent. A 200 that does not name it (a captive
             portal, a proxy's page, another batch's answer) accepts nothing.
     """
-    if isinstance(observed, NoResponse):
-        return SendAgain(reason=observed.failure)
-    if observed.status == _OK:
-        return Forget() if observed.frame_sha256 == sent else SendAgain(reason="foreign_answer")
-    if observed.status in _CLIENT_ERRORS:
-        return _after_client_error(observed)
+    if isinstance(response, NoResponse):
+        return SendAgain(reason=response.failure)
+    if response.status == _OK:
+        return Forget() if response.frame_sha256 == sent else SendAgain(reason="foreign_answer")
+    if response.status in _CLIENT_ERRORS:
+        return _after_client_error(response)
     # 5xx by the table; 1xx, other 2xx and 3xx are no answer of sluice and accept nothing.
-    return SendAgain(reason=_reason(observed), pause_s=_pause_s(observed))
+    return SendAgain(reason=_reason(response), pause_s=_pause_s(response))
 
 
-def _after_client_error(observed: GatewayResponse) -> Reaction:
-    match observed.status:
-        case 400 if observed.code == ErrorCode.DIGEST_MISMATCH:
-            return SendAgain(reason=_reason(observed), pause_s=_pause_s(observed))
+def _after_client_error(response: GatewayResponse) -> Reaction:
+    match response.status:
+        case 400 if response.code == ErrorCode.DIGEST_MISMATCH:
+            return SendAgain(reason=_reason(response), pause_s=_pause_s(response))
         case 401:
-            return StopSending(reason=_reason(observed))
-        case 403 if observed.code == ErrorCode.FORBIDDEN_AGENT:
-            return StopSending(reason=_reason(observed))
+            return StopSending(reason=_reason(response))
+        case 403 if response.code == ErrorCode.FORBIDDEN_AGENT:
+            return StopSending(reason=_reason(response))
         case 411 | 415:
-            return SendAgain(reason=_reason(observed), pause_s=_pause_s(observed))
+            return SendAgain(reason=_reason(response), pause_s=_pause_s(response))
         case _:
-            return Park(reason=_reason(observed))
+            return Park(reason=_reason(response))
 
 
-def _reason(observed: GatewayResponse) -> str:
-    return observed.code or f"http_{observed.status}"
+def _reason(response: GatewayResponse) -> str:
+    return response.code or f"http_{response.status}"
 
 
-def _pause_s(observed: GatewayResponse) -> float | None:
-    asked = observed.retry_after_s
+def _pause_s(response: GatewayResponse) -> float | None:
+    asked = response.retry_after_s
     return None if asked is None else min(max(asked, 0.0), RETRY_AFTER_S_MAX)
 
 
@@ -188,7 +188,7 @@ class GatewaySet:
             ),
         )
 
-    def answered(self, url: str) -> "GatewaySet":
+    def succeeded(self, url: str) -> "GatewaySet":
         """Notes that a gateway works."""
         return self._with(url, lambda state: GatewayHealth(url=state.url))
 

@@ -79,8 +79,8 @@ class Uploader:
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._allowed = asyncio.Event()
-        self._allowed.set()
+        self._sending_allowed = asyncio.Event()
+        self._sending_allowed.set()
         self._prober: asyncio.Task[None] | None = None
         self.parked = 0
         for batch in spool.ready():
@@ -95,7 +95,7 @@ class Uploader:
     @property
     def is_refused(self) -> bool:
         """Tells whether gateways refuse this agent and a person must act."""
-        return not self._allowed.is_set()
+        return not self._sending_allowed.is_set()
 
     async def drained(self) -> None:
         """Returns once every batch was forgotten or parked."""
@@ -131,7 +131,7 @@ class Uploader:
                 high_water=self._spool.high_water(batch.header.boot_id),
             )
             received = await self._transport.send(url, upload)
-            reaction = decide_reaction(received.observed, sent=upload.digest)
+            reaction = decide_reaction(received.response, sent=upload.digest)
             self._count(reaction, batch, url)
             if await self._is_done(reaction, batch, url, received):
                 return
@@ -140,7 +140,7 @@ class Uploader:
     async def _next_gateway(self, attempts: SendAttempts) -> str:
         """Waits for the batch's turn; nobody but the prober goes on while the agent is refused."""
         if self._prober is not asyncio.current_task():
-            await self._allowed.wait()
+            await self._sending_allowed.wait()
         attempt = plan_attempt(
             self._gateways, attempts, now_s=self._clock.monotonic_s(), rng=self._rng
         )
@@ -153,12 +153,12 @@ class Uploader:
     ) -> bool:
         match reaction:
             case Forget():
-                self._works(url)
+                self._record_success(url)
                 self._metrics.accepted_bytes.inc(batch.header.frame_bytes)
                 await self._forget(batch)
                 return True
             case Park(reason=reason):
-                self._works(url)
+                self._record_success(url)
                 await self._park(batch, reason, url, received)
                 return True
             case SendAgain(pause_s=pause_s):
@@ -166,27 +166,27 @@ class Uploader:
                 self._gateways = self._gateways.failed(url, now_s=now_s, pause_s=pause_s)
                 return False
             case StopSending():
-                await self._alarm(url, received)
+                await self._stop_sending(url, received)
                 return False
 
-    def _works(self, url: str) -> None:
-        self._gateways = self._gateways.answered(url)
+    def _record_success(self, url: str) -> None:
+        self._gateways = self._gateways.succeeded(url)
         if self.is_refused:
             _LOG.info("sending_resumed", gateway=url)
         self._prober = None
         self._metrics.refused.set(0)
-        self._allowed.set()
+        self._sending_allowed.set()
 
-    async def _alarm(self, url: str, received: UploadResult) -> None:
+    async def _stop_sending(self, url: str, received: UploadResult) -> None:
         """Stops everybody; one worker tries again after a minute, and a good answer lifts it."""
         answer = (
-            received.observed
-            if isinstance(received.observed, GatewayResponse)
+            received.response
+            if isinstance(received.response, GatewayResponse)
             else GatewayResponse(status=0)
         )
         if self._settings.stop_when_refused:
             raise SendingRefused(url, answer.status, answer.code)
-        self._allowed.clear()
+        self._sending_allowed.clear()
         self._metrics.refused.set(1)
         _LOG.error("sending_refused", gateway=url, status=answer.status, code=answer.code)
         self._prober = self._prober or asyncio.current_task()
@@ -204,18 +204,18 @@ class Uploader:
                 _LOG.error("spool_file_corrupt", name=batch.header.name, reason=error.reason)
                 return None
             except SpoolUnwritable as error:
-                await self._wait_out(error)
+                await self._pause_after_error(error)
 
     async def _forget(self, batch: SpooledBatch) -> None:
         try:
             await asyncio.to_thread(self._spool.forget, batch)
         except SpoolUnwritable as error:  # it is forgotten; its file goes with a later sweep
-            await self._wait_out(error)
+            await self._pause_after_error(error)
 
     async def _park(
         self, batch: SpooledBatch, reason: str, url: str, received: UploadResult
     ) -> None:
-        answer = received.observed
+        answer = received.response
         header = ParkedReason(
             reason=reason,
             gateway=url,
@@ -227,7 +227,7 @@ class Uploader:
             try:
                 await asyncio.to_thread(self._spool.park, batch, header)
             except SpoolUnwritable as error:
-                await self._wait_out(error)
+                await self._pause_after_error(error)
             else:
                 break
         self.parked += 1
@@ -236,7 +236,7 @@ class Uploader:
             "batch_parked", name=batch.header.name, reason=reason, status=header.status, gateway=url
         )
 
-    async def _wait_out(self, error: SpoolUnwritable) -> None:
+    async def _pause_after_error(self, error: SpoolUnwritable) -> None:
         self._metrics.spool_errors.inc()
         _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
         await self._clock.sleep(TROUBLE_PAUSE_S)

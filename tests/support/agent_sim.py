@@ -87,11 +87,11 @@ class SimNetwork:
         await self.clock.sleep(0.01)
         scripted = self.reply(url, upload) if self.reply else None
         if scripted is not None and scripted != NoResponse(failure=ConnectionFailure.TIMEOUT):
-            return UploadResult(observed=scripted)
+            return UploadResult(response=scripted)
         self.accepted[identity] = upload.frame  # also when the answer is lost
         if scripted is not None:
-            return UploadResult(observed=scripted)
-        return UploadResult(observed=GatewayResponse(status=200, frame_sha256=upload.digest))
+            return UploadResult(response=scripted)
+        return UploadResult(response=GatewayResponse(status=200, frame_sha256=upload.digest))
 
     def lines(self) -> list[bytes]:
         return [

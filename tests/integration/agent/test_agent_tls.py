@@ -59,7 +59,7 @@ def test_a_certificate_speaks_for_the_agent(tmp_path: Path) -> None:
             transport = HttpTransport(session, key=None, clock=SystemClock())
             sent = UploadRequest(frame=b"x", digest=digest_of(b"x"))
             received = await transport.send(settings.gateway, sent)
-        assert received.observed == NoResponse(failure=ConnectionFailure.TLS)
+        assert received.response == NoResponse(failure=ConnectionFailure.TLS)
 
     run(main())
 

@@ -12,7 +12,7 @@ from sluice_agent.transport import (
     UploadRequest,
     UploadResult,
     open_session,
-    parse_answer,
+    parse_response,
     parse_retry_after,
 )
 from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoResponse
@@ -69,7 +69,7 @@ def test_an_answer_before_the_body_was_read_is_read(discard_bytes: int) -> None:
         writer.transport.abort()
 
     received = send(refuse)
-    assert received.observed == GatewayResponse(status=503, code="overloaded", retry_after_s=7.0)
+    assert received.response == GatewayResponse(status=503, code="overloaded", retry_after_s=7.0)
 
 
 def test_a_reset_is_no_answer() -> None:
@@ -79,7 +79,7 @@ def test_a_reset_is_no_answer() -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.transport.abort()
 
-    assert send(cut).observed == NoResponse(failure=ConnectionFailure.RESET)
+    assert send(cut).response == NoResponse(failure=ConnectionFailure.RESET)
 
 
 def test_an_answer_cut_in_its_body_is_no_answer() -> None:
@@ -92,7 +92,7 @@ def test_an_answer_cut_in_its_body_is_no_answer() -> None:
         await writer.drain()
         writer.close()
 
-    assert send(cut, b"small").observed == NoResponse(failure=ConnectionFailure.RESET)
+    assert send(cut, b"small").response == NoResponse(failure=ConnectionFailure.RESET)
 
 
 def test_silence_is_a_timeout() -> None:
@@ -101,7 +101,7 @@ def test_silence_is_a_timeout() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    assert send(silent, b"small", total_s=0.2).observed == NoResponse(
+    assert send(silent, b"small", total_s=0.2).response == NoResponse(
         failure=ConnectionFailure.TIMEOUT
     )
 
@@ -115,15 +115,17 @@ def test_a_redirect_is_not_followed() -> None:
         await writer.drain()
         await reader.read()
 
-    assert send(redirect, b"small").observed == GatewayResponse(status=307)
+    assert send(redirect, b"small").response == GatewayResponse(status=307)
 
 
 def test_odd_bodies_read_as_if_empty() -> None:
     """HTML, other types, and a 200 that does not say accepted."""
     for body in (b"<html>", b"[]", b'{"code":1}', b'{"frame_sha256":"ab"}', b"", b"\xff"):
-        assert parse_answer(200, {}, body).frame_sha256 is None
-    assert parse_answer(200, {}, b'{"status":"accepted","frame_sha256":"ab"}').frame_sha256 == "ab"
-    assert parse_answer(409, {}, b'{"status":409,"code":"identity_conflict"}').code
+        assert parse_response(200, {}, body).frame_sha256 is None
+    assert (
+        parse_response(200, {}, b'{"status":"accepted","frame_sha256":"ab"}').frame_sha256 == "ab"
+    )
+    assert parse_response(409, {}, b'{"status":409,"code":"identity_conflict"}').code
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_a_huge_answer_is_not_swallowed() -> None:
             await writer.drain()
 
     received = send(flood, b"small")
-    assert received.observed == GatewayResponse(status=500)
+    assert received.response == GatewayResponse(status=500)
     assert len(received.body) == 64 * 1024
 
 
@@ -161,4 +163,4 @@ def test_gateways_that_are_not_there(tmp_path: Path) -> None:
                 "http://127.0.0.1:9", UploadRequest(frame=b"x", digest=digest_of(b"x"))
             )
 
-    assert asyncio.run(main()).observed == NoResponse(failure=ConnectionFailure.REFUSED)
+    assert asyncio.run(main()).response == NoResponse(failure=ConnectionFailure.REFUSED)

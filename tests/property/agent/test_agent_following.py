@@ -74,9 +74,9 @@ class Following(RuleBasedStateMachine):
         polled = self.input.poll(
             now_s=self.now_s, now_ns=UnixNs(1), sealed=self.checkpoints, final=final
         )
-        self.checkpoints.update({each.source: each for each in polled.placed})
+        self.checkpoints.update({each.source: each for each in polled.new_checkpoints})
         self.pending += polled.blocks
-        for source in polled.gone:
+        for source in polled.finished:
             self.checkpoints.pop(source)
         self.known = True
 

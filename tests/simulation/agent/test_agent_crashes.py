@@ -47,7 +47,7 @@ class World:
         """One agent from start to end of the file, unless the disk crashes under it."""
         self.lives += 1
         spool = Spool(self.settings, self.disk, boot_id=f"boot-{next(self.boots)}")
-        assert spool.set_aside == ()
+        assert spool.corrupt_files == ()
         todo = spool.ready()
         while (batch := self._seal(spool, rng)) is not None:
             todo.append(batch)
@@ -68,7 +68,7 @@ class World:
             return None
         after = FileCheckpoint(source="1:1", path="/log", start=start, offset=start + len(lines))
         columns = logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=NOW, zone=None)
-        sealed = spool.prepare(columns, [after], now_ns=NOW)
+        sealed = spool.seal(columns, [after], now_ns=NOW)
         return patiently(lambda: spool.commit(sealed))
 
     def _send(self, spool: Spool, todo: list[SpooledBatch], rng: random.Random) -> None:

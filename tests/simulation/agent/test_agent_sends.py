@@ -250,7 +250,7 @@ def test_a_damaged_spool_file_is_set_aside_and_told() -> None:
         await agent.uploader.drained()
         assert net.lines() == [b"two"]
         assert [name for name, _ in disk.list(DIRECTORY / "corrupt")] == [path.name]
-        assert agent.spool.set_aside[0][0] == path.name
+        assert agent.spool.corrupt_files[0][0] == path.name
         running.cancel()
 
     simulate_agent(0, main)

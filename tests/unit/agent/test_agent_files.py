@@ -35,13 +35,13 @@ class Follower:
         polled = self.input.poll(
             now_s=self.now_s, now_ns=UnixNs(1), sealed=self.checkpoints, final=final
         )
-        self.checkpoints.update({each.source: each for each in polled.placed})
+        self.checkpoints.update({each.source: each for each in polled.new_checkpoints})
         for block in polled.blocks:
             assert isinstance(block.columns, LogColumns)
             self.lines += block.columns.body.slices()
             self.attributes += attribute_rows(block.columns.attributes, len(block.columns))
             self.checkpoints.update({each.source: each for each in block.checkpoints})
-        for source in polled.gone:
+        for source in polled.finished:
             del self.checkpoints[source]
         return bool(polled.blocks)
 
@@ -131,7 +131,7 @@ def test_a_file_seen_and_renamed_before_its_first_batch(tmp_path: Path) -> None:
     append(log, b"1\n")
     follower = Follower(tmp_path)
     polled = follower.input.poll(now_s=1, now_ns=UnixNs(1), sealed={})
-    follower.checkpoints.update({each.source: each for each in polled.placed})
+    follower.checkpoints.update({each.source: each for each in polled.new_checkpoints})
     log.rename(tmp_path / "old")
     follower.restart()
     assert follower.poll() == [b"1"]

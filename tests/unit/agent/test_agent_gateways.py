@@ -48,7 +48,7 @@ def test_the_gateway_that_failed_comes_last_until_it_is_probed() -> None:
     rng = random.Random(0)
     assert plan_attempt(gateways, SendAttempts(), now_s=101, rng=rng).url == B
     assert plan_attempt(gateways, SendAttempts(), now_s=100 + PROBE_AFTER_S, rng=rng).url == A
-    assert plan_attempt(gateways.answered(A), SendAttempts(), now_s=101, rng=rng).url == A
+    assert plan_attempt(gateways.succeeded(A), SendAttempts(), now_s=101, rng=rng).url == A
 
 
 def test_retry_after_sends_elsewhere_and_else_waits() -> None:
