@@ -46,7 +46,6 @@ class HostMetricsInput:
     """Samples the metrics of this host. A sample blocks for about a millisecond."""
 
     def __init__(self, sources: Sequence[MetricSource] | None = None) -> None:
-        """Use `sources`; by default load, CPU, memory, disks and file systems."""
         self._sources = SOURCES if sources is None else tuple(sources)
         self._failed: set[MetricSource] = set()
 

@@ -1,10 +1,10 @@
-"""OTLP in JSON to columns, as pure functions.
+"""Convert OTLP requests in JSON to records, as pure functions.
 
-A record's attributes are those of its resource, then `otel.scope.name`, then its own; the later
-win. Values that are no text are written as JSON. A histogram becomes the points `<name>.count`,
-`<name>.sum` and one `<name>.bucket` for each bound (`le`, cumulative over the bounds, as Prometheus
-counts); a summary becomes count, sum and one `<name>` for each `quantile`. Exponential histograms
-are refused and counted, not guessed at.
+The attributes of a record are those of its resource, then `otel.scope.name`, then those of the
+record; later values replace earlier ones. Values that are not strings are written as JSON. A
+histogram becomes the points `<name>.count`, `<name>.sum` and one `<name>.bucket` for each bound
+(`le`, cumulative as in Prometheus). A summary becomes count, sum and one `<name>` for each
+`quantile`. Exponential histograms are rejected and counted; nothing is approximated.
 
 Source: OpenTelemetry protocol 1.x, JSON encoding; ADR 0034.
 """
@@ -47,7 +47,7 @@ _TEMPORALITY: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtlpMetrics:
-    """The points of a request, and how many were refused."""
+    """The points of a request, and the number of points rejected."""
 
     points: tuple[MetricPoint, ...]
     refused: int
@@ -58,10 +58,10 @@ _METRICS: Final = msgspec.json.Decoder(MetricsRequest)
 
 
 def logs_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> list[LogRecord]:
-    """Reads a logs request.
+    """Decode a logs request.
 
     Raises:
-        BadUsage: It is no OTLP in JSON, or a value is out of its range.
+        BadUsage: It is not OTLP in JSON, or a value is out of range.
     """
     try:
         request = _LOGS.decode(body)
@@ -76,10 +76,10 @@ def logs_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> list[LogRecord]:
 
 
 def metrics_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> OtlpMetrics:
-    """Reads a metrics request.
+    """Decode a metrics request.
 
     Raises:
-        BadUsage: It is no OTLP in JSON, or a value is out of its range.
+        BadUsage: It is not OTLP in JSON, or a value is out of range.
     """
     try:
         request = _METRICS.decode(body)
@@ -199,7 +199,7 @@ def _text(value: AnyValue) -> str:
 
 
 def _plain(value: AnyValue) -> object:
-    """Gives the value as JSON has it; bytes stay base64, integers become numbers."""
+    """Return the value as JSON represents it; bytes remain base64, integers become numbers."""
     if value.int_value is not None:
         return int(value.int_value)
     if value.array_value is not None:

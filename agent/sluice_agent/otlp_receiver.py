@@ -1,7 +1,7 @@
-"""The OTLP/HTTP receiver: answers 200 only once the records are durable in the spool.
+"""The OTLP/HTTP receiver: respond with 200 once the records are durable in the spool.
 
-Whoever sends here keeps its records until then, so a crash of the agent loses nothing. While the
-inputs are held back it answers 503 with Retry-After, which OTLP clients obey.
+A client keeps its records until then, so a crash of the agent loses nothing. While the inputs are
+blocked, the receiver responds with 503 and Retry-After, which OTLP clients obey.
 
 Source: OpenTelemetry protocol, OTLP/HTTP; ADR 0034.
 """
@@ -29,36 +29,35 @@ _BUSY_HEADERS: Final = {"Retry-After": "1"}
 
 
 class OtlpReceiver:
-    """Takes OTLP requests and gives their records to the intake."""
+    """Accepts OTLP requests and passes their records to the batcher."""
 
     def __init__(self, batcher: Batcher, metrics: AgentMetrics, clock: Clock) -> None:
-        """Takes where the records go."""
         self._batcher = batcher
         self._metrics = metrics
         self._clock = clock
         self._running = 0
 
     async def logs(self, request: web.Request) -> web.Response:
-        """Handles `POST /v1/logs`."""
+        """Handle `POST /v1/logs`."""
         return await self._take(request, _logs_block)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Handles `POST /v1/metrics`."""
+        """Handle `POST /v1/metrics`."""
         return await self._take(request, _metrics_block)
 
     async def _take(
         self, request: web.Request, read: Callable[[bytes, UnixNs], tuple[RecordBlock | None, int]]
     ) -> web.Response:
         if request.content_type != _JSON:
-            return _refusal(415, f"send OTLP as {_JSON}")
+            return _refusal(415, f"OTLP must be sent as {_JSON}")
         if self._metrics.is_blocked or self._running >= REQUESTS_MAX:
-            return _refusal(503, "inputs are held back", _BUSY_HEADERS)
+            return _refusal(503, "inputs are blocked: retry later", _BUSY_HEADERS)
         self._running += 1
         try:
             body = await request.read()
             block, refused = await asyncio.to_thread(read, body, self._clock.now_ns())
             if block is not None and not await self._seal(block):
-                return _refusal(503, "spool is full", _BUSY_HEADERS)
+                return _refusal(503, "spool is full: retry later", _BUSY_HEADERS)
         except (BadUsage, InvalidFrame) as error:
             return _refusal(400, str(error))
         finally:
@@ -66,10 +65,10 @@ class OtlpReceiver:
         return web.json_response(_accepted(refused))
 
     async def _seal(self, block: RecordBlock) -> bool:
-        """Waits until the records are durable; tells whether they are."""
+        """Wait until the records are sealed or dropped; return True if they are durable."""
         durability: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-        def report(durable: bool) -> None:  # noqa: FBT001 - the callback's one value
+        def report(durable: bool) -> None:  # noqa: FBT001 - the only value of the callback
             if not durability.done():
                 durability.set_result(durable)
 
@@ -78,7 +77,6 @@ class OtlpReceiver:
 
 
 def _with_callback(block: RecordBlock, sealed: SealedCallback) -> RecordBlock:
-    """Gives the part with somebody to tell."""
     return RecordBlock(
         columns=block.columns,
         cost_bytes=block.cost_bytes,
@@ -89,10 +87,10 @@ def _with_callback(block: RecordBlock, sealed: SealedCallback) -> RecordBlock:
 
 @asynccontextmanager
 async def serve_otlp(address: str, receiver: OtlpReceiver) -> AsyncIterator[None]:
-    """Serves while the block runs; an empty address serves nothing.
+    """Serve OTLP while the context is active; an empty address serves nothing.
 
     Raises:
-        BadUsage: The address is not `host:port`, or cannot be listened on.
+        BadUsage: The address is not `host:port`, or cannot be bound.
     """
     if not address:
         yield
@@ -128,10 +126,10 @@ def _metrics_block(body: bytes, arrived_ns: UnixNs) -> tuple[RecordBlock | None,
 
 
 def _accepted(refused: int) -> dict[str, object]:
-    """Gives the answer's body: OTLP's partial success where something was refused."""
+    """Return the response body: OTLP's partial success if points were rejected."""
     if not refused:
         return {}
-    durability = "exponential histograms are not taken"
+    durability = "exponential histograms are not supported"
     return {"partialSuccess": {"rejectedDataPoints": str(refused), "errorMessage": durability}}
 
 

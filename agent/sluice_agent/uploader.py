@@ -1,8 +1,8 @@
-"""Carries every batch of the spool to a gateway and does what its answer asks.
+"""Send every batch of the spool to a gateway and perform the reaction to its response.
 
-Several workers send at once unless the settings ask for order; each holds one batch until it is
-forgotten or parked. The decision is `decide_reaction`, the choice of gateway `plan_turn`; this
-file only does what they say.
+Several workers send concurrently unless the settings require order. A worker keeps one batch until
+it is forgotten or parked. `decide_reaction` decides the reaction and `plan_attempt` the gateway;
+this module only performs them.
 """
 
 import asyncio
@@ -43,9 +43,9 @@ class UploaderSettings:
 
     Attributes:
         gateways: Base URLs, at least one.
-        uploads_max: Batches in flight; 1 sends them strictly in order.
+        uploads_max: Number of concurrent uploads; 1 sends batches strictly in order.
         stop_when_refused: End with an error on 401 and `forbidden_agent`, instead of keeping
-            everything, raising the alarm, and trying one batch a minute.
+            all batches and sending one a minute until it is accepted.
     """
 
     gateways: tuple[str, ...]
@@ -54,7 +54,11 @@ class UploaderSettings:
 
 
 class Uploader:
-    """Sends what stands in the spool."""
+    """Sends the batches of a spool.
+
+    Attributes:
+        parked: The number of batches that this uploader parked.
+    """
 
     def __init__(
         self,
@@ -66,7 +70,6 @@ class Uploader:
         rng: random.Random,
         metrics: AgentMetrics,
     ) -> None:
-        """Queues what former lives left in the spool."""
         self._settings = settings
         self._spool = spool
         self._transport = transport
@@ -87,25 +90,25 @@ class Uploader:
             self.add(batch)
 
     def add(self, batch: SpooledBatch) -> None:
-        """Queues a batch; it must be durable."""
+        """Add a durable batch."""
         self._open += 1
         self._idle.clear()
         self._waiting.put_nowait(batch)
 
     @property
     def is_refused(self) -> bool:
-        """Tells whether gateways refuse this agent and a person must act."""
+        """Whether gateways refuse this agent, which an operator must resolve."""
         return not self._sending_allowed.is_set()
 
     async def drained(self) -> None:
-        """Returns once every batch was forgotten or parked."""
+        """Return once every batch is forgotten or parked."""
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Sends for ever.
+        """Send batches until cancelled.
 
         Raises:
-            SendingRefused: The gateways refuse this agent and the settings ask to end then.
+            SendingRefused: The gateways refuse this agent and `stop_when_refused` is set.
         """
         async with asyncio.TaskGroup() as group:
             for _ in range(self._settings.uploads_max):
@@ -138,7 +141,7 @@ class Uploader:
             attempts = attempts.after(url, gateways=len(self._settings.gateways))
 
     async def _next_gateway(self, attempts: SendAttempts) -> str:
-        """Waits for the batch's turn; nobody but the prober goes on while the agent is refused."""
+        """Wait until the batch may be sent; while uploads are stopped, only the prober runs."""
         if self._prober is not asyncio.current_task():
             await self._sending_allowed.wait()
         attempt = plan_attempt(
@@ -172,13 +175,13 @@ class Uploader:
     def _record_success(self, url: str) -> None:
         self._gateways = self._gateways.succeeded(url)
         if self.is_refused:
-            _LOG.info("sending_resumed", gateway=url)
+            _LOG.info("uploads_resumed", gateway=url)
         self._prober = None
         self._metrics.refused.set(0)
         self._sending_allowed.set()
 
     async def _stop_sending(self, url: str, received: UploadResult) -> None:
-        """Stops everybody; one worker tries again after a minute, and a good answer lifts it."""
+        """Stop all workers; one tries again after a minute, and its success resumes the others."""
         answer = (
             received.response
             if isinstance(received.response, GatewayResponse)
@@ -188,12 +191,12 @@ class Uploader:
             raise SendingRefused(url, answer.status, answer.code)
         self._sending_allowed.clear()
         self._metrics.refused.set(1)
-        _LOG.error("sending_refused", gateway=url, status=answer.status, code=answer.code)
+        _LOG.error("agent_refused", gateway=url, status=answer.status, code=answer.code)
         self._prober = self._prober or asyncio.current_task()
         if self._prober is asyncio.current_task():
             await self._clock.sleep(ALARM_PROBE_S)
 
-    # -- the spool, patiently ------------------------------------------------------------
+    # -- spool operations, retried until they succeed ------------------------------------
 
     async def _read(self, batch: SpooledBatch) -> bytes | None:
         while True:
@@ -209,7 +212,7 @@ class Uploader:
     async def _forget(self, batch: SpooledBatch) -> None:
         try:
             await asyncio.to_thread(self._spool.forget, batch)
-        except SpoolUnwritable as error:  # it is forgotten; its file goes with a later sweep
+        except SpoolUnwritable as error:  # it is forgotten already; a later sweep removes its file
             await self._pause_after_error(error)
 
     async def _park(
@@ -246,4 +249,4 @@ class Uploader:
         reason = "" if isinstance(reaction, Forget) else reaction.reason
         self._metrics.answers.labels(name, reason).inc()
         if isinstance(reaction, SendAgain):
-            _LOG.warning("send_again", name=batch.header.name, reason=reason, gateway=url)
+            _LOG.warning("upload_failed", name=batch.header.name, reason=reason, gateway=url)

@@ -118,7 +118,7 @@ def test_a_key_is_made_once_and_kept_private(tmp_path: Path) -> None:
         read_key(tmp_path / "none")
     other = tmp_path / "other"
     other.touch(mode=0o600)
-    with pytest.raises(BadUsage, match="no private key"):
+    with pytest.raises(BadUsage, match="not a private key"):
         read_key(other)
 
 
