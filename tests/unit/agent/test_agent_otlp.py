@@ -3,8 +3,18 @@
 import json
 import math
 
+import msgspec
 import pytest
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+from opentelemetry.proto.common.v1 import common_pb2
+from opentelemetry.proto.logs.v1 import logs_pb2
+from opentelemetry.proto.metrics.v1 import metrics_pb2
+from opentelemetry.proto.resource.v1 import resource_pb2
 
+from sluice_agent import otlp_messages
 from sluice_agent.otlp import logs_from_otlp, metrics_from_otlp
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import UnixNs
@@ -112,9 +122,9 @@ def test_histograms_and_summaries() -> None:
         ),
         arrived_ns=NOW,
     )  # fmt: skip
-    told = [(p.name, p.value, p.attributes.get("le") or p.attributes.get("quantile"))
+    reported = [(p.name, p.value, p.attributes.get("le") or p.attributes.get("quantile"))
             for p in read.points]  # fmt: skip
-    assert told == [
+    assert reported == [
         ("h.count", 6.0, None), ("h.sum", 9.5, None), ("h.bucket", 1.0, "0.5"),
         ("h.bucket", 3.0, "1"), ("h.bucket", 6.0, "+Inf"),
         ("s.count", 2.0, None), ("s.sum", 3.0, None), ("s", 1.0, "0.5"),
@@ -126,3 +136,75 @@ def test_a_metric_without_a_name_is_refused() -> None:
     """It could not be a frame."""
     with pytest.raises(BadUsage, match="no name"):
         metrics_from_otlp(metrics({"gauge": {"dataPoints": [{}]}}), arrived_ns=NOW)
+
+
+MESSAGES: dict[type, tuple[Message, ...]] = {
+    otlp_messages.AnyValue: (common_pb2.AnyValue(),),
+    otlp_messages.ArrayValue: (common_pb2.ArrayValue(),),
+    otlp_messages.KeyValue: (common_pb2.KeyValue(),),
+    otlp_messages.KeyValues: (common_pb2.KeyValueList(),),
+    otlp_messages.Resource: (resource_pb2.Resource(),),
+    otlp_messages.Scope: (common_pb2.InstrumentationScope(),),
+    otlp_messages.OtlpLog: (logs_pb2.LogRecord(),),
+    otlp_messages.ScopeLogs: (logs_pb2.ScopeLogs(),),
+    otlp_messages.ResourceLogs: (logs_pb2.ResourceLogs(),),
+    otlp_messages.LogsRequest: (logs_service_pb2.ExportLogsServiceRequest(),),
+    otlp_messages.Quantile: (metrics_pb2.SummaryDataPoint.ValueAtQuantile(),),
+    otlp_messages.DataPoint: (
+        metrics_pb2.NumberDataPoint(),
+        metrics_pb2.HistogramDataPoint(),
+        metrics_pb2.SummaryDataPoint(),
+    ),
+    otlp_messages.Points: (metrics_pb2.Sum(), metrics_pb2.Histogram()),
+    otlp_messages.Metric: (metrics_pb2.Metric(),),
+    otlp_messages.ScopeMetrics: (metrics_pb2.ScopeMetrics(),),
+    otlp_messages.ResourceMetrics: (metrics_pb2.ResourceMetrics(),),
+    otlp_messages.MetricsRequest: (metrics_service_pb2.ExportMetricsServiceRequest(),),
+}
+
+
+def test_every_struct_is_compared_with_the_official_messages() -> None:
+    """The table above lists each struct of the module."""
+    declared = {each for each in vars(otlp_messages).values() if isinstance(each, type)}
+    structs = {each for each in declared if issubclass(each, msgspec.Struct)}
+    assert structs - {otlp_messages._Struct} == set(MESSAGES)
+
+
+@pytest.mark.parametrize("struct", list(MESSAGES))
+def test_field_names_are_those_of_the_official_messages(struct: type) -> None:
+    """A misspelled field would be ignored in silence."""
+    official = {
+        field.json_name for message in MESSAGES[struct] for field in message.DESCRIPTOR.fields
+    }
+    assert {field.encode_name for field in msgspec.structs.fields(struct)} <= official
+
+
+def test_official_log_requests_are_decoded() -> None:
+    """A request that the official library encoded has the same values."""
+    request = logs_service_pb2.ExportLogsServiceRequest()
+    scope = request.resource_logs.add().scope_logs.add()
+    scope.scope.name = "lib"
+    record = scope.log_records.add(time_unix_nano=2**62, severity_number=17, severity_text="ERROR")
+    record.body.string_value = "it broke"
+    record.attributes.add(key="n").value.int_value = -5
+    record.attributes.add(key="ratio").value.double_value = math.inf
+    record.attributes.add(key="bytes").value.bytes_value = b"\xff"
+    body = json_format.MessageToJson(request, use_integers_for_enums=True)
+    (read,) = logs_from_otlp(body.encode(), arrived_ns=NOW)
+    assert (read.ts_ns, read.severity, read.body) == (2**62, 17, "it broke")
+    assert dict(read.attributes) == {
+        "otel.scope.name": "lib", "severity_text": "ERROR", "n": "-5", "ratio": '"Infinity"',
+        "bytes": '"/w=="',
+    }  # fmt: skip
+
+
+def test_official_metric_requests_are_decoded() -> None:
+    """Enum values are accepted as names and as numbers."""
+    request = metrics_service_pb2.ExportMetricsServiceRequest()
+    metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="requests")
+    metric.sum.aggregation_temporality = metrics_pb2.AGGREGATION_TEMPORALITY_DELTA
+    metric.sum.data_points.add(time_unix_nano=3, as_int=2**53)
+    for by_number in (False, True):
+        body = json_format.MessageToJson(request, use_integers_for_enums=by_number).encode()
+        (point,) = metrics_from_otlp(body, arrived_ns=NOW).points
+        assert (point.name, point.ts_ns, point.value, point.type) == ("requests", 3, 2.0**53, 1)
