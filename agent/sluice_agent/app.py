@@ -16,7 +16,6 @@ from typing import Final
 import structlog
 
 from sluice_agent.batching import Batcher
-from sluice_agent.clock import Clock, SystemClock, new_boot_id
 from sluice_agent.disk import RealDisk
 from sluice_agent.errors import SpoolLocked, SpoolUnwritable
 from sluice_agent.files import FileInput
@@ -30,7 +29,10 @@ from sluice_agent.signing_key import read_key
 from sluice_agent.spool import Spool, SpoolSettings
 from sluice_agent.transport import HttpTransport, client_tls, open_session
 from sluice_agent.uploader import Uploader
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, SluiceError
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import NS_PER_S
 
 POLL_S: Final = 0.25
 SWEEP_S: Final = 0.5
@@ -159,7 +161,7 @@ async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:
     while not stop.is_set():
         polled = await asyncio.to_thread(
             files.poll,
-            now_s=agent.clock.monotonic_s(),
+            now_s=agent.clock.monotonic_ns() / NS_PER_S,
             now_ns=agent.clock.now_ns(),
             sealed=agent.spool.checkpoints(),
             final=agent.settings.once,
@@ -356,12 +358,13 @@ def _open_spool(settings: SpoolSettings, slots: int) -> Spool:
     Slots that contain batches are tried first, so that the next `forward` sends what a killed one
     left in its slot.
     """
+    boot_id = SystemIds().ulid()
     if not slots:
-        return Spool(settings, RealDisk(), boot_id=new_boot_id())
+        return Spool(settings, RealDisk(), boot_id=boot_id)
     slot_paths = [settings.directory / f"{slot:02d}" for slot in range(slots)]
     for slot_path in sorted(slot_paths, key=_is_empty):
         try:
-            return Spool(replace(settings, directory=slot_path), RealDisk(), boot_id=new_boot_id())
+            return Spool(replace(settings, directory=slot_path), RealDisk(), boot_id=boot_id)
         except SpoolLocked:
             continue
     raise SpoolLocked(str(settings.directory))

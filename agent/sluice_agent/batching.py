@@ -12,15 +12,16 @@ from typing import Final
 
 import structlog
 
-from sluice_agent.clock import Clock
 from sluice_agent.columns import join_logs, join_metrics
 from sluice_agent.errors import SpoolUnwritable
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.spool import SealedBatch, Spool, SpooledBatch
 from sluice_agent.spool_format import FileCheckpoint
+from sluice_protocol.clock import Clock
 from sluice_protocol.columns import Columns, LogColumns, MetricColumns, kind_of
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
+from sluice_protocol.units import NS_PER_S
 
 RECORD_COST_BYTES = 28
 """The size of a record in addition to its text: time, offsets and the indexes of one attribute."""
@@ -211,8 +212,8 @@ class Batcher:
             builder = self._builders.setdefault(kind, BatchBuilder(limits=self._limits))
             if not builder.has_room_for(block):
                 await self._seal(builder)
-            builder.add(block, now_s=self._clock.monotonic_s())
-            if builder.is_due(now_s=self._clock.monotonic_s()):
+            builder.add(block, now_s=self._clock.monotonic_ns() / NS_PER_S)
+            if builder.is_due(now_s=self._clock.monotonic_ns() / NS_PER_S):
                 await self._seal(builder)
 
     async def run(self) -> None:
@@ -221,7 +222,7 @@ class Batcher:
             await self._clock.sleep(TICK_S)
             async with self._one_by_one:
                 for builder in self._builders.values():
-                    if builder.is_due(now_s=self._clock.monotonic_s()):
+                    if builder.is_due(now_s=self._clock.monotonic_ns() / NS_PER_S):
                         await self._seal(builder)
 
     async def flush(self) -> None:

@@ -21,11 +21,11 @@ from sluice_protocol.columns import (
     MetricColumns,
     TextColumn,
 )
+from sluice_protocol.records import RAW_ATTRIBUTE
 from sluice_protocol.units import UnixNs
 
 PATH_ATTRIBUTE: Final = "log.file.path"
 """OpenTelemetry's attribute for the path of the file that a line was read from."""
-RAW_ATTRIBUTE: Final = "sluice.raw"
 CONTINUES_ATTRIBUTE: Final = "sluice.continues"
 """Set on a piece of a line that exceeds the limit: the line continues in the next record."""
 _NEWLINE: Final = 10

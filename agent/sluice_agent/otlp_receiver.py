@@ -14,10 +14,10 @@ from typing import Final
 from aiohttp import web
 
 from sluice_agent.batching import RECORD_COST_BYTES, Batcher, RecordBlock, SealedCallback
-from sluice_agent.clock import Clock
 from sluice_agent.health import listen
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.otlp import logs_from_otlp, metrics_from_otlp
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, InvalidFrame
 from sluice_protocol.records import logs_from_records, metrics_from_records
 from sluice_protocol.units import UnixNs

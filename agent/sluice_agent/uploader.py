@@ -12,7 +12,6 @@ from typing import Final
 
 import structlog
 
-from sluice_agent.clock import Clock
 from sluice_agent.errors import CorruptEntry, SendingRefused, SpoolUnwritable
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.spool import Spool, SpooledBatch
@@ -30,6 +29,8 @@ from sluice_agent.upload_decisions import (
     decide_reaction,
     plan_attempt,
 )
+from sluice_protocol.clock import Clock
+from sluice_protocol.units import NS_PER_S
 
 ALARM_PROBE_S: Final = 60.0
 TROUBLE_PAUSE_S: Final = 1.0
@@ -145,7 +146,7 @@ class Uploader:
         if self._prober is not asyncio.current_task():
             await self._sending_allowed.wait()
         attempt = plan_attempt(
-            self._gateways, attempts, now_s=self._clock.monotonic_s(), rng=self._rng
+            self._gateways, attempts, now_s=self._clock.monotonic_ns() / NS_PER_S, rng=self._rng
         )
         if attempt.wait_s:
             await self._clock.sleep(attempt.wait_s)
@@ -165,7 +166,7 @@ class Uploader:
                 await self._park(batch, reason, url, received)
                 return True
             case SendAgain(pause_s=pause_s):
-                now_s = self._clock.monotonic_s()
+                now_s = self._clock.monotonic_ns() / NS_PER_S
                 self._gateways = self._gateways.failed(url, now_s=now_s, pause_s=pause_s)
                 return False
             case StopSending():

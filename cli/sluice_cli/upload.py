@@ -10,7 +10,6 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from rich.console import Console
 
-from sluice_agent.clock import SystemClock
 from sluice_agent.signing_key import read_key
 from sluice_agent.transport import (
     HttpTransport,
@@ -24,6 +23,7 @@ from sluice_cli.common import Json
 from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import digest_of
+from sluice_protocol.system_clock import SystemClock
 
 UPLOAD_S: Final = 60.0
 CONNECT_S: Final = 5.0

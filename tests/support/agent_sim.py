@@ -59,7 +59,7 @@ def simulate_agent(seed: int, main: Callable[[Random], Coroutine[Any, Any, T]]) 
 
 
 class AgentClock(SimClock):
-    """The agent's clock port over the simulated loop."""
+    """The simulated clock, which tests also read in seconds."""
 
     def monotonic_s(self) -> float:
         return self._loop.time()

@@ -10,12 +10,12 @@ from support.gateway import TestKey, run, running
 from support.gateway_tls import SERVER, TestAuthority
 
 from sluice_agent.app import run_forward
-from sluice_agent.clock import SystemClock
 from sluice_agent.settings import AgentSettings, Durability
 from sluice_agent.transport import HttpTransport, UploadRequest, client_tls, open_session
 from sluice_agent.upload_decisions import ConnectionFailure, NoResponse
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import digest_of
+from sluice_protocol.system_clock import SystemClock
 
 
 class _Fleet(TestKey):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sluice_agent.clock import SystemClock
 from sluice_agent.transport import (
     HttpTransport,
     UploadRequest,
@@ -17,6 +16,7 @@ from sluice_agent.transport import (
 )
 from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoResponse
 from sluice_protocol.keys import digest_of
+from sluice_protocol.system_clock import SystemClock
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 BIG = b"x" * (12 * 1024 * 1024)
