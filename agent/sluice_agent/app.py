@@ -358,14 +358,13 @@ def _open_spool(settings: SpoolSettings, slots: int) -> Spool:
     Slots that contain batches are tried first, so that the next `forward` sends what a killed one
     left in its slot.
     """
+    boot_id = SystemIds().ulid()
     if not slots:
-        return Spool(settings, RealDisk(), boot_id=SystemIds().ulid())
+        return Spool(settings, RealDisk(), boot_id=boot_id)
     slot_paths = [settings.directory / f"{slot:02d}" for slot in range(slots)]
     for slot_path in sorted(slot_paths, key=_is_empty):
         try:
-            return Spool(
-                replace(settings, directory=slot_path), RealDisk(), boot_id=SystemIds().ulid()
-            )
+            return Spool(replace(settings, directory=slot_path), RealDisk(), boot_id=boot_id)
         except SpoolLocked:
             continue
     raise SpoolLocked(str(settings.directory))

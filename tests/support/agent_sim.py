@@ -26,7 +26,7 @@ OTHER = Digest("0" * 64)
 
 
 class ThreadlessLoop(SimLoop):
-    """Runs what would run in a thread as a callback of its own."""
+    """Runs work for threads as separate callbacks."""
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         future = self.create_future()
@@ -44,7 +44,7 @@ class ThreadlessLoop(SimLoop):
 
 
 def simulate_agent(seed: int, main: Callable[[Random], Coroutine[Any, Any, T]]) -> T:
-    """Runs `main` to its end in one seeded interleaving."""
+    """Run `main` to its end in one seeded interleaving."""
     rng = Random(seed)
     loop = ThreadlessLoop(rng)
     try:
@@ -62,7 +62,7 @@ Reply = Callable[[str, UploadRequest], GatewayResponse | NoResponse | None]
 
 
 class SimNetwork:
-    """Gateways that share one store; `reply` may answer instead, none means the truth."""
+    """Gateways that share one store; `reply` may replace the response."""
 
     def __init__(self, clock: SimClock, reply: Reply | None = None) -> None:
         self.clock = clock
@@ -81,7 +81,7 @@ class SimNetwork:
         scripted = self.reply(url, upload) if self.reply else None
         if scripted is not None and scripted != NoResponse(failure=ConnectionFailure.TIMEOUT):
             return UploadResult(response=scripted)
-        self.accepted[identity] = upload.frame  # also when the answer is lost
+        self.accepted[identity] = upload.frame  # also if the response is lost
         if scripted is not None:
             return UploadResult(response=scripted)
         return UploadResult(response=GatewayResponse(status=200, frame_sha256=upload.digest))
@@ -95,7 +95,7 @@ class SimNetwork:
 
 
 class SimAgent:
-    """Spool, intake and sender of one life."""
+    """Spool, batcher and uploader of one run."""
 
     def __init__(
         self,
@@ -137,6 +137,6 @@ class SimAgent:
 
 
 def block(*lines: bytes) -> RecordBlock:
-    """Gives lines of a pipe as an input gives them."""
+    """Return lines as the pipe input provides them."""
     columns = logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=UnixNs(1), zone=None)
     return RecordBlock(columns=columns, cost_bytes=sum(map(len, lines)) + 28 * len(lines))

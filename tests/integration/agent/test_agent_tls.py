@@ -1,4 +1,4 @@
-"""The agent over TLS to a real gateway: its certificate is who it is."""
+"""The agent over TLS to a real gateway: its certificate identifies it."""
 
 import asyncio
 import os
@@ -25,8 +25,8 @@ class _Fleet(TestKey):
         return super().entry + f'[[principals]]\nname = "fleet"\n{template}\n'
 
 
-def test_a_certificate_speaks_for_the_agent(tmp_path: Path) -> None:
-    """mTLS without a signature is accepted; a gateway of another authority is not believed."""
+def test_a_certificate_identifies_the_agent(tmp_path: Path) -> None:
+    """mTLS without a signature is accepted; a gateway of another authority is not trusted."""
     authority = TestAuthority(tmp_path / "ca")
     server = authority.issue("server", usage=SERVER)
     own = authority.issue("host-1", "spiffe://td/agent/" + b"host-1".hex())
@@ -64,9 +64,9 @@ def test_a_certificate_speaks_for_the_agent(tmp_path: Path) -> None:
     run(main())
 
 
-def test_files_that_are_no_certificates_are_told(tmp_path: Path) -> None:
-    """Before anything is sent."""
+def test_invalid_certificate_files_are_reported(tmp_path: Path) -> None:
+    """The command fails before anything is sent."""
     (tmp_path / "no.pem").write_text("nothing")
     for ca, cert in ((tmp_path / "no.pem", None), (None, tmp_path / "no.pem"), (tmp_path, None)):
-        with pytest.raises(BadUsage, match="cannot be used"):
+        with pytest.raises(BadUsage, match="cannot use certificate"):
             client_tls(ca, cert, None)

@@ -1,4 +1,4 @@
-"""OTLP in JSON to records."""
+"""OTLP in JSON to records, and the types compared with opentelemetry-proto."""
 
 import json
 import math
@@ -35,8 +35,8 @@ def metrics(*listed: dict) -> bytes:
     ).encode()
 
 
-def test_a_log_record_keeps_what_it_says() -> None:
-    """Time, severity, body, trace and all attributes; unknown fields are passed over."""
+def test_a_log_record_keeps_all_values() -> None:
+    """Time, severity, body, trace and all attributes; unknown fields are ignored."""
     body = logs(
         {
             "timeUnixNano": "1700000000000000001",
@@ -63,8 +63,8 @@ def test_a_log_record_keeps_what_it_says() -> None:
     }  # fmt: skip
 
 
-def test_times_fall_back() -> None:
-    """Without a time: the observed time, then the arrival; a body may be any value."""
+def test_missing_times_are_replaced() -> None:
+    """Without a time, the observed time or the time of arrival is used; a body may be any value."""
     records = logs_from_otlp(
         logs({"observedTimeUnixNano": "3"}, {"body": {"kvlistValue": {"values": []}}}),
         arrived_ns=NOW,
@@ -78,19 +78,19 @@ def test_times_fall_back() -> None:
      logs({"timeUnixNano": str(2**63)}), logs({"timeUnixNano": "-1"}),
      logs({"body": {"intValue": "1.5"}})],
 )  # fmt: skip
-def test_what_is_not_otlp_is_refused(body: bytes) -> None:
-    """With one clear error."""
+def test_other_bodies_are_rejected(body: bytes) -> None:
+    """The error is always the same."""
     with pytest.raises(BadUsage, match="not OTLP"):
         logs_from_otlp(body, arrived_ns=NOW)
 
 
-def test_an_empty_request_is_fine() -> None:
+def test_an_empty_request_is_accepted() -> None:
     """Exporters send one to test a connection."""
     assert logs_from_otlp(b"{}", arrived_ns=NOW) == []
 
 
 def test_gauges_and_sums() -> None:
-    """Their types follow the temporality; NaN comes as a text."""
+    """Their types follow the temporality; NaN is a string."""
     read = metrics_from_otlp(
         metrics(
             {"name": "g", "gauge": {"dataPoints": [{"asDouble": "NaN", "timeUnixNano": "1"}]}},
@@ -110,7 +110,7 @@ def test_gauges_and_sums() -> None:
 
 
 def test_histograms_and_summaries() -> None:
-    """Count, sum and cumulative buckets; exponential ones are refused and counted."""
+    """Count, sum and cumulative buckets; exponential histograms are rejected and counted."""
     read = metrics_from_otlp(
         metrics(
             {"name": "h", "histogram": {"aggregationTemporality": 2, "dataPoints": [
@@ -132,8 +132,8 @@ def test_histograms_and_summaries() -> None:
     assert read.refused == 2
 
 
-def test_a_metric_without_a_name_is_refused() -> None:
-    """It could not be a frame."""
+def test_a_metric_without_a_name_is_rejected() -> None:
+    """It cannot be encoded in a frame."""
     with pytest.raises(BadUsage, match="no name"):
         metrics_from_otlp(metrics({"gauge": {"dataPoints": [{}]}}), arrived_ns=NOW)
 
