@@ -33,24 +33,24 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pyspark_sluice.faces import read_descriptors, read_records
-from sluice_protocol.errors import BadUsage
-from sluice_protocol.lake import INGEST_QUEUE, RECORD_TABLES, Table
-from sluice_protocol.manifests import Kind
-from sluice_spark.descriptors import DESCRIPTORS
-from sluice_spark.lanes import (
-    Ends,
-    Entry,
-    Limit,
+from pyspark_sluice.offsets import (
+    AdmissionLimit,
+    LaneEntry,
+    LanePositions,
     Offset,
-    admit,
-    between,
-    pack,
+    entries_between,
+    pack_entries,
     parse_offset,
+    plan_micro_batch,
     read_lanes,
     read_latest,
     read_start,
 )
+from pyspark_sluice.partition_readers import read_descriptors, read_records
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.lake import INGEST_QUEUE, RECORD_TABLES, Table
+from sluice_protocol.manifests import Kind
+from sluice_spark.descriptors import DESCRIPTORS
 from sluice_spark.schemas import spark_schema
 from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
@@ -61,7 +61,7 @@ PARTITION_BYTES: Final = 64 * 1024 * 1024
 DESCRIPTOR_PARTITION_BYTES: Final = 1024 * 1024 * 1024
 """Descriptors are small: one task fetches the work lists of this many frame bytes."""
 
-_Answer = TypeVar("_Answer")
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,14 +167,14 @@ class SluiceSource(DataSource):  # type: ignore[misc]
 class EntryPartition(InputPartition):  # type: ignore[misc]
     """The entries that one task reads; keys and sizes only."""
 
-    def __init__(self, entries: tuple[Entry, ...]) -> None:
+    def __init__(self, entries: tuple[LaneEntry, ...]) -> None:
         """Carries the entries."""
         super().__init__(entries)
         self.entries = entries
 
 
-def _ask(url: str, question: Callable[[ObjectStore], Awaitable[_Answer]]) -> _Answer:
-    async def asked() -> _Answer:
+def _read_store(url: str, question: Callable[[ObjectStore], Awaitable[_Found]]) -> _Found:
+    async def asked() -> _Found:
         async with open_store(url) as store:
             return await question(store)
 
@@ -198,13 +198,13 @@ class SluiceReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[EntryPartition]:
         """Gives the waiting entries, packed."""
-        return _ask(self._options.store, self._plan)
+        return _read_store(self._options.store, self._plan)
 
     async def _plan(self, store: ObjectStore) -> Sequence[EntryPartition]:
         views = await read_lanes(store, self._options.queue)
         start = await read_start(store, self._options.queue)
-        end = admit(views, start, Limit(frame_bytes=None, batches=None), None)
-        packed = pack(between(views, start, end), self._options.partition_bytes)
+        end = plan_micro_batch(views, start, AdmissionLimit(frame_bytes=None, batches=None), None)
+        packed = pack_entries(entries_between(views, start, end), self._options.partition_bytes)
         return [EntryPartition(entries) for entries in packed] or [EntryPartition(())]
 
     def read(self, partition: EntryPartition) -> Iterator[pa.RecordBatch]:
@@ -218,12 +218,12 @@ class SluiceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def __init__(self, options: SourceOptions) -> None:
         """Keeps the options; the target is set for `availableNow` only."""
         self._options = options
-        self._target: Ends | None = None
+        self._target: LanePositions | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Gives the position behind what is acknowledged."""
         queue = self._options.queue
-        return _ask(self._options.store, lambda store: read_start(store, queue)).offset()
+        return _read_store(self._options.store, lambda store: read_start(store, queue)).offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Gives the limit of one micro-batch."""
@@ -232,44 +232,46 @@ class SluiceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fixes where an `availableNow` run ends."""
         queue = self._options.queue
-        self._target = _ask(self._options.store, lambda store: read_latest(store, queue))
+        self._target = _read_store(self._options.store, lambda store: read_latest(store, queue))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """Gives how far the next micro-batch goes."""
-        return _ask(self._options.store, lambda store: self._admit(store, start, limit)).offset()
+        return _read_store(
+            self._options.store, lambda store: self._admit(store, start, limit)
+        ).offset()
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Gives the newest position, for the progress report."""
         queue = self._options.queue
-        return _ask(self._options.store, lambda store: read_latest(store, queue)).offset()
+        return _read_store(self._options.store, lambda store: read_latest(store, queue)).offset()
 
-    async def _ends(self, store: ObjectStore, offset: Offset) -> Ends:
+    async def _ends(self, store: ObjectStore, offset: Offset) -> LanePositions:
         authority = await read_authority(store)
         return parse_offset(offset, authority_id=authority.authority_id, queue=self._options.queue)
 
-    async def _admit(self, store: ObjectStore, start: Offset, limit: ReadLimit) -> Ends:
+    async def _admit(self, store: ObjectStore, start: Offset, limit: ReadLimit) -> LanePositions:
         begun = await self._ends(store, start)
         views = await read_lanes(store, self._options.queue, begun.lanes)
-        return admit(views, begun, self._limit(limit), self._target)
+        return plan_micro_batch(views, begun, self._limit(limit), self._target)
 
-    def _limit(self, limit: ReadLimit) -> Limit:
+    def _limit(self, limit: ReadLimit) -> AdmissionLimit:
         if isinstance(limit, ReadAllAvailable):
-            return Limit(frame_bytes=None, batches=None)
+            return AdmissionLimit(frame_bytes=None, batches=None)
         frame_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        return Limit(
+        return AdmissionLimit(
             frame_bytes=frame_bytes or self._options.max_bytes, batches=self._options.max_batches
         )
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[EntryPartition]:
         """Gives the entries between two offsets, packed by bytes."""
-        return _ask(self._options.store, lambda store: self._plan(store, start, end))
+        return _read_store(self._options.store, lambda store: self._plan(store, start, end))
 
     async def _plan(
         self, store: ObjectStore, start: Offset, end: Offset
     ) -> Sequence[EntryPartition]:
         begun, ended = await self._ends(store, start), await self._ends(store, end)
         views = await read_lanes(store, self._options.queue, begun.lanes)
-        packed = pack(between(views, begun, ended), self._options.partition_bytes)
+        packed = pack_entries(entries_between(views, begun, ended), self._options.partition_bytes)
         return [EntryPartition(entries) for entries in packed] or [EntryPartition(())]
 
     def read(self, partition: EntryPartition) -> Iterator[pa.RecordBatch]:

@@ -16,23 +16,20 @@ from sluice_protocol.keys import DELETES
 from sluice_protocol.lake import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
 from sluice_protocol.manifests import Kind
 from sluice_protocol.outcomes import Found
-from sluice_spark.errors import CommitConflict
-from sluice_spark.housekeeping import (
-    Overlap,
-    any_condition,
-    falls_wholly,
+from sluice_spark.commits import replace_files
+from sluice_spark.data_files import (
+    DataFile,
+    SequenceOverlap,
     is_closed,
-    may_match,
+    list_files,
+    may_contain_deleted,
+    removes_whole_file,
     small_files,
 )
-from sluice_spark.inventory import DataFile, list_files
-from sluice_spark.rewriting import (
-    Rewrite,
-    named_files,
-    read_files,
-    replace_files,
-    rewrite,
-)
+from sluice_spark.delete_conditions import any_condition
+from sluice_spark.errors import CommitConflict
+from sluice_spark.failpoints import FailPoint, read_failpoint
+from sluice_spark.rewrite import FileRewrite, files_with_rows, read_files, rewrite
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
 from sluice_spark.tables import find_table
@@ -67,7 +64,7 @@ class CompactReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Horizon:
+class MaintenanceInput:
     """What the store says that maintenance needs: its time, its horizon, its deletes."""
 
     now_ns: int
@@ -75,7 +72,7 @@ class Horizon:
     deletes: tuple[DeleteRecord, ...]
 
 
-async def read_horizon(store: ObjectStore) -> Horizon:
+async def read_maintenance_input(store: ObjectStore) -> MaintenanceInput:
     """Reads the authority and every delete.
 
     Raises:
@@ -91,19 +88,21 @@ async def read_horizon(store: ObjectStore) -> Horizon:
             answer = await store.get(listed.key)
             if isinstance(answer, Found):
                 found.append(decode_delete(listed.key, answer.body))
-    return Horizon(now_ns=date_ns, retry_horizon_s=authority.retry_horizon_s, deletes=tuple(found))
+    return MaintenanceInput(
+        now_ns=date_ns, retry_horizon_s=authority.retry_horizon_s, deletes=tuple(found)
+    )
 
 
-def _horizon(store_url: str) -> Horizon:
-    async def read() -> Horizon:
+def _read_input(store_url: str) -> MaintenanceInput:
+    async def read() -> MaintenanceInput:
         async with open_store(store_url) as store:
-            return await read_horizon(store)
+            return await read_maintenance_input(store)
 
     return asyncio.run(read())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compactor:
+class _Compactor:
     """One run of maintenance.
 
     Attributes:
@@ -112,13 +111,15 @@ class Compactor:
         settings: How.
         horizon: What the store says.
         report: What was done so far.
+        failpoint: Where a test interrupts the run.
     """
 
     spark: Session
     store_url: str
     settings: CompactSettings
-    horizon: Horizon
+    input: MaintenanceInput
     report: CompactReport
+    failpoint: FailPoint
 
     def run(self, kind: Kind) -> None:
         """Maintains one record table."""
@@ -130,7 +131,7 @@ class Compactor:
         self.report.files_before += len(before)
         self._drop_duplicates(table)
         self._drop_deleted(kind, table)
-        self._put_together(table)
+        self._merge_small_files(table)
         self.report.files_after += len(self._files(table))
 
     def _files(self, table: Table) -> list[DataFile]:
@@ -143,10 +144,10 @@ class Compactor:
             file
             for file in files
             if self.settings.open_partitions
-            or is_closed(file.partition, self.horizon.now_ns, grace_s)
+            or is_closed(file.partition, self.input.now_ns, grace_s)
         ]
 
-    def _rewrite(self, table: Table, plan: Rewrite) -> None:
+    def _rewrite(self, table: Table, plan: FileRewrite) -> None:
         if not plan.files or self.settings.dry_run:
             return
         try:
@@ -156,6 +157,7 @@ class Compactor:
                 table,
                 plan,
                 target_bytes=self.settings.target_bytes,
+                failpoint=self.failpoint,
             )
         except CommitConflict as error:
             self.report.conflicts += 1
@@ -188,21 +190,29 @@ class Compactor:
             .select("file")
             .distinct()
         )
-        self._rewrite(table, Rewrite(files=tuple(named_files(touched, holding)), unique=True))
+        self._rewrite(
+            table, FileRewrite(files=tuple(files_with_rows(touched, holding)), unique=True)
+        )
 
     def _drop_deleted(self, kind: Kind, table: Table) -> None:
-        deletes = [record for record in self.horizon.deletes if record.kind == kind]
+        deletes = [record for record in self.input.deletes if record.kind == kind]
         files = self._eligible(self._files(table))
-        gone = [file for file in files if any(falls_wholly(file, record) for record in deletes)]
+        gone = [
+            file for file in files if any(removes_whole_file(file, record) for record in deletes)
+        ]
         self._remove(table, gone)
         rest = [file for file in files if file not in gone]
-        touched = [file for file in rest if any(may_match(file, record) for record in deletes)]
+        touched = [
+            file for file in rest if any(may_contain_deleted(file, record) for record in deletes)
+        ]
         condition = any_condition(deletes)
         if not touched or condition is None:
             return
         rows = read_files(self.spark, self.store_url, table, touched).where(condition)
         holding = rows.select("file").distinct()
-        self._rewrite(table, Rewrite(files=tuple(named_files(touched, holding)), drop=condition))
+        self._rewrite(
+            table, FileRewrite(files=tuple(files_with_rows(touched, holding)), drop=condition)
+        )
 
     def _remove(self, table: Table, files: Sequence[DataFile]) -> None:
         if not files or self.settings.dry_run:
@@ -215,20 +225,20 @@ class Compactor:
         self.report.rewritten += len(files)
         self.report.dropped_rows += sum(file.records for file in files)
 
-    def _put_together(self, table: Table) -> None:
+    def _merge_small_files(self, table: Table) -> None:
         by_partition: dict[str, list[DataFile]] = {}
         for file in self._eligible(self._files(table)):
             by_partition.setdefault(file.partition, []).append(file)
         for files in by_partition.values():
             small = small_files(files, self.settings.target_bytes)
-            self._rewrite(table, Rewrite(files=tuple(small)))
+            self._rewrite(table, FileRewrite(files=tuple(small)))
 
     def vacuum(self, table: Table) -> None:
         """Removes files that no state of the table within the horizon names, strays included."""
         opened = find_table(self.store_url, table)
         if opened is None or self.settings.vacuum_hours < 0:
             return
-        hours = self.horizon.retry_horizon_s // _HOUR_S + self.settings.vacuum_hours
+        hours = self.input.retry_horizon_s // _HOUR_S + self.settings.vacuum_hours
         self.report.vacuumed += len(_vacuum(opened, hours, dry_run=self.settings.dry_run))
 
 
@@ -239,7 +249,7 @@ def _vacuum(opened: DeltaTable, hours: int, *, dry_run: bool) -> list[str]:
     return found
 
 
-def find_overlaps(spark: Session, store_url: str, kind: str) -> list[Overlap]:
+def find_overlaps(spark: Session, store_url: str, kind: str) -> list[SequenceOverlap]:
     """Gives sequence ranges that more than one batch of the ledger claims, at most `OVERLAPS_MAX`.
 
     Two identities differ when their ranges differ, so both are accepted; records that both carry
@@ -260,7 +270,7 @@ def find_overlaps(spark: Session, store_url: str, kind: str) -> list[Overlap]:
         .collect()
     )
     return [
-        Overlap(
+        SequenceOverlap(
             agent_id=row.agent_id,
             boot_id=row.boot_id,
             seq_start=row.seq_start,
@@ -278,12 +288,13 @@ def run_compact(spark: Session, store_url: str, settings: CompactSettings) -> Co
         InvalidRecord: A delete cannot be understood.
         StoreError: The store did not answer.
     """
-    compactor = Compactor(
+    compactor = _Compactor(
         spark=spark,
         store_url=store_url,
         settings=settings,
-        horizon=_horizon(store_url),
+        input=_read_input(store_url),
         report=CompactReport(),
+        failpoint=read_failpoint(),
     )
     for kind in RECORD_TABLES:
         compactor.run(kind)

@@ -1,5 +1,8 @@
 """What only the pipeline can refuse. Every message is one line that says what to do."""
 
+import re
+from typing import Final
+
 from sluice_protocol.errors import ErrorCode, ExitCode, SluiceError
 
 
@@ -57,3 +60,17 @@ class CommitConflict(SluiceError):
 
 class JobFailed(SluiceError):
     """A Spark job that failed for a reason outside sluice; the cause is chained."""
+
+
+_RAISED: Final = re.compile(r"^\s*(?:sluice_\w+|deltalake)\.[\w.]+: (?P<says>.+)$", re.MULTILINE)
+_PYTHON: Final = re.compile(r"^\s*[\w.]*(?:Error|Exception): (?P<says>.+)$", re.MULTILINE)
+
+
+def find_cause(text: str) -> str:
+    """Gives what an error of sluice said inside a wrapped text; else its last Python error."""
+    for pattern in (_RAISED, _PYTHON):
+        found = pattern.findall(text)
+        if found:
+            return str(found[-1]).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else "no reason was given"

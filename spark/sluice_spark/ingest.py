@@ -14,10 +14,10 @@ from typing import Any, Final, NoReturn
 from sluice_protocol.errors import BadUsage, SluiceError
 from sluice_protocol.lake import INGEST_QUEUE
 from sluice_spark.descriptors import Waiting, decode_descriptors
-from sluice_spark.errors import JobFailed
-from sluice_spark.facts import Fact
-from sluice_spark.guard import QueueGuard
-from sluice_spark.microbatch import Ingester, Totals, open_snapshot
+from sluice_spark.errors import JobFailed, find_cause
+from sluice_spark.failpoints import read_failpoint
+from sluice_spark.fenced_consumers import FencedConsumers
+from sluice_spark.microbatch import Ingester, IngestTotals, open_snapshot
 from sluice_spark.session import (
     S3A_PACKAGE,
     Session,
@@ -27,8 +27,8 @@ from sluice_spark.session import (
     read_hadoop_version,
 )
 from sluice_spark.settings import IngestSettings
-from sluice_spark.tasks import plan_tasks, run_tasks
-from sluice_spark.tracebacks import last_line
+from sluice_spark.write_tasks import plan_tasks, run_tasks
+from sluice_spark.written_files import TaskResult
 from sluice_store.clock import SystemClock, SystemIds
 
 _LOOK_S: Final = 0.5
@@ -38,7 +38,7 @@ _NO_S3A: Final = "org.apache.hadoop.fs.s3a"
 
 
 @dataclass(slots=True)
-class Sink:
+class MicroBatchSink:
     """What Spark calls for each micro-batch; it keeps the error, which Spark would wrap."""
 
     ingester: Ingester
@@ -53,7 +53,9 @@ class Sink:
             raise
 
 
-def run_ingest(store_url: str, settings: IngestSettings, *, spark: Session | None = None) -> Totals:
+def run_ingest(
+    store_url: str, settings: IngestSettings, *, spark: Session | None = None
+) -> IngestTotals:
     """Runs the job until it is stopped, or, with `once`, until what waited is in the lake.
 
     Args:
@@ -65,19 +67,19 @@ def run_ingest(store_url: str, settings: IngestSettings, *, spark: Session | Non
         Fenced: A newer job took over; this one has changed nothing since.
         SluiceError: What went wrong, in one line.
     """
-    with QueueGuard(store_url, INGEST_QUEUE) as guard:
+    with FencedConsumers(store_url, INGEST_QUEUE) as consumers:
         snapshot = open_snapshot(store_url)
-        guard.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
+        consumers.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
         session = spark or _session(store_url, settings)
         try:
-            return _run(session, store_url, settings, guard)
+            return _run(session, store_url, settings, consumers)
         finally:
             if spark is None:
                 session.stop()
 
 
 @contextmanager
-def told_to_stop() -> Iterator[threading.Event]:
+def stop_signals() -> Iterator[threading.Event]:
     """Gives an event that SIGINT and SIGTERM set, instead of a traceback out of Spark's sockets.
 
     Only the main thread may take signals; elsewhere the event is never set.
@@ -101,18 +103,25 @@ def _session(store_url: str, settings: IngestSettings) -> Session:
     return open_session(wanted, delta=False, s3a=store_url if on_s3 else None)
 
 
-def _run(session: Session, store_url: str, settings: IngestSettings, guard: QueueGuard) -> Totals:
-    def write(rows: Sequence[Waiting]) -> list[Fact]:
+def _run(
+    session: Session, store_url: str, settings: IngestSettings, consumers: FencedConsumers
+) -> IngestTotals:
+    def write(rows: Sequence[Waiting]) -> list[TaskResult]:
         tasks = plan_tasks(store_url, rows, session.sparkContext.defaultParallelism)
         return run_tasks(session, tasks)
 
     ingester = Ingester(
-        store_url=store_url, guard=guard, write=write, clock=SystemClock(), ids=SystemIds()
+        store_url=store_url,
+        consumers=consumers,
+        write=write,
+        clock=SystemClock(),
+        ids=SystemIds(),
+        failpoint=read_failpoint(),
     )
-    sink = Sink(ingester)
+    sink = MicroBatchSink(ingester)
     query = _started(session, store_url, settings, sink)
     try:
-        with told_to_stop() as stop:
+        with stop_signals() as stop:
             while not query.awaitTermination(_LOOK_S):
                 if stop.is_set():
                     break
@@ -124,7 +133,9 @@ def _run(session: Session, store_url: str, settings: IngestSettings, guard: Queu
     return ingester.totals
 
 
-def _started(session: Session, store_url: str, settings: IngestSettings, sink: Sink) -> Any:  # noqa: ANN401
+def _started(
+    session: Session, store_url: str, settings: IngestSettings, sink: MicroBatchSink
+) -> Any:  # noqa: ANN401
     try:
         return _query(session, store_url, settings, sink)
     except Exception as error:
@@ -137,7 +148,7 @@ def _started(session: Session, store_url: str, settings: IngestSettings, sink: S
         _raise(sink.failure, error)
 
 
-def _query(session: Session, store_url: str, settings: IngestSettings, sink: Sink) -> Any:  # noqa: ANN401
+def _query(session: Session, store_url: str, settings: IngestSettings, sink: MicroBatchSink) -> Any:  # noqa: ANN401
     stream = (
         session.readStream.format("sluice")
         .option("store", store_url)
@@ -157,4 +168,4 @@ def _raise(failure: BaseException | None, error: Exception) -> NoReturn:
     """Raises what went wrong on our side rather than Spark's wrapping of it."""
     if isinstance(failure, SluiceError):
         raise failure
-    raise JobFailed(f"ingest stopped: {last_line(str(failure or error))}") from error
+    raise JobFailed(f"ingest stopped: {find_cause(str(failure or error))}") from error

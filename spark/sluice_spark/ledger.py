@@ -16,9 +16,14 @@ from sluice_protocol.lake import ACCEPTED_HOUR, BATCHES, DEAD_LETTERS, Table, ac
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.descriptors import Waiting
-from sluice_spark.facts import DeadFact, FileFact, stats_of
-from sluice_spark.files import partition_folder, sync_file
 from sluice_spark.schemas import arrow_schema
+from sluice_spark.written_files import (
+    UnreadableBatch,
+    WrittenFile,
+    file_statistics,
+    partition_folder,
+    sync_file,
+)
 from sluice_store.lake import lake_location, open_filesystem
 
 _NS_PER_US: Final = 1000
@@ -77,7 +82,7 @@ def _ledger_row(row: Waiting) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SmallFiles:
+class LedgerFiles:
     """Writes small tables of the driver's own: one file per accepted hour.
 
     Attributes:
@@ -90,11 +95,13 @@ class SmallFiles:
     name: str
     now_ns: UnixNs
 
-    def write_ledger(self, rows: Sequence[Waiting]) -> list[FileFact]:
+    def write_ledger(self, rows: Sequence[Waiting]) -> list[WrittenFile]:
         """Writes ledger rows."""
         return self._write(BATCHES, [(row, _ledger_row(row)) for row in rows])
 
-    def write_dead_letters(self, dead: Sequence[tuple[Waiting, DeadFact]]) -> list[FileFact]:
+    def write_dead_letters(
+        self, dead: Sequence[tuple[Waiting, UnreadableBatch]]
+    ) -> list[WrittenFile]:
         """Writes the batches that could not be read, each with its reason."""
         rows = []
         for row, fact in dead:
@@ -106,27 +113,27 @@ class SmallFiles:
             rows.append((row, _columns(row.manifest, row.lane, row.sequence) | found))
         return self._write(DEAD_LETTERS, rows)
 
-    def _write(self, table: Table, rows: Sequence[tuple[Waiting, Any]]) -> list[FileFact]:
+    def _write(self, table: Table, rows: Sequence[tuple[Waiting, Any]]) -> list[WrittenFile]:
         by_hour: dict[str, list[Any]] = {}
         for row, columns in rows:
             hour = accepted_hour(row.manifest.accepted_at_unix_ns)
             by_hour.setdefault(hour, []).append(columns)
         return [self._write_hour(table, hour, found) for hour, found in sorted(by_hour.items())]
 
-    def _write_hour(self, table: Table, hour: str, rows: list[Any]) -> FileFact:
+    def _write_hour(self, table: Table, hour: str, rows: list[Any]) -> WrittenFile:
         arrow = pa.Table.from_pylist(rows, schema=arrow_schema(table, partition=False))
         sink = io.BytesIO()
         with pq.ParquetWriter(sink, arrow.schema, compression="zstd", store_schema=False) as writer:
             writer.write_table(arrow)
         path = f"{partition_folder(ACCEPTED_HOUR, hour)}/{self.name}.parquet"
         self._put(table, path, sink.getvalue())
-        return FileFact(
+        return WrittenFile(
             table=table.name,
             path=path,
             partition=hour,
             size_bytes=len(sink.getvalue()),
             written_at_ms=self.now_ns // _NS_PER_MS,
-            stats=stats_of(table, writer.writer.metadata),
+            stats=file_statistics(table, writer.writer.metadata),
         )
 
     def _put(self, table: Table, path: str, body: bytes) -> None:

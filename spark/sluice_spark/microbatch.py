@@ -15,15 +15,15 @@ from deltalake import DeltaTable
 from sluice_protocol.lake import BATCHES, DEAD_LETTERS, RECORD_TABLES
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S
+from sluice_spark.commits import encode_commit_metadata, read_unreadable
 from sluice_spark.descriptors import Waiting
 from sluice_spark.errors import CommitConflict
-from sluice_spark.facts import DeadFact, Fact, FileFact
-from sluice_spark.failpoints import reach
-from sluice_spark.guard import QueueGuard
-from sluice_spark.judging import Place, Positions, Round, judge_rows, plan_boundary
-from sluice_spark.ledger import SmallFiles, read_identities
-from sluice_spark.notes import encode_notes, read_dead
+from sluice_spark.exactly_once import IngestRound, RowId, TablePositions, plan_boundary, plan_round
+from sluice_spark.failpoints import FailPoint
+from sluice_spark.fenced_consumers import FencedConsumers
+from sluice_spark.ledger import LedgerFiles, read_identities
 from sluice_spark.tables import commit_files, open_table, read_versions
+from sluice_spark.written_files import TaskResult, UnreadableBatch, WrittenFile
 from sluice_store.clock import Clock, IdSource
 
 ATTEMPTS_MAX: Final = 8
@@ -31,12 +31,12 @@ ATTEMPTS_MAX: Final = 8
 
 _log = structlog.get_logger("sluice.ingest")
 
-Writer = Callable[[Sequence[Waiting]], list[Fact]]
+Writer = Callable[[Sequence[Waiting]], list[TaskResult]]
 """Writes fresh rows on the executors."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Totals:
+class IngestTotals:
     """What a run of ingestion did.
 
     Attributes:
@@ -55,26 +55,26 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class LakeSnapshot:
     """Every table at one moment; commits are made from these objects."""
 
     records: dict[Kind, DeltaTable]
     ledger: DeltaTable
 
-    def positions(self, lanes: Sequence[int]) -> Positions:
+    def positions(self, lanes: Sequence[int]) -> TablePositions:
         """Gives how far the tables are in some lanes."""
         records = {kind: read_versions(table, lanes) for kind, table in self.records.items()}
-        return Positions(records=records, ledger=read_versions(self.ledger, lanes))
+        return TablePositions(records=records, ledger=read_versions(self.ledger, lanes))
 
 
-def open_snapshot(store_url: str) -> Snapshot:
+def open_snapshot(store_url: str) -> LakeSnapshot:
     """Opens every table fresh; creates what is not there.
 
     Raises:
         TableRefused: A table is not ours, or cannot be written safely.
     """
     records = {kind: open_table(store_url, table) for kind, table in RECORD_TABLES.items()}
-    return Snapshot(records=records, ledger=open_table(store_url, BATCHES))
+    return LakeSnapshot(records=records, ledger=open_table(store_url, BATCHES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,19 +83,21 @@ class Ingester:
 
     Attributes:
         store_url: The store.
-        guard: The hold on the queue.
+        consumers: The hold on the queue.
         write: Writes rows on the executors.
         clock: Time, for names and notes only.
         ids: Ids for files of the driver's own.
+        failpoint: Where a test interrupts the run.
         totals: What was done so far.
     """
 
     store_url: str
-    guard: QueueGuard
+    consumers: FencedConsumers
     write: Writer
     clock: Clock
     ids: IdSource
-    totals: Totals = field(default_factory=Totals)
+    failpoint: FailPoint = field(default_factory=FailPoint)
+    totals: IngestTotals = field(default_factory=IngestTotals)
 
     def ingest(self, rows: Sequence[Waiting]) -> None:
         """Carries rows, ordered by lane, sequence, position, into the tables; then acknowledges.
@@ -121,7 +123,7 @@ class Ingester:
 
     def _round(self, rows: Sequence[Waiting]) -> bool:
         """Does one round; tells whether there may be another."""
-        self.guard.check()
+        self.consumers.check()
         lanes = sorted({row.lane for row in rows})
         snapshot = open_snapshot(self.store_url)
         positions = snapshot.positions(lanes)
@@ -129,7 +131,7 @@ class Ingester:
         if not boundary:
             self._acknowledge(positions, lanes)
             return False
-        plan = judge_rows(
+        plan = plan_round(
             rows,
             boundary,
             positions,
@@ -139,36 +141,36 @@ class Ingester:
         self._commit(snapshot, plan)
         return True
 
-    def _acknowledge(self, positions: Positions, lanes: Sequence[int]) -> None:
-        reach("before_ack")
-        self.guard.acknowledge({lane: positions.acknowledgeable(lane) for lane in lanes})
-        reach("after_ack")
+    def _acknowledge(self, positions: TablePositions, lanes: Sequence[int]) -> None:
+        self.failpoint.reach("before_ack")
+        self.consumers.acknowledge({lane: positions.acknowledgeable(lane) for lane in lanes})
+        self.failpoint.reach("after_ack")
 
-    def _commit(self, snapshot: Snapshot, plan: Round) -> None:
-        reach("before_write")
+    def _commit(self, snapshot: LakeSnapshot, plan: IngestRound) -> None:
+        self.failpoint.reach("before_write")
         started_ns = self.clock.monotonic_ns()
         facts = self.write(plan.fresh)
-        reach("after_write")
-        files = [fact for fact in facts if isinstance(fact, FileFact)]
-        dead = [fact for fact in facts if isinstance(fact, DeadFact)]
+        self.failpoint.reach("after_write")
+        files = [fact for fact in facts if isinstance(fact, WrittenFile)]
+        dead = [fact for fact in facts if isinstance(fact, UnreadableBatch)]
         self._commit_dead_letters(plan, dead)
         lost = {fact.place for fact in dead}
         for kind, versions in plan.record_versions.items():
             table = RECORD_TABLES[kind]
             mine = [fact for fact in files if fact.table == table.name]
-            reach(f"before_records_{kind}")
+            self.failpoint.reach(f"before_records_{kind}")
             commit_files(
                 snapshot.records[kind],
                 table,
                 mine,
                 versions,
-                encode_notes(versions, plan.dead_places(kind, lost)),
+                encode_commit_metadata(versions, plan.unreadable_rows(kind, lost)),
             )
-            reach(f"after_records_{kind}")
+            self.failpoint.reach(f"after_records_{kind}")
         entered = self._commit_ledger(snapshot, plan, dead)
         self._count(entered, files, dead, started_ns)
 
-    def _commit_dead_letters(self, plan: Round, dead: Sequence[DeadFact]) -> None:
+    def _commit_dead_letters(self, plan: IngestRound, dead: Sequence[UnreadableBatch]) -> None:
         if not dead:
             return
         by_place = {row.order: row for row in plan.fresh}
@@ -184,31 +186,31 @@ class Ingester:
         letters = open_table(self.store_url, DEAD_LETTERS)
         facts = self._small_files().write_dead_letters(pairs)
         commit_files(letters, DEAD_LETTERS, facts, {}, {})
-        reach("after_dead_letters")
+        self.failpoint.reach("after_dead_letters")
 
     def _commit_ledger(
-        self, snapshot: Snapshot, plan: Round, dead: Sequence[DeadFact]
+        self, snapshot: LakeSnapshot, plan: IngestRound, dead: Sequence[UnreadableBatch]
     ) -> list[Waiting]:
         lost = {fact.place for fact in dead}
         read = [row for row in plan.fresh if row.order not in lost]
         entered = sorted([*plan.recovered, *read], key=lambda row: row.order)
         facts = self._small_files().write_ledger(entered)
-        reach("before_ledger")
-        notes = encode_notes(plan.versions, ())
+        self.failpoint.reach("before_ledger")
+        notes = encode_commit_metadata(plan.versions, ())
         commit_files(snapshot.ledger, BATCHES, facts, plan.versions, notes)
-        reach("after_ledger")
+        self.failpoint.reach("after_ledger")
         return entered
 
-    def _small_files(self) -> SmallFiles:
-        return SmallFiles(
+    def _small_files(self) -> LedgerFiles:
+        return LedgerFiles(
             store_url=self.store_url, name=self.ids.ulid().lower(), now_ns=self.clock.now_ns()
         )
 
     def _count(
         self,
         entered: Sequence[Waiting],
-        files: Sequence[FileFact],
-        dead: Sequence[DeadFact],
+        files: Sequence[WrittenFile],
+        dead: Sequence[UnreadableBatch],
         started_ns: int,
     ) -> None:
         self.totals.batches += len(entered)
@@ -226,13 +228,13 @@ class Ingester:
         )
 
 
-def _dead_of(snapshot: Snapshot, positions: Positions, lanes: Sequence[int]) -> set[Place]:
-    dead: set[Place] = set()
+def _dead_of(snapshot: LakeSnapshot, positions: TablePositions, lanes: Sequence[int]) -> set[RowId]:
+    dead: set[RowId] = set()
     for kind, table in snapshot.records.items():
         ahead = {
             lane: positions.recorded(kind, lane)
             for lane in lanes
             if positions.recorded(kind, lane) > positions.entered(lane)
         }
-        dead |= read_dead(table, ahead)
+        dead |= read_unreadable(table, ahead)
     return dead

@@ -20,26 +20,31 @@ from msgspec.structs import replace
 from sluice_protocol.deletes import DeleteRecord, delete_key
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.lake import METRICS, ROLLUPS, WINDOW_DATE
-from sluice_spark.chunks import WHOLE, drop_superseded, put_chunks
-from sluice_spark.compact import read_horizon
-from sluice_spark.covers import Cover, next_cover, read_cover
+from sluice_spark.commits import remove_action
+from sluice_spark.compact import read_maintenance_input
+from sluice_spark.data_files import DataFile, list_files
+from sluice_spark.delete_conditions import any_condition, retention_cut_ns, rollup_deletes
 from sluice_spark.errors import CommitConflict
-from sluice_spark.facts import FileFact, decode_fact, encode_fact
-from sluice_spark.housekeeping import any_condition
-from sluice_spark.inventory import DataFile, list_files
 from sluice_spark.microbatch import open_snapshot
-from sluice_spark.revising import (
+from sluice_spark.rewrite import read_files, write_ordered
+from sluice_spark.rollup_objects import (
+    WHOLE,
+    SourceRange,
+    delete_superseded_chunks,
+    next_source_range,
+    put_chunks,
+    read_source_range,
+)
+from sluice_spark.rollup_revision import (
     COLUMNS,
     HOUR,
     UNIT,
-    Revision,
-    for_rollups,
-    kept_from_ns,
+    RollupRevision,
     plan_revision,
 )
-from sluice_spark.rewriting import read_files, remove_action, write_ordered
 from sluice_spark.session import Session
-from sluice_spark.tables import add_action, delta_schema, open_table, translated
+from sluice_spark.tables import add_action, delta_schema, open_table, translated_errors
+from sluice_spark.written_files import WrittenFile, decode_result, encode_result
 from sluice_store import open_store, read_authority
 from sluice_store.lake import TableLocation
 
@@ -82,7 +87,7 @@ class RollupReport:
     revised: int = 0
 
 
-def lanes_condition(cover: Cover, lanes: int) -> str:
+def lanes_condition(cover: SourceRange, lanes: int) -> str:
     """Gives the condition of Spark SQL that a point belongs to a cover."""
     parts = []
     for lane in range(lanes):
@@ -94,7 +99,7 @@ def lanes_condition(cover: Cover, lanes: int) -> str:
     return f"({' OR '.join(parts)})" if parts else "false"
 
 
-def aggregate(points: Any, cover: Cover, units: Any = None) -> Any:  # noqa: ANN401 - a DataFrame
+def aggregate(points: Any, cover: SourceRange, units: Any = None) -> Any:  # noqa: ANN401 - a DataFrame
     """Gives the rows of `rollups` for points, each with `whole`; a pure function of DataFrames.
 
     Args:
@@ -134,7 +139,7 @@ def aggregate(points: Any, cover: Cover, units: Any = None) -> Any:  # noqa: ANN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class RollupInput:
     """What the store says that a cover rests on.
 
     Attributes:
@@ -150,23 +155,23 @@ class Known:
     kept_ns: int | None
 
 
-async def _read_known(store_url: str, cover: Cover) -> Known:
+async def _read_input(store_url: str, cover: SourceRange) -> RollupInput:
     async with open_store(store_url) as store:
-        found = {one.delete_id: one for one in (await read_horizon(store)).deletes}
+        found = {one.delete_id: one for one in (await read_maintenance_input(store)).deletes}
         lost = [one for one in cover.deletes if one not in found]
         if lost:
             raise InvalidRecord(delete_key(lost[0]), f"cover {cover.number} names it: it is gone")
-        previous = await read_cover(store, cover.number - 1)
+        previous = await read_source_range(store, cover.number - 1)
         before = frozenset(previous.deletes) if previous is not None else cover.deletes
-        return Known(
+        return RollupInput(
             lanes=(await read_authority(store)).lanes,
             honoured=tuple(found[one] for one in cover.deletes),
             fresh=tuple(found[one] for one in cover.deletes if one not in before),
-            kept_ns=kept_from_ns(found.values()),
+            kept_ns=retention_cut_ns(found.values()),
         )
 
 
-def _points(spark: Session, store_url: str, cover: Cover, known: Known) -> Any:  # noqa: ANN401
+def _points(spark: Session, store_url: str, cover: SourceRange, known: RollupInput) -> Any:  # noqa: ANN401
     files = list_files(open_table(store_url, METRICS), METRICS)
     if not files:
         return None
@@ -193,7 +198,7 @@ def run_rollup(spark: Session, store_url: str) -> RollupReport:
         cover = asyncio.run(_next(store_url, done))
         if cover is None:
             break
-        known = asyncio.run(_read_known(store_url, cover))
+        known = asyncio.run(_read_input(store_url, cover))
         revision = plan_revision(spark, store_url, known.fresh, known.kept_ns)
         facts = _write(spark, store_url, cover, known, revision)
         if revision is not None:
@@ -210,27 +215,31 @@ def run_rollup(spark: Session, store_url: str) -> RollupReport:
     return report
 
 
-async def _next(store_url: str, done: int) -> Cover | None:
+async def _next(store_url: str, done: int) -> SourceRange | None:
     snapshot = open_snapshot(store_url)
     async with open_store(store_url) as store:
         lanes = range((await read_authority(store)).lanes)
         positions = snapshot.positions(list(lanes))
         ends = {lane: positions.acknowledgeable(lane) for lane in lanes}
-        previous = await read_cover(store, done) if done else None
-        deletes = for_rollups((await read_horizon(store)).deletes)
-        return await next_cover(store, previous, ends, [one.delete_id for one in deletes])
+        previous = await read_source_range(store, done) if done else None
+        deletes = rollup_deletes((await read_maintenance_input(store)).deletes)
+        return await next_source_range(store, previous, ends, [one.delete_id for one in deletes])
 
 
-async def _drop_chunks(store_url: str, cover: Cover, revision: Revision) -> None:
+async def _drop_chunks(store_url: str, cover: SourceRange, revision: RollupRevision) -> None:
     # Before the commit: an owner that dies in between is followed by one that does it again.
     async with open_store(store_url) as store:
-        dropped = await drop_superseded(store, cover, revision.chunks())
+        dropped = await delete_superseded_chunks(store, cover, revision.chunks())
     _log.info("rollups done again", cover=cover.number, chunks_dropped=dropped)
 
 
 def _write(
-    spark: Session, store_url: str, cover: Cover, known: Known, revision: Revision | None
-) -> list[FileFact]:
+    spark: Session,
+    store_url: str,
+    cover: SourceRange,
+    known: RollupInput,
+    revision: RollupRevision | None,
+) -> list[WrittenFile]:
     rows = _rows(spark, store_url, cover, known, revision)
     if rows is None:
         return []
@@ -245,16 +254,20 @@ def _write(
         if found:
             asyncio.run(put_chunks(store_url, cover, pa.Table.from_batches(found)))
         plain = [batch.drop_columns([WHOLE]) for batch in found]
-        facts = [encode_fact(fact) for fact in write_ordered(store_url, ROLLUPS, plain)]
+        facts = [encode_result(fact) for fact in write_ordered(store_url, ROLLUPS, plain)]
         yield pa.RecordBatch.from_arrays([pa.array(facts, pa.binary())], names=["fact"])
 
     bodies = ordered.mapInArrow(write, "fact binary").toArrow().column("fact").to_pylist()
-    facts = [decode_fact(body) for body in bodies]
-    return [fact for fact in facts if isinstance(fact, FileFact)]
+    facts = [decode_result(body) for body in bodies]
+    return [fact for fact in facts if isinstance(fact, WrittenFile)]
 
 
 def _rows(
-    spark: Session, store_url: str, cover: Cover, known: Known, revision: Revision | None
+    spark: Session,
+    store_url: str,
+    cover: SourceRange,
+    known: RollupInput,
+    revision: RollupRevision | None,
 ) -> Any:  # noqa: ANN401 - a DataFrame
     points = _points(spark, store_url, cover, known)
     if revision is None:
@@ -265,7 +278,10 @@ def _rows(
 
 
 def _commit(
-    table: DeltaTable, cover: Cover, facts: Sequence[FileFact], replaced: Sequence[DataFile]
+    table: DeltaTable,
+    cover: SourceRange,
+    facts: Sequence[WrittenFile],
+    replaced: Sequence[DataFile],
 ) -> None:
     """Puts a cover's rows in, and takes replaced files out, from the state that lacks the cover.
 
@@ -273,7 +289,7 @@ def _commit(
     """
     properties = CommitProperties(app_transactions=[Transaction(ROLLUP_APP, cover.number)])
     removals = [remove_action(ROLLUPS, file, data_change=True) for file in replaced]
-    with translated(TableLocation(uri=table.table_uri)):
+    with translated_errors(TableLocation(uri=table.table_uri)):
         table.create_write_transaction(
             [*removals, *(add_action(ROLLUPS, fact, data_change=True) for fact in facts)],
             "append",

@@ -8,15 +8,15 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
+from pyspark_sluice.offsets import read_lanes
 from sluice_queue.lane import Lane
 from sluice_queue.worklists import read_work_list
 from sluice_spark.descriptors import Waiting, waiting_of
-from sluice_spark.facts import Fact
-from sluice_spark.guard import QueueGuard
-from sluice_spark.lanes import read_lanes
-from sluice_spark.microbatch import Ingester, Totals, open_snapshot
-from sluice_spark.tasks import plan_tasks
-from sluice_spark.writing import write_rows
+from sluice_spark.failpoints import read_failpoint
+from sluice_spark.fenced_consumers import FencedConsumers
+from sluice_spark.microbatch import Ingester, IngestTotals, open_snapshot
+from sluice_spark.write_tasks import plan_tasks, write_rows
+from sluice_spark.written_files import TaskResult
 from sluice_store import SystemClock, SystemIds, open_store
 
 
@@ -36,19 +36,26 @@ def waiting_rows(url: str) -> list[Waiting]:
     return asyncio.run(read())
 
 
-def ingester(url: str, guard: QueueGuard, parallelism: int = 2) -> Ingester:
-    def write(rows: Sequence[Waiting]) -> list[Fact]:
+def ingester(url: str, consumers: FencedConsumers, parallelism: int = 2) -> Ingester:
+    def write(rows: Sequence[Waiting]) -> list[TaskResult]:
         return [fact for task in plan_tasks(url, rows, parallelism) for fact in write_rows(task)]
 
-    return Ingester(store_url=url, guard=guard, write=write, clock=SystemClock(), ids=SystemIds())
+    return Ingester(
+        store_url=url,
+        consumers=consumers,
+        write=write,
+        clock=SystemClock(),
+        ids=SystemIds(),
+        failpoint=read_failpoint(),
+    )
 
 
-def ingest_locally(url: str, entries_max: int | None = None) -> Totals:
+def ingest_locally(url: str, entries_max: int | None = None) -> IngestTotals:
     """Ingests what waits, up to a number of entries of each lane at a time, to the end."""
-    with QueueGuard(url, "spark") as guard:
+    with FencedConsumers(url, "spark") as consumers:
         snapshot = open_snapshot(url)
-        guard.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
-        job = ingester(url, guard)
+        consumers.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
+        job = ingester(url, consumers)
         while rows := waiting_rows(url):
             first: dict[int, int] = {}
             for row in rows:

@@ -13,8 +13,8 @@ from sluice_protocol.errors import Fenced
 from sluice_protocol.lake import BATCHES
 from sluice_spark.errors import CommitConflict, LakeInconsistent
 from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE
-from sluice_spark.guard import QueueGuard
-from sluice_spark.ledger import SmallFiles
+from sluice_spark.fenced_consumers import FencedConsumers
+from sluice_spark.ledger import LedgerFiles
 from sluice_spark.microbatch import open_snapshot
 from sluice_spark.tables import commit_files
 
@@ -94,14 +94,14 @@ def test_older_job_with_a_stale_snapshot_is_refused(tmp_path: Path) -> None:
     """A job that was overtaken while it wrote cannot commit what it wrote: not even once more."""
     deployment = Deployment(tmp_path).init()
     deployment.deliver([make_batch(n * 10, agent=f"host-{n}") for n in range(4)])
-    with QueueGuard(deployment.url, "spark") as guard:
-        guard.open(lambda _: 0)
-        job = ingester(deployment.url, guard)
+    with FencedConsumers(deployment.url, "spark") as consumers:
+        consumers.open(lambda _: 0)
+        job = ingester(deployment.url, consumers)
         stale, rows = open_snapshot(deployment.url), waiting_rows(deployment.url)
         ingest_locally(deployment.url)
         with pytest.raises(Fenced):
             job.ingest(rows)
-    files = SmallFiles(store_url=deployment.url, name="late", now_ns=1).write_ledger(rows)
+    files = LedgerFiles(store_url=deployment.url, name="late", now_ns=1).write_ledger(rows)
     with pytest.raises(CommitConflict):
         commit_files(stale.ledger, BATCHES, files, {0: 1}, {})
     assert_lake_holds(deployment, deployment.sent)
@@ -113,10 +113,10 @@ def test_ledger_lost_is_told_and_not_papered_over(tmp_path: Path) -> None:
     deployment.deliver([make_batch(0)])
     ingest_locally(deployment.url)
     deployment.deliver([make_batch(10)])
-    with QueueGuard(deployment.url, "spark") as guard:
+    with FencedConsumers(deployment.url, "spark") as consumers:
         snapshot = open_snapshot(deployment.url)
-        guard.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
-        job, rows = ingester(deployment.url, guard), waiting_rows(deployment.url)
+        consumers.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
+        job, rows = ingester(deployment.url, consumers), waiting_rows(deployment.url)
         (tmp_path / "lake" / "v1" / "logs").rename(tmp_path / "moved")
         with pytest.raises(LakeInconsistent, match="sluice rebuild"):
             job.ingest(rows)

@@ -10,7 +10,7 @@ from sluice_protocol.index_chunk import FileIndex, decode_chunk
 from sluice_protocol.keys import INDEX
 from sluice_protocol.outcomes import Found
 from sluice_spark.compact import run_compact
-from sluice_spark.indexing import run_index
+from sluice_spark.index_chunks import run_index
 from sluice_spark.settings import CompactSettings
 from sluice_store import open_store
 

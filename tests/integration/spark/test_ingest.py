@@ -7,15 +7,15 @@ from support.spark_lake import Deployment, Sent, assert_lake_holds, make_batch
 
 from sluice_protocol.errors import BadUsage, Fenced
 from sluice_spark.errors import JobFailed
-from sluice_spark.guard import QueueGuard
+from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.ingest import run_ingest
-from sluice_spark.microbatch import Totals
+from sluice_spark.microbatch import IngestTotals
 from sluice_spark.settings import IngestSettings
 
 pytestmark = pytest.mark.spark
 
 
-def ingest(spark: Any, deployment: Deployment, **more: Any) -> Totals:
+def ingest(spark: Any, deployment: Deployment, **more: Any) -> IngestTotals:
     return run_ingest(deployment.url, IngestSettings(once=True, **more), spark=spark)
 
 
@@ -90,7 +90,7 @@ def test_ingest_older_of_two_jobs_is_fenced(spark: Any, tmp_path: Path) -> None:
     """The job that opened the queue first changes nothing once a second one has opened it."""
     deployment = Deployment(tmp_path).init()
     deployment.deliver(mixed())
-    with QueueGuard(deployment.url, "spark") as older:
+    with FencedConsumers(deployment.url, "spark") as older:
         older.open(lambda _: 0)
         ingest(spark, deployment)
         with pytest.raises(Fenced):

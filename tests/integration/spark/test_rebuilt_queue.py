@@ -15,7 +15,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_reconciler.app import run_once
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_spark.ingest import run_ingest
-from sluice_spark.microbatch import Totals
+from sluice_spark.microbatch import IngestTotals
 from sluice_spark.settings import IngestSettings
 
 
@@ -32,7 +32,7 @@ def lose(deployment: Deployment, *folders: str) -> None:
 
 
 def story(
-    deployment: Deployment, ingest: Callable[[Deployment], Totals], *, state_too: bool
+    deployment: Deployment, ingest: Callable[[Deployment], IngestTotals], *, state_too: bool
 ) -> None:
     """Ingested, waiting and not yet enqueued batches: each is in the lake once, lane by lane.
 
@@ -77,7 +77,7 @@ def test_lost_queue_is_rebuilt_and_nothing_is_lost_or_doubled(
 def test_spark_goes_on_behind_a_rebuilt_queue(spark: Any, tmp_path: Path) -> None:
     """The job itself, with its checkpoint kept."""
 
-    def ingest(deployment: Deployment) -> Totals:
+    def ingest(deployment: Deployment) -> IngestTotals:
         return run_ingest(deployment.url, IngestSettings(once=True), spark=spark)
 
     story(Deployment(tmp_path, lanes=3).init(), ingest, state_too=True)

@@ -9,8 +9,8 @@ from support.spark_local import ingest_locally
 from support.spark_rollups import expected, merged
 
 from sluice_spark import rollup
-from sluice_spark.covers import Cover
 from sluice_spark.rollup import run_rollup
+from sluice_spark.rollup_objects import SourceRange
 
 pytestmark = pytest.mark.spark
 
@@ -57,7 +57,7 @@ def test_rollup_counts_every_point_once_in_both_windows(
 
 def test_lanes_condition_takes_exactly_what_the_cover_says() -> None:
     """Lanes that a cover does not move are left out."""
-    cover = Cover(number=2, after={"0": 3, "1": 5}, through={"0": 7, "1": 5})
+    cover = SourceRange(number=2, after={"0": 3, "1": 5}, through={"0": 7, "1": 5})
     assert rollup.lanes_condition(cover, 3) == (
         "((lane = 0 AND queue_sequence > 3 AND queue_sequence <= 7))"
     )

@@ -5,7 +5,8 @@ writes them with pyarrow. Only facts of the files return to the driver (ADR 0052
 """
 
 import hashlib
-from collections.abc import Iterator
+import pickle
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,11 +19,22 @@ from sluice_protocol.frame import Frame, decode_frame
 from sluice_protocol.lake import ACCEPTED_DATE, RECORD_TABLES, accepted_date
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S
+from sluice_spark.blob_reader import BlobReader, FetchedBlob
 from sluice_spark.descriptors import Waiting
-from sluice_spark.facts import DeadFact, DeadReason, Fact, FileFact, stats_of
-from sluice_spark.fetching import Fetched, ReadAhead
-from sluice_spark.files import partition_folder, sync_file
 from sluice_spark.records import Decoded, records_table
+from sluice_spark.session import Session
+from sluice_spark.written_files import (
+    TaskResult,
+    UnreadableBatch,
+    UnreadableReason,
+    WrittenFile,
+    decode_result,
+    encode_result,
+    file_statistics,
+    parquet_options,
+    partition_folder,
+    sync_file,
+)
 from sluice_store.clock import Clock, IdSource, SystemClock, SystemIds
 from sluice_store.lake import TableLocation, lake_location, open_filesystem
 
@@ -30,11 +42,6 @@ ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 """A row group is written when so many bytes of columns wait for it."""
 FILE_BYTES_MAX: Final = 256 * 1024 * 1024
 """A file this large is closed and the next one begun."""
-PLAIN_COLUMNS: Final = frozenset(
-    {"seq", "ts_ns", "ts", "body", "value", "key", "attributes.key_value.value"}
-)
-"""Columns that hardly repeat: a dictionary of them is work thrown away."""
-DELTA_ENCODED: Final = frozenset({"seq", "ts_ns", "ts"})
 _NS_PER_MS: Final = NS_PER_S // 1000
 
 
@@ -53,29 +60,8 @@ class WriteTask:
     rows: tuple[Waiting, ...]
 
 
-def parquet_options(schema: pa.Schema) -> dict[str, Any]:
-    """Gives the writer's options for a table's schema: zstd, and encodings by column."""
-    leaves = [name for column in schema for name in _leaves(column)]
-    return {
-        "compression": "zstd",
-        "compression_level": 1,
-        "store_schema": False,
-        "use_dictionary": [leaf for leaf in leaves if leaf not in PLAIN_COLUMNS],
-        "column_encoding": {
-            leaf: "DELTA_BINARY_PACKED" for leaf in leaves if leaf in DELTA_ENCODED
-        },
-        "write_statistics": [leaf for leaf in leaves if "." not in leaf and leaf != "body"],
-    }
-
-
-def _leaves(column: pa.Field) -> list[str]:
-    if pa.types.is_map(column.type):
-        return [f"{column.name}.key_value.key", f"{column.name}.key_value.value"]
-    return [column.name]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
+class FileTarget:
     """Where a record goes: its kind, its lane, its partition."""
 
     kind: Kind
@@ -84,10 +70,10 @@ class Shelf:
 
 
 @dataclass(slots=True)
-class ShelfWriter:
+class RecordFileWriter:
     """Writes the records of one shelf into one file after another."""
 
-    shelf: Shelf
+    shelf: FileTarget
     task: WriteTask
     clock: Clock
     ids: IdSource
@@ -97,7 +83,7 @@ class ShelfWriter:
     _sink: Any = None
     _writer: Any = None
 
-    def add(self, batch: Decoded, size_bytes: int) -> Iterator[FileFact]:
+    def add(self, batch: Decoded, size_bytes: int) -> Iterator[WrittenFile]:
         """Takes one batch; gives the file that it filled, if it did."""
         self._waiting.append(batch)
         self._waiting_bytes += size_bytes
@@ -106,7 +92,7 @@ class ShelfWriter:
             if self._sink.tell() >= FILE_BYTES_MAX:
                 yield self._close()
 
-    def finish(self) -> Iterator[FileFact]:
+    def finish(self) -> Iterator[WrittenFile]:
         """Writes what waits and closes the file, if there is one."""
         self._flush()
         if self._writer is not None:
@@ -139,7 +125,7 @@ class ShelfWriter:
         self._sink = filesystem.open_output_stream(f"{root}/{self._path}")
         self._writer = pq.ParquetWriter(self._sink, schema, **parquet_options(schema))
 
-    def _close(self) -> FileFact:
+    def _close(self) -> WrittenFile:
         self._writer.close()
         size_bytes = self._sink.tell()
         self._sink.close()
@@ -148,36 +134,38 @@ class ShelfWriter:
         table = RECORD_TABLES[self.shelf.kind]
         if self._location.is_local:
             sync_file(f"{self._location.uri}/{self._path}")
-        return FileFact(
+        return WrittenFile(
             table=table.name,
             path=self._path,
             partition=self.shelf.date,
             size_bytes=size_bytes,
             written_at_ms=self.clock.now_ns() // _NS_PER_MS,
-            stats=stats_of(table, metadata),
+            stats=file_statistics(table, metadata),
         )
 
 
-def check_frame(fetched: Fetched) -> Frame | DeadFact:
+def check_frame(fetched: FetchedBlob) -> Frame | UnreadableBatch:
     """Verifies and decodes one blob; gives the frame, or why it is none."""
     manifest = fetched.row.manifest
     if fetched.body is None:
-        return _dead(fetched.row, DeadReason.MISSING, "the store has no such blob")
+        return _dead(fetched.row, UnreadableReason.MISSING, "the store has no such blob")
     found = hashlib.sha256(fetched.body).hexdigest()
     if found != manifest.frame_sha256:
-        return _dead(fetched.row, DeadReason.CORRUPT, f"its bytes have sha256 {found}")
+        return _dead(fetched.row, UnreadableReason.CORRUPT, f"its bytes have sha256 {found}")
     try:
         frame = decode_frame(fetched.body)
     except (InvalidFrame, UnsupportedVersion, TooLarge) as error:
-        return _dead(fetched.row, DeadReason.INVALID_FRAME, str(error))
+        return _dead(fetched.row, UnreadableReason.INVALID_FRAME, str(error))
     envelope = frame.envelope
     if (envelope.identity, envelope.kind) != (manifest.identity, manifest.kind):
-        return _dead(fetched.row, DeadReason.DISAGREES, "envelope and manifest name two batches")
+        return _dead(
+            fetched.row, UnreadableReason.DISAGREES, "envelope and manifest name two batches"
+        )
     return frame
 
 
-def _dead(row: Waiting, reason: DeadReason, detail: str) -> DeadFact:
-    return DeadFact(
+def _dead(row: Waiting, reason: UnreadableReason, detail: str) -> UnreadableBatch:
+    return UnreadableBatch(
         lane=row.lane,
         sequence=row.sequence,
         position=row.position,
@@ -186,15 +174,15 @@ def _dead(row: Waiting, reason: DeadReason, detail: str) -> DeadFact:
     )
 
 
-def _shelf(row: Waiting) -> Shelf:
+def _shelf(row: Waiting) -> FileTarget:
     manifest = row.manifest
     date = accepted_date(manifest.accepted_at_unix_ns)
-    return Shelf(kind=manifest.kind, lane=row.lane, date=date)
+    return FileTarget(kind=manifest.kind, lane=row.lane, date=date)
 
 
 def write_rows(
     task: WriteTask, *, clock: Clock | None = None, ids: IdSource | None = None
-) -> Iterator[Fact]:
+) -> Iterator[TaskResult]:
     """Fetches, verifies, decodes and writes the rows of a task.
 
     Returns:
@@ -205,15 +193,15 @@ def write_rows(
         StoreError: The store did not answer.
     """
     clock, ids = clock or SystemClock(), ids or SystemIds()
-    writers: dict[Shelf, ShelfWriter] = {}
-    for fetched in ReadAhead(task.store_url, task.rows):
+    writers: dict[FileTarget, RecordFileWriter] = {}
+    for fetched in BlobReader(task.store_url, task.rows):
         frame = check_frame(fetched)
-        if isinstance(frame, DeadFact):
+        if isinstance(frame, UnreadableBatch):
             yield frame
             continue
         shelf = _shelf(fetched.row)
         yield from _finish(writers, lane=shelf.lane)
-        writer = writers.setdefault(shelf, ShelfWriter(shelf, task, clock, ids))
+        writer = writers.setdefault(shelf, RecordFileWriter(shelf, task, clock, ids))
         batch = Decoded(
             frame=frame,
             accepted_at_ns=fetched.row.manifest.accepted_at_unix_ns,
@@ -223,7 +211,61 @@ def write_rows(
     yield from _finish(writers, lane=None)
 
 
-def _finish(writers: dict[Shelf, ShelfWriter], *, lane: int | None) -> Iterator[FileFact]:
+def _finish(
+    writers: dict[FileTarget, RecordFileWriter], *, lane: int | None
+) -> Iterator[WrittenFile]:
     """Closes the files of every lane but this one: rows come lane by lane."""
     for shelf in [shelf for shelf in writers if shelf.lane != lane]:
         yield from writers.pop(shelf).finish()
+
+
+TASK_BYTES_MIN: Final = 4 * 1024 * 1024
+"""Less than this is not worth a second task."""
+TASK_BYTES_MAX: Final = 256 * 1024 * 1024
+"""A task takes at most about this many frame bytes, so that losing it costs little."""
+
+
+def plan_tasks(store_url: str, rows: Sequence[Waiting], parallelism: int) -> list[WriteTask]:
+    """Cuts rows, in their order, into tasks of about the same bytes.
+
+    Args:
+        store_url: The store.
+        rows: Rows in order of lane, sequence, position.
+        parallelism: How many tasks run at once.
+    """
+    total = sum(row.manifest.frame_bytes for row in rows)
+    wanted = min(parallelism, max(1, total // TASK_BYTES_MIN))
+    count = max(wanted, -(-total // TASK_BYTES_MAX))
+    share = total / max(count, 1)
+    cut: list[list[Waiting]] = []
+    taken = 0
+    for row in rows:
+        if not cut or (taken >= share * len(cut) and len(cut) < count):
+            cut.append([])
+        cut[-1].append(row)
+        taken += row.manifest.frame_bytes
+    return [
+        WriteTask(store_url=store_url, part=part, rows=tuple(found))
+        for part, found in enumerate(cut)
+    ]
+
+
+def run_tasks(spark: Session, tasks: Sequence[WriteTask]) -> list[TaskResult]:
+    """Runs tasks on the executors and gives every fact.
+
+    A task that Spark runs twice writes twice under other names; only what the last run returned is
+    ever committed.
+    """
+    if not tasks:
+        return []
+    bodies = [pickle.dumps(task) for task in tasks]
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                facts = [encode_result(fact) for fact in write_rows(pickle.loads(bodies[number]))]  # noqa: S301 - the driver's own bytes
+                yield pa.RecordBatch.from_arrays([pa.array(facts, pa.binary())], names=["fact"])
+
+    numbers = spark.range(0, len(tasks), 1, len(tasks))
+    found = numbers.mapInArrow(write, "fact binary").toArrow()
+    return [decode_result(body) for body in found.column("fact").to_pylist()]

@@ -12,63 +12,21 @@ from typing import Any, Final
 
 from sluice_protocol.deletes import DeleteRecord
 from sluice_protocol.lake import ROLLUPS, WINDOW_DATE
-from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_spark.chunks import HOUR_S, WHOLE, Unit
-from sluice_spark.housekeeping import is_retention, quoted
-from sluice_spark.inventory import DataFile, list_files
-from sluice_spark.rewriting import named_files, read_files
+from sluice_protocol.units import UnixNs
+from sluice_spark.data_files import DataFile, list_files
+from sluice_spark.delete_conditions import (
+    certain_condition,
+    touched_condition,
+)
+from sluice_spark.rewrite import files_with_rows, read_files
+from sluice_spark.rollup_objects import HOUR_S, WHOLE, RollupUnit
 from sluice_spark.session import Session
 from sluice_spark.tables import open_table
 
 COLUMNS: Final = [column.name for column in ROLLUPS.columns]
 _HOUR_US: Final = HOUR_S * 1_000_000
 HOUR: Final = f"(unix_micros(window_start) DIV {_HOUR_US})"
-_START_NS: Final = "(unix_micros(window_start) * 1000)"
-_SIZE_NS: Final = f"(CASE window WHEN '1m' THEN 60 ELSE {HOUR_S} END * {NS_PER_S}L)"
 UNIT: Final = ["window", "name", "hour"]
-
-
-def for_rollups(records: Iterable[DeleteRecord]) -> list[DeleteRecord]:
-    """Gives the deletes that rollups honour."""
-    return [record for record in records if record.kind == "metrics" and not is_retention(record)]
-
-
-def kept_from_ns(records: Iterable[DeleteRecord]) -> int | None:
-    """Gives the time before which retention may have taken points; None without retention."""
-    cuts = [record.to_unix_ns for record in records if is_retention(record)]
-    return max((cut for cut in cuts if cut is not None), default=None)
-
-
-def touched_condition(record: DeleteRecord) -> str:
-    """Gives the condition of Spark SQL that a row of `rollups` may hold a deleted point."""
-    parts = _series(record)
-    if record.from_unix_ns is not None:
-        parts.append(f"{_START_NS} + {_SIZE_NS} > {record.from_unix_ns}")
-    if record.to_unix_ns is not None:
-        parts.append(f"{_START_NS} < {record.to_unix_ns}")
-    return f"coalesce({' AND '.join(parts) or 'true'}, false)"
-
-
-def certain_condition(record: DeleteRecord) -> str:
-    """Gives the condition that a row of `rollups` holds nothing but what a delete names."""
-    parts = _series(record)
-    if record.from_unix_ns is not None:
-        parts.append(f"{_START_NS} >= {record.from_unix_ns}")
-    if record.to_unix_ns is not None:
-        parts.append(f"{_START_NS} + {_SIZE_NS} <= {record.to_unix_ns}")
-    parts += [
-        f"attributes[{quoted(key)}] = {quoted(value)}" for key, value in record.attributes.items()
-    ]
-    return f"coalesce({' AND '.join(parts) or 'true'}, false)"
-
-
-def _series(record: DeleteRecord) -> list[str]:
-    parts = []
-    if record.agent_id is not None:
-        parts.append(f"agent_id = {quoted(record.agent_id)}")
-    if record.contains is not None:
-        parts.append(f"name = {quoted(record.contains)}")
-    return parts
 
 
 def _any(conditions: Iterable[str]) -> str:
@@ -76,7 +34,7 @@ def _any(conditions: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Revision:
+class RollupRevision:
     """What a cover does again.
 
     Attributes:
@@ -90,10 +48,12 @@ class Revision:
     files: tuple[DataFile, ...]
     rows: Any
 
-    def chunks(self) -> Iterator[Unit]:
+    def chunks(self) -> Iterator[RollupUnit]:
         """Gives the units one by one; they need not fit into memory."""
         for one in self.units.toLocalIterator():
-            yield Unit(window=one.window, name=one.name, hour_ns=UnixNs(one.hour * _HOUR_US * 1000))
+            yield RollupUnit(
+                window=one.window, name=one.name, hour_ns=UnixNs(one.hour * _HOUR_US * 1000)
+            )
 
     def close(self) -> None:
         """Lets Spark forget the units."""
@@ -105,7 +65,7 @@ def plan_revision(
     store_url: str,
     fresh: Sequence[DeleteRecord],
     kept_ns: int | None,
-) -> Revision | None:
+) -> RollupRevision | None:
     """Gives what deletes that no cover honoured so far change; None when it is nothing.
 
     Args:
@@ -127,8 +87,8 @@ def plan_revision(
     if units.isEmpty():
         units.unpersist()
         return None
-    held = named_files(files, rows.join(units, UNIT, "left_semi").select("file").distinct())
-    return Revision(
+    held = files_with_rows(files, rows.join(units, UNIT, "left_semi").select("file").distinct())
+    return RollupRevision(
         units=units,
         files=tuple(held),
         rows=_staying(read_files(spark, store_url, ROLLUPS, held), units, fresh),

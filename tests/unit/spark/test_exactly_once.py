@@ -10,7 +10,7 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest, Kind
 from sluice_spark.descriptors import Waiting, waiting_of
 from sluice_spark.errors import LakeInconsistent
-from sluice_spark.judging import Place, Positions, judge_rows, plan_boundary
+from sluice_spark.exactly_once import RowId, TablePositions, plan_boundary, plan_round
 
 KINDS: tuple[Kind, ...] = ("logs", "metrics")
 
@@ -41,12 +41,12 @@ class World:
     ledger: frozenset[Identity] = frozenset()
     reached: tuple[int, ...] = (0, 0)
     entered: int = 0
-    notes: tuple[tuple[tuple[int, frozenset[Place]], ...], ...] = ((), ())
+    notes: tuple[tuple[tuple[int, frozenset[RowId]], ...], ...] = ((), ())
 
     @property
-    def positions(self) -> Positions:
+    def positions(self) -> TablePositions:
         records = {kind: {0: self.reached[n]} for n, kind in enumerate(KINDS)}
-        return Positions(records=records, ledger={0: self.entered})
+        return TablePositions(records=records, ledger={0: self.entered})
 
 
 def run_round(world: World, rows: tuple[Waiting, ...], *, back: bool, steps: int) -> World:
@@ -62,7 +62,7 @@ def run_round(world: World, rows: tuple[Waiting, ...], *, back: bool, steps: int
         if through == world.reached[n]
         for place in places
     }
-    plan = judge_rows(rows, boundary, world.positions, ledger=world.ledger, dead=dead)
+    plan = plan_round(rows, boundary, world.positions, ledger=world.ledger, dead=dead)
     lost = {row.order for row in plan.fresh if row.manifest == LOST and not back}
     for n, kind in enumerate(KINDS[:steps]):
         if kind not in plan.record_versions:
@@ -71,7 +71,7 @@ def run_round(world: World, rows: tuple[Waiting, ...], *, back: bool, steps: int
         fresh = [r for r in plan.fresh if r.manifest.kind == kind and r.order not in lost]
         reached, notes = list(world.reached), list(world.notes)
         reached[n] = end
-        notes[n] = (*notes[n], (end, frozenset(plan.dead_places(kind, lost))))
+        notes[n] = (*notes[n], (end, frozenset(plan.unreadable_rows(kind, lost))))
         more = tuple((row.identity, row.sequence) for row in fresh)
         world = replace(
             world, records=world.records + more, reached=tuple(reached), notes=tuple(notes)

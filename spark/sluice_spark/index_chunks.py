@@ -31,7 +31,7 @@ from sluice_protocol.keys import INDEX, index_key
 from sluice_protocol.lake import LOGS
 from sluice_protocol.outcomes import Applied, Exists, Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_spark.inventory import DataFile, list_files
+from sluice_spark.data_files import DataFile, list_files
 from sluice_spark.session import Session
 from sluice_spark.tables import find_table
 from sluice_store import ObjectStore, open_store
@@ -75,7 +75,7 @@ def group_files(files: Sequence[DataFile]) -> list[list[DataFile]]:
     return groups
 
 
-def key_of(files: Sequence[DataFile]) -> ObjectKey:
+def index_chunk_key(files: Sequence[DataFile]) -> ObjectKey:
     """Gives the key of the chunk over files of one date: under the first hour of that date."""
     day = datetime.combine(date.fromisoformat(files[0].partition), datetime.min.time(), UTC)
     at_ns = UnixNs(int(day.timestamp()) * NS_PER_S)
@@ -115,7 +115,7 @@ def make_chunk(store_url: str, files: Sequence[DataFile]) -> bool:
     """Makes one chunk and creates its object; tells whether it was not there before."""
     entries = [index_file(store_url, file.path, file.size_bytes) for file in files]
     body = encode_chunk(LOGS.name, entries)
-    return asyncio.run(_create(store_url, key_of(files), body))
+    return asyncio.run(_create(store_url, index_chunk_key(files), body))
 
 
 async def _create(store_url: str, key: ObjectKey, body: bytes) -> bool:

@@ -26,7 +26,7 @@ BACKOFF_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
+class FetchedBlob:
     """A descriptor and the bytes of its blob; None when the store has no such blob."""
 
     row: Waiting
@@ -47,7 +47,7 @@ def plan_groups(rows: Sequence[Waiting]) -> list[list[Waiting]]:
     return groups
 
 
-async def _fetch(store: ObjectStore, row: Waiting, clock: Clock) -> Fetched:
+async def _fetch(store: ObjectStore, row: Waiting, clock: Clock) -> FetchedBlob:
     for last in (*(False,) * (TRIES_MAX - 1), True):
         try:
             answer = await store.get(ObjectKey(row.manifest.raw_blob_key))
@@ -57,11 +57,11 @@ async def _fetch(store: ObjectStore, row: Waiting, clock: Clock) -> Fetched:
             await clock.sleep(BACKOFF_S)
         else:
             body = answer.body if isinstance(answer, Found) else None
-            return Fetched(row=row, body=body)
+            return FetchedBlob(row=row, body=body)
     raise StoreError("get", row.manifest.raw_blob_key, "no try was made")
 
 
-class ReadAhead:
+class BlobReader:
     """Iterates over fetched blobs in the order of their rows; a thread runs ahead of it."""
 
     def __init__(self, store_url: str, rows: Sequence[Waiting]) -> None:
@@ -69,10 +69,12 @@ class ReadAhead:
         self._url = store_url
         self._groups = plan_groups(rows)
         self._clock = SystemClock()
-        self._ready: queue.Queue[list[Fetched] | BaseException | None] = queue.Queue(GROUPS_AHEAD)
+        self._ready: queue.Queue[list[FetchedBlob] | BaseException | None] = queue.Queue(
+            GROUPS_AHEAD
+        )
         self._stopped = threading.Event()
 
-    def __iter__(self) -> Iterator[Fetched]:
+    def __iter__(self) -> Iterator[FetchedBlob]:
         """Runs the thread and gives what it fetched.
 
         Raises:

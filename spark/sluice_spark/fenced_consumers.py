@@ -17,7 +17,7 @@ CALL_TIMEOUT_S: Final = 120
 _Answer = TypeVar("_Answer")
 
 
-class QueueGuard:
+class FencedConsumers:
     """Opens every lane, which fences older jobs off; checks the fence; acknowledges."""
 
     def __init__(self, store_url: str, queue: str) -> None:

@@ -25,14 +25,14 @@ from sluice_protocol.manifests import Kind
 from sluice_spark.descriptors import Waiting
 from sluice_spark.errors import LakeInconsistent
 
-Place = tuple[int, int, int]
+RowId = tuple[int, int, int]
 """Lane, sequence, position: names a row of the queue."""
 
 REBUILD = "run `sluice rebuild`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Positions:
+class TablePositions:
     """How far every table has come, per lane; a lane without a version counts as 0.
 
     Attributes:
@@ -57,7 +57,7 @@ class Positions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class IngestRound:
     """What one round of a micro-batch does; a micro-batch is one round, after a crash two.
 
     Attributes:
@@ -74,7 +74,7 @@ class Round:
     fresh: tuple[Waiting, ...]
     judged: tuple[Waiting, ...]
 
-    def dead_places(self, kind: Kind, dead: Collection[Place]) -> list[Place]:
+    def unreadable_rows(self, kind: Kind, dead: Collection[RowId]) -> list[RowId]:
         """Gives what a kind's commit must say of the fresh rows that could not be read.
 
         Every row of such an identity is named, the dropped repetitions too: a later run with other
@@ -87,7 +87,7 @@ class Round:
         ]
 
 
-def plan_boundary(rows: Sequence[Waiting], positions: Positions) -> dict[int, int]:
+def plan_boundary(rows: Sequence[Waiting], positions: TablePositions) -> dict[int, int]:
     """Gives, per lane that has something to do, the last sequence of the next round.
 
     Args:
@@ -112,7 +112,7 @@ def plan_boundary(rows: Sequence[Waiting], positions: Positions) -> dict[int, in
     return {lane: _unfinished(lane, end, positions) for lane, end in last.items()}
 
 
-def _unfinished(lane: int, end: int, positions: Positions) -> int:
+def _unfinished(lane: int, end: int, positions: TablePositions) -> int:
     entered = positions.entered(lane)
     for kind, found in positions.records.items():
         if found.get(lane, 0) < entered:
@@ -125,14 +125,14 @@ def _unfinished(lane: int, end: int, positions: Positions) -> int:
     return min(end, ahead) if ahead > entered else end
 
 
-def judge_rows(
+def plan_round(
     rows: Sequence[Waiting],
     boundary: Mapping[int, int],
-    positions: Positions,
+    positions: TablePositions,
     *,
     ledger: Collection[Identity],
-    dead: Collection[Place],
-) -> Round:
+    dead: Collection[RowId],
+) -> IngestRound:
     """Judges every row up to the boundary, row by row.
 
     Args:
@@ -162,7 +162,7 @@ def judge_rows(
         kind: {lane: end for lane, end in boundary.items() if end > found.get(lane, 0)}
         for kind, found in positions.records.items()
     }
-    return Round(
+    return IngestRound(
         versions=dict(boundary),
         record_versions={kind: ends for kind, ends in moves.items() if ends},
         recovered=tuple(recovered),

@@ -14,33 +14,32 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, Transaction
-from deltalake.transaction import RemoveAction
 
 from sluice_protocol.lake import ACCEPTED_DATE, Table
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.errors import CommitConflict
-from sluice_spark.facts import FileFact, decode_fact, encode_fact, stats_of
-from sluice_spark.failpoints import reach
-from sluice_spark.files import partition_folder, sync_file
-from sluice_spark.inventory import DataFile, list_files, total_bytes
+from sluice_spark.commits import replace_files
+from sluice_spark.data_files import DataFile, total_bytes
+from sluice_spark.failpoints import FailPoint
 from sluice_spark.schemas import arrow_schema, spark_schema
 from sluice_spark.session import Session
-from sluice_spark.tables import add_action, delta_schema, find_table, translated
-from sluice_spark.writing import parquet_options
+from sluice_spark.written_files import (
+    WrittenFile,
+    decode_result,
+    encode_result,
+    file_statistics,
+    parquet_options,
+    partition_folder,
+    sync_file,
+)
 from sluice_store.clock import SystemClock, SystemIds
 from sluice_store.lake import lake_location, open_filesystem
 
-MAINTENANCE_APP: Final = "sluice-maintenance"
-"""The application whose transactions order the removals of a table: a stale one is refused."""
-COMMIT_TRIES_MAX: Final = 50
-"""Commits of ingestion that one commit of maintenance lets pass."""
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 ORDER: Final = (ACCEPTED_DATE, "ts", "agent_id", "boot_id", "seq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewrite:
+class FileRewrite:
     """Files to be replaced by what is kept of their rows.
 
     Attributes:
@@ -94,15 +93,21 @@ def _reader(store_url: str, table: Table, paths: Sequence[str]) -> Any:  # noqa:
     return read
 
 
-def named_files(files: Sequence[DataFile], holding: Any) -> list[DataFile]:  # noqa: ANN401
+def files_with_rows(files: Sequence[DataFile], holding: Any) -> list[DataFile]:  # noqa: ANN401
     """Gives the files whose names are in a DataFrame's column `file`; at most as many come back."""
     names = {row.file.rpartition("/")[2] for row in holding.collect()}
     return [file for file in files if file.path.rpartition("/")[2] in names]
 
 
 def rewrite(
-    spark: Session, store_url: str, table: Table, plan: Rewrite, *, target_bytes: int
-) -> list[FileFact]:
+    spark: Session,
+    store_url: str,
+    table: Table,
+    plan: FileRewrite,
+    *,
+    target_bytes: int,
+    failpoint: FailPoint,
+) -> list[WrittenFile]:
     """Does a rewrite and commits it; gives the new files.
 
     Raises:
@@ -113,15 +118,15 @@ def rewrite(
     count = max(1, -(-total_bytes(plan.files) // target_bytes))
     ordered = frame.repartitionByRange(count, *ORDER).sortWithinPartitions(*ORDER)
     found = ordered.mapInArrow(_writer(store_url, table), "fact binary").toArrow()
-    facts = [decode_fact(body) for body in found.column("fact").to_pylist()]
-    added = [fact for fact in facts if isinstance(fact, FileFact)]
-    reach("compact_after_write")
+    facts = [decode_result(body) for body in found.column("fact").to_pylist()]
+    added = [fact for fact in facts if isinstance(fact, WrittenFile)]
+    failpoint.reach("compact_after_write")
     replace_files(store_url, table, plan.files, added, data_change=plan.changes_data)
-    reach("compact_after_commit")
+    failpoint.reach("compact_after_commit")
     return added
 
 
-def _kept(frame: Any, plan: Rewrite) -> Any:  # noqa: ANN401 - pyspark's DataFrame
+def _kept(frame: Any, plan: FileRewrite) -> Any:  # noqa: ANN401 - pyspark's DataFrame
     if plan.drop is not None:
         frame = frame.where(f"NOT {plan.drop}")
     if plan.unique:
@@ -145,7 +150,7 @@ class _OpenFile:
 
 def _writer(store_url: str, table: Table) -> Any:  # noqa: ANN401 - a function for mapInArrow
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        facts = [encode_fact(fact) for fact in write_ordered(store_url, table, batches)]
+        facts = [encode_result(fact) for fact in write_ordered(store_url, table, batches)]
         yield pa.RecordBatch.from_arrays([pa.array(facts, pa.binary())], names=["fact"])
 
     return write
@@ -153,7 +158,7 @@ def _writer(store_url: str, table: Table) -> Any:  # noqa: ANN401 - a function f
 
 def write_ordered(
     store_url: str, table: Table, batches: Iterable[pa.RecordBatch]
-) -> Iterator[FileFact]:
+) -> Iterator[WrittenFile]:
     """Writes rows that come ordered by date into a file per date; gives the files' facts."""
     schema = arrow_schema(table, partition=False)
     name = f"part-{SystemIds().ulid().lower()}.parquet"
@@ -199,79 +204,22 @@ def _opened(store_url: str, table: Table, day: date, name: str) -> _OpenFile:
     return _OpenFile(day, path, sink, writer)
 
 
-def _closed(store_url: str, table: Table, done: _OpenFile) -> FileFact:
+def _closed(store_url: str, table: Table, done: _OpenFile) -> WrittenFile:
     done.writer.close()
     size_bytes = done.sink.tell()
     done.sink.close()
     location = lake_location(store_url, table.name)
     if location.is_local:
         sync_file(f"{location.uri}/{done.path}")
-    return FileFact(
+    return WrittenFile(
         table=table.name,
         path=done.path,
         partition=done.day.isoformat(),
         size_bytes=size_bytes,
         written_at_ms=_now_ms(),
-        stats=stats_of(table, done.writer.writer.metadata),
+        stats=file_statistics(table, done.writer.writer.metadata),
     )
 
 
 def _now_ms() -> int:
     return SystemClock().now_ns() * 1000 // NS_PER_S
-
-
-def replace_files(
-    store_url: str,
-    table: Table,
-    removed: Sequence[DataFile],
-    added: Sequence[FileFact],
-    *,
-    data_change: bool,
-) -> None:
-    """Puts files in the place of others, in one commit.
-
-    delta-rs does not refuse to remove a file that another commit has removed already, which would
-    double its rows. So every try looks whether all the files still stand, and commits from that
-    very state with no rebase at all: any commit in between makes it look again.
-
-    Raises:
-        CommitConflict: A file to be replaced is gone, or commit after commit came in between.
-    """
-    location = lake_location(store_url, table.name)
-    removals = [remove_action(table, file, data_change=data_change) for file in removed]
-    additions = [add_action(table, fact, data_change=data_change) for fact in added]
-    for _ in range(COMMIT_TRIES_MAX):
-        opened = find_table(store_url, table)
-        standing = (
-            {file.path for file in list_files(opened, table)} if opened is not None else set()
-        )
-        if opened is None or not standing.issuperset(file.path for file in removed):
-            raise CommitConflict(location.uri, "files to be replaced were replaced already")
-        turn = (opened.transaction_version(MAINTENANCE_APP) or 0) + 1
-        properties = CommitProperties(
-            app_transactions=[Transaction(MAINTENANCE_APP, turn)], max_commit_retries=0
-        )
-        try:
-            with translated(location):
-                opened.create_write_transaction(
-                    [*removals, *additions],
-                    "append",
-                    delta_schema(table),
-                    [table.partition_column],
-                    commit_properties=properties,
-                )
-        except CommitConflict:
-            continue
-        return
-    raise CommitConflict(location.uri, f"{COMMIT_TRIES_MAX} commits came in between")
-
-
-def remove_action(table: Table, file: DataFile, *, data_change: bool) -> RemoveAction:
-    """Gives the action that takes a file out of a table."""
-    return RemoveAction(
-        path=file.path,
-        data_change=data_change,
-        deletion_timestamp=_now_ms(),
-        size=file.size_bytes,
-        partition_values={table.partition_column: file.partition},
-    )

@@ -1,18 +1,29 @@
 """What comes back from an executor: facts of written files, and batches that could not be read."""
 
+import os
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice_protocol.lake import Table
 
+PLAIN_COLUMNS: Final = frozenset(
+    {"seq", "ts_ns", "ts", "body", "value", "key", "attributes.key_value.value"}
+)
+"""Columns that hardly repeat: a dictionary of them is work thrown away."""
+DELTA_ENCODED: Final = frozenset({"seq", "ts_ns", "ts"})
+
+
 Scalar = int | float | str
 
 
-class FileFact(msgspec.Struct, frozen=True, kw_only=True, tag="file"):
+class WrittenFile(msgspec.Struct, frozen=True, kw_only=True, tag="file"):
     """One data file that is written and not yet committed.
 
     Attributes:
@@ -32,7 +43,7 @@ class FileFact(msgspec.Struct, frozen=True, kw_only=True, tag="file"):
     stats: dict[str, Any]
 
 
-class DeadReason(StrEnum):
+class UnreadableReason(StrEnum):
     """Why a batch could not be read."""
 
     MISSING = "missing"
@@ -41,13 +52,13 @@ class DeadReason(StrEnum):
     DISAGREES = "disagrees"
 
 
-class DeadFact(msgspec.Struct, frozen=True, kw_only=True, tag="dead"):
+class UnreadableBatch(msgspec.Struct, frozen=True, kw_only=True, tag="dead"):
     """One batch that was not written, by its place in the queue."""
 
     lane: int
     sequence: int
     position: int
-    reason: DeadReason
+    reason: UnreadableReason
     detail: str
 
     @property
@@ -56,17 +67,17 @@ class DeadFact(msgspec.Struct, frozen=True, kw_only=True, tag="dead"):
         return (self.lane, self.sequence, self.position)
 
 
-Fact = FileFact | DeadFact
+TaskResult = WrittenFile | UnreadableBatch
 
-_DECODER: msgspec.json.Decoder[Fact] = msgspec.json.Decoder(Fact)
+_DECODER: msgspec.json.Decoder[TaskResult] = msgspec.json.Decoder(TaskResult)
 
 
-def encode_fact(fact: Fact) -> bytes:
+def encode_result(fact: TaskResult) -> bytes:
     """Gives a fact as the bytes that an executor returns."""
     return msgspec.json.encode(fact)
 
 
-def decode_fact(body: bytes) -> Fact:
+def decode_result(body: bytes) -> TaskResult:
     """Reads a fact that an executor returned."""
     return _DECODER.decode(body)
 
@@ -82,7 +93,7 @@ def _scalar(value: object) -> Scalar:
     return f"{stamp}Z"
 
 
-def stats_of(table: Table, metadata: pq.FileMetaData) -> dict[str, Any]:
+def file_statistics(table: Table, metadata: pq.FileMetaData) -> dict[str, Any]:
     """Gives the statistics of a Parquet file from its own footer.
 
     A column whose footer lacks a statistic in any row group gets none here: readers then keep the
@@ -115,3 +126,39 @@ def stats_of(table: Table, metadata: pq.FileMetaData) -> dict[str, Any]:
 
 def _groups(metadata: pq.FileMetaData) -> Iterable[int]:
     return range(metadata.num_row_groups)
+
+
+def parquet_options(schema: pa.Schema) -> dict[str, Any]:
+    """Gives the writer's options for a table's schema: zstd, and encodings by column."""
+    leaves = [name for column in schema for name in _leaves(column)]
+    return {
+        "compression": "zstd",
+        "compression_level": 1,
+        "store_schema": False,
+        "use_dictionary": [leaf for leaf in leaves if leaf not in PLAIN_COLUMNS],
+        "column_encoding": {
+            leaf: "DELTA_BINARY_PACKED" for leaf in leaves if leaf in DELTA_ENCODED
+        },
+        "write_statistics": [leaf for leaf in leaves if "." not in leaf and leaf != "body"],
+    }
+
+
+def _leaves(column: pa.Field) -> list[str]:
+    if pa.types.is_map(column.type):
+        return [f"{column.name}.key_value.key", f"{column.name}.key_value.value"]
+    return [column.name]
+
+
+def partition_folder(column: str, value: str) -> str:
+    """Gives the folder of a partition, `column=value`, as Delta and Hive write it."""
+    return f"{column}={quote(value, safe='-_.')}"
+
+
+def sync_file(path: str) -> None:
+    """Makes a local file and its folder durable, so that a committed file survives a crash."""
+    for place in (path, str(Path(path).parent)):
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -6,24 +6,26 @@ from datetime import date
 
 import pyarrow as pa
 
+from pyspark_sluice.offsets import LaneEntry
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.lake import ACCEPTED_DATE, Table, accepted_date
 from sluice_protocol.manifests import Kind
 from sluice_queue.lane import Lane
 from sluice_queue.worklists import read_work_list
+from sluice_spark.blob_reader import BlobReader
 from sluice_spark.descriptors import DESCRIPTORS, Waiting, encode_descriptors, waiting_of
-from sluice_spark.facts import DeadFact
-from sluice_spark.fetching import ReadAhead
-from sluice_spark.lanes import Entry
 from sluice_spark.records import Decoded, records_table
 from sluice_spark.schemas import arrow_schema
-from sluice_spark.writing import check_frame
+from sluice_spark.write_tasks import check_frame
+from sluice_spark.written_files import UnreadableBatch
 from sluice_store import open_store
 
 LISTS_AT_ONCE = 16
 
 
-async def fetch_rows(store_url: str, queue: str, entries: Sequence[Entry]) -> list[list[Waiting]]:
+async def fetch_rows(
+    store_url: str, queue: str, entries: Sequence[LaneEntry]
+) -> list[list[Waiting]]:
     """Reads the work lists of entries, several at once, in their order.
 
     Raises:
@@ -33,7 +35,7 @@ async def fetch_rows(store_url: str, queue: str, entries: Sequence[Entry]) -> li
     gate = asyncio.Semaphore(LISTS_AT_ONCE)
     async with open_store(store_url) as store:
 
-        async def one(entry: Entry) -> list[Waiting]:
+        async def one(entry: LaneEntry) -> list[Waiting]:
             async with gate:
                 lane = Lane(queue=queue, lane=entry.lane)
                 found = await read_work_list(store, lane, entry.descriptor)
@@ -43,7 +45,7 @@ async def fetch_rows(store_url: str, queue: str, entries: Sequence[Entry]) -> li
 
 
 def read_descriptors(
-    store_url: str, queue: str, entries: Sequence[Entry]
+    store_url: str, queue: str, entries: Sequence[LaneEntry]
 ) -> Iterator[pa.RecordBatch]:
     """Gives a row per accepted batch."""
     for rows in asyncio.run(fetch_rows(store_url, queue, entries)):
@@ -53,7 +55,7 @@ def read_descriptors(
 
 
 def read_records(
-    store_url: str, queue: str, entries: Sequence[Entry], *, kind: Kind, table: Table
+    store_url: str, queue: str, entries: Sequence[LaneEntry], *, kind: Kind, table: Table
 ) -> Iterator[pa.RecordBatch]:
     """Gives a row per record of one kind, in the order of the queue.
 
@@ -64,9 +66,9 @@ def read_records(
     schema = arrow_schema(table)
     found = asyncio.run(fetch_rows(store_url, queue, entries))
     rows = [row for listed in found for row in listed if row.manifest.kind == kind]
-    for fetched in ReadAhead(store_url, rows):
+    for fetched in BlobReader(store_url, rows):
         frame = check_frame(fetched)
-        if isinstance(frame, DeadFact):
+        if isinstance(frame, UnreadableBatch):
             raise InvalidRecord(fetched.row.manifest.raw_blob_key, frame.detail)
         accepted_at_ns = fetched.row.manifest.accepted_at_unix_ns
         batch = Decoded(frame=frame, accepted_at_ns=accepted_at_ns, sequence=fetched.row.sequence)

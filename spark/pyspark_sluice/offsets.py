@@ -18,7 +18,7 @@ _NAMES: Final = ("authority", "queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class LaneEntry:
     """One queue entry and its lane; small enough to be pickled to a worker."""
 
     lane: int
@@ -26,7 +26,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
+class LanePositions:
     """A position in every lane of one queue of one authority.
 
     Attributes:
@@ -49,7 +49,9 @@ class Ends:
         return {"authority": self.authority_id, "queue": self.queue} | lanes
 
 
-def parse_offset(offset: Mapping[str, int | str], *, authority_id: str, queue: str) -> Ends:
+def parse_offset(
+    offset: Mapping[str, int | str], *, authority_id: str, queue: str
+) -> LanePositions:
     """Reads a position that Spark kept.
 
     Raises:
@@ -63,7 +65,7 @@ def parse_offset(offset: Mapping[str, int | str], *, authority_id: str, queue: s
             f" queue=`{queue} of {authority_id}`"
         )
     lanes = {int(lane): int(end) for lane, end in offset.items() if lane not in _NAMES}
-    return Ends(authority_id=authority_id, queue=queue, lanes=lanes)
+    return LanePositions(authority_id=authority_id, queue=queue, lanes=lanes)
 
 
 async def read_lanes(
@@ -75,28 +77,28 @@ async def read_lanes(
     return [await read_lane(store, queue, one.lane, after=starts.get(one.lane)) for one in lanes]
 
 
-async def read_start(store: ObjectStore, queue: str) -> Ends:
+async def read_start(store: ObjectStore, queue: str) -> LanePositions:
     """Gives where a consumer without a checkpoint begins: behind what is acknowledged."""
     authority = await read_authority(store)
     lanes = {view.lane.lane: view.state.acked_through for view in await read_lanes(store, queue)}
-    return Ends(authority_id=authority.authority_id, queue=queue, lanes=lanes)
+    return LanePositions(authority_id=authority.authority_id, queue=queue, lanes=lanes)
 
 
-async def read_latest(store: ObjectStore, queue: str) -> Ends:
+async def read_latest(store: ObjectStore, queue: str) -> LanePositions:
     """Gives the newest position of every lane."""
     authority = await read_authority(store)
     lanes = {view.lane.lane: view.latest for view in await read_lanes(store, queue)}
-    return Ends(authority_id=authority.authority_id, queue=queue, lanes=lanes)
+    return LanePositions(authority_id=authority.authority_id, queue=queue, lanes=lanes)
 
 
-def _entries(view: LaneView, end: int | None) -> Iterator[Entry]:
+def _entries(view: LaneView, end: int | None) -> Iterator[LaneEntry]:
     for descriptor in view.descriptors:
         if end is None or descriptor.sequence <= end:
-            yield Entry(lane=view.lane.lane, descriptor=descriptor)
+            yield LaneEntry(lane=view.lane.lane, descriptor=descriptor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class AdmissionLimit:
     """How much one micro-batch takes; an entry is never cut.
 
     Attributes:
@@ -113,7 +115,12 @@ class Limit:
         return over_bytes or (self.batches is not None and batches > self.batches)
 
 
-def admit(views: Sequence[LaneView], start: Ends, limit: Limit, target: Ends | None) -> Ends:
+def plan_micro_batch(
+    views: Sequence[LaneView],
+    start: LanePositions,
+    limit: AdmissionLimit,
+    target: LanePositions | None,
+) -> LanePositions:
     """Gives how far the next micro-batch goes: oldest entries first, at least one when one waits.
 
     Args:
@@ -135,10 +142,12 @@ def admit(views: Sequence[LaneView], start: Ends, limit: Limit, target: Ends | N
         if taken > entry.descriptor.batches and limit.passed(taken_bytes, taken):
             break
         lanes[entry.lane] = entry.descriptor.sequence
-    return Ends(authority_id=start.authority_id, queue=start.queue, lanes=lanes)
+    return LanePositions(authority_id=start.authority_id, queue=start.queue, lanes=lanes)
 
 
-def between(views: Sequence[LaneView], start: Ends, end: Ends) -> list[Entry]:
+def entries_between(
+    views: Sequence[LaneView], start: LanePositions, end: LanePositions
+) -> list[LaneEntry]:
     """Gives the entries behind `start` up to `end` that still wait, in order, without gaps.
 
     What is acknowledged meanwhile is in the lake and is left out.
@@ -146,7 +155,7 @@ def between(views: Sequence[LaneView], start: Ends, end: Ends) -> list[Entry]:
     Raises:
         InvalidRecord: Entries that must still wait are not there.
     """
-    found: list[Entry] = []
+    found: list[LaneEntry] = []
     for view in views:
         lane = view.lane.lane
         here = list(_entries(view, end.at(lane)))
@@ -160,9 +169,9 @@ def between(views: Sequence[LaneView], start: Ends, end: Ends) -> list[Entry]:
     return found
 
 
-def pack(entries: Iterable[Entry], target_bytes: int) -> list[tuple[Entry, ...]]:
+def pack_entries(entries: Iterable[LaneEntry], target_bytes: int) -> list[tuple[LaneEntry, ...]]:
     """Packs entries, in order, into partitions of about `target_bytes` of frames."""
-    packed: list[list[Entry]] = []
+    packed: list[list[LaneEntry]] = []
     size_bytes = 0
     for entry in entries:
         if not packed or size_bytes + entry.descriptor.frame_bytes > target_bytes:

@@ -1,13 +1,13 @@
 from sluice_protocol.deletes import DeleteRecord
-from sluice_spark.housekeeping import (
-    delete_condition,
-    falls_wholly,
+from sluice_spark.data_files import (
+    DataFile,
     is_closed,
-    may_match,
+    may_contain_deleted,
+    removes_whole_file,
     small_files,
 )
-from sluice_spark.inventory import DataFile
-from sluice_spark.tracebacks import last_line
+from sluice_spark.delete_conditions import delete_condition
+from sluice_spark.errors import find_cause
 
 DAY_NS = 86_400 * 10**9
 T0_NS = 1_790_000_000 * 10**9  # 2026-09-21T14:13:20Z
@@ -40,22 +40,24 @@ def test_small_files_alone_are_left() -> None:
 
 def test_delete_may_match_only_what_the_log_allows() -> None:
     """Files are left out by partition, agents and times; unknown statistics leave nothing out."""
-    assert may_match(file(), record())
-    assert not may_match(file(), record(agent_id="d"))
-    assert not may_match(file(), record(accepted_until_unix_ns=T0_NS - DAY_NS))
-    assert not may_match(file(), record(from_unix_ns=T0_NS + 11))
-    assert not may_match(file(), record(to_unix_ns=T0_NS))
-    assert may_match(file(agents=None, times_ns=None), record(agent_id="d", to_unix_ns=T0_NS))
+    assert may_contain_deleted(file(), record())
+    assert not may_contain_deleted(file(), record(agent_id="d"))
+    assert not may_contain_deleted(file(), record(accepted_until_unix_ns=T0_NS - DAY_NS))
+    assert not may_contain_deleted(file(), record(from_unix_ns=T0_NS + 11))
+    assert not may_contain_deleted(file(), record(to_unix_ns=T0_NS))
+    assert may_contain_deleted(
+        file(agents=None, times_ns=None), record(agent_id="d", to_unix_ns=T0_NS)
+    )
 
 
 def test_delete_drops_a_file_unread_only_when_every_row_falls() -> None:
     """Retention drops files whose date and times lie wholly before its ends."""
     old = {"agent_id": None, "to_unix_ns": T0_NS + 11}
-    assert falls_wholly(file(), record(**old))
-    assert not falls_wholly(file(), record(**old, accepted_until_unix_ns=T0_NS))
-    assert not falls_wholly(file(), record(to_unix_ns=T0_NS + 11))
-    assert not falls_wholly(file(), record(agent_id=None, to_unix_ns=T0_NS + 10))
-    assert not falls_wholly(file(times_ns=None), record(**old))
+    assert removes_whole_file(file(), record(**old))
+    assert not removes_whole_file(file(), record(**old, accepted_until_unix_ns=T0_NS))
+    assert not removes_whole_file(file(), record(to_unix_ns=T0_NS + 11))
+    assert not removes_whole_file(file(), record(agent_id=None, to_unix_ns=T0_NS + 10))
+    assert not removes_whole_file(file(times_ns=None), record(**old))
 
 
 def test_delete_condition_quotes_what_people_write() -> None:
@@ -67,5 +69,5 @@ def test_delete_condition_quotes_what_people_write() -> None:
 def test_last_line_finds_our_error_in_a_wrapped_text() -> None:
     """Of a wrapped traceback the line of sluice is what people see."""
     wrapped = "x\nTraceback:\n  sluice_protocol.errors.BadUsage: give a store\n\tat org.apache\n"
-    assert last_line(wrapped) == "give a store"
-    assert last_line("") == "no reason was given"
+    assert find_cause(wrapped) == "give a store"
+    assert find_cause("") == "no reason was given"
