@@ -1,4 +1,4 @@
-"""The two faces of the source, as executors read them: Arrow batches, no record in Python."""
+"""Readers that executors run for each partition: descriptors or records as Arrow batches."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -26,11 +26,11 @@ LISTS_AT_ONCE = 16
 async def fetch_rows(
     store_url: str, queue: str, entries: Sequence[LaneEntry]
 ) -> list[list[Waiting]]:
-    """Reads the work lists of entries, several at once, in their order.
+    """Read the work lists of entries concurrently; return their rows in the order of the entries.
 
     Raises:
-        WorkListMissing: A list is gone; it is never skipped.
-        StoreError: The store did not answer.
+        WorkListMissing: A work list is missing; it is never skipped.
+        StoreError: The store is unreachable.
     """
     gate = asyncio.Semaphore(LISTS_AT_ONCE)
     async with open_store(store_url) as store:
@@ -47,7 +47,7 @@ async def fetch_rows(
 def read_descriptors(
     store_url: str, queue: str, entries: Sequence[LaneEntry]
 ) -> Iterator[pa.RecordBatch]:
-    """Gives a row per accepted batch."""
+    """Yield a row per accepted batch."""
     for rows in asyncio.run(fetch_rows(store_url, queue, entries)):
         yield encode_descriptors(rows)
     if not entries:
@@ -57,11 +57,11 @@ def read_descriptors(
 def read_records(
     store_url: str, queue: str, entries: Sequence[LaneEntry], *, kind: Kind, table: Table
 ) -> Iterator[pa.RecordBatch]:
-    """Gives a row per record of one kind, in the order of the queue.
+    """Yield a row per record of one kind, in the order of the queue.
 
     Raises:
-        InvalidRecord: A blob is missing or not what its manifest says: a reader without a table of
-            dead letters must not pass over it.
+        InvalidRecord: A blob is missing or does not match its manifest. A reader cannot write dead
+            letters, so it must not skip the batch.
     """
     schema = arrow_schema(table)
     found = asyncio.run(fetch_rows(store_url, queue, entries))

@@ -1,7 +1,7 @@
-"""What a record commit says of itself in Delta's log: how far it went, and which rows were dead.
+"""Commits to Delta tables: replacing data files, and the metadata of record commits.
 
-It stands in the very commit that moves the version, so that a run that died before the ledger can
-be finished without guessing which of its rows had no readable blob.
+The metadata of a record commit contains the sequence that each lane has reached, and the rows that
+could not be read. A later run needs them to complete a run that stopped before the ledger commit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,59 +21,72 @@ from sluice_store.clock import SystemClock
 from sluice_store.lake import lake_location
 
 MAINTENANCE_APP: Final = "sluice-maintenance"
-"""The application whose transactions order the removals of a table: a stale one is refused."""
-COMMIT_TRIES_MAX: Final = 50
-"""Commits of ingestion that one commit of maintenance lets pass."""
+"""The application id whose transaction versions order replacements; a stale one is refused."""
+COMMIT_ATTEMPTS_MAX: Final = 50
+"""Attempts of one replacement; each attempt fails if another commit is made meanwhile."""
 _THROUGH: Final = "sluice.through"
-_DEAD: Final = "sluice.dead"
+_UNREADABLE: Final = "sluice.dead"
 _HISTORY_MAX: Final = 10_000
-"""As many commits back are looked at; ingestion finishes a dead run before it commits again."""
+"""Number of commits of the history that are searched.
+
+Ingestion completes an unfinished run before it commits again, so only other jobs commit in between.
+"""
 
 
-def encode_commit_metadata(versions: Mapping[int, int], dead: Iterable[RowId]) -> dict[str, str]:
-    """Gives the metadata of a commit."""
-    places = sorted(dead)
+def encode_commit_metadata(
+    versions: Mapping[int, int], unreadable: Iterable[RowId]
+) -> dict[str, str]:
+    """Return the metadata of a commit."""
+    places = sorted(unreadable)
     return {
         _THROUGH: ",".join(f"{lane}={end}" for lane, end in sorted(versions.items())),
-        _DEAD: ",".join(f"{lane}:{sequence}:{position}" for lane, sequence, position in places),
+        _UNREADABLE: ",".join(
+            f"{lane}:{sequence}:{position}" for lane, sequence, position in places
+        ),
     }
 
 
 def parse_through(text: str) -> dict[int, int]:
-    """Gives the versions that a commit's metadata names."""
+    """Return the sequence of each lane from a commit's metadata."""
     pairs = (part.split("=") for part in text.split(",") if part)
     return {int(lane): int(end) for lane, end in pairs}
 
 
 def parse_unreadable(text: str) -> set[RowId]:
-    """Gives the dead rows that a commit's metadata names."""
+    """Return the unreadable rows from a commit's metadata."""
     found = (part.split(":") for part in text.split(",") if part)
     return {(int(lane), int(sequence), int(position)) for lane, sequence, position in found}
 
 
 def read_unreadable(records: DeltaTable, ahead: Mapping[int, int]) -> set[RowId]:
-    """Gives the dead rows of the commits that moved a record table ahead of the ledger.
+    """Return the unreadable rows of the commits by which a record table is ahead of the ledger.
 
     Args:
         records: The record table.
-        ahead: Lane to the version of the table, for each lane in which it is ahead.
+        ahead: Lane to the table's position, for each lane in which it is ahead.
 
     Raises:
-        LakeInconsistent: The log no longer has such a commit.
+        LakeInconsistent: The table's history no longer contains such a commit.
     """
     wanted = dict(ahead)
-    dead: set[RowId] = set()
+    unreadable: set[RowId] = set()
     if not wanted:
-        return dead
+        return unreadable
     for commit in records.history(_HISTORY_MAX):
         through = parse_through(commit.get(_THROUGH, ""))
         for lane in [lane for lane in wanted if through.get(lane) == wanted[lane]]:
-            dead |= {place for place in parse_unreadable(commit.get(_DEAD, "")) if place[0] == lane}
+            unreadable |= {
+                place for place in parse_unreadable(commit.get(_UNREADABLE, "")) if place[0] == lane
+            }
             del wanted[lane]
         if not wanted:
-            return dead
+            return unreadable
     lane, end = next(iter(wanted.items()))
-    raise LakeInconsistent(lane, f"the log lacks the commit that reached {end}", REBUILD)
+    raise LakeInconsistent(
+        lane,
+        (f"the table's history does not contain the commit that reached sequence {end}"),
+        REBUILD,
+    )
 
 
 def replace_files(
@@ -84,25 +97,25 @@ def replace_files(
     *,
     data_change: bool,
 ) -> None:
-    """Puts files in the place of others, in one commit.
+    """Replace data files with others in one commit.
 
-    delta-rs does not refuse to remove a file that another commit has removed already, which would
-    double its rows. So every try looks whether all the files still stand, and commits from that
-    very state with no rebase at all: any commit in between makes it look again.
+    delta-rs accepts the removal of a file that another commit has already removed, which would
+    duplicate its rows. Therefore each attempt checks that every file is still part of the table,
+    and
+    commits from exactly that state without a rebase. Any commit in between causes another attempt.
 
     Raises:
-        CommitConflict: A file to be replaced is gone, or commit after commit came in between.
+        CommitConflict: A file to replace is no longer in the table, or every attempt met another
+            commit.
     """
     location = lake_location(store_url, table.name)
     removals = [remove_action(table, file, data_change=data_change) for file in removed]
     additions = [add_action(table, fact, data_change=data_change) for fact in added]
-    for _ in range(COMMIT_TRIES_MAX):
+    for _ in range(COMMIT_ATTEMPTS_MAX):
         opened = find_table(store_url, table)
-        standing = (
-            {file.path for file in list_files(opened, table)} if opened is not None else set()
-        )
-        if opened is None or not standing.issuperset(file.path for file in removed):
-            raise CommitConflict(location.uri, "files to be replaced were replaced already")
+        current = {file.path for file in list_files(opened, table)} if opened is not None else set()
+        if opened is None or not current.issuperset(file.path for file in removed):
+            raise CommitConflict(location.uri, "the files to replace were already replaced")
         turn = (opened.transaction_version(MAINTENANCE_APP) or 0) + 1
         properties = CommitProperties(
             app_transactions=[Transaction(MAINTENANCE_APP, turn)], max_commit_retries=0
@@ -119,11 +132,11 @@ def replace_files(
         except CommitConflict:
             continue
         return
-    raise CommitConflict(location.uri, f"{COMMIT_TRIES_MAX} commits came in between")
+    raise CommitConflict(location.uri, f"{COMMIT_ATTEMPTS_MAX} commits came in between")
 
 
 def remove_action(table: Table, file: DataFile, *, data_change: bool) -> RemoveAction:
-    """Gives the action that takes a file out of a table."""
+    """Return the action that removes a file from a table."""
     return RemoveAction(
         path=file.path,
         data_change=data_change,

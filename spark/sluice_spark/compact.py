@@ -1,7 +1,7 @@
-"""Maintenance of the lake: small files together, duplicates and deleted rows out, old files gone.
+"""Compaction: merge small files, drop duplicates and deleted rows, and remove old files.
 
-Rows are ordered by time within the rewritten files; the order in which an agent sent them is not
-the order of the file any more, it stands in (agent, boot, seq), which is never changed.
+Rewritten files are ordered by time. The order in which an agent sent its records is still given by
+(agent, boot, seq), which never changes.
 """
 
 import asyncio
@@ -39,20 +39,20 @@ from sluice_store.port import ObjectStore
 _log = structlog.get_logger("sluice.compact")
 _HOUR_S = 3600
 OVERLAPS_MAX = 10_000
-"""Overlapping ranges that one run looks at; the next run takes the rest."""
+"""Maximum number of overlapping ranges that a run processes; the next run processes the others."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CompactReport:
-    """What a run of maintenance did.
+    """The result of a compaction run.
 
     Attributes:
-        files_before: Data files of the record tables before.
-        files_after: The same afterwards.
+        files_before: Data files of the record tables before the run.
+        files_after: Data files of the record tables after the run.
         rewritten: Files that were replaced.
-        dropped_rows: Rows that deletes and duplicates lost.
+        dropped_rows: Rows that were removed as deleted or duplicate.
         vacuumed: Old files removed from the store.
-        conflicts: Rewrites given up because the files were replaced by somebody else.
+        conflicts: Rewrites that were abandoned because another writer had replaced the files.
     """
 
     files_before: int = 0
@@ -65,7 +65,7 @@ class CompactReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceInput:
-    """What the store says that maintenance needs: its time, its horizon, its deletes."""
+    """What maintenance reads from the store: its time, the retry horizon and the deletes."""
 
     now_ns: int
     retry_horizon_s: int
@@ -73,11 +73,11 @@ class MaintenanceInput:
 
 
 async def read_maintenance_input(store: ObjectStore) -> MaintenanceInput:
-    """Reads the authority and every delete.
+    """Read the authority and every delete.
 
     Raises:
-        InvalidRecord: A delete cannot be understood: to pass over it would keep what was deleted.
-        StoreError: The store did not answer.
+        InvalidRecord: A delete cannot be decoded; skipping it would keep deleted rows.
+        StoreError: The store is unreachable.
     """
     authority = await read_authority(store)
     found: list[DeleteRecord] = []
@@ -103,14 +103,14 @@ def _read_input(store_url: str) -> MaintenanceInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compactor:
-    """One run of maintenance.
+    """One compaction run.
 
     Attributes:
         spark: The session.
         store_url: The store.
-        settings: How.
-        horizon: What the store says.
-        report: What was done so far.
+        settings: The settings of the run.
+        input: What was read from the store at the start.
+        report: The result so far.
         failpoint: Where a test interrupts the run.
     """
 
@@ -122,7 +122,7 @@ class _Compactor:
     failpoint: FailPoint
 
     def run(self, kind: Kind) -> None:
-        """Maintains one record table."""
+        """Compact one record table."""
         table = RECORD_TABLES[kind]
         opened = find_table(self.store_url, table)
         if opened is None:
@@ -138,7 +138,7 @@ class _Compactor:
         opened = find_table(self.store_url, table)
         return list_files(opened, table) if opened is not None else []
 
-    def _eligible(self, files: Sequence[DataFile]) -> list[DataFile]:
+    def _selectable(self, files: Sequence[DataFile]) -> list[DataFile]:
         grace_s = self.settings.grace_s
         return [
             file
@@ -161,7 +161,7 @@ class _Compactor:
             )
         except CommitConflict as error:
             self.report.conflicts += 1
-            _log.info("rewrite given up", table=table.name, reason=str(error))
+            _log.info("rewrite_abandoned", table=table.name, reason=str(error))
             return
         lost = sum(file.records for file in plan.files) - sum(
             fact.stats["numRecords"] for fact in added
@@ -169,7 +169,7 @@ class _Compactor:
         self.report.rewritten += len(plan.files)
         self.report.dropped_rows += lost
         _log.info(
-            "files rewritten",
+            "files_rewritten",
             table=table.name,
             before=len(plan.files),
             after=len(added),
@@ -178,11 +178,11 @@ class _Compactor:
 
     def _drop_duplicates(self, table: Table) -> None:
         overlaps = find_overlaps(self.spark, self.store_url, table.name)
-        files = self._eligible(self._files(table))
-        touched = [file for file in files if any(found.may_touch(file) for found in overlaps)]
+        files = self._selectable(self._files(table))
+        touched = [file for file in files if any(overlap.may_touch(file) for overlap in overlaps)]
         if not touched:
             return
-        condition = " OR ".join(found.condition for found in overlaps)
+        condition = " OR ".join(overlap.condition for overlap in overlaps)
         rows = read_files(self.spark, self.store_url, table, touched).where(condition)
         doubled = rows.groupBy("agent_id", "boot_id", "seq").count().where("count > 1")
         holding = (
@@ -196,7 +196,7 @@ class _Compactor:
 
     def _drop_deleted(self, kind: Kind, table: Table) -> None:
         deletes = [record for record in self.input.deletes if record.kind == kind]
-        files = self._eligible(self._files(table))
+        files = self._selectable(self._files(table))
         gone = [
             file for file in files if any(removes_whole_file(file, record) for record in deletes)
         ]
@@ -227,14 +227,14 @@ class _Compactor:
 
     def _merge_small_files(self, table: Table) -> None:
         by_partition: dict[str, list[DataFile]] = {}
-        for file in self._eligible(self._files(table)):
+        for file in self._selectable(self._files(table)):
             by_partition.setdefault(file.partition, []).append(file)
         for files in by_partition.values():
             small = small_files(files, self.settings.target_bytes)
             self._rewrite(table, FileRewrite(files=tuple(small)))
 
     def vacuum(self, table: Table) -> None:
-        """Removes files that no state of the table within the horizon names, strays included."""
+        """Remove uncommitted files, and files that were replaced before the retry horizon."""
         opened = find_table(self.store_url, table)
         if opened is None or self.settings.vacuum_hours < 0:
             return
@@ -250,10 +250,11 @@ def _vacuum(opened: DeltaTable, hours: int, *, dry_run: bool) -> list[str]:
 
 
 def find_overlaps(spark: Session, store_url: str, kind: str) -> list[SequenceOverlap]:
-    """Gives sequence ranges that more than one batch of the ledger claims, at most `OVERLAPS_MAX`.
+    """Return sequence ranges that several batches of the ledger contain, at most `OVERLAPS_MAX`.
 
-    Two identities differ when their ranges differ, so both are accepted; records that both carry
-    are the duplicates that compaction drops.
+    Batches with different ranges have different identities, so both are accepted. Compaction drops
+    the
+    records that are in both.
     """
     ledger = find_table(store_url, BATCHES)
     files = list_files(ledger, BATCHES) if ledger is not None else []
@@ -281,12 +282,12 @@ def find_overlaps(spark: Session, store_url: str, kind: str) -> list[SequenceOve
 
 
 def run_compact(spark: Session, store_url: str, settings: CompactSettings) -> CompactReport:
-    """Maintains every table once; it may run beside an ingest job, and be repeated.
+    """Compact every table once; it may run concurrently with ingestion, and be repeated.
 
     Raises:
-        TableRefused: A table is not ours.
-        InvalidRecord: A delete cannot be understood.
-        StoreError: The store did not answer.
+        TableRefused: A table has another schema or a refused feature.
+        InvalidRecord: A delete cannot be decoded.
+        StoreError: The store is unreachable.
     """
     compactor = _Compactor(
         spark=spark,

@@ -1,4 +1,9 @@
-"""The data files that a table has now, as delta-rs's log names them."""
+"""The data files of a table, and which of them maintenance rewrites.
+
+A partition is closed when its date ended more than the grace period ago. Compaction rewrites closed
+partitions only, so that it rarely conflicts with ingestion. A conflict is safe: the later commit is
+refused.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,27 +20,27 @@ from sluice_spark.delete_conditions import is_retention, sql_literal
 
 _DAY_S: Final = 24 * 3600
 SMALL_FILES_MIN: Final = 2
-"""Rewriting one small file alone gains nothing."""
+"""Rewriting a single small file has no benefit."""
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
 _NS_PER_US: Final = 1000
 STATS_SLACK_NS: Final = 1_000_000
-"""Some writers cut the times in their statistics to milliseconds."""
+"""Tolerance for writers that truncate the times in their statistics to milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """One data file of a table.
+    """One data file of a table, as Delta's log describes it.
 
     Attributes:
-        path: Its path within the table.
+        path: Path within the table.
         partition: Value of the partition column.
-        size_bytes: Its size.
-        records: Its number of rows; 0 when the log does not say.
-        agents: First and last agent in byte order, or None when the log does not say.
-        times_ns: Earliest and latest time, Unix ns, or None when unknown or when a row has none.
+        size_bytes: Size of the file.
+        records: Number of rows; 0 if the log has no statistics.
+        agents: First and last agent in byte order; None if the log has no statistics.
+        times_ns: Earliest and latest time, Unix ns; None if unknown or if a row has no time.
     """
 
     path: str
@@ -47,7 +52,7 @@ class DataFile:
 
 
 def list_files(opened: DeltaTable, table: Table) -> list[DataFile]:
-    """Gives every data file of this state of a table, by partition and path."""
+    """Return the data files of an opened table, ordered by partition and path."""
     rows = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
     files = [_file(row, table) for row in rows]
     return sorted(files, key=lambda file: (file.partition, file.path))
@@ -78,24 +83,27 @@ def _ns(moment: datetime) -> int:
 
 
 def total_bytes(files: Sequence[DataFile]) -> int:
-    """Gives the size of files together."""
+    """Return the total size of files."""
     return sum(file.size_bytes for file in files)
 
 
 def is_closed(partition: str, now_ns: int, grace_s: int) -> bool:
-    """Tells whether a date is over by more than the grace time."""
+    """Return True if a date ended more than the grace period ago."""
     begins = datetime.combine(date.fromisoformat(partition), datetime.min.time(), UTC)
     return int(begins.timestamp()) + _DAY_S + grace_s <= now_ns // NS_PER_S
 
 
 def small_files(files: Sequence[DataFile], target_bytes: int) -> list[DataFile]:
-    """Gives the files of one partition that are better off together; none when it is in order."""
+    """Return the files of one partition to merge; empty if fewer than two are small."""
     small = [file for file in files if file.size_bytes < target_bytes // 2]
     return small if len(small) >= SMALL_FILES_MIN else []
 
 
 def may_contain_agent(file: DataFile, agent_id: str) -> bool:
-    """Tells whether a file may hold rows of an agent; another tool may cut its upper one short."""
+    """Return True if a file may contain rows of an agent.
+
+    Other writers may truncate the upper bound of their statistics.
+    """
     if file.agents is None:
         return True
     first, last = file.agents
@@ -103,7 +111,7 @@ def may_contain_agent(file: DataFile, agent_id: str) -> bool:
 
 
 def may_contain_deleted(file: DataFile, record: DeleteRecord) -> bool:
-    """Tells whether a file may hold rows that a delete removes, by what the log says of it."""
+    """Return True if, by its statistics, a file may contain rows that a delete removes."""
     if file.partition > accepted_date(record.accepted_until_unix_ns):
         return False
     if record.agent_id is not None and not may_contain_agent(file, record.agent_id):
@@ -117,9 +125,9 @@ def may_contain_deleted(file: DataFile, record: DeleteRecord) -> bool:
 
 
 def removes_whole_file(file: DataFile, record: DeleteRecord) -> bool:
-    """Tells whether a delete of old times removes every row of a file, so that none is read.
+    """Return True if a retention delete removes every row of a file.
 
-    That is how retention drops whole partitions.
+    Such a file is removed without being read; this is how retention drops whole partitions.
     """
     if not is_retention(record) or record.to_unix_ns is None:
         return False
@@ -131,7 +139,7 @@ def removes_whole_file(file: DataFile, record: DeleteRecord) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceOverlap:
-    """Sequence numbers of an agent's life that more than one accepted batch claims."""
+    """Sequence numbers of one boot of an agent that more than one accepted batch contains."""
 
     agent_id: str
     boot_id: str
@@ -140,12 +148,12 @@ class SequenceOverlap:
 
     @property
     def condition(self) -> str:
-        """The condition of Spark SQL that a row lies in it."""
+        """The Spark SQL condition that selects its rows."""
         return (
             f"(agent_id = {sql_literal(self.agent_id)} AND boot_id = {sql_literal(self.boot_id)}"
             f" AND seq BETWEEN {self.seq_start} AND {self.seq_end})"
         )
 
     def may_touch(self, file: DataFile) -> bool:
-        """Tells whether a file may hold rows of it."""
+        """Return True if a file may contain rows of it."""
         return may_contain_agent(file, self.agent_id)

@@ -1,8 +1,4 @@
-"""Pure decisions of maintenance: which files are rewritten, and what is dropped on the way.
-
-A partition is closed when its date is over by more than the grace time. Only closed partitions are
-rewritten, so that maintenance and ingestion rarely meet; when they do, both are safe.
-"""
+"""Deletes as Spark SQL conditions on the rows of the record tables and of `rollups`."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -15,23 +11,23 @@ _WINDOW_SIZE_NS: Final = f"(CASE window WHEN '1m' THEN 60 ELSE 3600 END * {NS_PE
 
 
 def is_retention(record: DeleteRecord) -> bool:
-    """Tells whether a delete is of everything before some time, whatever it is."""
+    """Return True if a delete removes everything before some time, without any other condition."""
     narrower = record.agent_id or record.contains or record.attributes
     return not narrower and record.from_unix_ns is None and record.to_unix_ns is not None
 
 
 def sql_literal(text: str) -> str:
-    """Gives a text as a literal of Spark SQL."""
+    """Return a text as a literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 AT_NS: Final = "coalesce(ts_ns, unix_micros(accepted_at) * 1000)"
-"""The time of a record; one without a time counts by the acceptance of its batch."""
+"""The time of a record; for a record without a time, when its batch was accepted."""
 
 
 def delete_condition(record: DeleteRecord) -> str:
-    """Gives the condition of Spark SQL under which a row is removed; never null."""
+    """Return the Spark SQL condition that selects the rows to remove; it is never null."""
     parts = [f"unix_micros(accepted_at) * 1000 <= {record.accepted_until_unix_ns}"]
     if record.from_unix_ns is not None:
         parts.append(f"{AT_NS} >= {record.from_unix_ns}")
@@ -49,24 +45,24 @@ def delete_condition(record: DeleteRecord) -> str:
 
 
 def any_condition(records: Iterable[DeleteRecord]) -> str | None:
-    """Gives the condition under which any of the deletes removes a row; None without deletes."""
+    """Return the condition that any delete removes a row; None without deletes."""
     parts = [delete_condition(record) for record in records]
     return f"({' OR '.join(parts)})" if parts else None
 
 
 def rollup_deletes(records: Iterable[DeleteRecord]) -> list[DeleteRecord]:
-    """Gives the deletes that rollups honour."""
+    """Return the deletes that apply to rollups: those of metrics, except retention."""
     return [record for record in records if record.kind == "metrics" and not is_retention(record)]
 
 
 def retention_cut_ns(records: Iterable[DeleteRecord]) -> int | None:
-    """Gives the time before which retention may have taken points; None without retention."""
+    """Return the time before which retention may have removed points; None without retention."""
     cuts = [record.to_unix_ns for record in records if is_retention(record)]
     return max((cut for cut in cuts if cut is not None), default=None)
 
 
 def touched_condition(record: DeleteRecord) -> str:
-    """Gives the condition of Spark SQL that a row of `rollups` may hold a deleted point."""
+    """Return the Spark SQL condition that a row of `rollups` may contain a deleted point."""
     parts = _series_conditions(record)
     if record.from_unix_ns is not None:
         parts.append(f"{_WINDOW_START_NS} + {_WINDOW_SIZE_NS} > {record.from_unix_ns}")
@@ -76,7 +72,7 @@ def touched_condition(record: DeleteRecord) -> str:
 
 
 def certain_condition(record: DeleteRecord) -> str:
-    """Gives the condition that a row of `rollups` holds nothing but what a delete names."""
+    """Return the Spark SQL condition that every point of a row of `rollups` is deleted."""
     parts = _series_conditions(record)
     if record.from_unix_ns is not None:
         parts.append(f"{_WINDOW_START_NS} >= {record.from_unix_ns}")

@@ -1,4 +1,4 @@
-"""What only the pipeline can refuse. Every message is one line that says what to do."""
+"""Errors of the Spark jobs, and the cause out of an error that Spark has wrapped."""
 
 import re
 from typing import Final
@@ -7,20 +7,18 @@ from sluice_protocol.errors import ErrorCode, ExitCode, SluiceError
 
 
 class LakeInconsistent(SluiceError):
-    """The tables, the queue and the checkpoint cannot belong together: going on would lose rows."""
+    """The tables, the queue and the checkpoint do not match; continuing would lose rows."""
 
     code = ErrorCode.CORRUPT_OBJECT
 
     def __init__(self, lane: int, reason: str, remedy: str) -> None:
-        """Carries the lane, what does not fit, and what to do."""
         super().__init__(lane, reason, remedy)
         self.lane = lane
         self.reason = reason
         self.remedy = remedy
 
     def __str__(self) -> str:
-        """Says what does not fit."""
-        return f"lake and queue disagree: {self.reason}; {self.remedy}, lane=`{self.lane}`"
+        return f"lake and queue do not match: {self.reason}; {self.remedy}, lane=`{self.lane}`"
 
 
 class TableRefused(SluiceError):
@@ -34,32 +32,28 @@ class TableRefused(SluiceError):
     exit_code = ExitCode.BAD_USAGE
 
     def __init__(self, table: str, reason: str) -> None:
-        """Carries the table and the reason."""
         super().__init__(table, reason)
         self.table = table
         self.reason = reason
 
     def __str__(self) -> str:
-        """Says which table and why."""
         return f"table refused: {self.reason}, table=`{self.table}`"
 
 
 class CommitConflict(SluiceError):
-    """Another writer committed first: everything is to be read again. It is not for people."""
+    """Another writer committed to the table first; the caller reads its state again and retries."""
 
     def __init__(self, table: str, reason: str) -> None:
-        """Carries the table and what the conflict was."""
         super().__init__(table, reason)
         self.table = table
         self.reason = reason
 
     def __str__(self) -> str:
-        """Says what conflicted."""
         return f"another writer committed first: {self.reason}, table=`{self.table}`"
 
 
 class JobFailed(SluiceError):
-    """A Spark job that failed for a reason outside sluice; the cause is chained."""
+    """A Spark job that failed with an error that sluice did not raise; the cause is chained."""
 
 
 _RAISED: Final = re.compile(r"^\s*(?:sluice_\w+|deltalake)\.[\w.]+: (?P<says>.+)$", re.MULTILINE)
@@ -67,10 +61,14 @@ _PYTHON: Final = re.compile(r"^\s*[\w.]*(?:Error|Exception): (?P<says>.+)$", re.
 
 
 def find_cause(text: str) -> str:
-    """Gives what an error of sluice said inside a wrapped text; else its last Python error."""
+    """Return the message of the last sluice, delta-rs or else Python error in a text.
+
+    Spark puts the traceback of a Python worker into the text of its own exception. Without a Python
+    error in the text, its first line is returned.
+    """
     for pattern in (_RAISED, _PYTHON):
         found = pattern.findall(text)
         if found:
             return str(found[-1]).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else "no reason was given"
+    return lines[0] if lines else "Spark reported no reason"

@@ -1,18 +1,20 @@
-"""The exactly-once rule: which rows a micro-batch writes, and which only enter the ledger.
+"""The exactly-once rule: which rows a micro-batch writes, and which it only enters in the ledger.
 
-States of one row, by its sequence s in its lane, the version R of its kind's record table and the
-version B of the ledger (both are transaction versions in the very snapshots that are committed
-from):
+The state of a row follows from its sequence in its lane, the position of its kind's record table
+(record position) and the position of the ledger (ledger position). Both are transaction versions,
+read from the snapshots from which the round commits:
 
-    s <= B        done: records and ledger row stand, or it was dropped for good
-    B < s <= R    recovered: an earlier run wrote its records and died before the ledger
-    s > R         fresh: judged by its identity, then written, or dropped
+    sequence <= ledger position       done: records and ledger row are committed, or it was dropped
+    ... <= record position            recovered: an earlier run committed its records and stopped
+                                      before the ledger commit
+    sequence > record position        fresh: written, or dropped
 
-A row is dropped when the ledger or an earlier row has its identity. A recovered row whose blob
-could not be read is in the list of the dead that stands in the very commit that moved R; it stays
-out of the ledger, so that it can be enqueued again. An unfinished run is finished first, up to
-where it had come, before anything behind it is written: then at most one commit of a table is ever
-ahead of the ledger.
+A row is dropped if the ledger or an earlier row has its identity. A recovered row whose blob could
+not be read is named in the metadata of the record commit. It is not entered in the ledger, so that
+it can be enqueued again.
+
+An unfinished run is completed first, up to the position that it reached, before later rows are
+written. So at most one commit of each record table is ahead of the ledger.
 
 Source: `docs/adr/0050-exactly-once-into-delta.md`.
 """
@@ -26,46 +28,48 @@ from sluice_spark.descriptors import Waiting
 from sluice_spark.errors import LakeInconsistent
 
 RowId = tuple[int, int, int]
-"""Lane, sequence, position: names a row of the queue."""
+"""Lane, sequence of the queue entry, position in its work list: identifies a row of the queue."""
 
 REBUILD = "run `sluice rebuild`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePositions:
-    """How far every table has come, per lane; a lane without a version counts as 0.
+    """The last committed sequence of each table and lane; a lane without one is at 0.
 
     Attributes:
-        records: Of each record table, by kind.
-        ledger: Of the ledger.
+        records: For each record table, by kind.
+        ledger: For the ledger.
     """
 
     records: Mapping[Kind, Mapping[int, int]]
     ledger: Mapping[int, int]
 
-    def recorded(self, kind: Kind, lane: int) -> int:
-        """Gives R of a kind and lane."""
+    def record_position(self, kind: Kind, lane: int) -> int:
+        """Return the position of a record table in a lane."""
         return self.records[kind].get(lane, 0)
 
-    def entered(self, lane: int) -> int:
-        """Gives B of a lane."""
+    def ledger_position(self, lane: int) -> int:
+        """Return the position of the ledger in a lane."""
         return self.ledger.get(lane, 0)
 
-    def acknowledgeable(self, lane: int) -> int:
-        """Gives min(R, B): everything up to it is in the lake for good."""
-        return min(self.entered(lane), *(found.get(lane, 0) for found in self.records.values()))
+    def committed_through(self, lane: int) -> int:
+        """Return the sequence up to which every table has committed a lane."""
+        return min(
+            self.ledger_position(lane), *(found.get(lane, 0) for found in self.records.values())
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestRound:
-    """What one round of a micro-batch does; a micro-batch is one round, after a crash two.
+    """The plan of one round of a micro-batch; after a crash a micro-batch has two rounds, else one.
 
     Attributes:
-        versions: Lane to the sequence that the ledger will stand at.
-        record_versions: The same for each record table that has to move.
-        recovered: Rows whose records stand already and that only the ledger lacks.
-        fresh: Rows to be written, then entered in the ledger.
-        judged: Every row between B and the boundary.
+        versions: Lane to the position that the ledger will have.
+        record_versions: The same for each record table that advances.
+        recovered: Rows whose records are committed and whose ledger rows are missing.
+        fresh: Rows to write and then to enter in the ledger.
+        judged: Every row from the ledger position to the end of the round.
     """
 
     versions: Mapping[int, int]
@@ -75,11 +79,12 @@ class IngestRound:
     judged: tuple[Waiting, ...]
 
     def unreadable_rows(self, kind: Kind, dead: Collection[RowId]) -> list[RowId]:
-        """Gives what a kind's commit must say of the fresh rows that could not be read.
+        """Return the unreadable rows to name in the metadata of a kind's record commit.
 
-        Every row of such an identity is named, the dropped repetitions too: a later run with other
-        boundaries may meet a repetition without the row that it repeats. Rows of other kinds are
-        not, because another try of theirs may still succeed.
+        Every row with such an identity is named, including dropped repetitions: a later run with
+        other
+        boundaries may read a repetition without the row that it repeats. Rows of other kinds are
+        omitted, because another attempt may still read them.
         """
         lost = {row.identity for row in self.fresh if row.order in dead}
         return [
@@ -88,24 +93,25 @@ class IngestRound:
 
 
 def plan_boundary(rows: Sequence[Waiting], positions: TablePositions) -> dict[int, int]:
-    """Gives, per lane that has something to do, the last sequence of the next round.
+    """Return, for each lane with rows to process, the last sequence of the next round.
 
     Args:
         rows: Rows in order of lane, sequence, position.
-        positions: How far the tables have come.
+        positions: The positions of the tables.
 
     Raises:
-        LakeInconsistent: A record table is behind the ledger, or entries behind the ledger are
-            missing: going on would lose them.
+        LakeInconsistent: A record table is behind the ledger, or entries after the ledger position
+            are missing; continuing would lose them.
     """
     last: dict[int, int] = {}
     for row in rows:
-        before = last.get(row.lane, positions.entered(row.lane))
+        before = last.get(row.lane, positions.ledger_position(row.lane))
         if row.sequence > before + 1:
             raise LakeInconsistent(
                 row.lane,
-                f"the ledger stands at {before} and the next entry here is {row.sequence}",
-                f"delete the checkpoint; if that does not help, {REBUILD}",
+                f"the ledger has committed up to sequence {before}, but the next entry is "
+                f"{row.sequence}",
+                f"delete the checkpoint; if the error remains, {REBUILD}",
             )
         if row.sequence > before:
             last[row.lane] = row.sequence
@@ -113,12 +119,13 @@ def plan_boundary(rows: Sequence[Waiting], positions: TablePositions) -> dict[in
 
 
 def _unfinished(lane: int, end: int, positions: TablePositions) -> int:
-    entered = positions.entered(lane)
+    entered = positions.ledger_position(lane)
     for kind, found in positions.records.items():
         if found.get(lane, 0) < entered:
             raise LakeInconsistent(
                 lane,
-                f"table {kind} stands at {found.get(lane, 0)}, the ledger at {entered}",
+                f"table {kind} has committed up to sequence {found.get(lane, 0)}, the ledger up "
+                f"to {entered}",
                 REBUILD,
             )
     ahead = max(found.get(lane, 0) for found in positions.records.values())
@@ -133,14 +140,15 @@ def plan_round(
     ledger: Collection[Identity],
     dead: Collection[RowId],
 ) -> IngestRound:
-    """Judges every row up to the boundary, row by row.
+    """Plan a round: decide for each row up to the boundary whether it is written.
 
     Args:
         rows: Rows in order of lane, sequence, position.
-        boundary: What `plan_boundary` gave for the same rows.
-        positions: How far the tables have come.
-        ledger: The identities that the ledger has, at least for the accepted hours of the rows.
-        dead: Rows between B and R that the commits of R name as unreadable.
+        boundary: The result of `plan_boundary` for the same rows.
+        positions: The positions of the tables.
+        ledger: The identities in the ledger, at least for the accepted hours of the rows.
+        dead: Rows between the ledger position and the record position that the record commits name
+            as unreadable.
     """
     seen = set(ledger)
     recovered: list[Waiting] = []
@@ -148,13 +156,13 @@ def plan_round(
     judged = [
         row
         for row in rows
-        if positions.entered(row.lane) < row.sequence <= boundary.get(row.lane, 0)
+        if positions.ledger_position(row.lane) < row.sequence <= boundary.get(row.lane, 0)
     ]
     for row in judged:
         if row.identity in seen:
             continue
         seen.add(row.identity)
-        if row.sequence > positions.recorded(row.manifest.kind, row.lane):
+        if row.sequence > positions.record_position(row.manifest.kind, row.lane):
             fresh.append(row)
         elif row.order not in dead:
             recovered.append(row)

@@ -1,7 +1,7 @@
-"""The ingest job: a Structured Streaming query over the queue's descriptors into the lake.
+"""The ingest job: a Structured Streaming query that moves batches from the queue into the lake.
 
-Records never pass through the JVM. The query brings descriptors; each micro-batch is judged on the
-driver, written by the executors and committed by `microbatch` (ADR 0050, ADR 0052).
+Records never pass through the JVM. The query delivers descriptors. For each micro-batch the driver
+plans, the executors write, and `microbatch` commits (ADR 0050, ADR 0052).
 """
 
 import signal
@@ -31,21 +31,21 @@ from sluice_spark.write_tasks import plan_tasks, run_tasks
 from sluice_spark.written_files import TaskResult
 from sluice_store.clock import SystemClock, SystemIds
 
-_LOOK_S: Final = 0.5
-"""How often it looks whether it was told to stop."""
-_NO_S3A: Final = "org.apache.hadoop.fs.s3a"
-"""Named by what Spark raises when it has no class for `s3a://`."""
+_STOP_POLL_S: Final = 0.5
+"""Interval at which the job checks for a stop signal."""
+_S3A_CLASSES: Final = "org.apache.hadoop.fs.s3a"
+"""Part of Spark's error if the classes for `s3a://` are missing."""
 
 
 @dataclass(slots=True)
 class MicroBatchSink:
-    """What Spark calls for each micro-batch; it keeps the error, which Spark would wrap."""
+    """The callback for each micro-batch; it keeps the original error, which Spark would wrap."""
 
     ingester: Ingester
     failure: BaseException | None = field(default=None)
 
-    def __call__(self, frame: Any, batch_id: int) -> None:  # noqa: ANN401, ARG002 - Spark's call
-        """Ingests the rows of one micro-batch."""
+    def __call__(self, frame: Any, batch_id: int) -> None:  # noqa: ANN401, ARG002 - the signature of `foreachBatch`
+        """Ingest the rows of one micro-batch."""
         try:
             self.ingester.ingest(decode_descriptors(frame.toArrow()))
         except BaseException as error:
@@ -56,20 +56,20 @@ class MicroBatchSink:
 def run_ingest(
     store_url: str, settings: IngestSettings, *, spark: Session | None = None
 ) -> IngestTotals:
-    """Runs the job until it is stopped, or, with `once`, until what waited is in the lake.
+    """Run the job until it is stopped or, with `once`, until the initial backlog is in the lake.
 
     Args:
-        store_url: The store whose queue is consumed and in which the lake lies.
-        settings: How.
-        spark: A running session; one is started and stopped when there is none.
+        store_url: The store of the queue and of the lake.
+        settings: The job's settings.
+        spark: A running session; without it, one is started and stopped.
 
     Raises:
-        Fenced: A newer job took over; this one has changed nothing since.
-        SluiceError: What went wrong, in one line.
+        Fenced: A newer job has acquired the queue; this job has changed nothing since.
+        SluiceError: The job failed.
     """
     with FencedConsumers(store_url, INGEST_QUEUE) as consumers:
         snapshot = open_snapshot(store_url)
-        consumers.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
+        consumers.open(lambda lane: snapshot.positions([lane]).committed_through(lane))
         session = spark or _session(store_url, settings)
         try:
             return _run(session, store_url, settings, consumers)
@@ -80,20 +80,20 @@ def run_ingest(
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """Gives an event that SIGINT and SIGTERM set, instead of a traceback out of Spark's sockets.
+    """Yield an event that SIGINT and SIGTERM set, instead of interrupting a call into Spark.
 
-    Only the main thread may take signals; elsewhere the event is never set.
+    Only the main thread can handle signals; in other threads the event is never set.
     """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    taken = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: stop.set()) for number in taken]
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.signal(number, lambda *_: stop.set()) for number in numbers]
     try:
         yield stop
     finally:
-        for number, handler in zip(taken, before, strict=True):
+        for number, handler in zip(numbers, handlers, strict=True):
             signal.signal(number, handler)
 
 
@@ -119,36 +119,38 @@ def _run(
         failpoint=read_failpoint(),
     )
     sink = MicroBatchSink(ingester)
-    query = _started(session, store_url, settings, sink)
+    query = _start_query(session, store_url, settings, sink)
     try:
         with stop_signals() as stop:
-            while not query.awaitTermination(_LOOK_S):
+            while not query.awaitTermination(_STOP_POLL_S):
                 if stop.is_set():
                     break
-    except Exception as error:  # noqa: BLE001 - Spark raises whatever it likes
-        _raise(sink.failure, error)
+    except Exception as error:  # noqa: BLE001 - Spark raises any exception
+        _raise_cause(sink.failure, error)
     finally:
         with suppress(Exception):
             query.stop()
     return ingester.totals
 
 
-def _started(
+def _start_query(
     session: Session, store_url: str, settings: IngestSettings, sink: MicroBatchSink
 ) -> Any:  # noqa: ANN401
     try:
-        return _query(session, store_url, settings, sink)
+        return _build_query(session, store_url, settings, sink)
     except Exception as error:
-        if _NO_S3A in str(error):
+        if _S3A_CLASSES in str(error):
             raise BadUsage(
-                "Spark has no S3 client for this checkpoint: give spark-submit"
-                f" --packages {S3A_PACKAGE}:{read_hadoop_version()},"
-                f" checkpoint=`{settings.checkpoint}`"
+                f"cannot open checkpoint: Spark has no S3 client; run spark-submit with "
+                f"--packages {S3A_PACKAGE}:{read_hadoop_version()}, "
+                f"checkpoint=`{settings.checkpoint}`"
             ) from error
-        _raise(sink.failure, error)
+        _raise_cause(sink.failure, error)
 
 
-def _query(session: Session, store_url: str, settings: IngestSettings, sink: MicroBatchSink) -> Any:  # noqa: ANN401
+def _build_query(
+    session: Session, store_url: str, settings: IngestSettings, sink: MicroBatchSink
+) -> Any:  # noqa: ANN401
     stream = (
         session.readStream.format("sluice")
         .option("store", store_url)
@@ -164,8 +166,8 @@ def _query(session: Session, store_url: str, settings: IngestSettings, sink: Mic
     return writer.trigger(processingTime=f"{settings.trigger_s} seconds").start()
 
 
-def _raise(failure: BaseException | None, error: Exception) -> NoReturn:
-    """Raises what went wrong on our side rather than Spark's wrapping of it."""
+def _raise_cause(failure: BaseException | None, error: Exception) -> NoReturn:
+    """Raise the original error rather than Spark's wrapper of it."""
     if isinstance(failure, SluiceError):
         raise failure
     raise JobFailed(f"ingest stopped: {find_cause(str(failure or error))}") from error

@@ -1,4 +1,4 @@
-"""The ledger and the dead letters: reading identities, and rows as files ready to commit."""
+"""The ledger and the dead letters: read identities, and write rows to files ready to commit."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -32,14 +32,15 @@ _IDENTITY: Final = ["agent_id", "boot_id", "seq_start", "seq_end"]
 
 
 def hours_of(rows: Iterable[Waiting]) -> list[str]:
-    """Gives the ledger partitions that rows belong to."""
+    """Return the ledger partitions that rows belong to, sorted."""
     return sorted({accepted_hour(row.manifest.accepted_at_unix_ns) for row in rows})
 
 
 def read_identities(ledger: DeltaTable, rows: Sequence[Waiting]) -> set[Identity]:
-    """Gives the identities that the ledger has of the rows' agents in the rows' accepted hours.
+    """Return the ledger's identities of the rows' agents in the rows' accepted hours.
 
-    An identity has one manifest and so one accepted hour: nothing outside can be the same.
+    An identity has one manifest and so one accepted hour. The same identity cannot be in any other
+    partition.
     """
     hours = hours_of(rows)
     if not hours:
@@ -83,12 +84,12 @@ def _ledger_row(row: Waiting) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerFiles:
-    """Writes small tables of the driver's own: one file per accepted hour.
+    """Writer for the tables that the driver writes; one file per accepted hour.
 
     Attributes:
         store_url: The store.
-        name: Stem of the files, never used before.
-        now_ns: When they are written.
+        name: Stem of the file names; unique.
+        now_ns: Time of writing.
     """
 
     store_url: str
@@ -96,13 +97,13 @@ class LedgerFiles:
     now_ns: UnixNs
 
     def write_ledger(self, rows: Sequence[Waiting]) -> list[WrittenFile]:
-        """Writes ledger rows."""
+        """Write ledger rows."""
         return self._write(BATCHES, [(row, _ledger_row(row)) for row in rows])
 
     def write_dead_letters(
         self, dead: Sequence[tuple[Waiting, UnreadableBatch]]
     ) -> list[WrittenFile]:
-        """Writes the batches that could not be read, each with its reason."""
+        """Write the batches that could not be read, each with its reason."""
         rows = []
         for row, fact in dead:
             found = {

@@ -1,8 +1,8 @@
-"""One micro-batch: read how far everything is, judge, write, commit, acknowledge.
+"""One micro-batch: read the positions, plan, write, commit, acknowledge.
 
-Every round starts from fresh snapshots and commits from those same snapshots: a commit that lost a
-race is refused by Delta and the round starts again. What an attempt wrote and nobody committed is
-waste for VACUUM, never a duplicate.
+Every round opens fresh snapshots and commits from exactly these. If another writer commits first,
+Delta refuses the commit and the round is retried. Files of an attempt that was not committed are
+never read; VACUUM removes them.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,20 +27,20 @@ from sluice_spark.written_files import TaskResult, UnreadableBatch, WrittenFile
 from sluice_store.clock import Clock, IdSource
 
 ATTEMPTS_MAX: Final = 8
-"""Races lost in a row before the job gives up."""
+"""Consecutive commit conflicts after which the job fails."""
 
 _log = structlog.get_logger("sluice.ingest")
 
 Writer = Callable[[Sequence[Waiting]], list[TaskResult]]
-"""Writes fresh rows on the executors."""
+"""Function that writes fresh rows on the executors."""
 
 
 @dataclass(slots=True, kw_only=True)
 class IngestTotals:
-    """What a run of ingestion did.
+    """The totals of an ingest run.
 
     Attributes:
-        batches: Accepted batches that entered the ledger.
+        batches: Accepted batches entered in the ledger.
         records: Records written.
         files: Data files committed.
         dead_letters: Batches that could not be read.
@@ -56,22 +56,22 @@ class IngestTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeSnapshot:
-    """Every table at one moment; commits are made from these objects."""
+    """Every table that a round commits to, opened; commits are made from these objects."""
 
     records: dict[Kind, DeltaTable]
     ledger: DeltaTable
 
     def positions(self, lanes: Sequence[int]) -> TablePositions:
-        """Gives how far the tables are in some lanes."""
+        """Return the positions of the tables in some lanes."""
         records = {kind: read_versions(table, lanes) for kind, table in self.records.items()}
         return TablePositions(records=records, ledger=read_versions(self.ledger, lanes))
 
 
 def open_snapshot(store_url: str) -> LakeSnapshot:
-    """Opens every table fresh; creates what is not there.
+    """Open the newest state of every table; create missing tables.
 
     Raises:
-        TableRefused: A table is not ours, or cannot be written safely.
+        TableRefused: A table has another schema or a refused feature.
     """
     records = {kind: open_table(store_url, table) for kind, table in RECORD_TABLES.items()}
     return LakeSnapshot(records=records, ledger=open_table(store_url, BATCHES))
@@ -79,16 +79,16 @@ def open_snapshot(store_url: str) -> LakeSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingester:
-    """Carries waiting rows into the tables.
+    """Writes queued batches to the tables.
 
     Attributes:
         store_url: The store.
-        consumers: The hold on the queue.
+        consumers: The consumers of the queue's lanes.
         write: Writes rows on the executors.
-        clock: Time, for names and notes only.
-        ids: Ids for files of the driver's own.
+        clock: For file times and log fields only.
+        ids: For names of the driver's files.
         failpoint: Where a test interrupts the run.
-        totals: What was done so far.
+        totals: What this job has done so far.
     """
 
     store_url: str
@@ -100,15 +100,15 @@ class Ingester:
     totals: IngestTotals = field(default_factory=IngestTotals)
 
     def ingest(self, rows: Sequence[Waiting]) -> None:
-        """Carries rows, ordered by lane, sequence, position, into the tables; then acknowledges.
+        """Write rows, ordered by lane, sequence, position, to the tables; then acknowledge them.
 
-        Repeating it with the same rows, or with other boundaries, changes nothing more.
+        Repeating it with the same rows, or with other boundaries, changes nothing.
 
         Raises:
-            Fenced: A newer job has taken a lane.
-            LakeInconsistent: Tables, queue and checkpoint do not belong together.
-            CommitConflict: Race after race was lost.
-            StoreError: The store did not answer.
+            Fenced: A newer job has acquired a lane.
+            LakeInconsistent: The tables, the queue and the checkpoint do not match.
+            CommitConflict: Every attempt lost to another writer.
+            StoreError: The store is unreachable.
         """
         attempts = 0
         while True:
@@ -117,12 +117,12 @@ class Ingester:
                     return
             except CommitConflict as error:
                 attempts += 1
-                _log.info("commit lost a race", attempt=attempts, reason=str(error))
+                _log.info("commit_conflict", attempt=attempts, reason=str(error))
                 if attempts >= ATTEMPTS_MAX:
                     raise
 
     def _round(self, rows: Sequence[Waiting]) -> bool:
-        """Does one round; tells whether there may be another."""
+        """Run one round; return True if another may follow."""
         self.consumers.check()
         lanes = sorted({row.lane for row in rows})
         snapshot = open_snapshot(self.store_url)
@@ -143,7 +143,7 @@ class Ingester:
 
     def _acknowledge(self, positions: TablePositions, lanes: Sequence[int]) -> None:
         self.failpoint.reach("before_ack")
-        self.consumers.acknowledge({lane: positions.acknowledgeable(lane) for lane in lanes})
+        self.consumers.acknowledge({lane: positions.committed_through(lane) for lane in lanes})
         self.failpoint.reach("after_ack")
 
     def _commit(self, snapshot: LakeSnapshot, plan: IngestRound) -> None:
@@ -154,7 +154,7 @@ class Ingester:
         files = [fact for fact in facts if isinstance(fact, WrittenFile)]
         dead = [fact for fact in facts if isinstance(fact, UnreadableBatch)]
         self._commit_dead_letters(plan, dead)
-        lost = {fact.place for fact in dead}
+        lost = {fact.row_id for fact in dead}
         for kind, versions in plan.record_versions.items():
             table = RECORD_TABLES[kind]
             mine = [fact for fact in files if fact.table == table.name]
@@ -174,10 +174,10 @@ class Ingester:
         if not dead:
             return
         by_place = {row.order: row for row in plan.fresh}
-        pairs = [(by_place[fact.place], fact) for fact in dead]
+        pairs = [(by_place[fact.row_id], fact) for fact in dead]
         for row, fact in pairs:
             _log.warning(
-                "dead letter",
+                "dead_letter_written",
                 reason=fact.reason.value,
                 agent_id=row.manifest.agent_id,
                 seq_start=row.manifest.seq_start,
@@ -191,7 +191,7 @@ class Ingester:
     def _commit_ledger(
         self, snapshot: LakeSnapshot, plan: IngestRound, dead: Sequence[UnreadableBatch]
     ) -> list[Waiting]:
-        lost = {fact.place for fact in dead}
+        lost = {fact.row_id for fact in dead}
         read = [row for row in plan.fresh if row.order not in lost]
         entered = sorted([*plan.recovered, *read], key=lambda row: row.order)
         facts = self._small_files().write_ledger(entered)
@@ -220,7 +220,7 @@ class Ingester:
         self.totals.rounds += 1
         elapsed_ms = (self.clock.monotonic_ns() - started_ns) * 1000 // NS_PER_S
         _log.info(
-            "micro-batch committed",
+            "micro_batch_committed",
             batches=len(entered),
             files=len(files),
             dead_letters=len(dead),
@@ -232,9 +232,9 @@ def _dead_of(snapshot: LakeSnapshot, positions: TablePositions, lanes: Sequence[
     dead: set[RowId] = set()
     for kind, table in snapshot.records.items():
         ahead = {
-            lane: positions.recorded(kind, lane)
+            lane: positions.record_position(kind, lane)
             for lane in lanes
-            if positions.recorded(kind, lane) > positions.entered(lane)
+            if positions.record_position(kind, lane) > positions.ledger_position(lane)
         }
         dead |= read_unreadable(table, ahead)
     return dead

@@ -1,9 +1,11 @@
-"""Rewrites data files by Spark, ordered by time, and puts the new ones in the place of the old.
+"""Rewriting of data files by Spark: the rows that are kept, ordered by time, in new files.
 
-Spark reads, filters, sorts and spills; executors write by the same pyarrow writer as ingestion; the
-driver commits by delta-rs. Delta's own OPTIMIZE and DELETE are not used, because its log store for
-files renames without holding the name, and the one for S3 allows one driver only: beside an ingest
-that commits by another library either could overwrite a commit (ADR 0053).
+Spark reads, filters, sorts and spills. Executors write with the same pyarrow writer as ingestion.
+The driver commits with delta-rs.
+
+Delta's own OPTIMIZE and DELETE are not used. Delta's log store for local files does not create a
+commit file exclusively, and the one for S3 supports a single driver. Next to an ingest job that
+commits with another library, either could overwrite a commit (ADR 0053).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,13 +42,14 @@ ORDER: Final = (ACCEPTED_DATE, "ts", "agent_id", "boot_id", "seq")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRewrite:
-    """Files to be replaced by what is kept of their rows.
+    """Files to replace, and which of their rows to keep.
 
     Attributes:
         files: The files.
-        drop: Condition of Spark SQL: such rows are left out. None keeps all.
-        unique: Whether of rows with one (agent, boot, seq) only that of the highest queue sequence
-            is kept.
+        drop: Spark SQL condition of the rows to drop; None keeps all.
+        unique: Whether to keep, of rows with the same (agent, boot, seq), only the one with the
+            highest
+            queue sequence.
     """
 
     files: tuple[DataFile, ...]
@@ -55,15 +58,15 @@ class FileRewrite:
 
     @property
     def changes_data(self) -> bool:
-        """Whether readers of changes must look at it."""
+        """Whether the set of rows changes, which readers of a change feed must see."""
         return self.drop is not None or self.unique
 
 
 def read_files(spark: Session, store_url: str, table: Table, files: Sequence[DataFile]) -> Any:  # noqa: ANN401
-    """Gives the rows of files as a DataFrame, each with the name of its `file`.
+    """Return the rows of files as a DataFrame, each with the name of its file in the column `file`.
 
-    A directory is read by Spark itself. A bucket is read by the executors' Python, because the
-    JVM's own S3 client is 700 MB of jars; it is slower, and needs nothing.
+    Spark itself reads a directory. A bucket is read by the executors' Python, which is slower but
+    does not need the 700 MB of jars of the JVM's S3 client.
     """
     location = lake_location(store_url, table.name)
     stored = Table(
@@ -75,10 +78,10 @@ def read_files(spark: Session, store_url: str, table: Table, files: Sequence[Dat
         return frame.selectExpr("*", "input_file_name() AS file")
     schema = spark_schema(stored).add("file", "string")
     numbers = spark.range(0, len(files), 1, len(files))
-    return numbers.mapInArrow(_reader(store_url, table, [file.path for file in files]), schema)
+    return numbers.mapInArrow(_file_reader(store_url, table, [file.path for file in files]), schema)
 
 
-def _reader(store_url: str, table: Table, paths: Sequence[str]) -> Any:  # noqa: ANN401
+def _file_reader(store_url: str, table: Table, paths: Sequence[str]) -> Any:  # noqa: ANN401
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         filesystem, root = open_filesystem(lake_location(store_url, table.name))
         schema = arrow_schema(table, partition=False)
@@ -93,9 +96,9 @@ def _reader(store_url: str, table: Table, paths: Sequence[str]) -> Any:  # noqa:
     return read
 
 
-def files_with_rows(files: Sequence[DataFile], holding: Any) -> list[DataFile]:  # noqa: ANN401
-    """Gives the files whose names are in a DataFrame's column `file`; at most as many come back."""
-    names = {row.file.rpartition("/")[2] for row in holding.collect()}
+def files_with_rows(files: Sequence[DataFile], rows: Any) -> list[DataFile]:  # noqa: ANN401
+    """Return the files whose names are in the column `file` of a DataFrame."""
+    names = {row.file.rpartition("/")[2] for row in rows.collect()}
     return [file for file in files if file.path.rpartition("/")[2] in names]
 
 
@@ -108,16 +111,16 @@ def rewrite(
     target_bytes: int,
     failpoint: FailPoint,
 ) -> list[WrittenFile]:
-    """Does a rewrite and commits it; gives the new files.
+    """Rewrite files, commit the new ones in their place, and return the new files.
 
     Raises:
-        CommitConflict: The files are no longer those of the table: plan again.
+        CommitConflict: The files are no longer in the table; plan again.
     """
     rows = read_files(spark, store_url, table, plan.files).drop("file")
-    frame = _kept(rows, plan).selectExpr("*", f"to_date(accepted_at) AS {ACCEPTED_DATE}")
+    frame = _kept_rows(rows, plan).selectExpr("*", f"to_date(accepted_at) AS {ACCEPTED_DATE}")
     count = max(1, -(-total_bytes(plan.files) // target_bytes))
     ordered = frame.repartitionByRange(count, *ORDER).sortWithinPartitions(*ORDER)
-    found = ordered.mapInArrow(_writer(store_url, table), "fact binary").toArrow()
+    found = ordered.mapInArrow(_file_writer(store_url, table), "fact binary").toArrow()
     facts = [decode_result(body) for body in found.column("fact").to_pylist()]
     added = [fact for fact in facts if isinstance(fact, WrittenFile)]
     failpoint.reach("compact_after_write")
@@ -126,7 +129,7 @@ def rewrite(
     return added
 
 
-def _kept(frame: Any, plan: FileRewrite) -> Any:  # noqa: ANN401 - pyspark's DataFrame
+def _kept_rows(frame: Any, plan: FileRewrite) -> Any:  # noqa: ANN401 - a DataFrame
     if plan.drop is not None:
         frame = frame.where(f"NOT {plan.drop}")
     if plan.unique:
@@ -148,7 +151,7 @@ class _OpenFile:
     writer: Any
 
 
-def _writer(store_url: str, table: Table) -> Any:  # noqa: ANN401 - a function for mapInArrow
+def _file_writer(store_url: str, table: Table) -> Any:  # noqa: ANN401 - the function for `mapInArrow`
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         facts = [encode_result(fact) for fact in write_ordered(store_url, table, batches)]
         yield pa.RecordBatch.from_arrays([pa.array(facts, pa.binary())], names=["fact"])
@@ -159,40 +162,40 @@ def _writer(store_url: str, table: Table) -> Any:  # noqa: ANN401 - a function f
 def write_ordered(
     store_url: str, table: Table, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[WrittenFile]:
-    """Writes rows that come ordered by date into a file per date; gives the files' facts."""
+    """Write rows that are ordered by date to one file per date, and yield the files."""
     schema = arrow_schema(table, partition=False)
     name = f"part-{SystemIds().ulid().lower()}.parquet"
     current: _OpenFile | None = None
-    for day, rows in _grouped(batches, table.partition_column):
+    for day, rows in _row_groups(batches, table.partition_column):
         if current is None or current.day != day:
             if current is not None:
-                yield _closed(store_url, table, current)
-            current = _opened(store_url, table, day, name)
+                yield _close_file(store_url, table, current)
+            current = _open_file(store_url, table, day, name)
         current.writer.write_table(rows.cast(schema), row_group_size=rows.num_rows)
     if current is not None:
-        yield _closed(store_url, table, current)
+        yield _close_file(store_url, table, current)
 
 
-def _grouped(batches: Iterable[pa.RecordBatch], column: str) -> Iterator[tuple[date, pa.Table]]:
-    """Gathers small batches into row groups, each of one date."""
-    waiting: list[pa.RecordBatch] = []
+def _row_groups(batches: Iterable[pa.RecordBatch], column: str) -> Iterator[tuple[date, pa.Table]]:
+    """Combine small batches into row groups of one date each."""
+    gathered: list[pa.RecordBatch] = []
     for batch in batches:
-        waiting.append(batch)
-        if sum(one.nbytes for one in waiting) >= ROW_GROUP_BYTES:
-            yield from _by_day(pa.Table.from_batches(waiting), column)
-            waiting = []
-    if waiting:
-        yield from _by_day(pa.Table.from_batches(waiting), column)
+        gathered.append(batch)
+        if sum(one.nbytes for one in gathered) >= ROW_GROUP_BYTES:
+            yield from _by_day(pa.Table.from_batches(gathered), column)
+            gathered = []
+    if gathered:
+        yield from _by_day(pa.Table.from_batches(gathered), column)
 
 
 def _by_day(rows: pa.Table, column: str) -> Iterator[tuple[date, pa.Table]]:
     start = 0
-    for run in rows.column(column).value_counts().to_pylist() if rows.num_rows else []:
-        yield run["values"], rows.slice(start, run["counts"]).drop_columns([column])
-        start += run["counts"]
+    for span in rows.column(column).value_counts().to_pylist() if rows.num_rows else []:
+        yield span["values"], rows.slice(start, span["counts"]).drop_columns([column])
+        start += span["counts"]
 
 
-def _opened(store_url: str, table: Table, day: date, name: str) -> _OpenFile:
+def _open_file(store_url: str, table: Table, day: date, name: str) -> _OpenFile:
     location = lake_location(store_url, table.name)
     filesystem, root = open_filesystem(location)
     path = f"{partition_folder(table.partition_column, day.isoformat())}/{name}"
@@ -204,7 +207,7 @@ def _opened(store_url: str, table: Table, day: date, name: str) -> _OpenFile:
     return _OpenFile(day, path, sink, writer)
 
 
-def _closed(store_url: str, table: Table, done: _OpenFile) -> WrittenFile:
+def _close_file(store_url: str, table: Table, done: _OpenFile) -> WrittenFile:
     done.writer.close()
     size_bytes = done.sink.tell()
     done.sink.close()

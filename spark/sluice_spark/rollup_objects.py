@@ -1,17 +1,20 @@
-"""Covers: which points a rollup chunk is made of, decided once and for ever by conditional create.
+"""The objects of rollups in the store: source ranges and chunks.
 
-Cover n says, lane by lane, after which queue sequence it begins and with which it ends; it begins
-where cover n - 1 ended. Whoever creates it first decides the ends; every other owner then makes the
-same chunks. So no point is counted twice or left out, whoever runs, and late data is in a later
-source, never in a changed chunk. A cover also says which deletes the rollups honour from it on.
+A source range decides which points a set of rollup chunks is made of. It is created by a
+conditional write and never changes. Range n contains, for each lane, the queue sequence after which
+it starts, which is where range n - 1 ends, and the sequence at which it ends. The writer that
+creates it first decides the ends; every other owner then creates the same chunks. So each point is
+counted exactly once. Late data is part of a later range; chunks are never changed. A source range
+also lists the deletes that rollups apply from this range on. Its keys and column are called
+`cover`.
 
-Rollup chunks: the rows of a cover as immutable objects, one per window, hour and metric.
+A chunk contains the rows of one range, window length, hour and metric:
 
-    <cover>.lmrollup.zst        the rows of the points that this cover brought
-    <cover>-all.lmrollup.zst    every row of that hour up to this source: older chunks do not count
+    <number>.lmrollup.zst        the rows of the points of this range
+    <number>-all.lmrollup.zst    all rows of the hour up to this range; replaces older chunks
 
-A reader takes the last `-all` of an hour and what has a higher number, or everything where there is
-none. What no longer counts is removed by whoever finishes the cover (ADR 0057).
+A reader uses the last `-all` chunk of an hour and the chunks with higher numbers, or all chunks if
+there is no `-all`. The owner that completes the range removes the replaced chunks (ADR 0057).
 """
 
 import asyncio
@@ -35,19 +38,20 @@ from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_spark.schemas import arrow_schema
 from sluice_store import ObjectStore, open_store
 
-COVERS = f"{ROLLUP}covers/"
-TRIES_MAX: Final = 5
+SOURCE_RANGES_PREFIX = f"{ROLLUP}covers/"
+ATTEMPTS_MAX: Final = 5
 
 
 class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
-    """One cover; a lane that is not named stands at 0.
+    """One source range; a lane that is not named is at 0.
 
     Attributes:
         number: 1, 2, 3 … without gaps.
-        after: Lane to the last sequence that is not in it any more.
-        through: Lane to the last sequence that is in it.
-        deletes: The deletes that every row up to this cover honours, in order; the ones that the
-            cover before lacks made its owner do the touched hours again (ADR 0057).
+        after: Lane to the last sequence before the range.
+        through: Lane to the last sequence of the range.
+        deletes: The deletes that apply to every row up to this range, sorted. For those that the
+            range
+            before did not list, the affected hours are aggregated again (ADR 0057).
     """
 
     schema: str = "sluice.rollup_cover.v1"
@@ -57,21 +61,21 @@ class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
     deletes: tuple[str, ...] = ()
 
     def ends(self, lane: int) -> tuple[int, int]:
-        """Gives the ends of a lane: after the first, through the second."""
+        """Return the sequences of a lane: after the first, through the second."""
         return self.after.get(str(lane), 0), self.through.get(str(lane), 0)
 
 
 def source_range_key(number: int) -> ObjectKey:
-    """Gives the key of a source."""
-    return ObjectKey(f"{COVERS}{number:020d}.json")
+    """Return the key of a source range."""
+    return ObjectKey(f"{SOURCE_RANGES_PREFIX}{number:020d}.json")
 
 
 async def read_source_range(store: ObjectStore, number: int) -> SourceRange | None:
-    """Reads a source, or gives None where there is none.
+    """Read a source range; return None if it does not exist.
 
     Raises:
-        InvalidRecord: It is not of this schema.
-        StoreError: The store did not answer.
+        InvalidRecord: It cannot be decoded.
+        StoreError: The store is unreachable.
     """
     key = source_range_key(number)
     answer = await store.get(key)
@@ -84,19 +88,19 @@ async def next_source_range(
     ends: Mapping[int, int],
     deletes: Collection[str] = (),
 ) -> SourceRange | None:
-    """Gives the cover after `previous`: the one that stands, or one up to `ends`.
+    """Return the range after `previous`: the existing one, or a new one that ends at `ends`.
 
     Returns:
-        None where nothing has come: neither points nor, after a first source, deletes.
+        None if there is nothing to roll up: no points and, except for the first range, no deletes.
 
     Raises:
-        OutcomeUnknown: The bounds are spent.
-        StoreError: The store did not answer.
+        OutcomeUnknown: No attempt to create it had a known outcome.
+        StoreError: The store is unreachable.
     """
     number = previous.number + 1 if previous is not None else 1
-    standing = await read_source_range(store, number)
-    if standing is not None:
-        return standing
+    existing = await read_source_range(store, number)
+    if existing is not None:
+        return existing
     after = dict(previous.through) if previous is not None else {}
     through = after | {
         str(lane): end for lane, end in ends.items() if end > after.get(str(lane), 0)
@@ -106,7 +110,7 @@ async def next_source_range(
     if through == after and known.issuperset(deletes):
         return None
     wanted = SourceRange(number=number, after=after, through=through, deletes=honoured)
-    for _ in range(TRIES_MAX):
+    for _ in range(ATTEMPTS_MAX):
         match await store.create(source_range_key(number), encode_record(wanted)):
             case Applied():
                 return wanted
@@ -114,11 +118,11 @@ async def next_source_range(
                 return await read_source_range(store, number)
             case _:
                 continue
-    raise OutcomeUnknown("create", source_range_key(number), TRIES_MAX)
+    raise OutcomeUnknown("create", source_range_key(number), ATTEMPTS_MAX)
 
 
 WHOLE: Final = "whole"
-"""Column of rows on their way into chunks: whether the hour of the row is written whole."""
+"""Column of rows for chunks: whether every row of the hour is written."""
 HOUR_S: Final = 3600
 _DIGITS: Final = 20
 UNITS_AT_ONCE: Final = 16
@@ -126,42 +130,44 @@ UNITS_AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupUnit:
-    """What one chunk is about: a window's length, a metric, an hour."""
+    """What a chunk contains: a window length, a metric and an hour."""
 
     window: str
     name: str
     hour_ns: UnixNs
 
     def key(self, chunk_id: str) -> ObjectKey:
-        """Gives the key of a chunk of it."""
+        """Return the key of one of its chunks."""
         return rollup_key(self.window, self.name, self.hour_ns, chunk_id)
 
 
 def chunk_name(source: SourceRange, *, whole: bool) -> str:
-    """Gives the id of a cover's chunks; its first 20 characters are the cover's number."""
+    """Return the id of a source range's chunks; its first 20 characters are the range's number."""
     return f"{source.number:0{_DIGITS}d}{'-all' if whole else ''}"
 
 
 async def put_chunks(store_url: str, source: SourceRange, rows: pa.Table) -> None:
-    """Creates a chunk per window, hour and metric; one that stands already is as good.
+    """Create a chunk for each window, hour and metric; an existing chunk has the same content.
 
     Raises:
-        OutcomeUnknown: The bounds are spent.
-        StoreError: The store did not answer.
+        OutcomeUnknown: No attempt to create a chunk had a known outcome.
+        StoreError: The store is unreachable.
     """
     async with open_store(store_url) as store:
         for key, body in encode_chunks(source, rows):
-            for _ in range(TRIES_MAX):
+            for _ in range(ATTEMPTS_MAX):
                 if isinstance(await store.create(key, body), Applied | Exists):
                     break
             else:
-                raise OutcomeUnknown("create", key, TRIES_MAX)
+                raise OutcomeUnknown("create", key, ATTEMPTS_MAX)
 
 
 def encode_chunks(source: SourceRange, rows: pa.Table) -> Iterator[tuple[ObjectKey, bytes]]:
-    """Gives the chunks of rows: each the zstd of an Arrow IPC stream of the table's columns.
+    """Yield the chunks of rows: each is the zstd of an Arrow IPC stream of the table's columns.
 
-    Rows of older covers go into chunks of whole hours only: elsewhere they have theirs.
+    Rows of older source ranges are included only in chunks of whole hours, because they already
+    have
+    chunks elsewhere.
     """
     own = pc.equal(rows.column("cover"), source.number)
     rows = rows.filter(pc.or_(rows.column(WHOLE), own))
@@ -193,12 +199,13 @@ def _ipc(rows: pa.Table) -> bytes:
 async def delete_superseded_chunks(
     store: ObjectStore, source: SourceRange, units: Iterable[RollupUnit]
 ) -> int:
-    """Removes the chunks of hours that a cover wrote whole and that are older; gives how many.
+    """Delete the older chunks of hours that a source range wrote whole; return their number.
 
-    Every version of them goes: they hold figures of deleted points. Repeating it is harmless.
+    Every version of them is deleted, because they contain values of deleted points. Repeating it is
+    safe.
 
     Raises:
-        StoreError: The store did not answer.
+        StoreError: The store is unreachable.
     """
     dropped = 0
     for some in _batched(units):
@@ -216,11 +223,11 @@ async def _drop_older(store: ObjectStore, source: SourceRange, unit: RollupUnit)
     dropped = 0
     async for page in store.list_incarnations(unit.key("").rpartition("/")[0] + "/"):
         for found in page.incarnations:
-            if not found.marker and _cover_of(found.key) < source.number:
+            if not found.marker and _range_number(found.key) < source.number:
                 await store.delete(found.key, found.incarnation)
                 dropped += 1
     return dropped
 
 
-def _cover_of(key: str) -> int:
+def _range_number(key: str) -> int:
     return int(key.rpartition("/")[2][:_DIGITS])

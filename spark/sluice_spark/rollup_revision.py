@@ -1,9 +1,11 @@
-"""What deletes change in rollups: which hours they touch, and the rows that stay as they are.
+"""How deletes change rollups: the affected hours, and the rows that remain.
 
-The unit is a window's length, a metric and an hour, as a chunk is. A unit that a delete may touch
-is aggregated again from the points that are left. Where retention has taken points of it, that
-cannot be done: there the rows that the delete names for certain go, the others stay. Retention
-itself touches no rollup, because rollups are kept to outlive the points (ADR 0057).
+As for chunks, the unit is a window length, a metric and an hour. A unit that a delete may affect is
+aggregated again from the remaining points. If retention has already removed points of the unit,
+that
+is impossible: the rows of which every point is deleted are removed, and the others remain.
+Retention
+itself does not change rollups, because rollups are kept longer than points (ADR 0057).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,13 +37,13 @@ def _any(conditions: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupRevision:
-    """What a cover does again.
+    """What a source range aggregates again.
 
     Attributes:
-        units: DataFrame of the touched units: window, name, hour, and whether all points of it
-            are `intact`; it is kept by Spark until `close`.
-        files: Data files of `rollups` that hold a row of them; they are replaced.
-        rows: DataFrame of the rows of these files that stay, each with `whole`.
+        units: DataFrame of the affected units: window, name, hour, and whether all points of it are
+            `intact`; Spark caches it until `close`.
+        files: Data files of `rollups` that contain rows of them; these files are replaced.
+        rows: DataFrame of the rows of these files that remain, each with the column `whole`.
     """
 
     units: Any
@@ -49,55 +51,61 @@ class RollupRevision:
     rows: Any
 
     def chunks(self) -> Iterator[RollupUnit]:
-        """Gives the units one by one; they need not fit into memory."""
+        """Yield the units one at a time, because they may not fit into memory."""
         for one in self.units.toLocalIterator():
             yield RollupUnit(
                 window=one.window, name=one.name, hour_ns=UnixNs(one.hour * _HOUR_US * 1000)
             )
 
     def close(self) -> None:
-        """Lets Spark forget the units."""
+        """Release the cached units."""
         self.units.unpersist()
 
 
 def plan_revision(
     spark: Session,
     store_url: str,
-    fresh: Sequence[DeleteRecord],
-    kept_ns: int | None,
+    new_deletes: Sequence[DeleteRecord],
+    retention_cut_ns: int | None,
 ) -> RollupRevision | None:
-    """Gives what deletes that no cover honoured so far change; None when it is nothing.
+    """Return the changes by deletes that no source range lists yet; None if there are none.
 
     Args:
         spark: The session.
         store_url: The store.
-        fresh: These deletes.
-        kept_ns: Points before it may be gone by retention.
+        new_deletes: The deletes.
+        retention_cut_ns: Retention may have removed points before this time, Unix ns.
 
     Raises:
-        TableRefused: The table is not ours.
+        TableRefused: The table has another schema or a refused feature.
     """
     files = list_files(open_table(store_url, ROLLUPS), ROLLUPS)
-    if not fresh or not files:
+    if not new_deletes or not files:
         return None
     rows = read_files(spark, store_url, ROLLUPS, files).selectExpr("*", f"{HOUR} AS hour")
-    intact = "true" if kept_ns is None else f"hour * {_HOUR_US} * 1000L >= {kept_ns}"
-    touched = rows.where(_any(map(touched_condition, fresh)))
+    intact = (
+        "true" if retention_cut_ns is None else f"hour * {_HOUR_US} * 1000L >= {retention_cut_ns}"
+    )
+    touched = rows.where(_any(map(touched_condition, new_deletes)))
     units = touched.selectExpr(*UNIT, f"{intact} AS intact").distinct().persist()
     if units.isEmpty():
         units.unpersist()
         return None
-    held = files_with_rows(files, rows.join(units, UNIT, "left_semi").select("file").distinct())
+    touched_files = files_with_rows(
+        files, rows.join(units, UNIT, "left_semi").select("file").distinct()
+    )
     return RollupRevision(
         units=units,
-        files=tuple(held),
-        rows=_staying(read_files(spark, store_url, ROLLUPS, held), units, fresh),
+        files=tuple(touched_files),
+        rows=_remaining_rows(
+            read_files(spark, store_url, ROLLUPS, touched_files), units, new_deletes
+        ),
     )
 
 
-def _staying(rows: Any, units: Any, fresh: Sequence[DeleteRecord]) -> Any:  # noqa: ANN401
+def _remaining_rows(rows: Any, units: Any, new_deletes: Sequence[DeleteRecord]) -> Any:  # noqa: ANN401
     placed = rows.selectExpr("*", f"{HOUR} AS hour").join(units, UNIT, "left")
-    certain = _any(map(certain_condition, fresh))
+    certain = _any(map(certain_condition, new_deletes))
     kept = placed.where(f"intact IS NULL OR (NOT intact AND NOT {certain})")
     return kept.selectExpr(
         *(name for name in COLUMNS if name != WINDOW_DATE),

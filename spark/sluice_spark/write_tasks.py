@@ -1,7 +1,8 @@
-"""What one executor task does: fetch, verify, decode, and write Parquet files of the lake.
+"""Write tasks: split a micro-batch into tasks, and write Parquet files on the executors.
 
-Records never enter the JVM: the task reads blobs, makes Arrow tables over the decoded columns and
-writes them with pyarrow. Only facts of the files return to the driver (ADR 0052).
+Records never enter the JVM. A task reads blobs, builds Arrow tables over the decoded columns and
+writes them with pyarrow. Only results (file statistics, unreadable batches) return to the driver
+(ADR 0052).
 """
 
 import hashlib
@@ -39,15 +40,15 @@ from sluice_store.clock import Clock, IdSource, SystemClock, SystemIds
 from sluice_store.lake import TableLocation, lake_location, open_filesystem
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
-"""A row group is written when so many bytes of columns wait for it."""
+"""Bytes of columns that are buffered before a row group is written."""
 FILE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""A file this large is closed and the next one begun."""
+"""Size at which a file is closed and the next one is opened."""
 _NS_PER_MS: Final = NS_PER_S // 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTask:
-    """The rows that one executor task writes.
+    """The rows that one task writes.
 
     Attributes:
         store_url: The store.
@@ -62,7 +63,7 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTarget:
-    """Where a record goes: its kind, its lane, its partition."""
+    """The file that a record is written to: by kind, lane and partition."""
 
     kind: Kind
     lane: int
@@ -71,54 +72,54 @@ class FileTarget:
 
 @dataclass(slots=True)
 class RecordFileWriter:
-    """Writes the records of one shelf into one file after another."""
+    """Writes the records of one target to one file after another."""
 
-    shelf: FileTarget
+    target: FileTarget
     task: WriteTask
     clock: Clock
     ids: IdSource
-    _waiting: list[Decoded] = field(default_factory=list)
-    _waiting_bytes: int = 0
+    _buffered: list[Decoded] = field(default_factory=list)
+    _buffered_bytes: int = 0
     _path: str = ""
     _sink: Any = None
     _writer: Any = None
 
     def add(self, batch: Decoded, size_bytes: int) -> Iterator[WrittenFile]:
-        """Takes one batch; gives the file that it filled, if it did."""
-        self._waiting.append(batch)
-        self._waiting_bytes += size_bytes
-        if self._waiting_bytes >= ROW_GROUP_BYTES:
+        """Buffer a batch; yield the file that it completed, if any."""
+        self._buffered.append(batch)
+        self._buffered_bytes += size_bytes
+        if self._buffered_bytes >= ROW_GROUP_BYTES:
             self._flush()
             if self._sink.tell() >= FILE_BYTES_MAX:
                 yield self._close()
 
     def finish(self) -> Iterator[WrittenFile]:
-        """Writes what waits and closes the file, if there is one."""
+        """Write the buffered batches and close the file, if one is open."""
         self._flush()
         if self._writer is not None:
             yield self._close()
 
     @property
     def _location(self) -> TableLocation:
-        return lake_location(self.task.store_url, RECORD_TABLES[self.shelf.kind].name)
+        return lake_location(self.task.store_url, RECORD_TABLES[self.target.kind].name)
 
     def _flush(self) -> None:
-        if not self._waiting:
+        if not self._buffered:
             return
-        table = records_table(self.shelf.kind, self._waiting)
-        self._waiting.clear()
-        self._waiting_bytes = 0
+        table = records_table(self.target.kind, self._buffered)
+        self._buffered.clear()
+        self._buffered_bytes = 0
         if self._writer is None:
             self._open(table.schema)
         self._writer.write_table(table, row_group_size=table.num_rows)
 
     def _open(self, schema: pa.Schema) -> None:
-        sequences = [row.sequence for row in self.task.rows if row.lane == self.shelf.lane]
+        sequences = [row.sequence for row in self.task.rows if row.lane == self.target.lane]
         name = (
-            f"{self.shelf.lane:03d}-{sequences[0]:020d}-{sequences[-1]:020d}"
+            f"{self.target.lane:03d}-{sequences[0]:020d}-{sequences[-1]:020d}"
             f"-{self.task.part:05d}-{self.ids.ulid().lower()}.parquet"
         )
-        self._path = f"{partition_folder(ACCEPTED_DATE, self.shelf.date)}/{name}"
+        self._path = f"{partition_folder(ACCEPTED_DATE, self.target.date)}/{name}"
         filesystem, root = open_filesystem(self._location)
         if self._location.is_local:
             Path(root, self._path).parent.mkdir(parents=True, exist_ok=True)
@@ -131,13 +132,13 @@ class RecordFileWriter:
         self._sink.close()
         metadata = self._writer.writer.metadata
         self._writer = None
-        table = RECORD_TABLES[self.shelf.kind]
+        table = RECORD_TABLES[self.target.kind]
         if self._location.is_local:
             sync_file(f"{self._location.uri}/{self._path}")
         return WrittenFile(
             table=table.name,
             path=self._path,
-            partition=self.shelf.date,
+            partition=self.target.date,
             size_bytes=size_bytes,
             written_at_ms=self.clock.now_ns() // _NS_PER_MS,
             stats=file_statistics(table, metadata),
@@ -174,7 +175,7 @@ def _dead(row: Waiting, reason: UnreadableReason, detail: str) -> UnreadableBatc
     )
 
 
-def _shelf(row: Waiting) -> FileTarget:
+def _file_target(row: Waiting) -> FileTarget:
     manifest = row.manifest
     date = accepted_date(manifest.accepted_at_unix_ns)
     return FileTarget(kind=manifest.kind, lane=row.lane, date=date)
@@ -183,14 +184,15 @@ def _shelf(row: Waiting) -> FileTarget:
 def write_rows(
     task: WriteTask, *, clock: Clock | None = None, ids: IdSource | None = None
 ) -> Iterator[TaskResult]:
-    """Fetches, verifies, decodes and writes the rows of a task.
+    """Fetch, verify, decode and write the rows of a task.
 
     Returns:
-        The facts of the files and of the batches that could not be read. Files that no commit
-        names are waste; they go by a full VACUUM.
+        The written files, and the batches that could not be read. A full VACUUM removes files that
+        no
+        commit names.
 
     Raises:
-        StoreError: The store did not answer.
+        StoreError: The store is unreachable.
     """
     clock, ids = clock or SystemClock(), ids or SystemIds()
     writers: dict[FileTarget, RecordFileWriter] = {}
@@ -199,39 +201,39 @@ def write_rows(
         if isinstance(frame, UnreadableBatch):
             yield frame
             continue
-        shelf = _shelf(fetched.row)
-        yield from _finish(writers, lane=shelf.lane)
-        writer = writers.setdefault(shelf, RecordFileWriter(shelf, task, clock, ids))
+        target = _file_target(fetched.row)
+        yield from _finish_other_lanes(writers, lane=target.lane)
+        writer = writers.setdefault(target, RecordFileWriter(target, task, clock, ids))
         batch = Decoded(
             frame=frame,
             accepted_at_ns=fetched.row.manifest.accepted_at_unix_ns,
             sequence=fetched.row.sequence,
         )
         yield from writer.add(batch, frame.payload_raw_bytes)
-    yield from _finish(writers, lane=None)
+    yield from _finish_other_lanes(writers, lane=None)
 
 
-def _finish(
+def _finish_other_lanes(
     writers: dict[FileTarget, RecordFileWriter], *, lane: int | None
 ) -> Iterator[WrittenFile]:
-    """Closes the files of every lane but this one: rows come lane by lane."""
-    for shelf in [shelf for shelf in writers if shelf.lane != lane]:
-        yield from writers.pop(shelf).finish()
+    """Close the files of every other lane: rows are ordered by lane."""
+    for target in [target for target in writers if target.lane != lane]:
+        yield from writers.pop(target).finish()
 
 
 TASK_BYTES_MIN: Final = 4 * 1024 * 1024
-"""Less than this is not worth a second task."""
+"""Fewer bytes are not split into two tasks."""
 TASK_BYTES_MAX: Final = 256 * 1024 * 1024
-"""A task takes at most about this many frame bytes, so that losing it costs little."""
+"""Approximate maximum of frame bytes of a task, which bounds the cost of losing it."""
 
 
 def plan_tasks(store_url: str, rows: Sequence[Waiting], parallelism: int) -> list[WriteTask]:
-    """Cuts rows, in their order, into tasks of about the same bytes.
+    """Split rows, in their order, into tasks of about equal bytes.
 
     Args:
         store_url: The store.
         rows: Rows in order of lane, sequence, position.
-        parallelism: How many tasks run at once.
+        parallelism: Number of tasks that run concurrently.
     """
     total = sum(row.manifest.frame_bytes for row in rows)
     wanted = min(parallelism, max(1, total // TASK_BYTES_MIN))
@@ -251,10 +253,11 @@ def plan_tasks(store_url: str, rows: Sequence[Waiting], parallelism: int) -> lis
 
 
 def run_tasks(spark: Session, tasks: Sequence[WriteTask]) -> list[TaskResult]:
-    """Runs tasks on the executors and gives every fact.
+    """Run tasks on the executors and return every result.
 
-    A task that Spark runs twice writes twice under other names; only what the last run returned is
-    ever committed.
+    If Spark runs a task twice, it writes its files twice under different names. Only the results of
+    the
+    last run are committed.
     """
     if not tasks:
         return []
@@ -263,7 +266,7 @@ def run_tasks(spark: Session, tasks: Sequence[WriteTask]) -> list[TaskResult]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                facts = [encode_result(fact) for fact in write_rows(pickle.loads(bodies[number]))]  # noqa: S301 - the driver's own bytes
+                facts = [encode_result(fact) for fact in write_rows(pickle.loads(bodies[number]))]  # noqa: S301 - bytes from the driver
                 yield pa.RecordBatch.from_arrays([pa.array(facts, pa.binary())], names=["fact"])
 
     numbers = spark.range(0, len(tasks), 1, len(tasks))

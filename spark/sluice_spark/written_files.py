@@ -1,4 +1,7 @@
-"""What comes back from an executor: facts of written files, and batches that could not be read."""
+"""Data files that tasks write, and the results that tasks return to the driver.
+
+A result is a written file with its statistics, or a batch that could not be read.
+"""
 
 import os
 from collections.abc import Iterable
@@ -16,7 +19,7 @@ from sluice_protocol.lake import Table
 PLAIN_COLUMNS: Final = frozenset(
     {"seq", "ts_ns", "ts", "body", "value", "key", "attributes.key_value.value"}
 )
-"""Columns that hardly repeat: a dictionary of them is work thrown away."""
+"""Columns with few repeated values, for which building a dictionary is wasted work."""
 DELTA_ENCODED: Final = frozenset({"seq", "ts_ns", "ts"})
 
 
@@ -31,8 +34,8 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True, tag="file"):
         path: Path of the file within the table.
         partition: Value of the partition column.
         size_bytes: Size of the file.
-        written_at_ms: When it was finished, Unix ms by the executor's clock.
-        stats: Its statistics, ready for Delta's log.
+        written_at_ms: When it was closed, Unix ms by the writer's clock.
+        stats: Its statistics in the form of Delta's log.
     """
 
     table: str
@@ -53,7 +56,7 @@ class UnreadableReason(StrEnum):
 
 
 class UnreadableBatch(msgspec.Struct, frozen=True, kw_only=True, tag="dead"):
-    """One batch that was not written, by its place in the queue."""
+    """One batch that was not written, named by its position in the queue."""
 
     lane: int
     sequence: int
@@ -62,8 +65,8 @@ class UnreadableBatch(msgspec.Struct, frozen=True, kw_only=True, tag="dead"):
     detail: str
 
     @property
-    def place(self) -> tuple[int, int, int]:
-        """The row's place in the queue: lane, sequence, position."""
+    def row_id(self) -> tuple[int, int, int]:
+        """The row of the queue: lane, sequence, position."""
         return (self.lane, self.sequence, self.position)
 
 
@@ -73,19 +76,19 @@ _DECODER: msgspec.json.Decoder[TaskResult] = msgspec.json.Decoder(TaskResult)
 
 
 def encode_result(fact: TaskResult) -> bytes:
-    """Gives a fact as the bytes that an executor returns."""
+    """Encode a result as the bytes that a task returns."""
     return msgspec.json.encode(fact)
 
 
 def decode_result(body: bytes) -> TaskResult:
-    """Reads a fact that an executor returned."""
+    """Decode a result that a task returned."""
     return _DECODER.decode(body)
 
 
 def _scalar(value: object) -> Scalar:
-    """Gives a Parquet statistic as Delta writes it; a timestamp as text with six digits and Z.
+    """Return a Parquet statistic in Delta's form; a timestamp is text with six digits and `Z`.
 
-    An integer in a timestamp's place makes readers skip files that hold matching rows.
+    If a timestamp were an integer, readers would skip files that contain matching rows.
     """
     if isinstance(value, int | float | str):
         return value
@@ -94,10 +97,11 @@ def _scalar(value: object) -> Scalar:
 
 
 def file_statistics(table: Table, metadata: pq.FileMetaData) -> dict[str, Any]:
-    """Gives the statistics of a Parquet file from its own footer.
+    """Return Delta's statistics of a Parquet file from the file's footer.
 
-    A column whose footer lacks a statistic in any row group gets none here: readers then keep the
-    file, which is always right.
+    A column without a statistic in some row group is omitted. Readers then never skip the file by
+    that
+    column, which is always correct.
     """
     least: dict[str, Scalar] = {}
     most: dict[str, Scalar] = {}
@@ -129,7 +133,7 @@ def _groups(metadata: pq.FileMetaData) -> Iterable[int]:
 
 
 def parquet_options(schema: pa.Schema) -> dict[str, Any]:
-    """Gives the writer's options for a table's schema: zstd, and encodings by column."""
+    """Return the options of `ParquetWriter` for a schema: zstd, and an encoding for each column."""
     leaves = [name for column in schema for name in _leaves(column)]
     return {
         "compression": "zstd",
@@ -150,12 +154,12 @@ def _leaves(column: pa.Field) -> list[str]:
 
 
 def partition_folder(column: str, value: str) -> str:
-    """Gives the folder of a partition, `column=value`, as Delta and Hive write it."""
+    """Return the folder of a partition, `column=value`, as Delta and Hive name it."""
     return f"{column}={quote(value, safe='-_.')}"
 
 
 def sync_file(path: str) -> None:
-    """Makes a local file and its folder durable, so that a committed file survives a crash."""
+    """Sync a local file and its folder to disk, so that a committed file survives a crash."""
     for place in (path, str(Path(path).parent)):
         descriptor = os.open(place, os.O_RDONLY)
         try:

@@ -54,7 +54,7 @@ def ingest_locally(url: str, entries_max: int | None = None) -> IngestTotals:
     """Ingests what waits, up to a number of entries of each lane at a time, to the end."""
     with FencedConsumers(url, "spark") as consumers:
         snapshot = open_snapshot(url)
-        consumers.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
+        consumers.open(lambda lane: snapshot.positions([lane]).committed_through(lane))
         job = ingester(url, consumers)
         while rows := waiting_rows(url):
             first: dict[int, int] = {}

@@ -115,7 +115,7 @@ def test_ledger_lost_is_told_and_not_papered_over(tmp_path: Path) -> None:
     deployment.deliver([make_batch(10)])
     with FencedConsumers(deployment.url, "spark") as consumers:
         snapshot = open_snapshot(deployment.url)
-        consumers.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
+        consumers.open(lambda lane: snapshot.positions([lane]).committed_through(lane))
         job, rows = ingester(deployment.url, consumers), waiting_rows(deployment.url)
         (tmp_path / "lake" / "v1" / "logs").rename(tmp_path / "moved")
         with pytest.raises(LakeInconsistent, match="sluice rebuild"):
