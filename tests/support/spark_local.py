@@ -1,6 +1,7 @@
-"""Ingestion without a JVM: the same micro-batch, judged, written and committed in this process.
+"""Ingestion without a JVM: the same micro-batches, planned, written and committed in this process.
 
-Run as a script it ingests one store and leaves as `SLUICE_FAILPOINT` says, which is how the tests
+As a script it ingests one store and exits at the step that `SLUICE_FAILPOINT` names; tests use it
+to
 kill the driver at every step.
 """
 
@@ -20,8 +21,8 @@ from sluice_spark.written_files import TaskResult
 from sluice_store import SystemClock, SystemIds, open_store
 
 
-def waiting_rows(url: str) -> list[Waiting]:
-    """Gives every row that waits in the queue, ordered by lane."""
+def pending_rows(url: str) -> list[Waiting]:
+    """Return every pending row of the queue, ordered by lane."""
 
     async def read() -> list[Waiting]:
         rows = []
@@ -51,12 +52,12 @@ def ingester(url: str, consumers: FencedConsumers, parallelism: int = 2) -> Inge
 
 
 def ingest_locally(url: str, entries_max: int | None = None) -> IngestTotals:
-    """Ingests what waits, up to a number of entries of each lane at a time, to the end."""
+    """Ingest the backlog to the end, at most `entries_max` entries of each lane at a time."""
     with FencedConsumers(url, "spark") as consumers:
         snapshot = open_snapshot(url)
         consumers.open(lambda lane: snapshot.positions([lane]).committed_through(lane))
         job = ingester(url, consumers)
-        while rows := waiting_rows(url):
+        while rows := pending_rows(url):
             first: dict[int, int] = {}
             for row in rows:
                 first.setdefault(row.lane, row.sequence)

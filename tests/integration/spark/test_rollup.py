@@ -18,9 +18,11 @@ pytestmark = pytest.mark.spark
 def test_rollup_counts_every_point_once_in_both_windows(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Figures are those of plain Python; late data is a new cover; a dead owner is finished.
+    """The values equal those computed in Python; late data is in a new range; a crashed owner's
+    work is
+    completed.
 
-    The chunks hold the rows of the table, and a second owner changes none of them.
+    The chunks contain the rows of the table, and a second owner changes none of them.
     """
     deployment = Deployment(tmp_path).init()
     kinds = ("metrics", "logs")
@@ -55,8 +57,7 @@ def test_rollup_counts_every_point_once_in_both_windows(
     assert sketches.first().n == 2 * sum(count for count, _ in expected(deployment, 60).values())
 
 
-def test_lanes_condition_takes_exactly_what_the_cover_says() -> None:
-    """Lanes that a cover does not move are left out."""
+def test_lanes_condition_selects_the_lanes_of_the_source_range() -> None:
     cover = SourceRange(number=2, after={"0": 3, "1": 5}, through={"0": 7, "1": 5})
     assert rollup.lanes_condition(cover, 3) == (
         "((lane = 0 AND queue_sequence > 3 AND queue_sequence <= 7))"

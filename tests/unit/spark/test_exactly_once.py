@@ -1,4 +1,4 @@
-"""The exactly-once rule, explored: every small history of crashes, limits and returning blobs."""
+"""The exactly-once rule over every short history of crashes, limits and reappearing blobs."""
 
 from dataclasses import dataclass, replace
 from itertools import product
@@ -27,21 +27,21 @@ ENTRIES = (
     (LOST, POINT, GOOD),
     (LOST, GOOD, POINT),
 )
-"""Three entries of one lane; the blob of LOST may be missing; everything is repeated."""
+"""Three entries of one lane with repeated batches; the blob of LOST may be missing."""
 ROWS = tuple(
     row for number, found in enumerate(ENTRIES, 1) for row in waiting_of(0, number, list(found))
 )
 
 
 @dataclass(frozen=True)
-class World:
-    """What stands in the tables."""
+class LakeState:
+    """The contents of the tables."""
 
     records: tuple[tuple[Identity, int], ...] = ()
     ledger: frozenset[Identity] = frozenset()
     reached: tuple[int, ...] = (0, 0)
     entered: int = 0
-    notes: tuple[tuple[tuple[int, frozenset[RowId]], ...], ...] = ((), ())
+    metadata: tuple[tuple[tuple[int, frozenset[RowId]], ...], ...] = ((), ())
 
     @property
     def positions(self) -> TablePositions:
@@ -49,69 +49,69 @@ class World:
         return TablePositions(records=records, ledger={0: self.entered})
 
 
-def run_round(world: World, rows: tuple[Waiting, ...], *, back: bool, steps: int) -> World:
-    """Does one round and dies after some steps: each record table is one, the ledger the last."""
-    boundary = plan_boundary(rows, world.positions)
+def run_round(state: LakeState, rows: tuple[Waiting, ...], *, back: bool, steps: int) -> LakeState:
+    """Run one round that crashes after some steps: a step per record table, then the ledger."""
+    boundary = plan_boundary(rows, state.positions)
     if not boundary:
-        return world
+        return state
     dead = {
         place
         for n in range(len(KINDS))
-        if world.reached[n] > world.entered
-        for through, places in world.notes[n]
-        if through == world.reached[n]
+        if state.reached[n] > state.entered
+        for through, places in state.metadata[n]
+        if through == state.reached[n]
         for place in places
     }
-    plan = plan_round(rows, boundary, world.positions, ledger=world.ledger, dead=dead)
+    plan = plan_round(rows, boundary, state.positions, ledger=state.ledger, dead=dead)
     lost = {row.order for row in plan.fresh if row.manifest == LOST and not back}
     for n, kind in enumerate(KINDS[:steps]):
         if kind not in plan.record_versions:
             continue
         end = plan.record_versions[kind][0]
         fresh = [r for r in plan.fresh if r.manifest.kind == kind and r.order not in lost]
-        reached, notes = list(world.reached), list(world.notes)
+        reached, metadata = list(state.reached), list(state.metadata)
         reached[n] = end
-        notes[n] = (*notes[n], (end, frozenset(plan.unreadable_rows(kind, lost))))
+        metadata[n] = (*metadata[n], (end, frozenset(plan.unreadable_rows(kind, lost))))
         more = tuple((row.identity, row.sequence) for row in fresh)
-        world = replace(
-            world, records=world.records + more, reached=tuple(reached), notes=tuple(notes)
+        state = replace(
+            state, records=state.records + more, reached=tuple(reached), metadata=tuple(metadata)
         )
     if steps <= len(KINDS):
-        return world
+        return state
     entered = [r.identity for r in (*plan.recovered, *plan.fresh) if r.order not in lost]
-    assert not world.ledger & set(entered), "a ledger row was doubled"
-    return replace(world, ledger=world.ledger | set(entered), entered=boundary[0])
+    assert not state.ledger & set(entered), "a ledger row is duplicated"
+    return replace(state, ledger=state.ledger | set(entered), entered=boundary[0])
 
 
-def check(world: World) -> None:
-    written = [identity for identity, _ in world.records]
-    assert len(written) == len(set(written)), "records were doubled"
-    assert world.ledger <= set(written), "the ledger has a batch without records"
+def check(state: LakeState) -> None:
+    written = [identity for identity, _ in state.records]
+    assert len(written) == len(set(written)), "records are duplicated"
+    assert state.ledger <= set(written), "the ledger contains a batch without records"
 
 
 MOVES = tuple(product((1, 2, 3), (False, True), (0, 1, 2, 3)))
-"""How many entries are seen, whether the blob is there, and after how many steps it dies."""
+"""Number of visible entries, whether the blob exists, and the steps before the crash."""
 
 
-def test_every_history_leaves_each_batch_once() -> None:
-    """After any four rounds, whatever died and whatever was seen, finishing gives the whole lake.
+def test_every_history_of_crashes_commits_each_batch_once() -> None:
+    """After any four rounds with crashes, completing the run commits every batch exactly once.
 
-    A batch that was dead comes in once when it is enqueued again.
+    A batch that was unreadable is committed once after it is enqueued again.
     """
-    seen, frontier = {World()}, {World()}
+    seen, frontier = {LakeState()}, {LakeState()}
     for _ in range(4):
         frontier = {
-            run_round(world, tuple(r for r in ROWS if r.sequence <= limit), back=back, steps=steps)
-            for world in frontier
+            run_round(state, tuple(r for r in ROWS if r.sequence <= limit), back=back, steps=steps)
+            for state in frontier
             for limit, back, steps in MOVES
         } - seen
-        for world in frontier:
-            check(world)
+        for state in frontier:
+            check(state)
         seen |= frontier
     assert len(seen) > 50
     again = waiting_of(0, 4, [LOST])
-    for world in seen:
-        done = world
+    for state in seen:
+        done = state
         for _ in range(3):
             done = run_round(done, ROWS, back=True, steps=3)
         for _ in range(2):
@@ -121,14 +121,13 @@ def test_every_history_leaves_each_batch_once() -> None:
         assert {identity for identity, _ in done.records} == done.ledger
 
 
-def test_gap_behind_the_ledger_stops() -> None:
-    """Entries that are missing are never jumped over."""
+def test_missing_entries_after_the_ledger_position_are_an_error() -> None:
     with pytest.raises(LakeInconsistent, match="delete the checkpoint"):
-        plan_boundary([r for r in ROWS if r.sequence > 1], World().positions)
+        plan_boundary([r for r in ROWS if r.sequence > 1], LakeState().positions)
 
 
-def test_record_table_behind_the_ledger_stops() -> None:
-    """A table that was lost or restored is told, not written on."""
-    behind = World(reached=(1, 0), entered=1).positions
+def test_record_table_behind_the_ledger_is_an_error() -> None:
+    """A table that was deleted or restored is not written to."""
+    behind = LakeState(reached=(1, 0), entered=1).positions
     with pytest.raises(LakeInconsistent, match="table metrics"):
         plan_boundary(ROWS, behind)

@@ -25,21 +25,20 @@ def record(**more: object) -> DeleteRecord:
     return DeleteRecord(delete_id="0" * 26, kind="logs", **given)  # type: ignore[arg-type]
 
 
-def test_partition_is_closed_after_its_date_and_the_grace() -> None:
-    """A date is closed once it is over by the grace time, not before."""
+def test_partition_is_closed_when_the_grace_period_after_its_date_ends() -> None:
     end_ns = 1_790_035_200 * 10**9
     assert not is_closed("2026-09-21", end_ns + 3599 * 10**9, 3600)
     assert is_closed("2026-09-21", end_ns + 3600 * 10**9, 3600)
 
 
-def test_small_files_alone_are_left() -> None:
-    """Only two or more small files are worth a rewrite; large ones are never touched."""
+def test_two_or_more_small_files_are_selected() -> None:
+    """A single small file is not rewritten, and large files never are."""
     assert small_files([file(10), file(1000)], 1000) == []
     assert [f.size_bytes for f in small_files([file(10), file(11), file(1000)], 1000)] == [10, 11]
 
 
-def test_delete_may_match_only_what_the_log_allows() -> None:
-    """Files are left out by partition, agents and times; unknown statistics leave nothing out."""
+def test_delete_selects_files_by_statistics() -> None:
+    """Files are excluded by partition, agents and times; unknown statistics exclude none."""
     assert may_contain_deleted(file(), record())
     assert not may_contain_deleted(file(), record(agent_id="d"))
     assert not may_contain_deleted(file(), record(accepted_until_unix_ns=T0_NS - DAY_NS))
@@ -50,8 +49,7 @@ def test_delete_may_match_only_what_the_log_allows() -> None:
     )
 
 
-def test_delete_drops_a_file_unread_only_when_every_row_falls() -> None:
-    """Retention drops files whose date and times lie wholly before its ends."""
+def test_retention_removes_a_file_unread_only_if_every_row_is_deleted() -> None:
     old = {"agent_id": None, "to_unix_ns": T0_NS + 11}
     assert removes_whole_file(file(), record(**old))
     assert not removes_whole_file(file(), record(**old, accepted_until_unix_ns=T0_NS))
@@ -60,14 +58,12 @@ def test_delete_drops_a_file_unread_only_when_every_row_falls() -> None:
     assert not removes_whole_file(file(times_ns=None), record(**old))
 
 
-def test_delete_condition_quotes_what_people_write() -> None:
-    """A quote or a backslash in a text stays a text."""
+def test_delete_condition_escapes_quotes_and_backslashes() -> None:
     text = delete_condition(record(contains="it's \\ here"))
     assert r"contains(body, 'it\'s \\ here')" in text
 
 
-def test_last_line_finds_our_error_in_a_wrapped_text() -> None:
-    """Of a wrapped traceback the line of sluice is what people see."""
+def test_find_cause_returns_the_sluice_error_in_a_wrapped_text() -> None:
     wrapped = "x\nTraceback:\n  sluice_protocol.errors.BadUsage: give a store\n\tat org.apache\n"
     assert find_cause(wrapped) == "give a store"
-    assert find_cause("") == "no reason was given"
+    assert find_cause("") == "Spark reported no reason"
