@@ -24,8 +24,8 @@ from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.events import accepted_of
-from sluice_reconciler.intake import Intake, Outcome
-from sluice_reconciler.sorting import SortedRuns
+from sluice_reconciler.new_batches import ComparedRanges
+from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
@@ -53,7 +53,7 @@ class InventoryManifest(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InventoryReport:
+class InventoryScanResult:
     """What a scan of a report did.
 
     Attributes:
@@ -68,12 +68,12 @@ class InventoryReport:
     named: int
     foreign: int
     unreadable: tuple[str, ...]
-    outcome: Outcome
+    outcome: PipelineResult
 
 
 async def scan_inventory(
-    intake: Intake, reports: ObjectStore, manifest_key: ObjectKey
-) -> InventoryReport:
+    intake: BatchPipeline, reports: ObjectStore, manifest_key: ObjectKey
+) -> InventoryScanResult:
     """Takes every batch that a report names and that was not done.
 
     Args:
@@ -94,7 +94,7 @@ async def scan_inventory(
             log.warning("inventory file not usable", key=file.key, reason=error.reason)
             scan.unreadable.append(f"{file.key}: {error.reason}")
     created_ms = int(manifest.creationTimestamp) if manifest.creationTimestamp.isdecimal() else 0
-    return InventoryReport(
+    return InventoryScanResult(
         age_s=max(0.0, date_ns / 1e9 - created_ms / _MS_PER_S),
         named=scan.named,
         foreign=scan.foreign,
@@ -106,13 +106,13 @@ async def scan_inventory(
 class _Scan:
     """Adds up what the files of one report named."""
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: BatchPipeline) -> None:
         self._intake = intake
-        self._known: SortedRuns = {}
+        self._known: ComparedRanges = {}
         self.named = 0
         self.foreign = 0
         self.unreadable: list[str] = []
-        self.outcome = Outcome()
+        self.outcome = PipelineResult()
 
     async def take(self, keys: Iterator[str]) -> None:
         """Hands a file's keys to the intake, a chunk at a time."""
