@@ -1,4 +1,4 @@
-"""The driver is killed at every step; after the next run, every record is in the lake exactly once."""
+"""The driver is killed at every step; the next run completes the lake without duplicates."""
 
 import os
 import subprocess

@@ -18,9 +18,7 @@ pytestmark = pytest.mark.spark
 def test_rollup_counts_every_point_once_in_both_windows(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The values equal those computed in Python; late data is in a new range; a crashed owner's
-    work is
-    completed.
+    """The values equal those computed in Python, with late data and after a crash.
 
     The chunks contain the rows of the table, and a second owner changes none of them.
     """
