@@ -37,12 +37,10 @@ def encode_commit_metadata(
     versions: Mapping[int, int], unreadable: Iterable[RowId]
 ) -> dict[str, str]:
     """Return the metadata of a commit."""
-    places = sorted(unreadable)
+    rows = sorted(unreadable)
     return {
         _THROUGH: ",".join(f"{lane}={end}" for lane, end in sorted(versions.items())),
-        _UNREADABLE: ",".join(
-            f"{lane}:{sequence}:{position}" for lane, sequence, position in places
-        ),
+        _UNREADABLE: ",".join(f"{lane}:{sequence}:{position}" for lane, sequence, position in rows),
     }
 
 
@@ -76,7 +74,7 @@ def read_unreadable(records: DeltaTable, ahead: Mapping[int, int]) -> set[RowId]
         through = parse_through(commit.get(_THROUGH, ""))
         for lane in [lane for lane in wanted if through.get(lane) == wanted[lane]]:
             unreadable |= {
-                place for place in parse_unreadable(commit.get(_UNREADABLE, "")) if place[0] == lane
+                row for row in parse_unreadable(commit.get(_UNREADABLE, "")) if row[0] == lane
             }
             del wanted[lane]
         if not wanted:
@@ -110,7 +108,7 @@ def replace_files(
     """
     location = lake_location(store_url, table.name)
     removals = [remove_action(table, file, data_change=data_change) for file in removed]
-    additions = [add_action(table, fact, data_change=data_change) for fact in added]
+    additions = [add_action(table, file, data_change=data_change) for file in added]
     for _ in range(COMMIT_ATTEMPTS_MAX):
         opened = find_table(store_url, table)
         current = {file.path for file in list_files(opened, table)} if opened is not None else set()

@@ -78,7 +78,7 @@ class IngestRound:
     fresh: tuple[Waiting, ...]
     judged: tuple[Waiting, ...]
 
-    def unreadable_rows(self, kind: Kind, dead: Collection[RowId]) -> list[RowId]:
+    def unreadable_rows(self, kind: Kind, unreadable: Collection[RowId]) -> list[RowId]:
         """Return the unreadable rows to name in the metadata of a kind's record commit.
 
         Every row with such an identity is named, including dropped repetitions: a later run with
@@ -86,9 +86,11 @@ class IngestRound:
         boundaries may read a repetition without the row that it repeats. Rows of other kinds are
         omitted, because another attempt may still read them.
         """
-        lost = {row.identity for row in self.fresh if row.order in dead}
+        identities = {row.identity for row in self.fresh if row.order in unreadable}
         return [
-            row.order for row in self.judged if row.manifest.kind == kind and row.identity in lost
+            row.order
+            for row in self.judged
+            if row.manifest.kind == kind and row.identity in identities
         ]
 
 
@@ -138,7 +140,7 @@ def plan_round(
     positions: TablePositions,
     *,
     ledger: Collection[Identity],
-    dead: Collection[RowId],
+    unreadable: Collection[RowId],
 ) -> IngestRound:
     """Plan a round: decide for each row up to the boundary whether it is written.
 
@@ -147,8 +149,8 @@ def plan_round(
         boundary: The result of `plan_boundary` for the same rows.
         positions: The positions of the tables.
         ledger: The identities in the ledger, at least for the accepted hours of the rows.
-        dead: Rows between the ledger position and the record position that the record commits name
-            as unreadable.
+        unreadable: Rows between the ledger position and the record position that the record
+            commits name as unreadable.
     """
     seen = set(ledger)
     recovered: list[Waiting] = []
@@ -164,7 +166,7 @@ def plan_round(
         seen.add(row.identity)
         if row.sequence > positions.record_position(row.manifest.kind, row.lane):
             fresh.append(row)
-        elif row.order not in dead:
+        elif row.order not in unreadable:
             recovered.append(row)
     moves = {
         kind: {lane: end for lane, end in boundary.items() if end > found.get(lane, 0)}

@@ -101,14 +101,14 @@ class LedgerFiles:
         return self._write(BATCHES, [(row, _ledger_row(row)) for row in rows])
 
     def write_dead_letters(
-        self, dead: Sequence[tuple[Waiting, UnreadableBatch]]
+        self, unreadable: Sequence[tuple[Waiting, UnreadableBatch]]
     ) -> list[WrittenFile]:
         """Write the batches that could not be read, each with its reason."""
         rows = []
-        for row, fact in dead:
+        for row, batch in unreadable:
             found = {
-                "reason": fact.reason.value,
-                "detail": fact.detail,
+                "reason": batch.reason.value,
+                "detail": batch.detail,
                 "observed_at": self.now_ns // _NS_PER_US,
             }
             rows.append((row, _columns(row.manifest, row.lane, row.sequence) | found))

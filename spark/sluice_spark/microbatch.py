@@ -136,7 +136,7 @@ class Ingester:
             boundary,
             positions,
             ledger=read_identities(snapshot.ledger, rows),
-            dead=_dead_of(snapshot, positions, lanes),
+            unreadable=_read_unreadable_rows(snapshot, positions, lanes),
         )
         self._commit(snapshot, plan)
         return True
@@ -149,59 +149,61 @@ class Ingester:
     def _commit(self, snapshot: LakeSnapshot, plan: IngestRound) -> None:
         self.failpoint.reach("before_write")
         started_ns = self.clock.monotonic_ns()
-        facts = self.write(plan.fresh)
+        results = self.write(plan.fresh)
         self.failpoint.reach("after_write")
-        files = [fact for fact in facts if isinstance(fact, WrittenFile)]
-        dead = [fact for fact in facts if isinstance(fact, UnreadableBatch)]
-        self._commit_dead_letters(plan, dead)
-        lost = {fact.row_id for fact in dead}
+        files = [result for result in results if isinstance(result, WrittenFile)]
+        unreadable = [result for result in results if isinstance(result, UnreadableBatch)]
+        self._commit_dead_letters(plan, unreadable)
+        unreadable_ids = {result.row_id for result in unreadable}
         for kind, versions in plan.record_versions.items():
             table = RECORD_TABLES[kind]
-            mine = [fact for fact in files if fact.table == table.name]
+            added = [result for result in files if result.table == table.name]
             self.failpoint.reach(f"before_records_{kind}")
             commit_files(
                 snapshot.records[kind],
                 table,
-                mine,
+                added,
                 versions,
-                encode_commit_metadata(versions, plan.unreadable_rows(kind, lost)),
+                encode_commit_metadata(versions, plan.unreadable_rows(kind, unreadable_ids)),
             )
             self.failpoint.reach(f"after_records_{kind}")
-        entered = self._commit_ledger(snapshot, plan, dead)
-        self._count(entered, files, dead, started_ns)
+        entered = self._commit_ledger(snapshot, plan, unreadable)
+        self._count(entered, files, unreadable, started_ns)
 
-    def _commit_dead_letters(self, plan: IngestRound, dead: Sequence[UnreadableBatch]) -> None:
-        if not dead:
+    def _commit_dead_letters(
+        self, plan: IngestRound, unreadable: Sequence[UnreadableBatch]
+    ) -> None:
+        if not unreadable:
             return
-        by_place = {row.order: row for row in plan.fresh}
-        pairs = [(by_place[fact.row_id], fact) for fact in dead]
-        for row, fact in pairs:
+        by_row_id = {row.order: row for row in plan.fresh}
+        pairs = [(by_row_id[result.row_id], result) for result in unreadable]
+        for row, result in pairs:
             _log.warning(
                 "dead_letter_written",
-                reason=fact.reason.value,
+                reason=result.reason.value,
                 agent_id=row.manifest.agent_id,
                 seq_start=row.manifest.seq_start,
-                detail=fact.detail,
+                detail=result.detail,
             )
         letters = open_table(self.store_url, DEAD_LETTERS)
-        facts = self._small_files().write_dead_letters(pairs)
-        commit_files(letters, DEAD_LETTERS, facts, {}, {})
+        results = self._ledger_files().write_dead_letters(pairs)
+        commit_files(letters, DEAD_LETTERS, results, {}, {})
         self.failpoint.reach("after_dead_letters")
 
     def _commit_ledger(
-        self, snapshot: LakeSnapshot, plan: IngestRound, dead: Sequence[UnreadableBatch]
+        self, snapshot: LakeSnapshot, plan: IngestRound, unreadable: Sequence[UnreadableBatch]
     ) -> list[Waiting]:
-        lost = {fact.row_id for fact in dead}
-        read = [row for row in plan.fresh if row.order not in lost]
+        unreadable_ids = {result.row_id for result in unreadable}
+        read = [row for row in plan.fresh if row.order not in unreadable_ids]
         entered = sorted([*plan.recovered, *read], key=lambda row: row.order)
-        facts = self._small_files().write_ledger(entered)
+        results = self._ledger_files().write_ledger(entered)
         self.failpoint.reach("before_ledger")
-        notes = encode_commit_metadata(plan.versions, ())
-        commit_files(snapshot.ledger, BATCHES, facts, plan.versions, notes)
+        metadata = encode_commit_metadata(plan.versions, ())
+        commit_files(snapshot.ledger, BATCHES, results, plan.versions, metadata)
         self.failpoint.reach("after_ledger")
         return entered
 
-    def _small_files(self) -> LedgerFiles:
+    def _ledger_files(self) -> LedgerFiles:
         return LedgerFiles(
             store_url=self.store_url, name=self.ids.ulid().lower(), now_ns=self.clock.now_ns()
         )
@@ -210,31 +212,33 @@ class Ingester:
         self,
         entered: Sequence[Waiting],
         files: Sequence[WrittenFile],
-        dead: Sequence[UnreadableBatch],
+        unreadable: Sequence[UnreadableBatch],
         started_ns: int,
     ) -> None:
         self.totals.batches += len(entered)
-        self.totals.records += sum(fact.stats["numRecords"] for fact in files)
+        self.totals.records += sum(result.stats["numRecords"] for result in files)
         self.totals.files += len(files)
-        self.totals.dead_letters += len(dead)
+        self.totals.dead_letters += len(unreadable)
         self.totals.rounds += 1
         elapsed_ms = (self.clock.monotonic_ns() - started_ns) * 1000 // NS_PER_S
         _log.info(
             "micro_batch_committed",
             batches=len(entered),
             files=len(files),
-            dead_letters=len(dead),
+            dead_letters=len(unreadable),
             elapsed_ms=elapsed_ms,
         )
 
 
-def _dead_of(snapshot: LakeSnapshot, positions: TablePositions, lanes: Sequence[int]) -> set[RowId]:
-    dead: set[RowId] = set()
+def _read_unreadable_rows(
+    snapshot: LakeSnapshot, positions: TablePositions, lanes: Sequence[int]
+) -> set[RowId]:
+    unreadable: set[RowId] = set()
     for kind, table in snapshot.records.items():
         ahead = {
             lane: positions.record_position(kind, lane)
             for lane in lanes
             if positions.record_position(kind, lane) > positions.ledger_position(lane)
         }
-        dead |= read_unreadable(table, ahead)
-    return dead
+        unreadable |= read_unreadable(table, ahead)
+    return unreadable

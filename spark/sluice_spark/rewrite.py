@@ -120,9 +120,9 @@ def rewrite(
     frame = _kept_rows(rows, plan).selectExpr("*", f"to_date(accepted_at) AS {ACCEPTED_DATE}")
     count = max(1, -(-total_bytes(plan.files) // target_bytes))
     ordered = frame.repartitionByRange(count, *ORDER).sortWithinPartitions(*ORDER)
-    found = ordered.mapInArrow(_file_writer(store_url, table), "fact binary").toArrow()
-    facts = [decode_result(body) for body in found.column("fact").to_pylist()]
-    added = [fact for fact in facts if isinstance(fact, WrittenFile)]
+    found = ordered.mapInArrow(_file_writer(store_url, table), "result binary").toArrow()
+    results = [decode_result(body) for body in found.column("result").to_pylist()]
+    added = [result for result in results if isinstance(result, WrittenFile)]
     failpoint.reach("compact_after_write")
     replace_files(store_url, table, plan.files, added, data_change=plan.changes_data)
     failpoint.reach("compact_after_commit")
@@ -153,8 +153,8 @@ class _OpenFile:
 
 def _file_writer(store_url: str, table: Table) -> Any:  # noqa: ANN401 - the function for `mapInArrow`
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        facts = [encode_result(fact) for fact in write_ordered(store_url, table, batches)]
-        yield pa.RecordBatch.from_arrays([pa.array(facts, pa.binary())], names=["fact"])
+        results = [encode_result(file) for file in write_ordered(store_url, table, batches)]
+        yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], names=["result"])
 
     return write
 

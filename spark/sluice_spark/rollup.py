@@ -61,8 +61,8 @@ TASKS: Final = 8
 
 _log = structlog.get_logger("sluice.rollup")
 
-_HASH: Final = "CAST(conv(substr(sha2(agent_id, 256), 1, 16), 16, 10) AS DECIMAL(20, 0))"
-_LANE: Final = f"CAST({_HASH} % {{lanes}} AS INT)"
+_AGENT_HASH: Final = "CAST(conv(substr(sha2(agent_id, 256), 1, 16), 16, 10) AS DECIMAL(20, 0))"
+_LANE: Final = f"CAST({_AGENT_HASH} % {{lanes}} AS INT)"
 _SERIES: Final = ("window", "window_start", "name", "agent_id", "attributes")
 _FIGURES: Final = (
     "count(*) AS count",
@@ -209,19 +209,19 @@ def run_rollup(spark: Session, store_url: str) -> RollupReport:
             break
         inputs = asyncio.run(_read_input(store_url, source))
         revision = plan_revision(spark, store_url, inputs.fresh, inputs.retention_cut_ns)
-        facts = _write_rows(spark, store_url, source, inputs, revision)
+        files = _write_rows(spark, store_url, source, inputs, revision)
         if revision is not None:
             asyncio.run(_delete_chunks(store_url, source, revision))
             revision.close()
         try:
-            _commit(table, source, facts, revision.files if revision is not None else ())
+            _commit(table, source, files, revision.files if revision is not None else ())
         except CommitConflict as error:
             _log.info(
                 "rollup_committed_by_another_owner", source_range=source.number, reason=str(error)
             )
             continue
         report.covers += 1
-        report.rows += sum(fact.stats["numRecords"] for fact in facts)
+        report.rows += sum(file.stats["numRecords"] for file in files)
         report.revised += revision is not None
     return report
 
@@ -254,9 +254,9 @@ def _write_rows(
     rows = _all_rows(spark, store_url, source, inputs, revision)
     if rows is None:
         return []
-    place = (WINDOW_DATE, "window", "name")
-    ordered = rows.repartition(TASKS, *place).sortWithinPartitions(
-        *place, "window_start", "agent_id"
+    order = (WINDOW_DATE, "window", "name")
+    ordered = rows.repartition(TASKS, *order).sortWithinPartitions(
+        *order, "window_start", "agent_id"
     )
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -265,12 +265,12 @@ def _write_rows(
         if found:
             asyncio.run(put_chunks(store_url, source, pa.Table.from_batches(found)))
         plain = [batch.drop_columns([WHOLE]) for batch in found]
-        facts = [encode_result(fact) for fact in write_ordered(store_url, ROLLUPS, plain)]
-        yield pa.RecordBatch.from_arrays([pa.array(facts, pa.binary())], names=["fact"])
+        results = [encode_result(file) for file in write_ordered(store_url, ROLLUPS, plain)]
+        yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], names=["result"])
 
-    bodies = ordered.mapInArrow(write, "fact binary").toArrow().column("fact").to_pylist()
-    facts = [decode_result(body) for body in bodies]
-    return [fact for fact in facts if isinstance(fact, WrittenFile)]
+    bodies = ordered.mapInArrow(write, "result binary").toArrow().column("result").to_pylist()
+    results = [decode_result(body) for body in bodies]
+    return [result for result in results if isinstance(result, WrittenFile)]
 
 
 def _all_rows(
@@ -291,7 +291,7 @@ def _all_rows(
 def _commit(
     table: DeltaTable,
     source: SourceRange,
-    facts: Sequence[WrittenFile],
+    files: Sequence[WrittenFile],
     replaced: Sequence[DataFile],
 ) -> None:
     """Append the rows of a source range and remove the replaced files, in one commit.
@@ -302,7 +302,7 @@ def _commit(
     removals = [remove_action(ROLLUPS, file, data_change=True) for file in replaced]
     with translated_errors(TableLocation(uri=table.table_uri)):
         table.create_write_transaction(
-            [*removals, *(add_action(ROLLUPS, fact, data_change=True) for fact in facts)],
+            [*removals, *(add_action(ROLLUPS, file, data_change=True) for file in files)],
             "append",
             delta_schema(ROLLUPS),
             [WINDOW_DATE],

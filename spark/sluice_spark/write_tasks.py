@@ -266,9 +266,10 @@ def run_tasks(spark: Session, tasks: Sequence[WriteTask]) -> list[TaskResult]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                facts = [encode_result(fact) for fact in write_rows(pickle.loads(bodies[number]))]  # noqa: S301 - bytes from the driver
-                yield pa.RecordBatch.from_arrays([pa.array(facts, pa.binary())], names=["fact"])
+                task = pickle.loads(bodies[number])  # noqa: S301 - bytes from the driver
+                results = [encode_result(result) for result in write_rows(task)]
+                yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], names=["result"])
 
     numbers = spark.range(0, len(tasks), 1, len(tasks))
-    found = numbers.mapInArrow(write, "fact binary").toArrow()
-    return [decode_result(body) for body in found.column("fact").to_pylist()]
+    found = numbers.mapInArrow(write, "result binary").toArrow()
+    return [decode_result(body) for body in found.column("result").to_pylist()]

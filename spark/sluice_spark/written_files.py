@@ -75,9 +75,9 @@ TaskResult = WrittenFile | UnreadableBatch
 _DECODER: msgspec.json.Decoder[TaskResult] = msgspec.json.Decoder(TaskResult)
 
 
-def encode_result(fact: TaskResult) -> bytes:
+def encode_result(result: TaskResult) -> bytes:
     """Encode a result as the bytes that a task returns."""
-    return msgspec.json.encode(fact)
+    return msgspec.json.encode(result)
 
 
 def decode_result(body: bytes) -> TaskResult:
@@ -103,27 +103,29 @@ def file_statistics(table: Table, metadata: pq.FileMetaData) -> dict[str, Any]:
     that
     column, which is always correct.
     """
-    least: dict[str, Scalar] = {}
-    most: dict[str, Scalar] = {}
+    minimums: dict[str, Scalar] = {}
+    maximums: dict[str, Scalar] = {}
     nulls: dict[str, int] = {}
     wanted = {column.name for column in table.skipping_columns}
     for index in range(metadata.num_columns):
         name = metadata.schema.column(index).path
         if name not in wanted:
             continue
-        found = [metadata.row_group(g).column(index).statistics for g in _groups(metadata)]
-        if any(statistics is None for statistics in found):
+        statistics_list = [
+            metadata.row_group(g).column(index).statistics for g in _groups(metadata)
+        ]
+        if any(statistics is None for statistics in statistics_list):
             continue
-        nulls[name] = sum(statistics.null_count for statistics in found)
-        bounded = [statistics for statistics in found if statistics.has_min_max]
-        full = [statistics for statistics in found if statistics.num_values > 0]
+        nulls[name] = sum(statistics.null_count for statistics in statistics_list)
+        bounded = [statistics for statistics in statistics_list if statistics.has_min_max]
+        full = [statistics for statistics in statistics_list if statistics.num_values > 0]
         if bounded and len(bounded) == len(full):
-            least[name] = _scalar(min(statistics.min for statistics in bounded))
-            most[name] = _scalar(max(statistics.max for statistics in bounded))
+            minimums[name] = _scalar(min(statistics.min for statistics in bounded))
+            maximums[name] = _scalar(max(statistics.max for statistics in bounded))
     return {
         "numRecords": metadata.num_rows,
-        "minValues": least,
-        "maxValues": most,
+        "minValues": minimums,
+        "maxValues": maximums,
         "nullCount": nulls,
     }
 

@@ -39,7 +39,9 @@ def pending_rows(url: str) -> list[Waiting]:
 
 def ingester(url: str, consumers: FencedConsumers, parallelism: int = 2) -> Ingester:
     def write(rows: Sequence[Waiting]) -> list[TaskResult]:
-        return [fact for task in plan_tasks(url, rows, parallelism) for fact in write_rows(task)]
+        return [
+            result for task in plan_tasks(url, rows, parallelism) for result in write_rows(task)
+        ]
 
     return Ingester(
         store_url=url,

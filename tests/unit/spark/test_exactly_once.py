@@ -54,15 +54,15 @@ def run_round(state: LakeState, rows: tuple[Waiting, ...], *, back: bool, steps:
     boundary = plan_boundary(rows, state.positions)
     if not boundary:
         return state
-    dead = {
-        place
+    unreadable = {
+        row_id
         for n in range(len(KINDS))
         if state.reached[n] > state.entered
-        for through, places in state.metadata[n]
+        for through, rows_of_commit in state.metadata[n]
         if through == state.reached[n]
-        for place in places
+        for row_id in rows_of_commit
     }
-    plan = plan_round(rows, boundary, state.positions, ledger=state.ledger, dead=dead)
+    plan = plan_round(rows, boundary, state.positions, ledger=state.ledger, unreadable=unreadable)
     lost = {row.order for row in plan.fresh if row.manifest == LOST and not back}
     for n, kind in enumerate(KINDS[:steps]):
         if kind not in plan.record_versions:
