@@ -56,19 +56,28 @@ class JobFailed(SluiceError):
     """A Spark job that failed with an error that sluice did not raise; the cause is chained."""
 
 
-_RAISED: Final = re.compile(r"^\s*(?:sluice_\w+|deltalake)\.[\w.]+: (?P<says>.+)$", re.MULTILINE)
-_PYTHON: Final = re.compile(r"^\s*[\w.]*(?:Error|Exception): (?P<says>.+)$", re.MULTILINE)
+_CAUSES: Final = tuple(
+    re.compile(pattern, re.MULTILINE)
+    for pattern in (
+        r"^\s*(?:sluice_\w+|deltalake)\.[\w.]+: (.+)$",
+        r"^\s*[\w.]*(?:Error|Exception): (.+)$",
+        r"^(?:: |Caused by: )[\w.$]+(?:Error|Exception): (.+)$",
+        r"\bterminated with exception: (.+)$",
+    )
+)
+"""Errors of sluice and delta-rs, of Python, of the JVM, and what Spark adds to a failed query."""
+_SQLSTATE: Final = re.compile(r"\s+SQLSTATE: \w+")
 
 
 def find_cause(text: str) -> str:
-    """Return the message of the last sluice, delta-rs or else Python error in a text.
+    """Return the message of the error that the text of a Spark exception is about.
 
-    Spark puts the traceback of a Python worker into the text of its own exception. Without a Python
-    error in the text, its first line is returned.
+    Spark puts the traceback of a Python worker or the stack of the JVM into the text of its own
+    exception. The last error of sluice or delta-rs is preferred to Python's, and that to the JVM's.
     """
-    for pattern in (_RAISED, _PYTHON):
+    for pattern in _CAUSES:
         found = pattern.findall(text)
         if found:
-            return str(found[-1]).strip()
+            return _SQLSTATE.sub("", found[-1]).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else "Spark reported no reason"

@@ -4,6 +4,7 @@ Records never pass through the JVM. The query delivers descriptors. For each mic
 plans, the executors write, and `microbatch` commits (ADR 0050, ADR 0052).
 """
 
+import re
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -33,8 +34,8 @@ from sluice_store.clock import SystemClock, SystemIds
 
 _STOP_POLL_S: Final = 0.5
 """Interval at which the job checks for a stop signal."""
-_S3A_CLASSES: Final = "org.apache.hadoop.fs.s3a"
-"""Part of Spark's error if the classes for `s3a://` are missing."""
+_S3A_MISSING: Final = re.compile(r"Class org\.apache\.hadoop\.fs\.s3a\.\w+ not found")
+"""Part of Spark's error if there is no class for `s3a://`."""
 
 
 @dataclass(slots=True)
@@ -139,7 +140,7 @@ def _start_query(
     try:
         return _build_query(session, store_url, settings, sink)
     except Exception as error:
-        if _S3A_CLASSES in str(error):
+        if _S3A_MISSING.search(str(error)):
             raise BadUsage(
                 f"cannot open checkpoint: Spark has no S3 client; run spark-submit with "
                 f"--packages {S3A_PACKAGE}:{read_hadoop_version()}, "

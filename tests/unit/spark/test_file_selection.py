@@ -7,7 +7,6 @@ from sluice_spark.data_files import (
     small_files,
 )
 from sluice_spark.delete_conditions import delete_condition
-from sluice_spark.errors import find_cause
 
 DAY_NS = 86_400 * 10**9
 T0_NS = 1_790_000_000 * 10**9  # 2026-09-21T14:13:20Z
@@ -61,9 +60,3 @@ def test_retention_removes_a_file_unread_only_if_every_row_is_deleted() -> None:
 def test_delete_condition_escapes_quotes_and_backslashes() -> None:
     text = delete_condition(record(contains="it's \\ here"))
     assert r"contains(body, 'it\'s \\ here')" in text
-
-
-def test_find_cause_returns_the_sluice_error_in_a_wrapped_text() -> None:
-    wrapped = "x\nTraceback:\n  sluice_protocol.errors.BadUsage: give a store\n\tat org.apache\n"
-    assert find_cause(wrapped) == "give a store"
-    assert find_cause("") == "Spark reported no reason"
