@@ -23,6 +23,7 @@ from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.lake import LOGS, accepted_date
 from sluice_protocol.records import logs_from_lines
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.answer import Answer
 from sluice_query.request import Query
@@ -39,7 +40,7 @@ from sluice_spark.written_files import (
     parquet_options,
     partition_folder,
 )
-from sluice_store import SystemClock, create_authority, open_store
+from sluice_store import create_authority, open_store
 
 LINES = int(os.environ.get("SLUICE_BENCH_LINES", "10000000"))
 LINES_PER_FRAME = 50_000

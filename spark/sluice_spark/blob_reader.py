@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sluice_protocol.errors import StoreError, StoreUnavailable
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.outcomes import Found
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import ObjectKey
 from sluice_spark.descriptors import Waiting
 from sluice_store import open_store
-from sluice_store.clock import Clock, SystemClock
 from sluice_store.port import ObjectStore
 
 GROUP_BYTES: Final = 8 * 1024 * 1024
@@ -51,17 +52,17 @@ def plan_groups(rows: Sequence[Waiting]) -> list[list[Waiting]]:
 
 
 async def _fetch(store: ObjectStore, row: Waiting, clock: Clock) -> FetchedBlob:
-    for last in (*(False,) * (ATTEMPTS_MAX - 1), True):
+    attempts = 0
+    while True:
+        attempts += 1
         try:
-            answer = await store.get(ObjectKey(row.manifest.raw_blob_key))
+            read = await store.get(ObjectKey(row.manifest.raw_blob_key))
         except StoreUnavailable:
-            if last:
+            if attempts == ATTEMPTS_MAX:
                 raise
             await clock.sleep(BACKOFF_S)
         else:
-            body = answer.body if isinstance(answer, Found) else None
-            return FetchedBlob(row=row, body=body)
-    raise StoreError("get", row.manifest.raw_blob_key, "no attempt was made")
+            return FetchedBlob(row=row, body=read.body if isinstance(read, Found) else None)
 
 
 class BlobReader:

@@ -11,13 +11,13 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import RemoveAction
 
 from sluice_protocol.lake import Table
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.data_files import DataFile, list_files
 from sluice_spark.errors import CommitConflict, LakeInconsistent
 from sluice_spark.exactly_once import REBUILD, RowId
 from sluice_spark.tables import add_action, delta_schema, find_table, translated_errors
 from sluice_spark.written_files import WrittenFile
-from sluice_store.clock import SystemClock
 from sluice_store.lake import lake_location
 
 MAINTENANCE_APP: Final = "sluice-maintenance"

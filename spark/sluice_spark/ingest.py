@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 
 from sluice_protocol.errors import BadUsage, SluiceError
 from sluice_protocol.lake import INGEST_QUEUE
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.descriptors import Waiting, decode_descriptors
 from sluice_spark.errors import JobFailed, find_cause
 from sluice_spark.failpoints import read_failpoint
@@ -30,7 +31,6 @@ from sluice_spark.session import (
 from sluice_spark.settings import IngestSettings
 from sluice_spark.write_tasks import plan_tasks, run_tasks
 from sluice_spark.written_files import TaskResult
-from sluice_store.clock import SystemClock, SystemIds
 
 _STOP_POLL_S: Final = 0.5
 """Interval at which the job checks for a stop signal."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice_protocol.lake import ACCEPTED_DATE, Table
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.commits import replace_files
 from sluice_spark.data_files import DataFile, total_bytes
@@ -33,7 +34,6 @@ from sluice_spark.written_files import (
     partition_folder,
     sync_file,
 )
-from sluice_store.clock import SystemClock, SystemIds
 from sluice_store.lake import lake_location, open_filesystem
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024

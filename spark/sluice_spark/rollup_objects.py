@@ -29,17 +29,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import zstandard
 
-from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.keys import ROLLUP, rollup_key
 from sluice_protocol.lake import ROLLUPS
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Exists, Found
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_spark.schemas import arrow_schema
 from sluice_store import ObjectStore, open_store
+from sluice_store.retry import Backoff, create_known
 
 SOURCE_RANGES_PREFIX = f"{ROLLUP}covers/"
-ATTEMPTS_MAX: Final = 5
 
 
 class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,15 +110,12 @@ async def next_source_range(
     if through == after and known.issuperset(deletes):
         return None
     wanted = SourceRange(number=number, after=after, through=through, deletes=honoured)
-    for _ in range(ATTEMPTS_MAX):
-        match await store.create(source_range_key(number), encode_record(wanted)):
-            case Applied():
-                return wanted
-            case Exists():
-                return await read_source_range(store, number)
-            case _:
-                continue
-    raise OutcomeUnknown("create", source_range_key(number), ATTEMPTS_MAX)
+    backoff = Backoff.seeded_by(SystemClock())
+    match await create_known(store, source_range_key(number), encode_record(wanted), backoff):
+        case Applied():
+            return wanted
+        case Exists():
+            return await read_source_range(store, number)
 
 
 WHOLE: Final = "whole"
@@ -153,13 +150,10 @@ async def put_chunks(store_url: str, source: SourceRange, rows: pa.Table) -> Non
         OutcomeUnknown: No attempt to create a chunk had a known outcome.
         StoreError: The store is unreachable.
     """
+    backoff = Backoff.seeded_by(SystemClock())
     async with open_store(store_url) as store:
         for key, body in encode_chunks(source, rows):
-            for _ in range(ATTEMPTS_MAX):
-                if isinstance(await store.create(key, body), Applied | Exists):
-                    break
-            else:
-                raise OutcomeUnknown("create", key, ATTEMPTS_MAX)
+            await create_known(store, key, body, backoff)
 
 
 def encode_chunks(source: SourceRange, rows: pa.Table) -> Iterator[tuple[ObjectKey, bytes]]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from pyspark_sluice.offsets import read_lanes
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.lane import Lane
 from sluice_queue.worklists import read_work_list
 from sluice_spark.descriptors import Waiting, waiting_of
@@ -18,7 +19,7 @@ from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.microbatch import Ingester, IngestTotals, open_snapshot
 from sluice_spark.write_tasks import plan_tasks, write_rows
 from sluice_spark.written_files import TaskResult
-from sluice_store import SystemClock, SystemIds, open_store
+from sluice_store import open_store
 
 
 def pending_rows(url: str) -> list[Waiting]:
