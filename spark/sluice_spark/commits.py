@@ -82,7 +82,7 @@ def read_unreadable(records: DeltaTable, ahead: Mapping[int, int]) -> set[RowId]
     lane, end = next(iter(wanted.items()))
     raise LakeInconsistent(
         lane,
-        (f"the table's history does not contain the commit that reached sequence {end}"),
+        f"the table's history does not contain the commit that reached sequence {end}",
         REBUILD,
     )
 
@@ -99,8 +99,8 @@ def replace_files(
 
     delta-rs accepts the removal of a file that another commit has already removed, which would
     duplicate its rows. Therefore each attempt checks that every file is still part of the table,
-    and
-    commits from exactly that state without a rebase. Any commit in between causes another attempt.
+    and commits from exactly that state without a rebase. Any commit in between causes another
+    attempt.
 
     Raises:
         CommitConflict: A file to replace is no longer in the table, or every attempt met another

@@ -253,8 +253,7 @@ def find_overlaps(spark: Session, store_url: str, kind: str) -> list[SequenceOve
     """Return sequence ranges that several batches of the ledger contain, at most `OVERLAPS_MAX`.
 
     Batches with different ranges have different identities, so both are accepted. Compaction drops
-    the
-    records that are in both.
+    the records that are in both.
     """
     ledger = find_table(store_url, BATCHES)
     files = list_files(ledger, BATCHES) if ledger is not None else []

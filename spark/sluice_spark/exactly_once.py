@@ -82,9 +82,8 @@ class IngestRound:
         """Return the unreadable rows to name in the metadata of a kind's record commit.
 
         Every row with such an identity is named, including dropped repetitions: a later run with
-        other
-        boundaries may read a repetition without the row that it repeats. Rows of other kinds are
-        omitted, because another attempt may still read them.
+        other boundaries may read a repetition without the row that it repeats. Rows of other kinds
+        are omitted, because another attempt may still read them.
         """
         identities = {row.identity for row in self.fresh if row.order in unreadable}
         return [

@@ -48,8 +48,7 @@ class FileRewrite:
         files: The files.
         drop: Spark SQL condition of the rows to drop; None keeps all.
         unique: Whether to keep, of rows with the same (agent, boot, seq), only the one with the
-            highest
-            queue sequence.
+            highest queue sequence.
     """
 
     files: tuple[DataFile, ...]

@@ -107,8 +107,7 @@ def aggregate(points: Any, source: SourceRange, units: Any = None) -> Any:  # no
 
     Args:
         points: Points up to the end of the source range. Their column `fresh` is true for the
-            points
-            of this range.
+            points of this range.
         source: The source range.
         units: Units to aggregate again, from all of their points if they are intact.
     """

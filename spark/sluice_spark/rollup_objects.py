@@ -50,8 +50,7 @@ class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
         after: Lane to the last sequence before the range.
         through: Lane to the last sequence of the range.
         deletes: The deletes that apply to every row up to this range, sorted. For those that the
-            range
-            before did not list, the affected hours are aggregated again (ADR 0057).
+            range before did not list, the affected hours are aggregated again (ADR 0057).
     """
 
     schema: str = "sluice.rollup_cover.v1"
@@ -160,8 +159,7 @@ def encode_chunks(source: SourceRange, rows: pa.Table) -> Iterator[tuple[ObjectK
     """Yield the chunks of rows: each is the zstd of an Arrow IPC stream of the table's columns.
 
     Rows of older source ranges are included only in chunks of whole hours, because they already
-    have
-    chunks elsewhere.
+    have chunks elsewhere.
     """
     own = pc.equal(rows.column("cover"), source.number)
     rows = rows.filter(pc.or_(rows.column(WHOLE), own))

@@ -2,10 +2,8 @@
 
 As for chunks, the unit is a window length, a metric and an hour. A unit that a delete may affect is
 aggregated again from the remaining points. If retention has already removed points of the unit,
-that
-is impossible: the rows of which every point is deleted are removed, and the others remain.
-Retention
-itself does not change rollups, because rollups are kept longer than points (ADR 0057).
+that is impossible: the rows of which every point is deleted are removed, and the others remain.
+Retention itself does not change rollups, because rollups are kept longer than points (ADR 0057).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

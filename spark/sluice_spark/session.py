@@ -33,8 +33,7 @@ class SessionSettings:
 
     Attributes:
         master: Spark master URL, unless `spark-submit` sets one. `local[n,m]` runs n tasks
-            concurrently
-            on this machine, with m attempts each.
+            concurrently on this machine, with m attempts each.
         driver_memory: Heap size of the JVM in Spark's notation. Records do not pass through it.
         conf: Further Spark settings; they take precedence over those of sluice.
     """
@@ -144,8 +143,7 @@ def open_session(settings: SessionSettings, *, delta: bool, s3a: str | None = No
     """Return the running session, or start one; the settings of `spark-submit` take precedence.
 
     Workers run the same Python executable. Without `PYSPARK_PYTHON` they would run the first
-    `python3`
-    of the path and fail if its version differs.
+    `python3` of the path and fail if its version differs.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

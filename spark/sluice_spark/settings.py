@@ -15,8 +15,7 @@ class IngestSettings:
         max_bytes_per_trigger: Maximum frame bytes of a micro-batch.
         max_batches_per_trigger: Maximum number of accepted batches of a micro-batch.
         checkpoint: Folder of the streaming checkpoint. Default: in the folder of a local store; for
-            a
-            bucket in the user's cache folder.
+            a bucket in the user's cache folder.
         master: Spark master URL; the settings of `spark-submit` take precedence.
         driver_memory: Heap size of the driver's JVM.
     """
@@ -48,8 +47,7 @@ class CompactSettings:
         grace_s: Seconds after the end of a date before its partition is rewritten.
         open_partitions: Also rewrite partitions that may still receive batches.
         vacuum_hours: Hours beyond the retry horizon for which replaced files are kept for readers;
-            a
-            negative number keeps them permanently.
+            a negative number keeps them permanently.
         dry_run: Report only; change nothing.
         master: Spark master URL; the settings of `spark-submit` take precedence.
         driver_memory: Heap size of the driver's JVM.

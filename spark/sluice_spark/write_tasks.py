@@ -189,8 +189,7 @@ def write_rows(
 
     Returns:
         The written files, and the batches that could not be read. A full VACUUM removes files that
-        no
-        commit names.
+        no commit names.
 
     Raises:
         StoreError: The store is unreachable.
@@ -257,8 +256,7 @@ def run_tasks(spark: Session, tasks: Sequence[WriteTask]) -> list[TaskResult]:
     """Run tasks on the executors and return every result.
 
     If Spark runs a task twice, it writes its files twice under different names. Only the results of
-    the
-    last run are committed.
+    the last run are committed.
     """
     if not tasks:
         return []

@@ -100,8 +100,7 @@ def file_statistics(table: Table, metadata: pq.FileMetaData) -> dict[str, Any]:
     """Return Delta's statistics of a Parquet file from the file's footer.
 
     A column without a statistic in some row group is omitted. Readers then never skip the file by
-    that
-    column, which is always correct.
+    that column, which is always correct.
     """
     minimums: dict[str, Scalar] = {}
     maximums: dict[str, Scalar] = {}

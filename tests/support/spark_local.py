@@ -1,8 +1,7 @@
 """Ingestion without a JVM: the same micro-batches, planned, written and committed in this process.
 
 As a script it ingests one store and exits at the step that `SLUICE_FAILPOINT` names; tests use it
-to
-kill the driver at every step.
+to kill the driver at every step.
 """
 
 import asyncio

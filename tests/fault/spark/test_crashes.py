@@ -65,8 +65,7 @@ def test_each_record_is_committed_once_after_a_crash_at_any_step(step: str, tmp_
     """After a crash at any step, a run with the same rows or other boundaries completes the lake.
 
     The missing blob has reappeared. Its batch is in the ledger only if its records are in the lake,
-    so
-    enqueueing it again adds it exactly once.
+    so enqueueing it again adds it exactly once.
     """
     deployment = Deployment(tmp_path).init()
     good, lost = backlog(deployment)

@@ -59,8 +59,7 @@ def test_deleted_points_are_removed_from_rollups_and_chunks(
     """A delete of points that were rolled up is applied by the next range, also to its chunks.
 
     After an owner crashed before its commit, the next one writes the same. Points that were
-    accepted
-    after the cut-off remain, even if they arrive later.
+    accepted after the cut-off remain, even if they arrive later.
     """
     deployment = Deployment(tmp_path, lanes=1).init()
     deployment.deliver([make_batch(n * 40, 40, agent=f"h-{n}", kind="metrics") for n in range(3)])
