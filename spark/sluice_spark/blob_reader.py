@@ -19,7 +19,7 @@ from sluice_store.port import ObjectStore
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """Approximate frame bytes of a group of blobs that is fetched concurrently.
 
-A larger frame is a group alone.
+A larger frame forms a separate group.
 """
 GROUP_FRAMES: Final = 64
 """Maximum number of blobs of a group, and so of requests in flight."""

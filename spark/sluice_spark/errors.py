@@ -72,7 +72,7 @@ _SQLSTATE: Final = re.compile(r"\s+SQLSTATE: \w+")
 def find_cause(text: str) -> str:
     """Return the message of the error that the text of a Spark exception is about.
 
-    Spark puts the traceback of a Python worker or the stack of the JVM into the text of its own
+    Spark puts the traceback of a Python worker or the stack of the JVM into the text of its
     exception. The last error of sluice or delta-rs is preferred to Python's, and that to the JVM's.
     """
     for pattern in _CAUSES:

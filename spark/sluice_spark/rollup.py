@@ -148,15 +148,15 @@ class RollupInput:
 
     Attributes:
         lanes: Number of lanes.
-        honoured: The deletes that apply to the source range.
-        fresh: Those deletes that did not apply to the range before.
+        deletes: The deletes that apply to the source range.
+        new_deletes: Those deletes that did not apply to the range before.
         retention_cut_ns: Retention may have removed points before this time, Unix ns; None without
             retention.
     """
 
     lanes: int
-    honoured: tuple[DeleteRecord, ...]
-    fresh: tuple[DeleteRecord, ...]
+    deletes: tuple[DeleteRecord, ...]
+    new_deletes: tuple[DeleteRecord, ...]
     retention_cut_ns: int | None
 
 
@@ -167,14 +167,14 @@ async def _read_input(store_url: str, source: SourceRange) -> RollupInput:
         if lost:
             raise InvalidRecord(
                 delete_key(lost[0]),
-                (f"rollup source range {source.number} refers to it, but it is missing"),
+                f"rollup source range {source.number} refers to it, but it is missing",
             )
         previous = await read_source_range(store, source.number - 1)
         before = frozenset(previous.deletes) if previous is not None else source.deletes
         return RollupInput(
             lanes=(await read_authority(store)).lanes,
-            honoured=tuple(found[one] for one in source.deletes),
-            fresh=tuple(found[one] for one in source.deletes if one not in before),
+            deletes=tuple(found[one] for one in source.deletes),
+            new_deletes=tuple(found[one] for one in source.deletes if one not in before),
             retention_cut_ns=retention_cut_ns(found.values()),
         )
 
@@ -184,7 +184,7 @@ def _points(spark: Session, store_url: str, source: SourceRange, inputs: RollupI
     if not files:
         return None
     rows = read_files(spark, store_url, METRICS, files)
-    gone = any_condition(inputs.honoured)
+    gone = any_condition(inputs.deletes)
     if gone is not None:
         rows = rows.where(f"NOT {gone}")
     laned = rows.selectExpr("*", f"{_LANE.format(lanes=inputs.lanes)} AS lane")
@@ -207,7 +207,7 @@ def run_rollup(spark: Session, store_url: str) -> RollupReport:
         if source is None:
             break
         inputs = asyncio.run(_read_input(store_url, source))
-        revision = plan_revision(spark, store_url, inputs.fresh, inputs.retention_cut_ns)
+        revision = plan_revision(spark, store_url, inputs.new_deletes, inputs.retention_cut_ns)
         files = _write_rows(spark, store_url, source, inputs, revision)
         if revision is not None:
             asyncio.run(_delete_chunks(store_url, source, revision))

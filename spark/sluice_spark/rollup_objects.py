@@ -105,10 +105,10 @@ async def next_source_range(
         str(lane): end for lane, end in ends.items() if end > after.get(str(lane), 0)
     }
     known = frozenset(previous.deletes) if previous is not None else frozenset(deletes)
-    honoured = tuple(sorted(known.union(deletes)))
+    applied = tuple(sorted(known.union(deletes)))
     if through == after and known.issuperset(deletes):
         return None
-    wanted = SourceRange(number=number, after=after, through=through, deletes=honoured)
+    wanted = SourceRange(number=number, after=after, through=through, deletes=applied)
     backoff = Backoff.seeded_by(SystemClock())
     match await create_known(store, source_range_key(number), encode_record(wanted), backoff):
         case Applied():

@@ -1,4 +1,4 @@
-"""The Spark session; the same jobs run locally or, by configuration alone, on a cluster."""
+"""The Spark session; only its configuration differs between a local run and a cluster."""
 
 import hashlib
 import logging

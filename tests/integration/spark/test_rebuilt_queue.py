@@ -31,10 +31,10 @@ def lose(deployment: Deployment, *folders: str) -> None:
         shutil.rmtree(deployment.root / ".sluice" / "generations" / name, ignore_errors=True)
 
 
-def story(
+def check_rebuild(
     deployment: Deployment, ingest: Callable[[Deployment], IngestTotals], *, state_too: bool
 ) -> None:
-    """Each ingested, queued and not yet enqueued batch is in the lake exactly once.
+    """Check that each ingested, queued and not yet enqueued batch is in the lake exactly once.
 
     The lanes are at different sequences, so that a single number for all of them would be wrong.
     """
@@ -68,7 +68,7 @@ def test_rebuilt_queue_loses_and_duplicates_no_batch(
 ) -> None:
     """Each micro-batch runs without a JVM."""
     deployment = Deployment(tmp_path, lanes=3).init()
-    story(deployment, lambda one: ingest_locally(one.url), state_too=state_too)
+    check_rebuild(deployment, lambda one: ingest_locally(one.url), state_too=state_too)
     assert "created anew from" in capsys.readouterr().out
 
 
@@ -80,7 +80,7 @@ def test_spark_ingest_continues_after_the_queue_is_rebuilt(spark: Any, tmp_path:
     def ingest(deployment: Deployment) -> IngestTotals:
         return run_ingest(deployment.url, IngestSettings(once=True), spark=spark)
 
-    story(Deployment(tmp_path, lanes=3).init(), ingest, state_too=True)
+    check_rebuild(Deployment(tmp_path, lanes=3).init(), ingest, state_too=True)
 
 
 def test_new_queue_behind_the_lake_is_refused_and_can_be_rebuilt(tmp_path: Path) -> None:
