@@ -7,7 +7,7 @@ from typing import Final
 
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_queue.entries import Descriptor
-from sluice_queue.view import LaneView, list_lanes, read_lane
+from sluice_queue.inspection import LaneSnapshot, list_lanes, read_lane
 from sluice_store import read_authority
 from sluice_store.port import ObjectStore
 
@@ -70,7 +70,7 @@ def parse_offset(
 
 async def read_lanes(
     store: ObjectStore, queue: str, after: Mapping[int, int] | None = None
-) -> list[LaneView]:
+) -> list[LaneSnapshot]:
     """Read every lane of a queue, with its pending entries after the positions in `after`."""
     lanes = await list_lanes(store, queue)
     starts = after or {}
@@ -91,7 +91,7 @@ async def read_latest(store: ObjectStore, queue: str) -> LanePositions:
     return LanePositions(authority_id=authority.authority_id, queue=queue, lanes=lanes)
 
 
-def _entries(view: LaneView, end: int | None) -> Iterator[LaneEntry]:
+def _entries(view: LaneSnapshot, end: int | None) -> Iterator[LaneEntry]:
     for descriptor in view.descriptors:
         if end is None or descriptor.sequence <= end:
             yield LaneEntry(lane=view.lane.lane, descriptor=descriptor)
@@ -116,7 +116,7 @@ class AdmissionLimit:
 
 
 def plan_micro_batch(
-    views: Sequence[LaneView],
+    views: Sequence[LaneSnapshot],
     start: LanePositions,
     limit: AdmissionLimit,
     target: LanePositions | None,
@@ -148,7 +148,7 @@ def plan_micro_batch(
 
 
 def entries_between(
-    views: Sequence[LaneView], start: LanePositions, end: LanePositions
+    views: Sequence[LaneSnapshot], start: LanePositions, end: LanePositions
 ) -> list[LaneEntry]:
     """Return the pending entries after `start` up to `end`, in order and without gaps.
 

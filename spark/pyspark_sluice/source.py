@@ -48,7 +48,8 @@ from pyspark_sluice.offsets import (
 )
 from pyspark_sluice.partition_readers import read_descriptors, read_records
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.lake import INGEST_QUEUE, RECORD_TABLES, Table
+from sluice_protocol.keys import INGEST_QUEUE
+from sluice_protocol.lake import RECORD_TABLES, Table
 from sluice_protocol.manifests import Kind
 from sluice_spark.descriptors import DESCRIPTORS
 from sluice_spark.schemas import spark_schema

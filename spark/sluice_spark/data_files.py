@@ -13,8 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from sluice_protocol.deletes import DeleteRecord
 from sluice_protocol.lake import Table, accepted_date
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.delete_conditions import is_retention, sql_literal
 

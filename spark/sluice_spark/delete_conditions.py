@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from sluice_protocol.deletes import DeleteRecord
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 
 _WINDOW_START_NS: Final = "(unix_micros(window_start) * 1000)"

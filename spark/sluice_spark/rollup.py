@@ -20,9 +20,9 @@ import structlog
 from deltalake import CommitProperties, DeltaTable, Transaction
 from msgspec.structs import replace
 
-from sluice_protocol.deletes import DeleteRecord, delete_key
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.lake import METRICS, ROLLUPS, WINDOW_DATE
+from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_spark.commits import remove_action
 from sluice_spark.compact import read_maintenance_input
 from sluice_spark.data_files import DataFile, list_files
