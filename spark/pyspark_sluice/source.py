@@ -134,7 +134,7 @@ def _check_columns(kind: Kind | None, columns: Sequence[str]) -> None:
     known = {column.name for column in RECORD_TABLES[kind].columns}
     unknown = [name for name in columns if name not in known]
     if unknown:
-        raise BadUsage(f"{kind} has no such column, column=`{unknown[0]}`")
+        raise BadUsage(f"option `columns` names no column of {kind}, column=`{unknown[0]}`")
 
 
 def _positive(options: Mapping[str, str], name: str, fallback: int) -> int:
@@ -142,7 +142,7 @@ def _positive(options: Mapping[str, str], name: str, fallback: int) -> int:
     if text is None:
         return fallback
     if not text.isdigit() or int(text) == 0:
-        raise BadUsage(f"{name} is a number of at least 1, {name}=`{text}`")
+        raise BadUsage(f"option `{name}` must be a number of at least 1, {name}=`{text}`")
     return int(text)
 
 

@@ -112,7 +112,7 @@ def test_source_reads_every_record_with_face_records(spark: Any, tmp_path: Path)
     metrics = reader.option("kind", "metrics").option("columns", "name,value").load()
     assert metrics.columns == ["name", "value"]
     assert metrics.count() == 30
-    with pytest.raises(Exception, match="no such column"):
+    with pytest.raises(Exception, match="names no column of metrics"):
         reader.option("kind", "metrics").option("columns", "nme").load().count()
 
 
