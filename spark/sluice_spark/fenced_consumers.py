@@ -1,6 +1,7 @@
-"""The job's hold on the queue: one fenced consumer per lane, on a loop in a thread of its own.
+"""The queue consumers of the ingest job: one fenced consumer per lane.
 
-Spark calls the driver's Python from threads of its own; the consumers live on one event loop.
+Spark calls the driver's Python from several threads. The consumers run on one event loop in a
+separate thread.
 """
 
 import asyncio
@@ -17,11 +18,10 @@ CALL_TIMEOUT_S: Final = 120
 _Answer = TypeVar("_Answer")
 
 
-class QueueGuard:
-    """Opens every lane, which fences older jobs off; checks the fence; acknowledges."""
+class FencedConsumers:
+    """The consumers of every lane of a queue; opening them fences older jobs."""
 
     def __init__(self, store_url: str, queue: str) -> None:
-        """Opens nothing yet."""
         self._url = store_url
         self._queue = queue
         self._loop = asyncio.new_event_loop()
@@ -30,12 +30,10 @@ class QueueGuard:
         self._consumers: dict[int, Consumer] = {}
 
     def __enter__(self) -> Self:
-        """Starts the loop."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Closes the store and ends the loop."""
         try:
             self._call(self._stack.aclose())
         finally:
@@ -47,17 +45,17 @@ class QueueGuard:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_TIMEOUT_S)
 
     def open(self, resume_after: Callable[[int], int]) -> tuple[int, ...]:
-        """Takes the next epoch of every lane; acknowledges what the lake has already.
+        """Acquire the next epoch of every lane and acknowledge what is already in the lake.
 
         Args:
-            resume_after: Gives, for a lane, the last sequence that is in the lake for good.
+            resume_after: Returns, for a lane, the last sequence that is committed to the lake.
 
         Returns:
             The lanes.
 
         Raises:
-            ResumeRefused: Lake and queue do not belong together.
-            StoreError: The store did not answer, or has no authority.
+            ResumeRefused: The positions of the lake and the queue do not match.
+            StoreError: The store is unreachable, or has no authority.
         """
         return self._call(self._open(resume_after))
 
@@ -71,10 +69,10 @@ class QueueGuard:
         return tuple(self._consumers)
 
     def check(self) -> None:
-        """Makes sure that no newer job has taken a lane.
+        """Check that no newer job has acquired a lane.
 
         Raises:
-            Fenced: One has; this job must stop.
+            Fenced: A newer job has; this job must stop.
         """
         self._call(self._check())
 
@@ -83,10 +81,10 @@ class QueueGuard:
             await consumer.next_descriptors(0)
 
     def acknowledge(self, ends: Mapping[int, int]) -> None:
-        """Moves the durable frontier of lanes forward, never back.
+        """Advance the acknowledged sequence of lanes; it never moves back.
 
         Raises:
-            Fenced: A newer job has taken a lane.
+            Fenced: A newer job has acquired a lane.
         """
         self._call(self._acknowledge(ends))
 

@@ -1,4 +1,4 @@
-"""Fetches blobs ahead of whoever decodes them: several at once, in order, with bounded memory."""
+"""Read blobs ahead of their decoding: concurrently, in order, with bounded memory."""
 
 import asyncio
 import queue
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import StoreError, StoreUnavailable
+from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.outcomes import Found
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import ObjectKey
@@ -17,25 +17,28 @@ from sluice_store import open_store
 from sluice_store.port import ObjectStore
 
 GROUP_BYTES: Final = 8 * 1024 * 1024
-"""Frames are fetched in groups of about this size; a larger frame is a group of its own."""
+"""Approximate frame bytes of a group of blobs that is fetched concurrently.
+
+A larger frame forms a separate group.
+"""
 GROUP_FRAMES: Final = 64
-"""At most this many requests are in flight."""
+"""Maximum number of blobs of a group, and so of requests in flight."""
 GROUPS_AHEAD: Final = 2
-"""So many groups wait while one is decoded: at most three groups, or 48 MiB, are in memory."""
-TRIES_MAX: Final = 5
+"""Groups that are buffered while another is decoded: at most three, or 48 MiB, are in memory."""
+ATTEMPTS_MAX: Final = 5
 BACKOFF_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
-    """A descriptor and the bytes of its blob; None when the store has no such blob."""
+class FetchedBlob:
+    """A descriptor and the bytes of its blob; None if the store has no such blob."""
 
     row: Waiting
     body: bytes | None
 
 
 def plan_groups(rows: Sequence[Waiting]) -> list[list[Waiting]]:
-    """Cuts rows, in their order, into groups that are fetched at once."""
+    """Split rows, in their order, into groups of blobs that are fetched concurrently."""
     groups: list[list[Waiting]] = []
     size_bytes = 0
     for row in rows:
@@ -48,36 +51,37 @@ def plan_groups(rows: Sequence[Waiting]) -> list[list[Waiting]]:
     return groups
 
 
-async def _fetch(store: ObjectStore, row: Waiting, clock: Clock) -> Fetched:
-    for last in (*(False,) * (TRIES_MAX - 1), True):
+async def _fetch(store: ObjectStore, row: Waiting, clock: Clock) -> FetchedBlob:
+    attempts = 0
+    while True:
+        attempts += 1
         try:
-            answer = await store.get(ObjectKey(row.manifest.raw_blob_key))
+            read = await store.get(ObjectKey(row.manifest.raw_blob_key))
         except StoreUnavailable:
-            if last:
+            if attempts == ATTEMPTS_MAX:
                 raise
             await clock.sleep(BACKOFF_S)
         else:
-            body = answer.body if isinstance(answer, Found) else None
-            return Fetched(row=row, body=body)
-    raise StoreError("get", row.manifest.raw_blob_key, "no try was made")
+            return FetchedBlob(row=row, body=read.body if isinstance(read, Found) else None)
 
 
-class ReadAhead:
-    """Iterates over fetched blobs in the order of their rows; a thread runs ahead of it."""
+class BlobReader:
+    """An iterator over blobs in the order of their rows, which a thread fetches ahead."""
 
     def __init__(self, store_url: str, rows: Sequence[Waiting]) -> None:
-        """Starts nothing yet."""
         self._url = store_url
         self._groups = plan_groups(rows)
         self._clock = SystemClock()
-        self._ready: queue.Queue[list[Fetched] | BaseException | None] = queue.Queue(GROUPS_AHEAD)
+        self._ready: queue.Queue[list[FetchedBlob] | BaseException | None] = queue.Queue(
+            GROUPS_AHEAD
+        )
         self._stopped = threading.Event()
 
-    def __iter__(self) -> Iterator[Fetched]:
-        """Runs the thread and gives what it fetched.
+    def __iter__(self) -> Iterator[FetchedBlob]:
+        """Start the thread and yield the blobs that it fetches.
 
         Raises:
-            StoreError: The store did not answer; nothing is skipped.
+            StoreError: The store is unreachable or refused a read; no row was skipped.
         """
         thread = threading.Thread(target=self._run, name="sluice-fetch", daemon=True)
         thread.start()
@@ -98,7 +102,7 @@ class ReadAhead:
     def _run(self) -> None:
         try:
             asyncio.run(self._fetch_all())
-        except Exception as error:  # noqa: BLE001 - handed to the thread that iterates
+        except Exception as error:  # noqa: BLE001 - the iterating thread raises it
             self._ready.put(error)
         else:
             self._ready.put(None)
@@ -108,5 +112,5 @@ class ReadAhead:
             for group in self._groups:
                 if self._stopped.is_set():
                     return
-                asked = (_fetch(store, row, self._clock) for row in group)
-                self._ready.put(list(await asyncio.gather(*asked)))
+                fetches = (_fetch(store, row, self._clock) for row in group)
+                self._ready.put(list(await asyncio.gather(*fetches)))

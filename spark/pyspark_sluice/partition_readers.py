@@ -1,4 +1,4 @@
-"""The two faces of the source, as executors read them: Arrow batches, no record in Python."""
+"""Readers that executors run for each partition: descriptors or records as Arrow batches."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -6,34 +6,36 @@ from datetime import date
 
 import pyarrow as pa
 
+from pyspark_sluice.offsets import LaneEntry
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.lake import ACCEPTED_DATE, Table, accepted_date
 from sluice_protocol.manifests import Kind
 from sluice_queue.lane import Lane
 from sluice_queue.worklists import read_work_list
+from sluice_spark.blob_reader import BlobReader
 from sluice_spark.descriptors import DESCRIPTORS, Waiting, encode_descriptors, waiting_of
-from sluice_spark.facts import DeadFact
-from sluice_spark.fetching import ReadAhead
-from sluice_spark.lanes import Entry
 from sluice_spark.records import Decoded, records_table
 from sluice_spark.schemas import arrow_schema
-from sluice_spark.writing import check_frame
+from sluice_spark.write_tasks import check_frame
+from sluice_spark.written_files import UnreadableBatch
 from sluice_store import open_store
 
 LISTS_AT_ONCE = 16
 
 
-async def fetch_rows(store_url: str, queue: str, entries: Sequence[Entry]) -> list[list[Waiting]]:
-    """Reads the work lists of entries, several at once, in their order.
+async def fetch_rows(
+    store_url: str, queue: str, entries: Sequence[LaneEntry]
+) -> list[list[Waiting]]:
+    """Read the work lists of entries concurrently; return their rows in the order of the entries.
 
     Raises:
-        WorkListMissing: A list is gone; it is never skipped.
-        StoreError: The store did not answer.
+        WorkListMissing: A work list is missing; it is never skipped.
+        StoreError: The store is unreachable.
     """
     gate = asyncio.Semaphore(LISTS_AT_ONCE)
     async with open_store(store_url) as store:
 
-        async def one(entry: Entry) -> list[Waiting]:
+        async def one(entry: LaneEntry) -> list[Waiting]:
             async with gate:
                 lane = Lane(queue=queue, lane=entry.lane)
                 found = await read_work_list(store, lane, entry.descriptor)
@@ -43,9 +45,9 @@ async def fetch_rows(store_url: str, queue: str, entries: Sequence[Entry]) -> li
 
 
 def read_descriptors(
-    store_url: str, queue: str, entries: Sequence[Entry]
+    store_url: str, queue: str, entries: Sequence[LaneEntry]
 ) -> Iterator[pa.RecordBatch]:
-    """Gives a row per accepted batch."""
+    """Yield a row per accepted batch."""
     for rows in asyncio.run(fetch_rows(store_url, queue, entries)):
         yield encode_descriptors(rows)
     if not entries:
@@ -53,20 +55,20 @@ def read_descriptors(
 
 
 def read_records(
-    store_url: str, queue: str, entries: Sequence[Entry], *, kind: Kind, table: Table
+    store_url: str, queue: str, entries: Sequence[LaneEntry], *, kind: Kind, table: Table
 ) -> Iterator[pa.RecordBatch]:
-    """Gives a row per record of one kind, in the order of the queue.
+    """Yield a row per record of one kind, in the order of the queue.
 
     Raises:
-        InvalidRecord: A blob is missing or not what its manifest says: a reader without a table of
-            dead letters must not pass over it.
+        InvalidRecord: A blob is missing or does not match its manifest. A reader cannot write dead
+            letters, so it must not skip the batch.
     """
     schema = arrow_schema(table)
     found = asyncio.run(fetch_rows(store_url, queue, entries))
     rows = [row for listed in found for row in listed if row.manifest.kind == kind]
-    for fetched in ReadAhead(store_url, rows):
+    for fetched in BlobReader(store_url, rows):
         frame = check_frame(fetched)
-        if isinstance(frame, DeadFact):
+        if isinstance(frame, UnreadableBatch):
             raise InvalidRecord(fetched.row.manifest.raw_blob_key, frame.detail)
         accepted_at_ns = fetched.row.manifest.accepted_at_unix_ns
         batch = Decoded(frame=frame, accepted_at_ns=accepted_at_ns, sequence=fetched.row.sequence)

@@ -1,4 +1,4 @@
-"""What the source knows of the queue: offsets, admission, and partitions packed by bytes."""
+"""Offsets of the data source: positions in the lanes of a queue, and the entries of a batch."""
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,13 +12,13 @@ from sluice_store import read_authority
 from sluice_store.port import ObjectStore
 
 Offset = dict[str, int | str]
-"""`{"authority": …, "queue": …, "<lane>": sequence, …}`: JSON as Spark's checkpoint keeps it."""
+"""`{"authority": …, "queue": …, "<lane>": sequence, …}`: JSON as in Spark's checkpoint."""
 
 _NAMES: Final = ("authority", "queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class LaneEntry:
     """One queue entry and its lane; small enough to be pickled to a worker."""
 
     lane: int
@@ -26,13 +26,13 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
+class LanePositions:
     """A position in every lane of one queue of one authority.
 
     Attributes:
-        authority_id: The authority that the queue belongs to.
+        authority_id: The authority of the queue.
         queue: Name of the queue.
-        lanes: Lane to a sequence, inclusive; a lane that is not named stands at 0.
+        lanes: Lane to a sequence, inclusive; a lane that is not named is at 0.
     """
 
     authority_id: str
@@ -40,87 +40,96 @@ class Ends:
     lanes: Mapping[int, int]
 
     def at(self, lane: int) -> int:
-        """Gives the position in a lane."""
+        """Return the position in a lane."""
         return self.lanes.get(lane, 0)
 
     def offset(self) -> Offset:
-        """Gives the position as Spark keeps it."""
+        """Return the positions as a Spark offset."""
         lanes = {str(lane): end for lane, end in sorted(self.lanes.items())}
         return {"authority": self.authority_id, "queue": self.queue} | lanes
 
 
-def parse_offset(offset: Mapping[str, int | str], *, authority_id: str, queue: str) -> Ends:
-    """Reads a position that Spark kept.
+def parse_offset(
+    offset: Mapping[str, int | str], *, authority_id: str, queue: str
+) -> LanePositions:
+    """Read positions from a Spark offset.
 
     Raises:
-        BadUsage: It is of another queue or another deployment.
+        BadUsage: The offset belongs to another queue or another deployment.
     """
     found = {name: offset.get(name) for name in _NAMES}
     if found != {"authority": authority_id, "queue": queue}:
         raise BadUsage(
-            "this checkpoint is of another queue: give another checkpoint folder or delete it,"
-            f" checkpoint=`{found['queue']} of {found['authority']}`,"
-            f" queue=`{queue} of {authority_id}`"
+            f"cannot resume: the checkpoint belongs to another queue; choose another checkpoint "
+            f"folder or delete it, checkpoint=`{found['queue']} of {found['authority']}`, "
+            f"queue=`{queue} of {authority_id}`"
         )
     lanes = {int(lane): int(end) for lane, end in offset.items() if lane not in _NAMES}
-    return Ends(authority_id=authority_id, queue=queue, lanes=lanes)
+    return LanePositions(authority_id=authority_id, queue=queue, lanes=lanes)
 
 
 async def read_lanes(
     store: ObjectStore, queue: str, after: Mapping[int, int] | None = None
 ) -> list[LaneSnapshot]:
-    """Reads every lane of a queue, and its entries behind `after` that still wait."""
+    """Read every lane of a queue, with its pending entries after the positions in `after`."""
     lanes = await list_lanes(store, queue)
     starts = after or {}
     return [await read_lane(store, queue, one.lane, after=starts.get(one.lane)) for one in lanes]
 
 
-async def read_start(store: ObjectStore, queue: str) -> Ends:
-    """Gives where a consumer without a checkpoint begins: behind what is acknowledged."""
+async def read_start(store: ObjectStore, queue: str) -> LanePositions:
+    """Return where a consumer without a checkpoint starts: after the acknowledged entries."""
     authority = await read_authority(store)
     lanes = {view.lane.lane: view.state.acked_through for view in await read_lanes(store, queue)}
-    return Ends(authority_id=authority.authority_id, queue=queue, lanes=lanes)
+    return LanePositions(authority_id=authority.authority_id, queue=queue, lanes=lanes)
 
 
-async def read_latest(store: ObjectStore, queue: str) -> Ends:
-    """Gives the newest position of every lane."""
+async def read_latest(store: ObjectStore, queue: str) -> LanePositions:
+    """Return the newest position of every lane."""
     authority = await read_authority(store)
     lanes = {view.lane.lane: view.latest for view in await read_lanes(store, queue)}
-    return Ends(authority_id=authority.authority_id, queue=queue, lanes=lanes)
+    return LanePositions(authority_id=authority.authority_id, queue=queue, lanes=lanes)
 
 
-def _entries(view: LaneSnapshot, end: int | None) -> Iterator[Entry]:
+def _entries(view: LaneSnapshot, end: int | None) -> Iterator[LaneEntry]:
     for descriptor in view.descriptors:
         if end is None or descriptor.sequence <= end:
-            yield Entry(lane=view.lane.lane, descriptor=descriptor)
+            yield LaneEntry(lane=view.lane.lane, descriptor=descriptor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """How much one micro-batch takes; an entry is never cut.
+class AdmissionLimit:
+    """The size limit of a micro-batch; an entry is never split.
 
     Attributes:
-        frame_bytes: Sum of frame sizes, bytes; None for no limit.
-        batches: Number of accepted batches; None for no limit.
+        frame_bytes: Maximum sum of frame sizes, bytes; None for no limit.
+        batches: Maximum number of accepted batches; None for no limit.
     """
 
     frame_bytes: int | None
     batches: int | None
 
     def passed(self, frame_bytes: int, batches: int) -> bool:
-        """Tells whether so much is more than the limit."""
+        """Return True if the limit is exceeded."""
         over_bytes = self.frame_bytes is not None and frame_bytes > self.frame_bytes
         return over_bytes or (self.batches is not None and batches > self.batches)
 
 
-def admit(views: Sequence[LaneSnapshot], start: Ends, limit: Limit, target: Ends | None) -> Ends:
-    """Gives how far the next micro-batch goes: oldest entries first, at least one when one waits.
+def plan_micro_batch(
+    views: Sequence[LaneSnapshot],
+    start: LanePositions,
+    limit: AdmissionLimit,
+    target: LanePositions | None,
+) -> LanePositions:
+    """Return the end of the next micro-batch.
+
+    The oldest entries come first, and at least one entry is read if any is pending.
 
     Args:
-        views: Every lane with its entries behind `start`.
-        start: Where the last micro-batch ended.
-        limit: How much is taken at most.
-        target: Nothing behind it is taken; None for everything.
+        views: Every lane with its entries after `start`.
+        start: The end of the previous micro-batch.
+        limit: The size limit.
+        target: The last positions to read; None for all.
     """
     lanes = {
         view.lane.lane: max(start.at(view.lane.lane), view.state.acked_through) for view in views
@@ -135,18 +144,20 @@ def admit(views: Sequence[LaneSnapshot], start: Ends, limit: Limit, target: Ends
         if taken > entry.descriptor.batches and limit.passed(taken_bytes, taken):
             break
         lanes[entry.lane] = entry.descriptor.sequence
-    return Ends(authority_id=start.authority_id, queue=start.queue, lanes=lanes)
+    return LanePositions(authority_id=start.authority_id, queue=start.queue, lanes=lanes)
 
 
-def between(views: Sequence[LaneSnapshot], start: Ends, end: Ends) -> list[Entry]:
-    """Gives the entries behind `start` up to `end` that still wait, in order, without gaps.
+def entries_between(
+    views: Sequence[LaneSnapshot], start: LanePositions, end: LanePositions
+) -> list[LaneEntry]:
+    """Return the pending entries after `start` up to `end`, in order and without gaps.
 
-    What is acknowledged meanwhile is in the lake and is left out.
+    Entries that were acknowledged meanwhile are in the lake and are omitted.
 
     Raises:
-        InvalidRecord: Entries that must still wait are not there.
+        InvalidRecord: Entries that are not acknowledged are missing.
     """
-    found: list[Entry] = []
+    found: list[LaneEntry] = []
     for view in views:
         lane = view.lane.lane
         here = list(_entries(view, end.at(lane)))
@@ -154,15 +165,15 @@ def between(views: Sequence[LaneSnapshot], start: Ends, end: Ends) -> list[Entry
         expected = list(range(first, end.at(lane) + 1))
         if [entry.descriptor.sequence for entry in here] != expected:
             raise InvalidRecord(
-                view.lane.key, f"entries {first} to {end.at(lane)} are not all there"
+                view.lane.key, f"some of the entries {first} to {end.at(lane)} are missing"
             )
         found += here
     return found
 
 
-def pack(entries: Iterable[Entry], target_bytes: int) -> list[tuple[Entry, ...]]:
-    """Packs entries, in order, into partitions of about `target_bytes` of frames."""
-    packed: list[list[Entry]] = []
+def pack_entries(entries: Iterable[LaneEntry], target_bytes: int) -> list[tuple[LaneEntry, ...]]:
+    """Split entries, in order, into partitions of about `target_bytes` of frames."""
+    packed: list[list[LaneEntry]] = []
     size_bytes = 0
     for entry in entries:
         if not packed or size_bytes + entry.descriptor.frame_bytes > target_bytes:

@@ -1,8 +1,8 @@
-"""Makes index chunks: executors read the text of new data files, chunks are created once.
+"""The index job: executors index the text of new data files of `logs` into immutable chunks.
 
-A run looks which files of the table no chunk tells of, groups them by date, and makes a chunk for
-each group. Data files never change, so neither do chunks; a second owner writes the same chunk or
-one over other files, and both are true.
+A run finds the data files that no chunk covers, groups them by date, and creates a chunk for each
+group. Data files never change, and neither do chunks. Two concurrent runs create the same chunks or
+chunks over different groups of files; both are correct.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from sluice_protocol.lake import LOGS
 from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_spark.inventory import DataFile, list_files
+from sluice_spark.data_files import DataFile, list_files
 from sluice_spark.session import Session
 from sluice_spark.tables import find_table
 from sluice_store import ObjectStore, open_store
@@ -40,7 +40,7 @@ from sluice_store.lake import lake_location, open_filesystem
 from sluice_store.retry import Backoff, create_known
 
 CHUNK_FILES_MAX: Final = 16
-"""Files of one chunk: a search reads whole chunks."""
+"""Maximum number of files of a chunk; a search reads whole chunks."""
 CHUNK_FILE_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 _log = structlog.get_logger("sluice.index")
@@ -48,11 +48,11 @@ _log = structlog.get_logger("sluice.index")
 
 @dataclass(slots=True, kw_only=True)
 class IndexReport:
-    """What a run of indexing did.
+    """The result of an index run.
 
     Attributes:
         files: Data files of the table.
-        indexed: Files that this run made chunks for.
+        indexed: Files that this run indexed.
         chunks: Chunks that this run created.
     """
 
@@ -62,7 +62,7 @@ class IndexReport:
 
 
 def group_files(files: Sequence[DataFile]) -> list[list[DataFile]]:
-    """Groups files of one date each, in order, into what one chunk tells of."""
+    """Group files, in order, by chunk; all files of a group have the same date."""
     groups: list[list[DataFile]] = []
     size_bytes = 0
     for file in sorted(files, key=lambda one: (one.partition, one.path)):
@@ -76,15 +76,15 @@ def group_files(files: Sequence[DataFile]) -> list[list[DataFile]]:
     return groups
 
 
-def key_of(files: Sequence[DataFile]) -> ObjectKey:
-    """Gives the key of the chunk over files of one date: under the first hour of that date."""
+def index_chunk_key(files: Sequence[DataFile]) -> ObjectKey:
+    """Return the key of the chunk over files of one date, under the first hour of that date."""
     day = datetime.combine(date.fromisoformat(files[0].partition), datetime.min.time(), UTC)
     at_ns = UnixNs(int(day.timestamp()) * NS_PER_S)
     return index_key(at_ns, chunk_id(file.path for file in files))
 
 
 def index_file(store_url: str, path: str, size_bytes: int) -> FileIndex:
-    """Reads one data file of logs and gives its entry and its filter."""
+    """Read a data file of logs and return its index entry and text filter."""
     filesystem, root = open_filesystem(lake_location(store_url, LOGS.name))
     columns = ["body", "ts_ns", "agent_id"]
     rows = pq.read_table(f"{root}/{path}", columns=columns, filesystem=filesystem)
@@ -104,7 +104,7 @@ def index_file(store_url: str, path: str, size_bytes: int) -> FileIndex:
 
 
 def _text(chunk: pa.Array) -> memoryview:
-    """Gives the bytes of all strings of a chunk where they lie."""
+    """Return the bytes of all strings of a chunk without copying them."""
     _, offsets, data = chunk.buffers()
     if data is None:
         return memoryview(b"")
@@ -113,10 +113,10 @@ def _text(chunk: pa.Array) -> memoryview:
 
 
 def make_chunk(store_url: str, files: Sequence[DataFile]) -> bool:
-    """Makes one chunk and creates its object; tells whether it was not there before."""
+    """Index files and create their chunk; return True if it did not exist before."""
     entries = [index_file(store_url, file.path, file.size_bytes) for file in files]
     body = encode_chunk(LOGS.name, entries)
-    return asyncio.run(_create(store_url, key_of(files), body))
+    return asyncio.run(_create(store_url, index_chunk_key(files), body))
 
 
 async def _create(store_url: str, key: ObjectKey, body: bytes) -> bool:
@@ -126,10 +126,10 @@ async def _create(store_url: str, key: ObjectKey, body: bytes) -> bool:
 
 
 async def read_indexed(store: ObjectStore) -> set[str]:
-    """Gives the paths of the files that chunks tell of; a chunk that cannot be read tells nothing.
+    """Return the paths of the files that chunks cover; unreadable chunks are skipped.
 
     Raises:
-        StoreError: The store did not answer.
+        StoreError: The store is unreachable.
     """
     paths: set[str] = set()
     async for page in store.list(INDEX):
@@ -140,16 +140,16 @@ async def read_indexed(store: ObjectStore) -> set[str]:
             try:
                 paths |= {one.file.path for one in decode_chunk(listed.key, answer.body)}
             except InvalidRecord as error:
-                _log.warning("index chunk left out", reason=str(error))
+                _log.warning("index_chunk_unreadable", reason=str(error))
     return paths
 
 
 def run_index(spark: Session, store_url: str) -> IndexReport:
-    """Makes chunks for the files of `logs` that have none; it may be repeated at any time.
+    """Create chunks for the files of `logs` that have none; repeating it is safe.
 
     Raises:
-        TableRefused: The table is not ours.
-        StoreError: The store did not answer.
+        TableRefused: The table has another schema or a refused feature.
+        StoreError: The store is unreachable.
     """
     opened = find_table(store_url, LOGS)
     if opened is None:
@@ -162,12 +162,12 @@ def run_index(spark: Session, store_url: str) -> IndexReport:
 
     known = asyncio.run(covered())
     groups = group_files([file for file in files if file.path not in known])
-    made = _run(spark, store_url, groups)
+    made = _make_chunks(spark, store_url, groups)
     indexed = sum(len(group) for group in groups)
     return IndexReport(files=len(files), indexed=indexed, chunks=sum(made))
 
 
-def _run(spark: Session, store_url: str, groups: Sequence[Sequence[DataFile]]) -> list[int]:
+def _make_chunks(spark: Session, store_url: str, groups: Sequence[Sequence[DataFile]]) -> list[int]:
     if not groups:
         return []
     bodies = [pickle.dumps(tuple(group)) for group in groups]
@@ -175,7 +175,7 @@ def _run(spark: Session, store_url: str, groups: Sequence[Sequence[DataFile]]) -
     def make(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             numbers = batch.column(0).to_pylist()
-            made = [int(make_chunk(store_url, pickle.loads(bodies[n]))) for n in numbers]  # noqa: S301 - the driver's own bytes
+            made = [int(make_chunk(store_url, pickle.loads(bodies[n]))) for n in numbers]  # noqa: S301 - bytes from the driver
             yield pa.RecordBatch.from_arrays([pa.array(made, pa.int64())], names=["made"])
 
     found: Any = spark.range(0, len(bodies), 1, len(bodies)).mapInArrow(make, "made bigint")
