@@ -12,7 +12,7 @@ from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage
 from sluice_queue.lane import Tools
 from sluice_queue.settings import SPARK_QUEUE
-from sluice_reconciler.differences import Difference
+from sluice_reconciler.differences import DerivedDifference
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -48,7 +48,7 @@ def rebuild(
 
 async def _run(
     url: str, settings: ReconcilerSettings, *, verify: bool, first_sequence: int | None
-) -> list[Difference]:
+) -> list[DerivedDifference]:
     async with open_store(url) as store:
         reconciler = await Reconciler.of(store, settings=settings.on(url))
         persisted = None
@@ -62,7 +62,7 @@ async def _run(
         return mended
 
 
-def _draw(console: Console, found: list[Difference], *, verify: bool) -> None:
+def _draw(console: Console, found: list[DerivedDifference], *, verify: bool) -> None:
     for one in found:
         console.print(f"{one.wrong.value}  {one.key}  {one.detail}".rstrip())
     console.print(f"{len(found)} differences {'found' if verify else 'mended'}")

@@ -45,7 +45,7 @@ class LeaseLost(SluiceError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class ClaimedEntry:
     """One entry handed out over HTTP.
 
     Attributes:
@@ -83,7 +83,7 @@ class HttpQueue:
         self._lanes: dict[int, _Lane] = {}
         self._lock = asyncio.Lock()
 
-    async def claim(self, count: int, consumer: str) -> list[Claim]:
+    async def claim(self, count: int, consumer: str) -> list[ClaimedEntry]:
         """Hands out up to `count` entries, oldest first within a lane.
 
         Raises:
@@ -94,7 +94,7 @@ class HttpQueue:
         if not 1 <= count <= CLAIMS_MAX:
             raise BadUsage(f"max must be 1 to {CLAIMS_MAX}, max=`{count}`")
         async with self._lock:
-            found: list[Claim] = []
+            found: list[ClaimedEntry] = []
             for number in await self._known_lanes():
                 found += await self._claim_lane(number, count - len(found), consumer)
                 if len(found) == count:
@@ -104,7 +104,7 @@ class HttpQueue:
     async def _known_lanes(self) -> list[int]:
         return [lane.lane for lane in await list_lanes(self._store, self.queue)]
 
-    async def _claim_lane(self, number: int, count: int, consumer: str) -> list[Claim]:
+    async def _claim_lane(self, number: int, count: int, consumer: str) -> list[ClaimedEntry]:
         try:
             lane = await self._open(number)
             lane.leases.expire(self._tools.clock.monotonic_ns())
@@ -114,7 +114,7 @@ class HttpQueue:
             log.warning("http queue fenced", queue=self.queue, lane=number)
             self._lanes.pop(number, None)
             return []
-        found: list[Claim] = []
+        found: list[ClaimedEntry] = []
         for _ in range(count):
             lease = lane.leases.claim(self._tools.ids.ulid(), consumer, self._ends_ns())
             if lease is None:
@@ -134,13 +134,13 @@ class HttpQueue:
     def _ends_ns(self) -> int:
         return self._tools.clock.monotonic_ns() + int(self._lease_s * NS_PER_S)
 
-    async def _render(self, number: int, lane: _Lane, lease: Lease) -> Claim:
+    async def _render(self, number: int, lane: _Lane, lease: Lease) -> ClaimedEntry:
         try:
             work_list = await lane.consumer.fetch_handle().fetch(lease.entry)
         except SluiceError:
             lane.leases.fail(lease.lease_id)
             raise
-        return Claim(
+        return ClaimedEntry(
             lease_id=f"{number}.{lease.lease_id}",
             lane=number,
             sequence=lease.entry.sequence,

@@ -13,15 +13,14 @@ from sluice_queue.collector import Collector
 from sluice_queue.lane import Tools
 from sluice_queue.metrics import QueueMetrics
 from sluice_queue.status import read_status
-from sluice_reconciler.desk import Takeover
-from sluice_reconciler.event_queue import take_events
+from sluice_reconciler.events import process_events
 from sluice_reconciler.full_pass import FullPass, PassReport
 from sluice_reconciler.http_queue import HttpQueue
-from sluice_reconciler.intake import Intake
+from sluice_reconciler.lane_worker import Takeover
 from sluice_reconciler.metrics import ReconcilerMetrics
-from sluice_reconciler.scanner import Scanner
+from sluice_reconciler.pipeline import BatchPipeline
+from sluice_reconciler.scanners import BootTailScanner, TimeIndexScanner
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_reconciler.tail import Tail
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 
@@ -41,7 +40,7 @@ FAILURES_READY_MAX = 3
 
 
 @dataclass(slots=True, kw_only=True)
-class Health:
+class ReconcilerHealth:
     """What `/readyz` tells.
 
     Attributes:
@@ -80,12 +79,12 @@ class Reconciler:
         if tools is None:
             tools = Tools(metrics=QueueMetrics(self.metrics.registry))
         self._tools = tools
-        self.intake = Intake(
+        self.intake = BatchPipeline(
             store, authority.lanes, settings=self.settings, tools=self._tools, metrics=self.metrics
         )
-        self.health = Health()
-        self._scanner = Scanner(self.intake)
-        self.tail = Tail(self.intake)
+        self.health = ReconcilerHealth()
+        self._scanner = TimeIndexScanner(self.intake)
+        self.tail = BootTailScanner(self.intake)
         self._collector = Collector(
             store,
             retry_horizon_ns=authority.retry_horizon_ns,
@@ -208,7 +207,7 @@ class Reconciler:
             settings.event_queue_url, endpoint=settings.event_queue_endpoint or None
         ) as source:
             while True:
-                await take_events(source, self.intake)
+                await process_events(source, self.intake)
 
     async def _scan(self) -> None:
         await self._scanner.scan()

@@ -12,13 +12,13 @@ from sluice_protocol.keys import WORK_LISTS
 from sluice_protocol.outcomes import CreateOutcome
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_queue.lane import Tools
-from sluice_reconciler.lag import Stage, Waiting
+from sluice_reconciler.metrics import Stage, StageBacklog
 from sluice_reconciler.service import Reconciler
 
 
 def test_oldest_age_is_that_of_the_longest_waiting_until_it_is_past() -> None:
     """Each stage by itself; ages go on with the clock; nothing waiting is 0."""
-    waiting = Waiting(SimClock())
+    waiting = StageBacklog(SimClock())
     waiting.dated(UnixNs(100 * NS_PER_S))
     one, two = ObjectKey("one"), ObjectKey("two")
     waiting.begin(Stage.INDEX, one, UnixNs(90 * NS_PER_S))

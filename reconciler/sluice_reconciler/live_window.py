@@ -40,7 +40,7 @@ class LiveView:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Batch:
+class _LiveBatch:
     """The lines of one batch; the oldest are cut off when room is needed.
 
     Attributes:
@@ -62,7 +62,7 @@ class _Batch:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Agent:
+class _LiveAgent:
     """What is held of one agent.
 
     Attributes:
@@ -71,12 +71,12 @@ class _Agent:
         forgot: The highest place of a record that was forgotten.
     """
 
-    batches: deque[_Batch] = field(default_factory=deque)
+    batches: deque[_LiveBatch] = field(default_factory=deque)
     size_bytes: int = 0
     forgot: int = 0
 
 
-class LiveState:
+class LiveWindow:
     """Remembers the newest records: so many bytes in all, and so many of each agent."""
 
     def __init__(
@@ -95,8 +95,8 @@ class LiveState:
         self.window_ns = int(window_s * NS_PER_S)
         self.size_bytes = 0
         self._process = process
-        self._agents: dict[str, _Agent] = {}
-        self._order: OrderedDict[int, _Batch] = OrderedDict()
+        self._agents: dict[str, _LiveAgent] = {}
+        self._order: OrderedDict[int, _LiveBatch] = OrderedDict()
         self._at = 0
         self._since_ns: int | None = None
         self._forgot = 0
@@ -130,10 +130,10 @@ class LiveState:
             self._left_out(agent_id, cut)
             return
         place = self._at + 1
-        batch = _Batch(agent_id=agent_id, place=place, first=place, lines=deque(lines))
+        batch = _LiveBatch(agent_id=agent_id, place=place, first=place, lines=deque(lines))
         self._at += len(lines)
         # What was forgotten of an agent that is not held any more is not known apart.
-        agent = self._agents.setdefault(agent_id, _Agent(forgot=self._forgot))
+        agent = self._agents.setdefault(agent_id, _LiveAgent(forgot=self._forgot))
         if cut:
             agent.forgot = place - 1
         agent.batches.append(batch)
@@ -158,7 +158,7 @@ class LiveState:
         self._at += 1
         self._passed_over = self._at
 
-    def _forget(self, batch: _Batch) -> None:
+    def _forget(self, batch: _LiveBatch) -> None:
         """Drops the oldest line of a batch that is the oldest of its agent."""
         agent = self._agents[batch.agent_id]
         cost = batch.cut()
@@ -210,7 +210,7 @@ class LiveState:
         if agent_id is None:
             batches = list(self._order.values())
         else:
-            batches = list(self._agents.get(agent_id, _Agent()).batches)
+            batches = list(self._agents.get(agent_id, _LiveAgent()).batches)
         return [
             (batch.first + number, line)
             for batch in batches

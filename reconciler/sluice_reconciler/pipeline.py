@@ -17,20 +17,23 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, lane_of, parse_accepted_key
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Lane, Tools
-from sluice_reconciler.desk import LaneDesk, Takeover
-from sluice_reconciler.high_water import HighWaterReader
-from sluice_reconciler.indexes import by_blob_of, by_time_of, put_derived
-from sluice_reconciler.lag import Stage, Waiting
-from sluice_reconciler.live import LiveState
+from sluice_reconciler.completeness import HighWaterReader
+from sluice_reconciler.indexes import by_blob_of, by_time_of, pack, put_derived
+from sluice_reconciler.lane_worker import LaneWorker, Takeover
 from sluice_reconciler.live_reader import LiveReader
-from sluice_reconciler.marks import Mark, clear_mark, mark_key, put_mark
-from sluice_reconciler.metrics import ReconcilerMetrics
-from sluice_reconciler.packs import pack
-from sluice_reconciler.recent import Recent
-from sluice_reconciler.runs import Standing
+from sluice_reconciler.live_window import LiveWindow
+from sluice_reconciler.metrics import ReconcilerMetrics, Stage, StageBacklog
+from sluice_reconciler.new_batches import ComparedRanges, RecentKeys, new_batches
+from sluice_reconciler.sequence_ranges import EnqueueStatus
 from sluice_reconciler.settings import CONCURRENCY, ReconcilerSettings
-from sluice_reconciler.sorting import SortedRuns, fresh
-from sluice_reconciler.verify import Sound, look
+from sluice_reconciler.verify import (
+    HoldRecord,
+    VerifiedBatch,
+    delete_hold_record,
+    hold_record_key,
+    put_hold_record,
+    verify_batch,
+)
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
@@ -43,7 +46,7 @@ _Out = TypeVar("_Out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PipelineResult:
     """What became of some keys.
 
     Attributes:
@@ -61,9 +64,9 @@ class Outcome:
     left: int = 0
     held_back: int = 0
 
-    def plus(self, other: "Outcome") -> "Outcome":
+    def plus(self, other: "PipelineResult") -> "PipelineResult":
         """Gives the sum of both."""
-        return Outcome(
+        return PipelineResult(
             sound=self.sound + other.sound,
             enqueued=self.enqueued + other.enqueued,
             indexed=self.indexed + other.indexed,
@@ -72,7 +75,7 @@ class Outcome:
         )
 
 
-class Intake:
+class BatchPipeline:
     """Verifies, indexes and enqueues accepted batches."""
 
     def __init__(
@@ -102,27 +105,29 @@ class Intake:
         self.marked: set[ObjectKey] = set()
         self._taking: dict[ObjectKey, asyncio.Future[None]] = {}
         # What was taken to its end, and its by-time objects: repeated hints of it cost nothing.
-        self._recent = Recent(RECENT_MAX)
-        self.indexed = Recent(RECENT_MAX)
-        self.live = LiveState(
+        self._recent = RecentKeys(RECENT_MAX)
+        self.indexed = RecentKeys(RECENT_MAX)
+        self.live = LiveWindow(
             process=tools.ids.ulid(),
             bytes_max=settings.live_bytes_max,
             agent_bytes_max=settings.live_agent_bytes_max,
         )
         self.live_reader = LiveReader(store, self.live)
         self.high_water = HighWaterReader(store)
-        self.waiting = Waiting(tools.clock)
+        self.waiting = StageBacklog(tools.clock)
         for stage in Stage:
             gauge = metrics.oldest_waiting.labels(stage.value)
             gauge.set_function(partial(self.waiting.oldest_s, stage))
         self.date_ns = UnixNs(0)
         self.desks = {
-            (queue, lane): LaneDesk(store, Lane(queue=queue, lane=lane), tools, metrics)
+            (queue, lane): LaneWorker(store, Lane(queue=queue, lane=lane), tools, metrics)
             for queue in settings.queue_names
             for lane in range(lanes)
         }
 
-    async def take(self, keys: Sequence[ObjectKey], *, takeover: Takeover | None = None) -> Outcome:
+    async def take(
+        self, keys: Sequence[ObjectKey], *, takeover: Takeover | None = None
+    ) -> PipelineResult:
         """Takes accepted keys to their end.
 
         Args:
@@ -135,14 +140,14 @@ class Intake:
         """
         busy = {under for key in keys if (under := self._taking.get(key)) is not None}
         mine = {key: None for key in keys if key not in self._taking}
-        outcome = await self._take(list(mine), takeover) if mine else Outcome()
+        outcome = await self._take(list(mine), takeover) if mine else PipelineResult()
         if not busy:
             return outcome
         await asyncio.wait(busy)
         rest = [key for key in keys if key not in mine and not self.is_done(key)]
         return outcome.plus(await self._take(rest, takeover)) if rest else outcome
 
-    async def _take(self, keys: Sequence[ObjectKey], takeover: Takeover | None) -> Outcome:
+    async def _take(self, keys: Sequence[ObjectKey], takeover: Takeover | None) -> PipelineResult:
         """Takes keys while other routes that meet them wait for it instead of doing the same."""
         under: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._taking.update(dict.fromkeys(keys, under))
@@ -154,10 +159,12 @@ class Intake:
                 if self._taking.get(key) is under:
                     del self._taking[key]
 
-    async def _take_now(self, keys: Sequence[ObjectKey], takeover: Takeover | None) -> Outcome:
+    async def _take_now(
+        self, keys: Sequence[ObjectKey], takeover: Takeover | None
+    ) -> PipelineResult:
         looked = await self.each(keys, self._look)
-        sound = [one for one in looked if isinstance(one, Sound)]
-        marks = [one for one in looked if isinstance(one, Mark)]
+        sound = [one for one in looked if isinstance(one, VerifiedBatch)]
+        marks = [one for one in looked if isinstance(one, HoldRecord)]
         await self.each(marks, self.mark)
         # Before the append: what was enqueued is never indexed again.
         indexed, entries = await self._index(sound)
@@ -169,7 +176,7 @@ class Intake:
             self._lagged("enqueued", sound)
             self._recent.add(one.key for one in sound)
             self.indexed.add(entries)
-        return Outcome(
+        return PipelineResult(
             sound=len(sound),
             enqueued=enqueued,
             indexed=indexed,
@@ -183,11 +190,11 @@ class Intake:
         A ledger that was made again has forgotten it, and then it is not done.
         """
         return key in self._recent and all(
-            desk.ledger.standing(parse_accepted_key(key)) is not Standing.NEW
+            desk.ledger.standing(parse_accepted_key(key)) is not EnqueueStatus.NEW
             for desk in self._desks_of(key)
         )
 
-    def _desks_of(self, key: ObjectKey) -> list[LaneDesk]:
+    def _desks_of(self, key: ObjectKey) -> list[LaneWorker]:
         lane = lane_of(parse_accepted_key(key).agent_id, self.lanes)
         return [self.desks[queue, lane] for queue in self.settings.queue_names]
 
@@ -196,8 +203,8 @@ class Intake:
         keys: Sequence[ObjectKey],
         *,
         takeover: Takeover | None = None,
-        known: SortedRuns | None = None,
-    ) -> Outcome:
+        known: ComparedRanges | None = None,
+    ) -> PipelineResult:
         """Takes those of the keys to their end that some queue was not given yet.
 
         For routes that repeat themselves: what this process took lately costs no request.
@@ -212,11 +219,11 @@ class Intake:
             by_lane.setdefault(lane_of(who.agent_id, self.lanes), []).append(who)
         wanted: set[ObjectKey] = set()
         for (_, lane), desk in self.desks.items():
-            todo, _ = await fresh(self.store, desk.ledger, by_lane.get(lane, ()), known)
+            todo, _ = await new_batches(self.store, desk.ledger, by_lane.get(lane, ()), known)
             wanted.update(map(accepted_key, todo))
         self._recent.add(key for key in asked if key not in wanted)
         new = [key for key in asked if key in wanted]
-        return await self.take(new, takeover=takeover) if new else Outcome()
+        return await self.take(new, takeover=takeover) if new else PipelineResult()
 
     async def each(self, items: Iterable[_In], do: Callable[[_In], Awaitable[_Out]]) -> list[_Out]:
         """Does one thing to many, as many at once as settings allow, results in order."""
@@ -246,15 +253,15 @@ class Intake:
         except BaseExceptionGroup as group:
             raise _first(group) from group
 
-    async def _look(self, key: ObjectKey) -> Sound | Mark | None:
+    async def _look(self, key: ObjectKey) -> VerifiedBatch | HoldRecord | None:
         full = self._rng.random() < self.settings.full_read_share
-        found = await look(self.store, key, full=full)
-        if isinstance(found, Sound):
+        found = await verify_batch(self.store, key, full=full)
+        if isinstance(found, VerifiedBatch):
             self.waiting.dated(found.date_ns)
             self.waiting.begin(Stage.INDEX, key, found.manifest.accepted_at_ns)
         return found
 
-    async def _index(self, sound: Sequence[Sound]) -> tuple[int, list[ObjectKey]]:
+    async def _index(self, sound: Sequence[VerifiedBatch]) -> tuple[int, list[ObjectKey]]:
         """Writes index entries; gives how many were not there, and the by-time objects."""
         by_time = [entry for one in sound for entry in by_time_of(one)]
         if self.settings.pack_by_time:
@@ -272,35 +279,37 @@ class Intake:
         key, body, entries = made
         return entries if await put_derived(self.store, key, body) else 0
 
-    def _saw(self, sound: Sequence[Sound]) -> None:
+    def _saw(self, sound: Sequence[VerifiedBatch]) -> None:
         """Feeds the live state and the lag; the store's clock is that of the latest answer."""
         self.date_ns = max([self.date_ns, *(one.date_ns for one in sound)])
         self.live_reader.saw([one.manifest for one in sound], self.date_ns)
         self._lagged("indexed", sound)
 
-    def _lagged(self, stage: str, sound: Sequence[Sound]) -> None:
+    def _lagged(self, stage: str, sound: Sequence[VerifiedBatch]) -> None:
         oldest = min((one.manifest.accepted_at_ns for one in sound), default=None)
         age_s = 0.0 if oldest is None else self.waiting.age_s(oldest)
         self.metrics.lag.labels(stage).set(age_s)
 
-    async def mark(self, mark: Mark) -> None:
+    async def mark(self, mark: HoldRecord) -> None:
         """Marks an object as held back."""
-        if mark_key(mark.key) not in self.marked:
+        if hold_record_key(mark.key) not in self.marked:
             log.error("batch held back", key=mark.key, reason=mark.reason, detail=mark.detail)
-            await put_mark(self.store, mark)
-            self.marked.add(mark_key(mark.key))
+            await put_hold_record(self.store, mark)
+            self.marked.add(hold_record_key(mark.key))
 
     def _is_marked(self, key: ObjectKey) -> bool:
-        return mark_key(key) in self.marked
+        return hold_record_key(key) in self.marked
 
-    async def _heal(self, sound: Sound) -> None:
+    async def _heal(self, sound: VerifiedBatch) -> None:
         log.warning("batch has healed", key=sound.key)
-        await clear_mark(self.store, sound.key)
-        self.marked.discard(mark_key(sound.key))
+        await delete_hold_record(self.store, sound.key)
+        self.marked.discard(hold_record_key(sound.key))
 
-    async def _enqueue(self, sound: Sequence[Sound], takeover: Takeover | None) -> tuple[int, int]:
+    async def _enqueue(
+        self, sound: Sequence[VerifiedBatch], takeover: Takeover | None
+    ) -> tuple[int, int]:
         """Appends batches to every queue, lanes at once; gives how many went and stayed."""
-        by_lane: dict[int, list[Sound]] = {}
+        by_lane: dict[int, list[VerifiedBatch]] = {}
         for one in sound:
             by_lane.setdefault(lane_of(one.manifest.agent_id, self.lanes), []).append(one)
 
@@ -317,7 +326,7 @@ class Intake:
         ]
         return sum(went for went in done if went is not None), sum(left)
 
-    def _rule(self, batches: Sequence[Sound]) -> Takeover:
+    def _rule(self, batches: Sequence[VerifiedBatch]) -> Takeover:
         oldest = min(one.manifest.accepted_at_ns for one in batches)
         waited_ns = max(one.date_ns for one in batches) - oldest
         patience_ns = int(self.settings.takeover_after_s * NS_PER_S)

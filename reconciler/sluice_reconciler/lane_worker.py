@@ -16,10 +16,10 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.errors import RegisterLost
 from sluice_queue.lane import Lane, Tools
-from sluice_reconciler.lane_owner import LaneLost, LaneOwner, is_register_lost, read_ledger
-from sluice_reconciler.lane_state import Ledger
+from sluice_reconciler.lane_owner import LaneOwner, LaneTakenOver
+from sluice_reconciler.lane_state import Ledger, is_register_lost, read_ledger
 from sluice_reconciler.metrics import ReconcilerMetrics
-from sluice_reconciler.sorting import fresh
+from sluice_reconciler.new_batches import new_batches
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
@@ -35,7 +35,7 @@ class Takeover(Enum):
     IF_FREE = "if_free"
 
 
-class LaneDesk:
+class LaneWorker:
     """Reads, takes and feeds one lane."""
 
     def __init__(
@@ -79,7 +79,7 @@ class LaneDesk:
             for _ in range(RIVALS_MAX):
                 try:
                     return await self._enqueue(batches)
-                except LaneLost:
+                except LaneTakenOver:
                     log.warning("lane lost", queue=self.lane.queue, lane=self.lane.lane)
                     self._metrics.lanes_lost.labels(self.lane.queue).inc()
                     self._owner = None
@@ -103,7 +103,7 @@ class LaneDesk:
             if self._owner.forgotten:
                 self._metrics.maybe_doubled.labels(self.lane.queue).inc()
         by_identity: dict[Identity, AcceptedManifest] = {one.identity: one for one in batches}
-        todo, sure = await fresh(self._store, self.ledger, by_identity)
+        todo, sure = await new_batches(self._store, self.ledger, by_identity)
         if not todo:
             return 0
         if not sure:
@@ -133,5 +133,5 @@ class LaneDesk:
             if owner is not None:
                 try:
                     await owner.close()
-                except LaneLost:
+                except LaneTakenOver:
                     return

@@ -31,7 +31,7 @@ def seal_of(start: int, end: int) -> int:
     return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "big")
 
 
-class Run(msgspec.Struct, array_like=True):
+class SequenceRange(msgspec.Struct, array_like=True):
     """Adjacent batches, both ends inclusive.
 
     Attributes:
@@ -55,7 +55,7 @@ class Range:
     end: int
 
 
-class Standing(Enum):
+class EnqueueStatus(Enum):
     """What is known of one range."""
 
     NEW = "new"
@@ -63,7 +63,7 @@ class Standing(Enum):
     MAYBE = "maybe"
 
 
-class BootRuns(msgspec.Struct, array_like=True):
+class BootRanges(msgspec.Struct, array_like=True):
     """The done batches of one (agent, boot).
 
     Attributes:
@@ -71,7 +71,7 @@ class BootRuns(msgspec.Struct, array_like=True):
         extras: Ranges that overlapped a run when they came.
     """
 
-    runs: list[Run] = []
+    runs: list[SequenceRange] = []
     extras: list[tuple[int, int]] = []
 
     @property
@@ -85,25 +85,25 @@ class BootRuns(msgspec.Struct, array_like=True):
         last = self.runs[-1].end if self.runs else -1
         return max([last, *(end for _, end in self.extras)])
 
-    def standing(self, start: int, end: int) -> Standing:
+    def standing(self, start: int, end: int) -> EnqueueStatus:
         """Tells whether a range is done, as far as the runs know."""
         if (start, end) in self.extras:
-            return Standing.DONE
+            return EnqueueStatus.DONE
         touched = self._overlapping(start, end)
         if touched is None:
-            return Standing.NEW
+            return EnqueueStatus.NEW
         if touched.start <= start and end <= touched.end:
             whole = (touched.start, touched.end, touched.batches) == (start, end, 1)
-            return Standing.DONE if whole else Standing.MAYBE
-        return Standing.NEW
+            return EnqueueStatus.DONE if whole else EnqueueStatus.MAYBE
+        return EnqueueStatus.NEW
 
-    def run_of(self, start: int, end: int) -> Run | None:
+    def run_of(self, start: int, end: int) -> SequenceRange | None:
         """Gives the run that holds the range wholly, or None."""
         run = self._overlapping(start, end)
         inside = run is not None and run.start <= start and end <= run.end
         return run if inside else None
 
-    def _overlapping(self, start: int, end: int) -> Run | None:
+    def _overlapping(self, start: int, end: int) -> SequenceRange | None:
         at = bisect_right(self.runs, end, key=lambda run: run.start) - 1
         if at >= 0 and self.runs[at].end >= start:
             return self.runs[at]
@@ -115,7 +115,7 @@ class BootRuns(msgspec.Struct, array_like=True):
             self.extras.append((start, end))
             return
         at = bisect_right(self.runs, start, key=lambda run: run.start)
-        one = Run(start=start, end=end, batches=1, seal=seal_of(start, end))
+        one = SequenceRange(start=start, end=end, batches=1, seal=seal_of(start, end))
         self.runs.insert(at, one)
         self._melt(at)
         if at > 0:
@@ -129,7 +129,7 @@ class BootRuns(msgspec.Struct, array_like=True):
             left.batches += right.batches
             left.seal = (left.seal + right.seal) & SEAL_MASK
 
-    def reseal(self, run: Run, listed: Sequence["Listed"]) -> None:
+    def reseal(self, run: SequenceRange, listed: Sequence["ListedBatch"]) -> None:
         """Takes everything listed inside a run as done, after all of it was enqueued again."""
         held = next((one for one in self.runs if one.start == run.start), run)
         known = {(one.start, one.end) for one in listed}
@@ -162,7 +162,7 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedBatch:
     """One range as `accepted/` lists it, with when its manifest appeared."""
 
     start: int
@@ -176,7 +176,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sorted:
+class RangeComparison:
     """Which of the listed ranges of a run are new.
 
     Attributes:
@@ -185,12 +185,14 @@ class Sorted:
         lost: How many ranges that are done are no longer listed; never above 0 in a sound store.
     """
 
-    new: tuple[Listed, ...]
+    new: tuple[ListedBatch, ...]
     sure: bool = True
     lost: int = 0
 
 
-def sort_out(run: Run, extras: Sequence[tuple[int, int]], listed: Sequence[Listed]) -> Sorted:
+def compare_range(
+    run: SequenceRange, extras: Sequence[tuple[int, int]], listed: Sequence[ListedBatch]
+) -> RangeComparison:
     """Tells which ranges inside a run are new, from all that are listed there.
 
     The seal of the done ones is known. All listed done is the common case; else the newest ones
@@ -201,19 +203,23 @@ def sort_out(run: Run, extras: Sequence[tuple[int, int]], listed: Sequence[Liste
     surplus = len(inside) - run.batches
     over = (sum(one.seal for one in inside) - run.seal) & SEAL_MASK
     if surplus == 0 and over == 0:
-        return Sorted(new=())
+        return RangeComparison(new=())
     if surplus <= 0:
         # Accepted manifests are never deleted: something else is wrong, and it is told.
-        return Sorted(new=(), sure=False, lost=max(1, -surplus))
+        return RangeComparison(new=(), sure=False, lost=max(1, -surplus))
     by_age = sorted(inside, key=lambda one: (one.last_modified_ns, one.start, one.end))
     newest = by_age[-surplus:]
     if sum(one.seal for one in newest) & SEAL_MASK == over:
-        return Sorted(new=tuple(newest))
+        return RangeComparison(new=tuple(newest))
     few = _few(inside, surplus, over)
-    return Sorted(new=few) if few is not None else Sorted(new=tuple(inside), sure=False)
+    return (
+        RangeComparison(new=few)
+        if few is not None
+        else RangeComparison(new=tuple(inside), sure=False)
+    )
 
 
-def _few(inside: Sequence[Listed], surplus: int, over: int) -> tuple[Listed, ...] | None:
+def _few(inside: Sequence[ListedBatch], surplus: int, over: int) -> tuple[ListedBatch, ...] | None:
     """Finds one or two ranges whose seals make up the difference."""
     by_seal = {one.seal: one for one in inside}
     if surplus == 1:

@@ -23,7 +23,7 @@ PAGE_DEFAULT: Final = 20
 _Item = TypeVar("_Item")
 
 
-class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
+class AuditOverview(msgspec.Struct, frozen=True, kw_only=True):
     """One complete audit, as its certificate says.
 
     Attributes:
@@ -49,7 +49,7 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     key_id: str
 
 
-class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
+class PlanOverview(msgspec.Struct, frozen=True, kw_only=True):
     """One deletion plan, as it says.
 
     Attributes:
@@ -79,17 +79,17 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
     key_id: str
 
 
-class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
+class UnreadableRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A record that is not what its key says."""
 
     key: str
     unreadable: str
 
 
-class Page(msgspec.Struct, Generic[_Item], frozen=True, kw_only=True):
+class SummaryPage(msgspec.Struct, Generic[_Item], frozen=True, kw_only=True):
     """A page in key order; `next` is null on the last one."""
 
-    items: tuple[_Item | Unreadable, ...]
+    items: tuple[_Item | UnreadableRecord, ...]
     next: str | None
 
 
@@ -108,7 +108,7 @@ class _SignedCertificate(msgspec.Struct, frozen=True):
     key_id: str
 
 
-class _Summary(msgspec.Struct, frozen=True):
+class _PlanTotals(msgspec.Struct, frozen=True):
     blobs: dict[str, int]
     orphans: dict[str, int]
     superseded: dict[str, int]
@@ -119,7 +119,7 @@ class _Plan(msgspec.Struct, frozen=True):
     plan_id: str
     audit_id: str
     made_at_unix_ns: int
-    summary: _Summary
+    summary: _PlanTotals
     candidates: tuple[msgspec.Raw, ...]
 
 
@@ -128,18 +128,18 @@ class _SignedPlan(msgspec.Struct, frozen=True):
     key_id: str
 
 
-async def list_audits(store: ObjectStore, after: str, limit: int) -> Page[AuditSummary]:
+async def list_audits(store: ObjectStore, after: str, limit: int) -> SummaryPage[AuditOverview]:
     """Gives complete audits in the order of their chain, oldest first.
 
     Raises:
         StoreError: The store did not answer.
     """
-    found: list[AuditSummary | Unreadable] = []
+    found: list[AuditOverview | UnreadableRecord] = []
     async for key in _keys(store, CHAIN, after):
         if len(found) == limit:
-            return Page(items=tuple(found), next=found[-1].key)
+            return SummaryPage(items=tuple(found), next=found[-1].key)
         found.append(await _audit(store, key))
-    return Page(items=tuple(found), next=None)
+    return SummaryPage(items=tuple(found), next=None)
 
 
 async def _keys(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[ObjectKey]:
@@ -148,13 +148,13 @@ async def _keys(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[Ob
             yield one.key
 
 
-async def _audit(store: ObjectStore, key: ObjectKey) -> AuditSummary | Unreadable:
+async def _audit(store: ObjectStore, key: ObjectKey) -> AuditOverview | UnreadableRecord:
     try:
         signed = await _read(store, key, _SignedCertificate)
     except InvalidRecord as error:
-        return Unreadable(key=key, unreadable=error.reason)
+        return UnreadableRecord(key=key, unreadable=error.reason)
     said = signed.certificate
-    return AuditSummary(
+    return AuditOverview(
         key=key,
         audit_id=said.audit_id,
         chain_index=said.chain_index,
@@ -177,19 +177,19 @@ async def _read(store: ObjectStore, key: ObjectKey, kind: type[_Stored]) -> _Sto
     return decode_record(key, read.body, kind)
 
 
-async def list_plans(store: ObjectStore, after: str, limit: int) -> Page[PlanSummary]:
+async def list_plans(store: ObjectStore, after: str, limit: int) -> SummaryPage[PlanOverview]:
     """Gives deletion plans, oldest first; a folder without a plan is one that was not finished.
 
     Raises:
         StoreError: The store did not answer.
     """
-    found: list[PlanSummary | Unreadable] = []
+    found: list[PlanOverview | UnreadableRecord] = []
     folder = await _next_folder(store, after)
     while folder is not None and len(found) < limit:
         found.append(await _plan(store, folder))
         folder = await _next_folder(store, found[-1].key)
     more = folder is not None and bool(found)
-    return Page(items=tuple(found), next=found[-1].key if more else None)
+    return SummaryPage(items=tuple(found), next=found[-1].key if more else None)
 
 
 async def _next_folder(store: ObjectStore, after: str) -> str | None:
@@ -203,14 +203,14 @@ async def _next_folder(store: ObjectStore, after: str) -> str | None:
     return None
 
 
-async def _plan(store: ObjectStore, folder: str) -> PlanSummary | Unreadable:
+async def _plan(store: ObjectStore, folder: str) -> PlanOverview | UnreadableRecord:
     key = ObjectKey(f"{folder}plan.json")
     try:
         signed = await _read(store, key, _SignedPlan)
     except InvalidRecord as error:
-        return Unreadable(key=key, unreadable=error.reason)
+        return UnreadableRecord(key=key, unreadable=error.reason)
     said = signed.plan
-    return PlanSummary(
+    return PlanOverview(
         key=key,
         plan_id=said.plan_id,
         audit_id=said.audit_id,
