@@ -15,22 +15,21 @@ from typing import Final
 
 import structlog
 
-from sluice_agent.batch import SpoolSettings
-from sluice_agent.clock import Clock, SystemClock, fresh_boot_id
+from sluice_agent.batching import Batcher
+from sluice_agent.clock import Clock, SystemClock, new_boot_id
 from sluice_agent.disk import RealDisk
 from sluice_agent.errors import SpoolLocked, SpoolUnwritable
 from sluice_agent.files import FileInput
 from sluice_agent.health import serve_health
-from sluice_agent.hostmetrics import HostInput
-from sluice_agent.intake import Intake
+from sluice_agent.host_metrics import HostMetricsInput
+from sluice_agent.line_readers import PipeInput
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.pipe import PipeInput
-from sluice_agent.receiver import Receiver, serve_otlp
-from sluice_agent.sender import Sender
+from sluice_agent.otlp_receiver import OtlpReceiver, serve_otlp
 from sluice_agent.settings import AgentSettings, Durability
-from sluice_agent.signing import read_key
-from sluice_agent.spool import Spool
+from sluice_agent.signing_key import read_key
+from sluice_agent.spool import Spool, SpoolSettings
 from sluice_agent.transport import HttpTransport, client_tls, open_session
+from sluice_agent.uploader import Uploader
 from sluice_protocol.errors import BadUsage, SluiceError
 
 POLL_S: Final = 0.25
@@ -41,7 +40,7 @@ _LOG: Final = structlog.get_logger("sluice.agent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class AgentRunResult:
     """What one run of an agent did.
 
     Attributes:
@@ -80,31 +79,31 @@ class Agent:
     clock: Clock
     metrics: AgentMetrics
     spool: Spool
-    intake: Intake
-    sender: Sender
+    batcher: Batcher
+    uploader: Uploader
 
     def trouble(self) -> str:
         """Gives what a person must act on; empty when all is well."""
-        if self.sender.is_refused:
+        if self.uploader.is_refused:
             return "gateways refuse this agent: check its key, its clock and the principals file"
         if self.metrics.is_blocked:
             return "spool is full: inputs wait; check the gateways, or drop parked batches"
         return ""
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> AgentRunResult:
         """Gives what this run did so far."""
-        return Outcome(
+        return AgentRunResult(
             agent_id=self.settings.agent_id,
             boot_id=self.spool.boot_id,
             sealed_records=self.metrics.sealed_records,
             sealed_batches=self.metrics.sealed_batches,
-            parked=self.sender.parked,
+            parked=self.uploader.parked,
             waiting=len(self.spool.ready()),
             dropped_records=self.metrics.dropped_records,
         )
 
 
-async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> Outcome:
+async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRunResult:
     """Ships files and host metrics until `stop`, or with `once` until everything is accepted.
 
     Raises:
@@ -119,7 +118,7 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> Outcome:
 
 async def run_forward(
     settings: AgentSettings, *, durability: Durability, descriptor: int, stop: asyncio.Event
-) -> Outcome:
+) -> AgentRunResult:
     """Ships a pipe until it ends, with the promise that `durability` makes.
 
     Raises:
@@ -138,11 +137,11 @@ async def run_forward(
 
 async def _ship_files(agent: Agent, stop: asyncio.Event) -> None:
     settings = agent.settings
-    files = FileInput(settings.for_files(), agent.spool.marks())
+    files = FileInput(settings.for_files(), agent.spool.checkpoints())
     reading = [_follow(agent, files, stop)]
     if settings.host_metrics_s:
         reading.append(_sample(agent, stop))
-    receiver = Receiver(agent.intake, agent.metrics, agent.clock)
+    receiver = OtlpReceiver(agent.batcher, agent.metrics, agent.clock)
     try:
         async with serve_otlp(settings.otlp, receiver):
             complete = await _within(stop, settings.drain_s, *reading)
@@ -159,28 +158,28 @@ async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:
             files.poll,
             now_s=agent.clock.monotonic_s(),
             now_ns=agent.clock.now_ns(),
-            sealed=agent.spool.marks(),
+            sealed=agent.spool.checkpoints(),
             final=agent.settings.once,
         )
         if polled.placed:
             await asyncio.to_thread(agent.spool.place, polled.placed)
-        for part in polled.parts:
-            await agent.intake.put(part)
+        for block in polled.blocks:
+            await agent.batcher.put(block)
         if polled.gone:
             await asyncio.to_thread(agent.spool.sweep, sources_gone=polled.gone)
-        if not polled.parts and agent.settings.once:
+        if not polled.blocks and agent.settings.once:
             return
-        if not polled.parts:
+        if not polled.blocks:
             await _pause(stop, POLL_S)
 
 
 async def _sample(agent: Agent, stop: asyncio.Event) -> None:
     """Samples the host's metrics until `stop`, or with `once` one time."""
-    host = HostInput()
+    host = HostMetricsInput()
     while not stop.is_set():
-        part = await asyncio.to_thread(host.sample, now_ns=agent.clock.now_ns())
-        if part is not None:
-            await agent.intake.put(part)
+        block = await asyncio.to_thread(host.sample, now_ns=agent.clock.now_ns())
+        if block is not None:
+            await agent.batcher.put(block)
         if agent.settings.once:
             return
         await _pause(stop, agent.settings.host_metrics_s)
@@ -196,22 +195,22 @@ async def _ship_pipe(
 async def _read_pipe(agent: Agent, pipe: PipeInput, stop: asyncio.Event) -> None:
     ended = False
     while not ended and not stop.is_set():
-        piped = await asyncio.to_thread(pipe.read, now_ns=agent.clock.now_ns())
-        ended = piped.ended
-        if piped.part is not None:
-            await agent.intake.put(piped.part)
+        read_result = await asyncio.to_thread(pipe.read, now_ns=agent.clock.now_ns())
+        ended = read_result.ended
+        if read_result.block is not None:
+            await agent.batcher.put(read_result.block)
 
 
 async def _drain(agent: Agent, stop: asyncio.Event, *, wait_for_all: bool) -> None:
     """Seals what was gathered and sends for a while; what is left waits in the spool."""
     drain_s = agent.settings.drain_s
-    if not await _within(stop, drain_s, agent.intake.flush()):
+    if not await _within(stop, drain_s, agent.batcher.flush()):
         return
     if wait_for_all:
-        await _within(stop, drain_s, agent.sender.drained())
+        await _within(stop, drain_s, agent.uploader.drained())
     else:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(agent.sender.drained(), drain_s)
+            await asyncio.wait_for(agent.uploader.drained(), drain_s)
     await _sweep_once(agent)
 
 
@@ -266,7 +265,7 @@ async def _sweep_once(agent: Agent) -> None:
     try:
         await asyncio.to_thread(agent.spool.sweep)
         for batch in await asyncio.to_thread(agent.spool.adopt_again):
-            agent.sender.add(batch)
+            agent.uploader.add(batch)
     except SpoolUnwritable as error:
         agent.metrics.spool_errors.inc()
         _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
@@ -278,7 +277,7 @@ async def _with_background(main: Coroutine[None, None, None], agent: Agent) -> N
         async with asyncio.TaskGroup() as group:
             background = [
                 group.create_task(task)
-                for task in (agent.sender.run(), agent.intake.run(), _sweep(agent))
+                for task in (agent.uploader.run(), agent.batcher.run(), _sweep(agent))
             ]
             await main
             for task in background:
@@ -313,24 +312,29 @@ async def _opened(
         total_s=settings.upload_s,
         connect_s=CONNECT_S,
     )
-    intake = Intake(
+    batcher = Batcher(
         spool,
-        settings.for_batches(),
+        settings.for_batching(),
         clock=clock,
         metrics=metrics,
         when_full=settings.when_full,
     )
-    sender = Sender(
-        settings.for_sender(stop_when_refused=stop_when_refused),
+    uploader = Uploader(
+        settings.for_uploader(stop_when_refused=stop_when_refused),
         spool,
         HttpTransport(session, key=key, clock=clock),
         clock=clock,
         rng=random.Random(),  # noqa: S311 - jitter, not a secret
         metrics=metrics,
     )
-    intake.on_sealed = sender.add
+    batcher.on_sealed = uploader.add
     agent = Agent(
-        settings=settings, clock=clock, metrics=metrics, spool=spool, intake=intake, sender=sender
+        settings=settings,
+        clock=clock,
+        metrics=metrics,
+        spool=spool,
+        batcher=batcher,
+        uploader=uploader,
     )
     _LOG.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
     try:
@@ -341,20 +345,20 @@ async def _opened(
 
 
 def _open_spool(settings: SpoolSettings, slots: int) -> Spool:
-    """Opens the spool; with slots, one of its numbered parts that nobody holds.
+    """Opens the spool; with slots, one of its numbered slot_paths that nobody holds.
 
     Parts that hold something come first: what a killed forward left behind is sent by the next.
     """
     if not slots:
-        return Spool(settings, RealDisk(), boot_id=fresh_boot_id())
-    parts = [settings.directory / f"{slot:02d}" for slot in range(slots)]
-    for part in sorted(parts, key=_is_empty):
+        return Spool(settings, RealDisk(), boot_id=new_boot_id())
+    slot_paths = [settings.directory / f"{slot:02d}" for slot in range(slots)]
+    for slot_path in sorted(slot_paths, key=_is_empty):
         try:
-            return Spool(replace(settings, directory=part), RealDisk(), boot_id=fresh_boot_id())
+            return Spool(replace(settings, directory=slot_path), RealDisk(), boot_id=new_boot_id())
         except SpoolLocked:
             continue
     raise SpoolLocked(str(settings.directory))
 
 
-def _is_empty(part: Path) -> bool:
-    return not any(next(part.glob(f"{folder}/*.batch"), None) for folder in ("ready", "again"))
+def _is_empty(slot_path: Path) -> bool:
+    return not any(next(slot_path.glob(f"{folder}/*.batch"), None) for folder in ("ready", "again"))

@@ -41,6 +41,6 @@ class SystemClock:
         await asyncio.sleep(seconds)  # noqa: TID251 - the agent's one place
 
 
-def fresh_boot_id() -> str:
+def new_boot_id() -> str:
     """Gives a boot id that no other agent life has: a ULID, 80 bits of it random."""
     return str(ULID())

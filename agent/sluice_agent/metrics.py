@@ -23,8 +23,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from sluice_agent.entry import Note
 from sluice_agent.spool import Spool
+from sluice_agent.spool_format import EntryHeader
 
 PREFIX: Final = "sluice_agent_"
 
@@ -52,13 +52,13 @@ class AgentMetrics:
         self.blocked = self._gauge("blocked", "1 while inputs are held back")
         self.refused = self._gauge("refused", "1 while gateways refuse this agent")
 
-    def sealed(self, note: Note) -> None:
+    def sealed(self, header: EntryHeader) -> None:
         """Counts a batch that became durable."""
         self.sealed_batches += 1
-        self.sealed_records += note.identity.count
-        self._batches.labels(note.kind).inc()
-        self._records.labels(note.kind).inc(note.identity.count)
-        self._bytes.labels(note.kind).inc(note.frame_bytes)
+        self.sealed_records += header.identity.count
+        self._batches.labels(header.kind).inc()
+        self._records.labels(header.kind).inc(header.identity.count)
+        self._bytes.labels(header.kind).inc(header.frame_bytes)
 
     def dropped(self, count: int) -> None:
         """Counts records that were dropped because the settings say so."""

@@ -46,7 +46,7 @@ _TEMPORALITY: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtlpPoints:
+class OtlpMetrics:
     """The points of a request, and how many were refused."""
 
     points: tuple[MetricPoint, ...]
@@ -75,7 +75,7 @@ def logs_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> list[LogRecord]:
         raise BadUsage(f"body is not OTLP logs in JSON: {error}") from error
 
 
-def metrics_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> OtlpPoints:
+def metrics_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> OtlpMetrics:
     """Reads a metrics request.
 
     Raises:
@@ -97,7 +97,7 @@ def metrics_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> OtlpPoints:
         for metric, _ in named
         if metric.exponential_histogram is not None
     )
-    return OtlpPoints(points=points, refused=refused)
+    return OtlpMetrics(points=points, refused=refused)
 
 
 def _log(one: OtlpLog, shared: dict[str, str], arrived_ns: UnixNs) -> LogRecord:
@@ -120,43 +120,48 @@ def _points(metric: Metric, shared: dict[str, str], arrived_ns: UnixNs) -> Itera
     if not metric.name:
         raise ValueError("a metric has no name")
     for points, kind in ((metric.gauge, GAUGE), (metric.sum, None)):
-        for one, told in _each(points, shared):
+        for one, reported in _each(points, shared):
             value = one.as_double if one.as_double is not None else one.as_int
             if value is not None:
                 type_ = _type(points) if kind is None else kind
-                yield _point(metric.name, value, type_, one, told, arrived_ns)
-    for one, told in _each(metric.histogram, shared):
-        yield from _histogram(metric, one, told, arrived_ns)
-    for one, told in _each(metric.summary, shared):
-        yield _point(f"{metric.name}.count", one.count, CUMULATIVE, one, told, arrived_ns)
-        yield _point(f"{metric.name}.sum", one.sum or 0.0, CUMULATIVE, one, told, arrived_ns)
+                yield _point(metric.name, value, type_, one, reported, arrived_ns)
+    for one, reported in _each(metric.histogram, shared):
+        yield from _histogram(metric, one, reported, arrived_ns)
+    for one, reported in _each(metric.summary, shared):
+        yield _point(f"{metric.name}.count", one.count, CUMULATIVE, one, reported, arrived_ns)
+        yield _point(f"{metric.name}.sum", one.sum or 0.0, CUMULATIVE, one, reported, arrived_ns)
         for each in one.quantile_values:
-            named = {**told, "quantile": str(each.quantile)}
+            named = {**reported, "quantile": str(each.quantile)}
             yield _point(metric.name, each.value, GAUGE, one, named, arrived_ns)
 
 
 def _histogram(
-    metric: Metric, one: DataPoint, told: dict[str, str], arrived_ns: UnixNs
+    metric: Metric, one: DataPoint, reported: dict[str, str], arrived_ns: UnixNs
 ) -> Iterator[MetricPoint]:
     kind = _type(metric.histogram)
-    yield _point(f"{metric.name}.count", one.count, kind, one, told, arrived_ns)
+    yield _point(f"{metric.name}.count", one.count, kind, one, reported, arrived_ns)
     if one.sum is not None:
-        yield _point(f"{metric.name}.sum", one.sum, kind, one, told, arrived_ns)
+        yield _point(f"{metric.name}.sum", one.sum, kind, one, reported, arrived_ns)
     counts = itertools.accumulate(int(count) for count in one.bucket_counts)
     for bound, count in zip((*one.explicit_bounds, math.inf), counts, strict=False):
-        named = {**told, "le": "+Inf" if bound == math.inf else str(bound)}
+        named = {**reported, "le": "+Inf" if bound == math.inf else str(bound)}
         yield _point(f"{metric.name}.bucket", count, kind, one, named, arrived_ns)
 
 
 def _point(
-    name: str, value: Number, kind: int, one: DataPoint, told: dict[str, str], arrived_ns: UnixNs
+    name: str,
+    value: Number,
+    kind: int,
+    one: DataPoint,
+    reported: dict[str, str],
+    arrived_ns: UnixNs,
 ) -> MetricPoint:
     return MetricPoint(
         ts_ns=_time(one.time_unix_nano) or arrived_ns,
         name=name,
         value=float(value),
         type=kind,
-        attributes=told,
+        attributes=reported,
     )
 
 

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import msgspec
 
-from sluice_agent.batch import ParkedReason
 from sluice_agent.disk import Disk, RealDisk
-from sluice_agent.entry import HEAD, decode_note, is_entry, note_end
 from sluice_agent.errors import CorruptEntry
+from sluice_agent.spool_format import PREFIX, ParkedReason, decode_header, header_end, is_entry
 from sluice_protocol.errors import BadUsage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parked:
+class ParkedBatch:
     """One parked batch.
 
     Attributes:
@@ -51,7 +50,7 @@ class Parked:
     frame_sha256: str
 
 
-def list_parked(spool: Path) -> tuple[Parked, ...]:
+def list_parked(spool: Path) -> tuple[ParkedBatch, ...]:
     """Gives every parked batch of a spool, or of the parts of a forward's spool.
 
     Raises:
@@ -101,7 +100,7 @@ def _parts(spool: Path) -> list[Path]:
     return own + slots
 
 
-def _chosen(spool: Path, names: tuple[str, ...], *, every: bool) -> list[Parked]:
+def _chosen(spool: Path, names: tuple[str, ...], *, every: bool) -> list[ParkedBatch]:
     found = list_parked(spool)
     if not names and not every:
         raise BadUsage("name what `sluice agent parked list` shows, or say --all")
@@ -111,24 +110,25 @@ def _chosen(spool: Path, names: tuple[str, ...], *, every: bool) -> list[Parked]
     return [one for one in found if every or one.name in names]
 
 
-def _place(one: Parked) -> Path:
+def _place(one: ParkedBatch) -> Path:
     return Path(one.spool) / "parked" / one.name
 
 
-def _beside(one: Parked) -> Path:
+def _beside(one: ParkedBatch) -> Path:
     return Path(one.spool) / "parked" / f"{one.name}.json"
 
 
-def _parked(disk: Disk, spool: Path, name: str, size_bytes: int) -> Parked:
+def _parked(disk: Disk, spool: Path, name: str, size_bytes: int) -> ParkedBatch:
     path = spool / "parked" / name
     try:
-        note = decode_note(
-            disk.read_head(path, note_end(disk.read_head(path, HEAD.size))), file_bytes=size_bytes
+        header = decode_header(
+            disk.read_head(path, header_end(disk.read_head(path, PREFIX.size))),
+            file_bytes=size_bytes,
         )
     except CorruptEntry as error:
         raise BadUsage(f"parked batch is corrupt: {error.reason}, path=`{path}`") from error
     reason = _reason(disk, path.with_name(f"{name}.json"))
-    return Parked(
+    return ParkedBatch(
         spool=str(spool),
         name=name,
         reason=reason.reason,
@@ -136,12 +136,12 @@ def _parked(disk: Disk, spool: Path, name: str, size_bytes: int) -> Parked:
         status=reason.status,
         parked_at_unix_ns=reason.parked_at_unix_ns,
         answer=reason.answer,
-        agent_id=note.agent_id,
-        boot_id=note.boot_id,
-        seq_start=note.seq_start,
-        seq_end=note.seq_end,
-        frame_bytes=note.frame_bytes,
-        frame_sha256=note.frame_sha256,
+        agent_id=header.agent_id,
+        boot_id=header.boot_id,
+        seq_start=header.seq_start,
+        seq_end=header.seq_end,
+        frame_bytes=header.frame_bytes,
+        frame_sha256=header.frame_sha256,
     )
 
 

@@ -8,12 +8,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from yarl import URL
 
-from sluice_agent.batch import SpoolSettings
+from sluice_agent.batching import BatchLimits, WhenFull
 from sluice_agent.files import FileSettings
-from sluice_agent.intake import WhenFull
-from sluice_agent.parts import BatchLimits
-from sluice_agent.sender import SenderSettings
+from sluice_agent.spool import SpoolSettings
 from sluice_agent.timestamps import Zone
+from sluice_agent.uploader import UploaderSettings
 from sluice_protocol.errors import BadUsage
 
 SPOOL_BYTES_LEAST = 20 * 1024 * 1024
@@ -140,15 +139,15 @@ class AgentSettings:
             patterns=self.paths, exclude=self.exclude, from_end=self.from_end, zone=self.zone()
         )
 
-    def for_batches(self) -> BatchLimits:
+    def for_batching(self) -> BatchLimits:
         """Gives when batches are cut."""
         return BatchLimits(
             bytes_max=self.batch_bytes, records_max=self.batch_records, age_s_max=self.batch_age_s
         )
 
-    def for_sender(self, *, stop_when_refused: bool) -> SenderSettings:
+    def for_uploader(self, *, stop_when_refused: bool) -> UploaderSettings:
         """Gives the sender's settings."""
-        return SenderSettings(
+        return UploaderSettings(
             gateways=self.gateways, uploads_max=self.uploads, stop_when_refused=stop_when_refused
         )
 

@@ -17,16 +17,25 @@ Source: ADR 0030, ADR 0031.
 
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from sluice_agent.batch import Batch, ParkedReason, Sealed, SpoolSettings
 from sluice_agent.disk import Disk
-from sluice_agent.entry import FORMAT_VERSION, FileMark, Note, encode_entry, is_entry
 from sluice_agent.errors import CorruptEntry, SpoolBroken
-from sluice_agent.folders import SpoolFolders, told_as_unwritable
-from sluice_agent.state import fold_note, prune_state
+from sluice_agent.spool_directory import SpoolDirectory, translate_os_errors
+from sluice_agent.spool_format import (
+    FORMAT_VERSION,
+    EntryHeader,
+    FileCheckpoint,
+    ParkedReason,
+    encode_entry,
+    fold_entry,
+    is_entry,
+    prune_state,
+)
 from sluice_protocol.columns import Columns, kind_of
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.frame import encode_frame
@@ -36,6 +45,46 @@ from sluice_protocol.units import UnixNs
 
 SWEEP_AT: Final = 32
 """So many accepted batches are covered by one durable state and then removed together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolSettings:
+    """Where and how a spool keeps its batches.
+
+    Attributes:
+        directory: Its directory; one process at a time holds it.
+        agent_id: The agent's id, part of every identity.
+        resource: Attributes of every frame.
+        bytes_max: Most bytes of batches, parked ones included.
+        sync: Whether a commit is durable against a power cut, and not only against a kill.
+    """
+
+    directory: Path
+    agent_id: str
+    resource: tuple[tuple[str, str], ...] = ()
+    bytes_max: int = 1024 * 1024 * 1024
+    sync: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedBatch:
+    """A batch that has its identity and its bytes for ever, not yet on disk."""
+
+    header: EntryHeader
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpooledBatch:
+    """A batch that stands in the spool.
+
+    Attributes:
+        note: What its file says of it.
+        recovered: A former life sealed it, so it may have been sent already.
+    """
+
+    header: EntryHeader
+    recovered: bool = False
 
 
 class Spool:
@@ -59,13 +108,13 @@ class Spool:
         self._sweeping = threading.Lock()
         self._committing = threading.Lock()
         self._closed = False
-        self._ready: dict[int, Batch] = {}
+        self._ready: dict[int, SpooledBatch] = {}
         self._bytes: dict[str, int] = {}
-        self._done: list[Note] = []
+        self._done: list[EntryHeader] = []
         self._gone: set[str] = set()
         self._next_seq = 0
-        self._folders = SpoolFolders(settings.directory, disk, sync=settings.sync)
-        with told_as_unwritable(settings.directory):
+        self._folders = SpoolDirectory(settings.directory, disk, sync=settings.sync)
+        with translate_os_errors(settings.directory):
             self._folders.open()
             try:
                 self._state = self._durable = self._folders.read_state()
@@ -89,15 +138,15 @@ class Spool:
 
     # -- what stands in it ---------------------------------------------------------------
 
-    def ready(self) -> list[Batch]:
+    def ready(self) -> list[SpooledBatch]:
         """Gives every batch that waits to be accepted, in the order of sealing."""
         with self._mutex:
             return [self._ready[order] for order in sorted(self._ready)]
 
-    def marks(self) -> dict[str, FileMark]:
+    def checkpoints(self) -> dict[str, FileCheckpoint]:
         """Gives how far each file is sealed."""
         with self._mutex:
-            return dict(self._state.marks)
+            return dict(self._state.checkpoints)
 
     def high_water(self, boot_id: str) -> int | None:
         """Gives the highest sequence number that a boot sealed; none when it sealed nothing."""
@@ -109,13 +158,15 @@ class Spool:
         with self._mutex:
             return sum(self._bytes.values())
 
-    def fits(self, sealed: Sealed) -> bool:
+    def fits(self, sealed: SealedBatch) -> bool:
         """Tells whether a batch can be committed without going over `bytes_max`."""
-        return self.size_bytes() + sealed.note.size_bytes <= self.settings.bytes_max
+        return self.size_bytes() + sealed.header.size_bytes <= self.settings.bytes_max
 
     # -- sealing -------------------------------------------------------------------------
 
-    def prepare(self, columns: Columns, marks: Iterable[FileMark], *, now_ns: UnixNs) -> Sealed:
+    def prepare(
+        self, columns: Columns, checkpoints: Iterable[FileCheckpoint], *, now_ns: UnixNs
+    ) -> SealedBatch:
         """Gives records their identity and their bytes, once and for ever.
 
         Raises:
@@ -128,7 +179,7 @@ class Spool:
             seq_end=self._next_seq + len(columns) - 1,
         )
         frame = encode_frame(identity=identity, columns=columns, resource=self.settings.resource)
-        note = Note(
+        header = EntryHeader(
             version=FORMAT_VERSION,
             order=self._next_order,
             agent_id=identity.agent_id,
@@ -139,13 +190,13 @@ class Spool:
             frame_bytes=len(frame),
             frame_sha256=digest_of(frame),
             sealed_at_unix_ns=now_ns,
-            marks=tuple(marks),
+            checkpoints=tuple(checkpoints),
         )
         self._next_seq += len(columns)
         self._next_order += 1
-        return Sealed(note=note, frame=frame)
+        return SealedBatch(header=header, frame=frame)
 
-    def commit(self, sealed: Sealed) -> Batch:
+    def commit(self, sealed: SealedBatch) -> SpooledBatch:
         """Makes a batch durable; only then may it be sent.
 
         Raises:
@@ -155,38 +206,38 @@ class Spool:
         with self._committing:
             return self._commit(sealed)
 
-    def _commit(self, sealed: Sealed) -> Batch:
-        note = sealed.note
+    def _commit(self, sealed: SealedBatch) -> SpooledBatch:
+        header = sealed.header
         if self._closed:
             raise SpoolBroken(str(self.settings.directory), "the spool is closed")
-        self._folders.publish(note.name, encode_entry(note, sealed.frame))
-        batch = Batch(note=note)
+        self._folders.publish(header.name, encode_entry(header, sealed.frame))
+        batch = SpooledBatch(header=header)
         with self._mutex:
-            self._state = fold_note(self._state, note)
+            self._state = fold_entry(self._state, header)
             self._keep(batch)
         return batch
 
-    def _keep(self, batch: Batch) -> None:
-        self._ready[batch.note.order] = batch
-        self._bytes[batch.note.name] = batch.note.size_bytes
+    def _keep(self, batch: SpooledBatch) -> None:
+        self._ready[batch.header.order] = batch
+        self._bytes[batch.header.name] = batch.header.size_bytes
 
     # -- sending -------------------------------------------------------------------------
 
-    def read(self, batch: Batch) -> bytes:
+    def read(self, batch: SpooledBatch) -> bytes:
         """Gives the frame of a batch, exactly as it was sealed.
 
         Raises:
             CorruptEntry: The file is not what was written; it now stands in `corrupt/`.
             SpoolUnwritable: It cannot be read.
         """
-        with told_as_unwritable(self._folders.path("ready", batch.note.name)):
+        with translate_os_errors(self._folders.path("ready", batch.header.name)):
             try:
-                return self._folders.read(batch.note.name)
+                return self._folders.read(batch.header.name)
             except CorruptEntry:
                 self._drop(batch)
                 raise
 
-    def forget(self, batch: Batch) -> None:
+    def forget(self, batch: SpooledBatch) -> None:
         """Takes a batch that a gateway accepted out of the spool.
 
         Its file goes at the next sweep; a crash before that only sends the same bytes again.
@@ -195,25 +246,25 @@ class Spool:
             SpoolUnwritable: A sweep was due and could not write; the batches stay on disk.
         """
         with self._mutex:
-            self._ready.pop(batch.note.order, None)
-            self._done.append(batch.note)
+            self._ready.pop(batch.header.order, None)
+            self._done.append(batch.header)
             due = len(self._done) >= SWEEP_AT
         if due:
             self.sweep()
 
-    def park(self, batch: Batch, reason: ParkedReason) -> None:
+    def park(self, batch: SpooledBatch, reason: ParkedReason) -> None:
         """Sets a batch aside with the reason; its bytes stay.
 
         Raises:
             SpoolUnwritable: It still stands in `ready/`.
         """
-        with told_as_unwritable(self._folders.path("parked")):
+        with translate_os_errors(self._folders.path("parked")):
             with self._sweeping:
                 # A person may drop it at any time, so the positions it carries are safe first.
                 self._save_state()
-            self._folders.park(batch.note.name, msgspec.json.encode(reason))
+            self._folders.park(batch.header.name, msgspec.json.encode(reason))
         with self._mutex:
-            self._ready.pop(batch.note.order, None)
+            self._ready.pop(batch.header.order, None)
 
     def sweep(self, *, sources_gone: Iterable[str] = ()) -> None:
         """Writes a durable state and then removes what it covers; does nothing when idle.
@@ -224,7 +275,7 @@ class Spool:
         Raises:
             SpoolUnwritable: The state could not be written; nothing was removed.
         """
-        with self._sweeping, told_as_unwritable(self.settings.directory):
+        with self._sweeping, translate_os_errors(self.settings.directory):
             with self._mutex:
                 self._gone.update(sources_gone)
                 done = list(self._done)
@@ -233,28 +284,28 @@ class Spool:
             self._remove(done)
             self._recount_parked()
 
-    def place(self, marks: Iterable[FileMark]) -> None:
+    def place(self, checkpoints: Iterable[FileCheckpoint]) -> None:
         """Makes marks durable that no batch carries: of files to be read from their end on.
 
         Raises:
             SpoolUnwritable: They could not be written.
         """
-        placed = {mark.source: mark for mark in marks}
-        with self._sweeping, told_as_unwritable(self.settings.directory):
+        placed = {each.source: each for each in checkpoints}
+        with self._sweeping, translate_os_errors(self.settings.directory):
             with self._mutex:
-                marked = {**self._state.marks, **placed}
-                self._state = msgspec.structs.replace(self._state, marks=marked)
+                marked = {**self._state.checkpoints, **placed}
+                self._state = msgspec.structs.replace(self._state, checkpoints=marked)
             self._save_state()
 
-    def adopt_again(self) -> list[Batch]:
+    def adopt_again(self) -> list[SpooledBatch]:
         """Takes back what a person asked to be sent again (`sluice agent parked retry`)."""
         adopted = []
-        with told_as_unwritable(self._folders.path("again")):
+        with translate_os_errors(self._folders.path("again")):
             for name, size_bytes in self._folders.list("again"):
-                note = self._folders.read_note("again", name, size_bytes)
-                if note is not None:
+                header = self._folders.read_header("again", name, size_bytes)
+                if header is not None:
                     self._folders.adopt(name)
-                    adopted.append(Batch(note=note, recovered=True))
+                    adopted.append(SpooledBatch(header=header, recovered=True))
                     with self._mutex:
                         self._keep(adopted[-1])
         return adopted
@@ -267,30 +318,30 @@ class Spool:
             if not is_entry(name):
                 self._folders.remove(name)
                 continue
-            note = self._folders.read_note("ready", name, size_bytes)
-            if note is not None:
-                self._check_owner(note)
-                self._state = fold_note(self._state, note)
-                self._keep(Batch(note=note, recovered=True))
+            header = self._folders.read_header("ready", name, size_bytes)
+            if header is not None:
+                self._check_owner(header)
+                self._state = fold_entry(self._state, header)
+                self._keep(SpooledBatch(header=header, recovered=True))
         self.adopt_again()
         self._recount_parked()
         self._folders.sync("ready")  # a former life may have died before its own
 
-    def _check_owner(self, note: Note) -> None:
-        if note.agent_id != self.settings.agent_id:
+    def _check_owner(self, header: EntryHeader) -> None:
+        if header.agent_id != self.settings.agent_id:
             raise BadUsage(
                 "spool belongs to another agent: name its id or another --spool,"
-                f" agent_id=`{note.agent_id}`, path=`{self.settings.directory}`"
+                f" agent_id=`{header.agent_id}`, path=`{self.settings.directory}`"
             )
 
-    def _drop(self, batch: Batch) -> None:
+    def _drop(self, batch: SpooledBatch) -> None:
         with self._mutex:
-            self._ready.pop(batch.note.order, None)
-            self._bytes.pop(batch.note.name, None)
+            self._ready.pop(batch.header.order, None)
+            self._bytes.pop(batch.header.name, None)
 
     def _save_state(self) -> None:
         with self._mutex:
-            boots = {self.boot_id, *(batch.note.boot_id for batch in self._ready.values())}
+            boots = {self.boot_id, *(batch.header.boot_id for batch in self._ready.values())}
             gone, self._gone = self._gone, set()
             self._state = prune_state(self._state, boots=boots, sources_gone=gone)
             state = self._state
@@ -299,18 +350,18 @@ class Spool:
         self._folders.write_state(state)
         self._durable = state
 
-    def _remove(self, done: Iterable[Note]) -> None:
-        for note in done:
-            self._folders.remove(note.name)
+    def _remove(self, done: Iterable[EntryHeader]) -> None:
+        for header in done:
+            self._folders.remove(header.name)
             with self._mutex:
-                self._done.remove(note)
-                self._bytes.pop(note.name, None)
+                self._done.remove(header)
+                self._bytes.pop(header.name, None)
 
     def _recount_parked(self) -> None:
         """Counts parked batches anew: a person may have dropped some or sent them again."""
         parked = {n: size for n, size in self._folders.list("parked") if is_entry(n)}
         with self._mutex:
-            standing = {batch.note.name for batch in self._ready.values()}
-            standing.update(note.name for note in self._done)
+            standing = {batch.header.name for batch in self._ready.values()}
+            standing.update(header.name for header in self._done)
             kept = {name: size for name, size in self._bytes.items() if name in standing}
             self._bytes = {**parked, **kept}

@@ -16,9 +16,9 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from sluice_agent.answers import Answer, Lost, NoAnswer
 from sluice_agent.clock import Clock
-from sluice_agent.signing import SigningKey
+from sluice_agent.signing_key import SigningKey
+from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoResponse
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.signatures import (
     HIGH_WATER_HEADER,
@@ -34,7 +34,7 @@ ANSWER_BYTES_MAX: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upload:
+class UploadRequest:
     """One try to send a batch.
 
     Attributes:
@@ -51,7 +51,7 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class UploadResult:
     """What came back.
 
     Attributes:
@@ -59,14 +59,14 @@ class Received:
         body: The answer's body, at most 64 KiB, for people.
     """
 
-    observed: Answer | NoAnswer
+    observed: GatewayResponse | NoResponse
     body: bytes = b""
 
 
-class Transport(Protocol):
+class UploadTransport(Protocol):
     """Carries one upload to one gateway."""
 
-    async def send(self, url: str, upload: Upload) -> Received:
+    async def send(self, url: str, upload: UploadRequest) -> UploadResult:
         """Sends once and gives what came back; never raises for what the network does."""
         ...
 
@@ -82,7 +82,7 @@ class HttpTransport:
         self._key = key
         self._clock = clock
 
-    async def send(self, url: str, upload: Upload) -> Received:
+    async def send(self, url: str, upload: UploadRequest) -> UploadResult:
         """Sends the frame by POST."""
         target = URL(url.rstrip("/") + UPLOAD_PATH)
         headers = self._headers(target, upload)
@@ -92,17 +92,17 @@ class HttpTransport:
             ) as response:
                 body = await _read_some(response)
                 observed = parse_answer(response.status, response.headers, body)
-                return Received(observed=observed, body=body)
+                return UploadResult(observed=observed, body=body)
         except TimeoutError:
-            return Received(observed=NoAnswer(lost=Lost.TIMEOUT))
+            return UploadResult(observed=NoResponse(failure=ConnectionFailure.TIMEOUT))
         except aiohttp.ClientSSLError:
-            return Received(observed=NoAnswer(lost=Lost.TLS))
+            return UploadResult(observed=NoResponse(failure=ConnectionFailure.TLS))
         except aiohttp.ClientConnectorError:
-            return Received(observed=NoAnswer(lost=Lost.REFUSED))
+            return UploadResult(observed=NoResponse(failure=ConnectionFailure.REFUSED))
         except (aiohttp.ClientError, OSError):
-            return Received(observed=NoAnswer(lost=Lost.RESET))
+            return UploadResult(observed=NoResponse(failure=ConnectionFailure.RESET))
 
-    def _headers(self, target: URL, upload: Upload) -> dict[str, str]:
+    def _headers(self, target: URL, upload: UploadRequest) -> dict[str, str]:
         headers = {
             "content-digest": content_digest(upload.digest),
             "content-length": str(len(upload.frame)),
@@ -157,13 +157,13 @@ def open_session(
     return aiohttp.ClientSession(connector=connector, timeout=timeout)
 
 
-def parse_answer(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+def parse_answer(status: int, headers: Mapping[str, str], body: bytes) -> GatewayResponse:
     """Reads what the decision needs; anything odd reads as if it were not there."""
     try:
-        said = msgspec.json.decode(body, type=_Said)
+        said = msgspec.json.decode(body, type=_ResponseBody)
     except msgspec.DecodeError:
-        said = _Said()
-    return Answer(
+        said = _ResponseBody()
+    return GatewayResponse(
         status=status,
         code=said.code,
         frame_sha256=Digest(said.frame_sha256) if said.status == "accepted" else None,
@@ -171,7 +171,7 @@ def parse_answer(status: int, headers: Mapping[str, str], body: bytes) -> Answer
     )
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _ResponseBody(msgspec.Struct, frozen=True):
     code: str = ""
     status: str | int = ""  # RFC 9457 has a number under the same name
     frame_sha256: str = ""

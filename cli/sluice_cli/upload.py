@@ -10,10 +10,16 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from rich.console import Console
 
-from sluice_agent.answers import Answer, Forget, NoAnswer, decide_reaction
 from sluice_agent.clock import SystemClock
-from sluice_agent.signing import read_key
-from sluice_agent.transport import HttpTransport, Received, Upload, client_tls, open_session
+from sluice_agent.signing_key import read_key
+from sluice_agent.transport import (
+    HttpTransport,
+    UploadRequest,
+    UploadResult,
+    client_tls,
+    open_session,
+)
+from sluice_agent.upload_decisions import Forget, GatewayResponse, NoResponse, decide_reaction
 from sluice_cli.common import Json
 from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage, ExitCode
@@ -67,7 +73,7 @@ def upload(
         body = frame.read_bytes()
     except OSError as error:
         raise BadUsage(f"frame cannot be read: {error.strerror}, path=`{frame}`") from error
-    sent = Upload(frame=body, digest=digest_of(body), retry=retry)
+    sent = UploadRequest(frame=body, digest=digest_of(body), retry=retry)
     tls = client_tls(tls_ca, tls_cert, tls_key)
     received = asyncio.run(_send(gateway, key, sent, tls))
     report = _report(sent, received)
@@ -77,8 +83,8 @@ def upload(
 
 
 async def _send(
-    gateway: str, key: Path | None, sent: Upload, tls: ssl.SSLContext | None
-) -> Received:
+    gateway: str, key: Path | None, sent: UploadRequest, tls: ssl.SSLContext | None
+) -> UploadResult:
     signing = read_key(key) if key is not None else None
     async with open_session(
         tls=tls, connections_max=1, total_s=UPLOAD_S, connect_s=CONNECT_S
@@ -86,14 +92,14 @@ async def _send(
         return await HttpTransport(session, key=signing, clock=SystemClock()).send(gateway, sent)
 
 
-def _report(sent: Upload, received: Received) -> UploadReport:
+def _report(sent: UploadRequest, received: UploadResult) -> UploadReport:
     observed = received.observed
-    lost = observed.lost.value if isinstance(observed, NoAnswer) else ""
+    failure = observed.failure.value if isinstance(observed, NoResponse) else ""
     return UploadReport(
         frame_sha256=sent.digest,
-        status=observed.status if isinstance(observed, Answer) else 0,
+        status=observed.status if isinstance(observed, GatewayResponse) else 0,
         reaction=type(decide_reaction(observed, sent=sent.digest)).__name__.lower(),
-        answer=lost or received.body.decode(errors="replace"),
+        answer=failure or received.body.decode(errors="replace"),
     )
 
 

@@ -37,12 +37,12 @@ def test_health_and_metrics(tmp_path: Path) -> None:
     refusing = [False]
     (tmp_path / "app.log").write_bytes(b"one\n")
 
-    async def until(port: int, told: str) -> None:
+    async def until(port: int, reported: str) -> None:
         for _ in range(300):
-            if told in (await get(port, "/metrics"))[1]:
+            if reported in (await get(port, "/metrics"))[1]:
                 return
             await asyncio.sleep(0.02)
-        raise AssertionError(told)
+        raise AssertionError(reported)
 
     async def main(gateway: GatewayDouble) -> None:
         port, stop = free_port(), asyncio.Event()

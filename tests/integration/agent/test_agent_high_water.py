@@ -9,7 +9,7 @@ from typing import Any
 
 from support.gateway import CountingStore, TestKey, bodies_under, clean_env, run, running
 
-from sluice_agent.signing import make_key, principal_entry
+from sluice_agent.signing_key import make_key, principal_entry
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.high_water import HighWaterMark
 from sluice_protocol.keys import ACCEPTED, HIGH_WATER, parse_accepted_key

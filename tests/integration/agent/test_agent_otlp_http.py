@@ -9,10 +9,9 @@ from support.agent_gateway import GatewayDouble
 from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent
-from sluice_agent.batch import SpoolSettings
 from sluice_agent.disk import RealDisk
 from sluice_agent.settings import AgentSettings
-from sluice_agent.spool import Spool
+from sluice_agent.spool import Spool, SpoolSettings
 
 LOGS = {"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": {"stringValue": "hello"}}]}]}]}
 METRICS = {

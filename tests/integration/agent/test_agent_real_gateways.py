@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.gateway import bodies_under, clean_env, start_gateway
 
-from sluice_agent.signing import make_key, principal_entry
+from sluice_agent.signing_key import make_key, principal_entry
 from sluice_protocol.frame import decode_frame
 
 

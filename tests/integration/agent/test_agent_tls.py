@@ -9,11 +9,11 @@ import pytest
 from support.gateway import TestKey, run, running
 from support.gateway_tls import SERVER, TestAuthority
 
-from sluice_agent.answers import Lost, NoAnswer
 from sluice_agent.app import run_forward
 from sluice_agent.clock import SystemClock
 from sluice_agent.settings import AgentSettings, Durability
-from sluice_agent.transport import HttpTransport, Upload, client_tls, open_session
+from sluice_agent.transport import HttpTransport, UploadRequest, client_tls, open_session
+from sluice_agent.upload_decisions import ConnectionFailure, NoResponse
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import digest_of
 
@@ -57,9 +57,9 @@ def test_a_certificate_speaks_for_the_agent(tmp_path: Path) -> None:
         tls = client_tls(settings.tls_ca, settings.tls_cert, settings.tls_key)
         async with open_session(tls=tls, connections_max=1, total_s=5, connect_s=2) as session:
             transport = HttpTransport(session, key=None, clock=SystemClock())
-            sent = Upload(frame=b"x", digest=digest_of(b"x"))
+            sent = UploadRequest(frame=b"x", digest=digest_of(b"x"))
             received = await transport.send(settings.gateway, sent)
-        assert received.observed == NoAnswer(lost=Lost.TLS)
+        assert received.observed == NoResponse(failure=ConnectionFailure.TLS)
 
     run(main())
 

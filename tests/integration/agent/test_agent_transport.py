@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from sluice_agent.answers import Answer, Lost, NoAnswer
 from sluice_agent.clock import SystemClock
 from sluice_agent.transport import (
     HttpTransport,
-    Received,
-    Upload,
+    UploadRequest,
+    UploadResult,
     open_session,
     parse_answer,
     parse_retry_after,
 )
+from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoResponse
 from sluice_protocol.keys import digest_of
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 BIG = b"x" * (12 * 1024 * 1024)
 
 
-def send(handler: Handler, frame: bytes = BIG, total_s: float = 10) -> Received:
+def send(handler: Handler, frame: bytes = BIG, total_s: float = 10) -> UploadResult:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await handler(reader, writer)
@@ -31,7 +31,7 @@ def send(handler: Handler, frame: bytes = BIG, total_s: float = 10) -> Received:
         finally:
             writer.transport.abort()
 
-    async def main() -> Received:
+    async def main() -> UploadResult:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with (
@@ -39,7 +39,7 @@ def send(handler: Handler, frame: bytes = BIG, total_s: float = 10) -> Received:
             open_session(tls=None, connections_max=1, total_s=total_s, connect_s=2) as session,
         ):
             transport = HttpTransport(session, key=None, clock=SystemClock())
-            upload = Upload(frame=frame, digest=digest_of(frame))
+            upload = UploadRequest(frame=frame, digest=digest_of(frame))
             received = await transport.send(f"http://127.0.0.1:{port}", upload)
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others, timeout=5)
@@ -69,7 +69,7 @@ def test_an_answer_before_the_body_was_read_is_read(discard_bytes: int) -> None:
         writer.transport.abort()
 
     received = send(refuse)
-    assert received.observed == Answer(status=503, code="overloaded", retry_after_s=7.0)
+    assert received.observed == GatewayResponse(status=503, code="overloaded", retry_after_s=7.0)
 
 
 def test_a_reset_is_no_answer() -> None:
@@ -79,7 +79,7 @@ def test_a_reset_is_no_answer() -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.transport.abort()
 
-    assert send(cut).observed == NoAnswer(lost=Lost.RESET)
+    assert send(cut).observed == NoResponse(failure=ConnectionFailure.RESET)
 
 
 def test_an_answer_cut_in_its_body_is_no_answer() -> None:
@@ -92,7 +92,7 @@ def test_an_answer_cut_in_its_body_is_no_answer() -> None:
         await writer.drain()
         writer.close()
 
-    assert send(cut, b"small").observed == NoAnswer(lost=Lost.RESET)
+    assert send(cut, b"small").observed == NoResponse(failure=ConnectionFailure.RESET)
 
 
 def test_silence_is_a_timeout() -> None:
@@ -101,7 +101,9 @@ def test_silence_is_a_timeout() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    assert send(silent, b"small", total_s=0.2).observed == NoAnswer(lost=Lost.TIMEOUT)
+    assert send(silent, b"small", total_s=0.2).observed == NoResponse(
+        failure=ConnectionFailure.TIMEOUT
+    )
 
 
 def test_a_redirect_is_not_followed() -> None:
@@ -113,7 +115,7 @@ def test_a_redirect_is_not_followed() -> None:
         await writer.drain()
         await reader.read()
 
-    assert send(redirect, b"small").observed == Answer(status=307)
+    assert send(redirect, b"small").observed == GatewayResponse(status=307)
 
 
 def test_odd_bodies_read_as_if_empty() -> None:
@@ -145,18 +147,18 @@ def test_a_huge_answer_is_not_swallowed() -> None:
             await writer.drain()
 
     received = send(flood, b"small")
-    assert received.observed == Answer(status=500)
+    assert received.observed == GatewayResponse(status=500)
     assert len(received.body) == 64 * 1024
 
 
 def test_gateways_that_are_not_there(tmp_path: Path) -> None:
     """A refused connection is told from a reset."""
 
-    async def main() -> Received:
+    async def main() -> UploadResult:
         async with open_session(tls=None, connections_max=1, total_s=5, connect_s=2) as session:
             transport = HttpTransport(session, key=None, clock=SystemClock())
             return await transport.send(
-                "http://127.0.0.1:9", Upload(frame=b"x", digest=digest_of(b"x"))
+                "http://127.0.0.1:9", UploadRequest(frame=b"x", digest=digest_of(b"x"))
             )
 
-    assert asyncio.run(main()).observed == NoAnswer(lost=Lost.REFUSED)
+    assert asyncio.run(main()).observed == NoResponse(failure=ConnectionFailure.REFUSED)

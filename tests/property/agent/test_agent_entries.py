@@ -7,19 +7,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.golden import golden
 
-from sluice_agent.entry import FileMark, Note, decode_entry, encode_entry
 from sluice_agent.errors import CorruptEntry
-from sluice_agent.state import State, decode_state, encode_state
+from sluice_agent.spool_format import (
+    EntryHeader,
+    FileCheckpoint,
+    SpoolState,
+    decode_entry,
+    decode_state,
+    encode_entry,
+    encode_state,
+)
 from sluice_protocol.keys import digest_of
 
 FRAME = b"frame bytes" * 20
-MARK = FileMark(source="1:2", path="/var/log/x", start=0, offset=10)
-NOTE = Note(
+MARK = FileCheckpoint(source="1:2", path="/var/log/x", start=0, offset=10)
+NOTE = EntryHeader(
     version=1, order=7, agent_id="host-1", boot_id="boot", seq_start=3, seq_end=9, kind="logs",
-    frame_bytes=len(FRAME), frame_sha256=digest_of(FRAME), sealed_at_unix_ns=1, marks=(MARK,),
+    frame_bytes=len(FRAME), frame_sha256=digest_of(FRAME), sealed_at_unix_ns=1, checkpoints=(MARK,),
 )  # fmt: skip
 ENTRY = b"".join(encode_entry(NOTE, FRAME))
-STATE = encode_state(State(through=7, marks={"1:2": MARK}, high_water={"boot": 9}))
+STATE = encode_state(SpoolState(through=7, checkpoints={"1:2": MARK}, high_water={"boot": 9}))
 
 
 def test_an_entry_is_read_as_it_was_written() -> None:

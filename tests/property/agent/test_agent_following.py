@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from sluice_agent.entry import FileMark
+from sluice_agent.batching import RecordBlock, join_blocks, join_checkpoints
 from sluice_agent.files import FileInput, FileSettings
-from sluice_agent.parts import Part, join_marks, join_parts
+from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.units import UnixNs
 
@@ -30,8 +30,8 @@ class Following(RuleBasedStateMachine):
         self.count = self.rotations = 0
         self.now_s = 0.0
         self.known = False
-        self.marks: dict[str, FileMark] = {}
-        self.pending: list[Part] = []
+        self.checkpoints: dict[str, FileCheckpoint] = {}
+        self.pending: list[RecordBlock] = []
         self.lines: list[bytes] = []
         self.input = FileInput(self.settings, {})
 
@@ -39,7 +39,7 @@ class Following(RuleBasedStateMachine):
         if not hasattr(self, "folder"):
             return
         self.input.close()
-        self.input = FileInput(self.settings, self.marks)
+        self.input = FileInput(self.settings, self.checkpoints)
         self.pending = []
         for _ in range(6):
             self.now_s += 100
@@ -71,30 +71,32 @@ class Following(RuleBasedStateMachine):
         self._poll(final=False)
 
     def _poll(self, *, final: bool) -> None:
-        polled = self.input.poll(now_s=self.now_s, now_ns=UnixNs(1), sealed=self.marks, final=final)
-        self.marks.update({mark.source: mark for mark in polled.placed})
-        self.pending += polled.parts
+        polled = self.input.poll(
+            now_s=self.now_s, now_ns=UnixNs(1), sealed=self.checkpoints, final=final
+        )
+        self.checkpoints.update({each.source: each for each in polled.placed})
+        self.pending += polled.blocks
         for source in polled.gone:
-            self.marks.pop(source)
+            self.checkpoints.pop(source)
         self.known = True
 
     @rule(most=st.integers(1, 3))
     def seal(self, most: int) -> None:
         """Makes the oldest parts durable, as one batch."""
-        parts, self.pending = self.pending[:most], self.pending[most:]
-        if not parts:
+        blocks, self.pending = self.pending[:most], self.pending[most:]
+        if not blocks:
             return
-        columns = join_parts(parts)
+        columns = join_blocks(blocks)
         assert isinstance(columns, LogColumns)
         self.lines += columns.body.slices()
-        self.marks.update({mark.source: mark for mark in join_marks(parts)})
+        self.checkpoints.update({each.source: each for each in join_checkpoints(blocks)})
 
     @rule()
     def crash(self) -> None:
         """What was read and not sealed is forgotten; the next life begins at the marks."""
         self.input.close()
         self.pending = []
-        self.input = FileInput(self.settings, self.marks)
+        self.input = FileInput(self.settings, self.checkpoints)
         self.known = False
 
     @precondition(lambda self: self.inside or self.known)

@@ -17,11 +17,10 @@ from typing import TypeVar
 import pytest
 from support.agent_disk import Crash, SimDisk, Tripwire
 
-from sluice_agent.batch import Batch, ParkedReason, SpoolSettings
-from sluice_agent.entry import FileMark
+from sluice_agent.columns import logs_from_block
 from sluice_agent.errors import SpoolBroken, SpoolUnwritable
-from sluice_agent.lines import logs_from_block
-from sluice_agent.spool import Spool
+from sluice_agent.spool import Spool, SpooledBatch, SpoolSettings
+from sluice_agent.spool_format import FileCheckpoint, ParkedReason
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.units import UnixNs
@@ -61,18 +60,18 @@ class World:
         patiently(spool.sweep)
         spool.close()
 
-    def _seal(self, spool: Spool, rng: random.Random) -> Batch | None:
-        mark = spool.marks().get("1:1")
-        start = mark.offset if mark else 0
+    def _seal(self, spool: Spool, rng: random.Random) -> SpooledBatch | None:
+        checkpoint = spool.checkpoints().get("1:1")
+        start = checkpoint.offset if checkpoint else 0
         lines = LINES[start : start + rng.randrange(1, 4)]
         if not lines:
             return None
-        after = FileMark(source="1:1", path="/log", start=start, offset=start + len(lines))
+        after = FileCheckpoint(source="1:1", path="/log", start=start, offset=start + len(lines))
         columns = logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=NOW, zone=None)
         sealed = spool.prepare(columns, [after], now_ns=NOW)
         return patiently(lambda: spool.commit(sealed))
 
-    def _send(self, spool: Spool, todo: list[Batch], rng: random.Random) -> None:
+    def _send(self, spool: Spool, todo: list[SpooledBatch], rng: random.Random) -> None:
         batch = todo.pop(rng.randrange(len(todo)))
         frame = patiently(lambda: spool.read(batch))
         identity = decode_frame(frame).envelope.identity

@@ -2,11 +2,11 @@
 
 import pytest
 
-from sluice_agent.answers import (
-    Answer,
+from sluice_agent.upload_decisions import (
+    ConnectionFailure,
     Forget,
-    Lost,
-    NoAnswer,
+    GatewayResponse,
+    NoResponse,
     Park,
     SendAgain,
     StopSending,
@@ -52,7 +52,7 @@ def test_every_code_has_its_reaction() -> None:
 @pytest.mark.parametrize("code", list(ErrorCode))
 def test_each_code_of_a_problem_document(code: ErrorCode) -> None:
     """Each code under its own status leads to the reaction of the protocol's **Agent** lines."""
-    reaction = decide_reaction(Answer(status=status_of(code), code=code), sent=SENT)
+    reaction = decide_reaction(GatewayResponse(status=status_of(code), code=code), sent=SENT)
     assert type(reaction) is expected(code)
     if code in AGAIN:
         assert retryable(code)
@@ -62,7 +62,7 @@ def test_each_code_of_a_problem_document(code: ErrorCode) -> None:
 def test_each_status_without_a_known_code(code: str) -> None:
     """Any status stands for itself: 401 stops, 411, 415 and 5xx go again, other 4xx park."""
     for status in range(100, 600):
-        reaction = decide_reaction(Answer(status=status, code=code), sent=SENT)
+        reaction = decide_reaction(GatewayResponse(status=status, code=code), sent=SENT)
         if status == 401:
             assert isinstance(reaction, StopSending)
         elif 400 <= status < 500 and status not in {411, 415}:
@@ -75,36 +75,40 @@ def test_each_status_without_a_known_code(code: str) -> None:
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 599])
 def test_5xx_always_goes_again(status: int, code: ErrorCode) -> None:
     """No code in the body of a 5xx can park or stop."""
-    assert isinstance(decide_reaction(Answer(status=status, code=code), sent=SENT), SendAgain)
+    assert isinstance(
+        decide_reaction(GatewayResponse(status=status, code=code), sent=SENT), SendAgain
+    )
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))
 def test_409_and_413_always_park(code: ErrorCode) -> None:
     """Whatever the body says: these bytes will not be taken."""
     for status in (409, 413):
-        assert isinstance(decide_reaction(Answer(status=status, code=code), sent=SENT), Park)
+        assert isinstance(
+            decide_reaction(GatewayResponse(status=status, code=code), sent=SENT), Park
+        )
 
 
 def test_200_for_these_bytes_forgets() -> None:
     """Only a 200 that names the digest of what was sent accepts it."""
-    assert decide_reaction(Answer(status=200, frame_sha256=SENT), sent=SENT) == Forget()
+    assert decide_reaction(GatewayResponse(status=200, frame_sha256=SENT), sent=SENT) == Forget()
 
 
 @pytest.mark.parametrize("digest", [None, Digest("b" * 64), Digest("")])
 def test_200_of_somebody_else_accepts_nothing(digest: Digest | None) -> None:
     """A captive portal's page or another batch's answer is no acceptance."""
-    reaction = decide_reaction(Answer(status=200, frame_sha256=digest), sent=SENT)
+    reaction = decide_reaction(GatewayResponse(status=200, frame_sha256=digest), sent=SENT)
     assert reaction == SendAgain(reason="foreign_answer")
 
 
-@pytest.mark.parametrize("lost", list(Lost))
-def test_no_answer_goes_again(lost: Lost) -> None:
+@pytest.mark.parametrize("failure", list(ConnectionFailure))
+def test_no_answer_goes_again(failure: ConnectionFailure) -> None:
     """Timeout, reset, refused connection, TLS trouble: nobody knows, the same bytes go again."""
-    assert decide_reaction(NoAnswer(lost=lost), sent=SENT) == SendAgain(reason=lost)
+    assert decide_reaction(NoResponse(failure=failure), sent=SENT) == SendAgain(reason=failure)
 
 
 @pytest.mark.parametrize(("asked_s", "pause_s"), [(None, None), (7.0, 7.0), (1e9, 300.0)])
 def test_retry_after_is_kept_within_bounds(asked_s: float | None, pause_s: float | None) -> None:
     """A gateway's Retry-After is honoured up to five minutes."""
-    answer = Answer(status=503, code="overloaded", retry_after_s=asked_s)
+    answer = GatewayResponse(status=503, code="overloaded", retry_after_s=asked_s)
     assert decide_reaction(answer, sent=SENT) == SendAgain(reason="overloaded", pause_s=pause_s)

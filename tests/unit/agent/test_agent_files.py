@@ -4,9 +4,9 @@ import base64
 import shutil
 from pathlib import Path
 
-from sluice_agent.entry import FileMark
 from sluice_agent.files import FileInput, FileSettings
-from sluice_agent.tail import LINE_BYTES_MAX
+from sluice_agent.line_readers import LINE_BYTES_MAX
+from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.ndjson import attribute_rows
 from sluice_protocol.units import UnixNs
@@ -17,7 +17,7 @@ class Follower:
 
     def __init__(self, folder: Path, pattern: str = "app.log", **settings: object) -> None:
         self.settings = FileSettings(patterns=(str(folder / pattern),), **settings)
-        self.marks: dict[str, FileMark] = {}
+        self.checkpoints: dict[str, FileCheckpoint] = {}
         self.now_s = 0.0
         self.lines: list[bytes] = []
         self.attributes: list[dict[str, str]] = []
@@ -32,20 +32,22 @@ class Follower:
         return self.lines[before:]
 
     def _once(self, *, final: bool) -> bool:
-        polled = self.input.poll(now_s=self.now_s, now_ns=UnixNs(1), sealed=self.marks, final=final)
-        self.marks.update({mark.source: mark for mark in polled.placed})
-        for part in polled.parts:
-            assert isinstance(part.columns, LogColumns)
-            self.lines += part.columns.body.slices()
-            self.attributes += attribute_rows(part.columns.attributes, len(part.columns))
-            self.marks.update({mark.source: mark for mark in part.marks})
+        polled = self.input.poll(
+            now_s=self.now_s, now_ns=UnixNs(1), sealed=self.checkpoints, final=final
+        )
+        self.checkpoints.update({each.source: each for each in polled.placed})
+        for block in polled.blocks:
+            assert isinstance(block.columns, LogColumns)
+            self.lines += block.columns.body.slices()
+            self.attributes += attribute_rows(block.columns.attributes, len(block.columns))
+            self.checkpoints.update({each.source: each for each in block.checkpoints})
         for source in polled.gone:
-            del self.marks[source]
-        return bool(polled.parts)
+            del self.checkpoints[source]
+        return bool(polled.blocks)
 
     def restart(self) -> None:
         self.input.close()
-        self.input = FileInput(self.settings, self.marks)
+        self.input = FileInput(self.settings, self.checkpoints)
 
 
 def append(path: Path, data: bytes) -> None:
@@ -107,7 +109,7 @@ def test_rename_inside_and_outside_the_pattern(tmp_path: Path) -> None:
     assert follower.poll() == [b"half"]
     assert follower.poll(after_s=70) == [b"4"]
     assert follower.poll(after_s=70) == []
-    assert len(follower.marks) == 1
+    assert len(follower.checkpoints) == 1
 
 
 def test_rename_while_no_agent_runs(tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_a_file_seen_and_renamed_before_its_first_batch(tmp_path: Path) -> None:
     append(log, b"1\n")
     follower = Follower(tmp_path)
     polled = follower.input.poll(now_s=1, now_ns=UnixNs(1), sealed={})
-    follower.marks.update({mark.source: mark for mark in polled.placed})
+    follower.checkpoints.update({each.source: each for each in polled.placed})
     log.rename(tmp_path / "old")
     follower.restart()
     assert follower.poll() == [b"1"]
@@ -248,5 +250,5 @@ def test_many_short_lines_are_cut_by_what_they_cost(tmp_path: Path) -> None:
     (tmp_path / "app.log").write_bytes(b"\n" * 300_000)
     follower = Follower(tmp_path)
     polled = follower.input.poll(now_s=1, now_ns=UnixNs(1), sealed={})
-    assert max(part.cost_bytes for part in polled.parts) <= 1.1 * 1024 * 1024
-    assert len(follower.poll()) == 300_000 - sum(len(part.columns) for part in polled.parts)
+    assert max(block.cost_bytes for block in polled.blocks) <= 1.1 * 1024 * 1024
+    assert len(follower.poll()) == 300_000 - sum(len(block.columns) for block in polled.blocks)

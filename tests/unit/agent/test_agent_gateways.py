@@ -2,29 +2,37 @@
 
 import random
 
-from sluice_agent.gateways import BACKOFF_S_MAX, PROBE_AFTER_S, Gateways, Tries, plan_turn
+from sluice_agent.upload_decisions import (
+    BACKOFF_S_MAX,
+    PROBE_AFTER_S,
+    GatewaySet,
+    SendAttempts,
+    plan_attempt,
+)
 
 A, B, C = "http://a", "http://b", "http://c"
 
 
 def test_a_failure_goes_to_the_next_gateway_at_once() -> None:
     """Within a round nobody waits and nobody is asked twice."""
-    gateways, tries, used = Gateways.of((A, B, C)), Tries(), []
+    gateways, attempts, used = GatewaySet.of((A, B, C)), SendAttempts(), []
     for _ in range(3):
-        turn = plan_turn(gateways, tries, now_s=0, rng=random.Random(0))
-        assert turn.wait_s == 0
-        used.append(turn.url)
-        gateways = gateways.failed(turn.url, now_s=0, pause_s=None)
-        tries = tries.after(turn.url, gateways=3)
+        attempt = plan_attempt(gateways, attempts, now_s=0, rng=random.Random(0))
+        assert attempt.wait_s == 0
+        used.append(attempt.url)
+        gateways = gateways.failed(attempt.url, now_s=0, pause_s=None)
+        attempts = attempts.after(attempt.url, gateways=3)
     assert sorted(used) == [A, B, C]
-    assert tries == Tries(rounds=1)
+    assert attempts == SendAttempts(rounds=1)
 
 
 def test_a_failed_round_waits_with_jitter_that_grows_to_a_bound() -> None:
     """Pauses grow, differ between agents, and never pass the maximum."""
     pauses = {
         rounds: [
-            plan_turn(Gateways.of((A,)), Tries(rounds=rounds), now_s=0, rng=random.Random(n)).wait_s
+            plan_attempt(
+                GatewaySet.of((A,)), SendAttempts(rounds=rounds), now_s=0, rng=random.Random(n)
+            ).wait_s
             for n in range(50)
         ]
         for rounds in (1, 4, 1000)
@@ -36,27 +44,28 @@ def test_a_failed_round_waits_with_jitter_that_grows_to_a_bound() -> None:
 
 def test_the_gateway_that_failed_comes_last_until_it_is_probed() -> None:
     """A new batch goes to a healthy gateway; the failed one has its turn again after a while."""
-    gateways = Gateways.of((A, B)).failed(A, now_s=100, pause_s=None)
+    gateways = GatewaySet.of((A, B)).failed(A, now_s=100, pause_s=None)
     rng = random.Random(0)
-    assert plan_turn(gateways, Tries(), now_s=101, rng=rng).url == B
-    assert plan_turn(gateways, Tries(), now_s=100 + PROBE_AFTER_S, rng=rng).url == A
-    assert plan_turn(gateways.answered(A), Tries(), now_s=101, rng=rng).url == A
+    assert plan_attempt(gateways, SendAttempts(), now_s=101, rng=rng).url == B
+    assert plan_attempt(gateways, SendAttempts(), now_s=100 + PROBE_AFTER_S, rng=rng).url == A
+    assert plan_attempt(gateways.answered(A), SendAttempts(), now_s=101, rng=rng).url == A
 
 
 def test_retry_after_sends_elsewhere_and_else_waits() -> None:
     """A gateway that asked for a pause is left alone while another is free."""
     rng = random.Random(0)
-    gateways = Gateways.of((A, B)).failed(A, now_s=0, pause_s=20)
-    assert plan_turn(gateways, Tries(), now_s=5, rng=rng).url == B
+    gateways = GatewaySet.of((A, B)).failed(A, now_s=0, pause_s=20)
+    assert plan_attempt(gateways, SendAttempts(), now_s=5, rng=rng).url == B
     both = gateways.failed(B, now_s=0, pause_s=50)
-    turn = plan_turn(both, Tries(), now_s=5, rng=rng)
-    assert (turn.url, turn.wait_s) == (A, 15)
+    attempt = plan_attempt(both, SendAttempts(), now_s=5, rng=rng)
+    assert (attempt.url, attempt.wait_s) == (A, 15)
 
 
 def test_agents_begin_at_different_gateways() -> None:
     """The order is rotated by each agent's own number."""
     rng = random.Random(0)
     first = [
-        plan_turn(Gateways.of((A, B, C), first=n), Tries(), now_s=0, rng=rng).url for n in range(6)
+        plan_attempt(GatewaySet.of((A, B, C), first=n), SendAttempts(), now_s=0, rng=rng).url
+        for n in range(6)
     ]
     assert first == [A, B, C, A, B, C]

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sluice_agent.lines import text_column
+from sluice_agent.columns import text_column
 from sluice_agent.timestamps import parse_timestamps
 from sluice_protocol.units import UnixNs
 

@@ -15,15 +15,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from sluice_agent.entry import FileMark
-from sluice_agent.tail import HEAD_BYTES, Tail
+from sluice_agent.line_readers import HEAD_BYTES, FollowedFile
+from sluice_agent.spool_format import FileCheckpoint
 
 COPY_WAIT_S: Final = 60.0
 """So long after each other the two halves of a copytruncate may be seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class WaitingCopy:
     """A copy that waits for its original to be truncated.
 
     Attributes:
@@ -31,59 +31,68 @@ class Hold:
         until_s: When waiting ends and the file is read whole.
     """
 
-    mark: FileMark
+    checkpoint: FileCheckpoint
     until_s: float
 
 
-class Copies:
+class CopyDetector:
     """Remembers what was truncated lately and which new files wait."""
 
     def __init__(self) -> None:
         """Knows nothing yet."""
-        self._truncated: list[tuple[float, FileMark]] = []
-        self._held: dict[str, Hold] = {}
+        self._truncated: list[tuple[float, FileCheckpoint]] = []
+        self._held: dict[str, WaitingCopy] = {}
 
-    def truncated(self, mark: FileMark, *, now_s: float) -> None:
+    def truncated(self, checkpoint: FileCheckpoint, *, now_s: float) -> None:
         """Notes where a file stood when it was truncated or written anew."""
         self._truncated = [(t, m) for t, m in self._truncated if now_s - t < COPY_WAIT_S]
-        self._truncated.append((now_s, mark))
+        self._truncated.append((now_s, checkpoint))
 
-    def place(self, tail: Tail, others: Iterable[Tail], *, now_s: float) -> bool:
+    def place(self, file: FollowedFile, others: Iterable[FollowedFile], *, now_s: float) -> bool:
         """Places a new file if it is a copy; tells whether it is one."""
-        for since_s, mark in self._truncated:
-            if now_s - since_s < COPY_WAIT_S and _is_copy(tail, mark):
-                tail.seek(mark.offset)
+        for since_s, checkpoint in self._truncated:
+            if now_s - since_s < COPY_WAIT_S and _is_copy(file, checkpoint):
+                file.seek(checkpoint.offset)
                 return True
         for other in others:
-            mark = other.mark(start=other.offset)
-            if _is_copy(tail, mark):
-                tail.seek(mark.offset)
-                self._held[tail.source] = Hold(mark=mark, until_s=now_s + COPY_WAIT_S)
+            checkpoint = other.checkpoint(start=other.offset)
+            if _is_copy(file, checkpoint):
+                file.seek(checkpoint.offset)
+                self._held[file.source] = WaitingCopy(
+                    checkpoint=checkpoint, until_s=now_s + COPY_WAIT_S
+                )
                 return True
         return False
 
-    def is_held(self, tail: Tail) -> bool:
+    def is_held(self, file: FollowedFile) -> bool:
         """Tells whether a file waits and may not be read yet."""
-        return tail.source in self._held
+        return file.source in self._held
 
-    def release(self, tail: Tail, *, now_s: float) -> bool:
+    def release(self, file: FollowedFile, *, now_s: float) -> bool:
         """Lets a waiting file go and places it, once it is known what it is.
 
         With its original truncated it is read from where that stood. With the wait over it is a
         file of its own, somebody's plain copy, and it is read whole.
         """
-        hold = self._held[tail.source]
-        for _, mark in self._truncated:
-            if mark.source == hold.mark.source and mark.offset >= hold.mark.offset:
-                tail.seek(min(mark.offset, tail.offset + tail.unread_bytes()))
-                del self._held[tail.source]
+        hold = self._held[file.source]
+        for _, checkpoint in self._truncated:
+            if (
+                checkpoint.source == hold.checkpoint.source
+                and checkpoint.offset >= hold.checkpoint.offset
+            ):
+                file.seek(min(checkpoint.offset, file.offset + file.unread_bytes()))
+                del self._held[file.source]
                 return True
         if now_s < hold.until_s:
             return False
-        tail.seek(0)
-        del self._held[tail.source]
+        file.seek(0)
+        del self._held[file.source]
         return True
 
 
-def _is_copy(tail: Tail, mark: FileMark) -> bool:
-    return tail.source != mark.source and mark.offset >= HEAD_BYTES and tail.knows(mark)
+def _is_copy(file: FollowedFile, checkpoint: FileCheckpoint) -> bool:
+    return (
+        file.source != checkpoint.source
+        and checkpoint.offset >= HEAD_BYTES
+        and file.knows(checkpoint)
+    )

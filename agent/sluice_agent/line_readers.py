@@ -2,13 +2,17 @@
 
 import hashlib
 import os
+import select
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from sluice_agent.entry import FileMark
-from sluice_agent.parts import RECORD_COST_BYTES
+from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
+from sluice_agent.columns import logs_from_block
+from sluice_agent.spool_format import FileCheckpoint
+from sluice_agent.timestamps import Zone
+from sluice_protocol.units import UnixNs
 
 BLOCK_BYTES: Final = 256 * 1024
 LINE_BYTES_MAX: Final = 1024 * 1024
@@ -21,7 +25,7 @@ _CONTINUATION_MASK: Final = 0xC0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class LineBlock:
     """Lines read from a file.
 
     Attributes:
@@ -33,7 +37,7 @@ class Block:
     continues: bool = False
 
 
-class Tail:
+class FollowedFile:
     """An open file and how far it was read.
 
     Attributes:
@@ -85,23 +89,25 @@ class Tail:
         start = self.offset - len(self._anchor)
         return self._bytes(start, len(self._anchor)) != self._anchor
 
-    def knows(self, mark: FileMark) -> bool:
+    def knows(self, checkpoint: FileCheckpoint) -> bool:
         """Tells whether this is still the file, and the content, that a mark was made in."""
-        if os.fstat(self._number).st_size < mark.offset:
+        if os.fstat(self._number).st_size < checkpoint.offset:
             return False
-        head = _sha256(self._bytes(0, mark.head_bytes))
-        tail = _sha256(self._bytes(mark.offset - mark.tail_bytes, mark.tail_bytes))
-        return head == mark.head_sha256 and tail == mark.tail_sha256
+        head = _sha256(self._bytes(0, checkpoint.head_bytes))
+        tail = _sha256(
+            self._bytes(checkpoint.offset - checkpoint.tail_bytes, checkpoint.tail_bytes)
+        )
+        return head == checkpoint.head_sha256 and tail == checkpoint.tail_sha256
 
-    def stands_at(self, mark: FileMark) -> bool:
+    def stands_at(self, checkpoint: FileCheckpoint) -> bool:
         """Tells whether a mark was made exactly here."""
-        return mark.offset == self.offset and mark.tail_sha256 == _sha256(self._anchor)
+        return checkpoint.offset == self.offset and checkpoint.tail_sha256 == _sha256(self._anchor)
 
     def looks_binary(self) -> bool:
         """Tells whether its beginning holds a zero byte."""
         return b"\0" in self._bytes(0, HEAD_BYTES)
 
-    def read(self, *, final: bool) -> Block | None:
+    def read(self, *, final: bool) -> LineBlock | None:
         """Reads the next lines; none when there is no whole line yet.
 
         Args:
@@ -110,19 +116,19 @@ class Tail:
         data = self._bytes(self.offset, BLOCK_BYTES)
         cut = data.rfind(b"\n") + 1
         if cut:
-            return self._took(Block(data=self._affordable(data[:cut])))
+            return self._took(LineBlock(data=self._affordable(data[:cut])))
         if len(data) == BLOCK_BYTES:
             return self._read_long(final=final)
-        return self._took(Block(data=data)) if final and data else None
+        return self._took(LineBlock(data=data)) if final and data else None
 
-    def _read_long(self, *, final: bool) -> Block | None:
+    def _read_long(self, *, final: bool) -> LineBlock | None:
         data = self._bytes(self.offset, LINE_BYTES_MAX)
         cut = data.find(b"\n") + 1
         if cut:
-            return self._took(Block(data=data[:cut]))
+            return self._took(LineBlock(data=data[:cut]))
         if len(data) == LINE_BYTES_MAX:
-            return self._took(Block(data=data[: character_end(data)], continues=True))
-        return self._took(Block(data=data)) if final else None
+            return self._took(LineBlock(data=data[: character_end(data)], continues=True))
+        return self._took(LineBlock(data=data)) if final else None
 
     def _affordable(self, data: bytes) -> bytes:
         """Cuts a block of very many short lines, each of which costs more than its text."""
@@ -132,16 +138,16 @@ class Tail:
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
         return data[: int(ends[most - 1]) + 1]
 
-    def _took(self, block: Block) -> Block:
+    def _took(self, block: LineBlock) -> LineBlock:
         self.offset += len(block.data)
         if len(self._head) < HEAD_BYTES:
             self._head = (self._head + block.data[:HEAD_BYTES])[:HEAD_BYTES]
         self._anchor = (self._anchor + block.data[-TAIL_BYTES:])[-TAIL_BYTES:]
         return block
 
-    def mark(self, *, start: int) -> FileMark:
+    def checkpoint(self, *, start: int) -> FileCheckpoint:
         """Gives where the file stands now; `start` is where the batch's reading of it began."""
-        return FileMark(
+        return FileCheckpoint(
             source=self.source,
             path=self.path,
             start=start,
@@ -177,3 +183,56 @@ def character_end(data: bytes) -> int:
 
 def _width(lead: int) -> int:
     return 4 if lead >= 0xF0 else 3 if lead >= 0xE0 else 2  # noqa: PLR2004 - RFC 3629 section 3
+
+
+WAIT_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipeRead:
+    """What one read of the pipe gave.
+
+    Attributes:
+        part: Whole lines, if any came.
+        ended: The writer closed the pipe and everything was given.
+    """
+
+    block: RecordBlock | None
+    ended: bool
+
+
+class PipeInput:
+    """Reads lines from a file descriptor until it ends. It blocks for at most `WAIT_S`."""
+
+    def __init__(self, descriptor: int, *, zone: Zone = None) -> None:
+        """Takes an open descriptor; it stays open."""
+        self._descriptor = descriptor
+        self._zone = zone
+        self._rest = b""
+
+    def read(self, *, now_ns: UnixNs) -> PipeRead:
+        """Gives the lines that came, if any came within `WAIT_S`."""
+        if not select.select([self._descriptor], [], [], WAIT_S)[0]:
+            return PipeRead(block=None, ended=False)
+        data = os.read(self._descriptor, BLOCK_BYTES)
+        if not data:
+            rest, self._rest = self._rest, b""
+            return PipeRead(block=self._block(rest, now_ns), ended=True)
+        block = self._rest + data
+        cut = block.rfind(b"\n") + 1
+        if not cut and len(block) >= LINE_BYTES_MAX:
+            end = character_end(block)
+            self._rest = block[end:]
+            return PipeRead(block=self._block(block[:end], now_ns, continues=True), ended=False)
+        self._rest = block[cut:]
+        return PipeRead(block=self._block(block[:cut], now_ns), ended=False)
+
+    def _block(
+        self, block: bytes, now_ns: UnixNs, *, continues: bool = False
+    ) -> RecordBlock | None:
+        if not block:
+            return None
+        columns = logs_from_block(block, arrived_ns=now_ns, zone=self._zone, continues=continues)
+        return RecordBlock(
+            columns=columns, cost_bytes=len(block) + RECORD_COST_BYTES * len(columns)
+        )

@@ -12,22 +12,24 @@ from typing import Final
 
 import structlog
 
-from sluice_agent.answers import (
-    Answer,
+from sluice_agent.clock import Clock
+from sluice_agent.errors import CorruptEntry, SendingRefused, SpoolUnwritable
+from sluice_agent.metrics import AgentMetrics
+from sluice_agent.spool import Spool, SpooledBatch
+from sluice_agent.spool_format import ParkedReason
+from sluice_agent.transport import UploadRequest, UploadResult, UploadTransport
+from sluice_agent.upload_decisions import (
     Forget,
+    GatewayResponse,
+    GatewaySet,
     Park,
     Reaction,
     SendAgain,
+    SendAttempts,
     StopSending,
     decide_reaction,
+    plan_attempt,
 )
-from sluice_agent.batch import Batch, ParkedReason
-from sluice_agent.clock import Clock
-from sluice_agent.errors import CorruptEntry, SendingRefused, SpoolUnwritable
-from sluice_agent.gateways import Gateways, Tries, plan_turn
-from sluice_agent.metrics import AgentMetrics
-from sluice_agent.spool import Spool
-from sluice_agent.transport import Received, Transport, Upload
 
 ALARM_PROBE_S: Final = 60.0
 TROUBLE_PAUSE_S: Final = 1.0
@@ -36,7 +38,7 @@ _LOG: Final = structlog.get_logger("sluice.agent.sender")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SenderSettings:
+class UploaderSettings:
     """How batches are sent.
 
     Attributes:
@@ -51,14 +53,14 @@ class SenderSettings:
     stop_when_refused: bool = False
 
 
-class Sender:
+class Uploader:
     """Sends what stands in the spool."""
 
     def __init__(
         self,
-        settings: SenderSettings,
+        settings: UploaderSettings,
         spool: Spool,
-        transport: Transport,
+        transport: UploadTransport,
         *,
         clock: Clock,
         rng: random.Random,
@@ -72,8 +74,8 @@ class Sender:
         self._rng = rng
         self._metrics = metrics
         first = rng.randrange(len(settings.gateways))
-        self._gateways = Gateways.of(settings.gateways, first=first)
-        self._waiting: asyncio.Queue[Batch] = asyncio.Queue()
+        self._gateways = GatewaySet.of(settings.gateways, first=first)
+        self._waiting: asyncio.Queue[SpooledBatch] = asyncio.Queue()
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -84,7 +86,7 @@ class Sender:
         for batch in spool.ready():
             self.add(batch)
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: SpooledBatch) -> None:
         """Queues a batch; it must be durable."""
         self._open += 1
         self._idle.clear()
@@ -117,40 +119,42 @@ class Sender:
             if not self._open:
                 self._idle.set()
 
-    async def _deliver(self, batch: Batch) -> None:
+    async def _deliver(self, batch: SpooledBatch) -> None:
         frame = await self._read(batch)
-        tries = Tries()
+        attempts = SendAttempts()
         while frame is not None:
-            url = await self._next_gateway(tries)
-            upload = Upload(
+            url = await self._next_gateway(attempts)
+            upload = UploadRequest(
                 frame=frame,
-                digest=batch.note.frame_sha256,
-                retry=batch.recovered or tries != Tries(),
-                high_water=self._spool.high_water(batch.note.boot_id),
+                digest=batch.header.frame_sha256,
+                retry=batch.recovered or attempts != SendAttempts(),
+                high_water=self._spool.high_water(batch.header.boot_id),
             )
             received = await self._transport.send(url, upload)
             reaction = decide_reaction(received.observed, sent=upload.digest)
             self._count(reaction, batch, url)
             if await self._is_done(reaction, batch, url, received):
                 return
-            tries = tries.after(url, gateways=len(self._settings.gateways))
+            attempts = attempts.after(url, gateways=len(self._settings.gateways))
 
-    async def _next_gateway(self, tries: Tries) -> str:
+    async def _next_gateway(self, attempts: SendAttempts) -> str:
         """Waits for the batch's turn; nobody but the prober goes on while the agent is refused."""
         if self._prober is not asyncio.current_task():
             await self._allowed.wait()
-        turn = plan_turn(self._gateways, tries, now_s=self._clock.monotonic_s(), rng=self._rng)
-        if turn.wait_s:
-            await self._clock.sleep(turn.wait_s)
-        return turn.url
+        attempt = plan_attempt(
+            self._gateways, attempts, now_s=self._clock.monotonic_s(), rng=self._rng
+        )
+        if attempt.wait_s:
+            await self._clock.sleep(attempt.wait_s)
+        return attempt.url
 
     async def _is_done(
-        self, reaction: Reaction, batch: Batch, url: str, received: Received
+        self, reaction: Reaction, batch: SpooledBatch, url: str, received: UploadResult
     ) -> bool:
         match reaction:
             case Forget():
                 self._works(url)
-                self._metrics.accepted_bytes.inc(batch.note.frame_bytes)
+                self._metrics.accepted_bytes.inc(batch.header.frame_bytes)
                 await self._forget(batch)
                 return True
             case Park(reason=reason):
@@ -173,9 +177,13 @@ class Sender:
         self._metrics.refused.set(0)
         self._allowed.set()
 
-    async def _alarm(self, url: str, received: Received) -> None:
+    async def _alarm(self, url: str, received: UploadResult) -> None:
         """Stops everybody; one worker tries again after a minute, and a good answer lifts it."""
-        answer = received.observed if isinstance(received.observed, Answer) else Answer(status=0)
+        answer = (
+            received.observed
+            if isinstance(received.observed, GatewayResponse)
+            else GatewayResponse(status=0)
+        )
         if self._settings.stop_when_refused:
             raise SendingRefused(url, answer.status, answer.code)
         self._allowed.clear()
@@ -187,35 +195,37 @@ class Sender:
 
     # -- the spool, patiently ------------------------------------------------------------
 
-    async def _read(self, batch: Batch) -> bytes | None:
+    async def _read(self, batch: SpooledBatch) -> bytes | None:
         while True:
             try:
                 return await asyncio.to_thread(self._spool.read, batch)
             except CorruptEntry as error:
                 self._metrics.corrupt.inc()
-                _LOG.error("spool_file_corrupt", name=batch.note.name, reason=error.reason)
+                _LOG.error("spool_file_corrupt", name=batch.header.name, reason=error.reason)
                 return None
             except SpoolUnwritable as error:
                 await self._wait_out(error)
 
-    async def _forget(self, batch: Batch) -> None:
+    async def _forget(self, batch: SpooledBatch) -> None:
         try:
             await asyncio.to_thread(self._spool.forget, batch)
         except SpoolUnwritable as error:  # it is forgotten; its file goes with a later sweep
             await self._wait_out(error)
 
-    async def _park(self, batch: Batch, reason: str, url: str, received: Received) -> None:
+    async def _park(
+        self, batch: SpooledBatch, reason: str, url: str, received: UploadResult
+    ) -> None:
         answer = received.observed
-        note = ParkedReason(
+        header = ParkedReason(
             reason=reason,
             gateway=url,
-            status=answer.status if isinstance(answer, Answer) else 0,
+            status=answer.status if isinstance(answer, GatewayResponse) else 0,
             parked_at_unix_ns=self._clock.now_ns(),
             answer=received.body.decode(errors="replace")[:ANSWER_CHARS_MAX],
         )
         while True:
             try:
-                await asyncio.to_thread(self._spool.park, batch, note)
+                await asyncio.to_thread(self._spool.park, batch, header)
             except SpoolUnwritable as error:
                 await self._wait_out(error)
             else:
@@ -223,7 +233,7 @@ class Sender:
         self.parked += 1
         self._metrics.parked.inc()
         _LOG.error(
-            "batch_parked", name=batch.note.name, reason=reason, status=note.status, gateway=url
+            "batch_parked", name=batch.header.name, reason=reason, status=header.status, gateway=url
         )
 
     async def _wait_out(self, error: SpoolUnwritable) -> None:
@@ -231,9 +241,9 @@ class Sender:
         _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
         await self._clock.sleep(TROUBLE_PAUSE_S)
 
-    def _count(self, reaction: Reaction, batch: Batch, url: str) -> None:
+    def _count(self, reaction: Reaction, batch: SpooledBatch, url: str) -> None:
         name = type(reaction).__name__.lower()
         reason = "" if isinstance(reaction, Forget) else reaction.reason
         self._metrics.answers.labels(name, reason).inc()
         if isinstance(reaction, SendAgain):
-            _LOG.warning("send_again", name=batch.note.name, reason=reason, gateway=url)
+            _LOG.warning("send_again", name=batch.header.name, reason=reason, gateway=url)

@@ -13,12 +13,11 @@ from typing import Final
 
 from aiohttp import web
 
+from sluice_agent.batching import RECORD_COST_BYTES, Batcher, RecordBlock, SealedCallback
 from sluice_agent.clock import Clock
 from sluice_agent.health import listen
-from sluice_agent.intake import Intake
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.otlp import logs_from_otlp, metrics_from_otlp
-from sluice_agent.parts import RECORD_COST_BYTES, Part, Sealed
 from sluice_protocol.errors import BadUsage, InvalidFrame
 from sluice_protocol.records import logs_from_records, metrics_from_records
 from sluice_protocol.units import UnixNs
@@ -29,26 +28,26 @@ _JSON: Final = "application/json"
 _BUSY_HEADERS: Final = {"Retry-After": "1"}
 
 
-class Receiver:
+class OtlpReceiver:
     """Takes OTLP requests and gives their records to the intake."""
 
-    def __init__(self, intake: Intake, metrics: AgentMetrics, clock: Clock) -> None:
+    def __init__(self, batcher: Batcher, metrics: AgentMetrics, clock: Clock) -> None:
         """Takes where the records go."""
-        self._intake = intake
+        self._batcher = batcher
         self._metrics = metrics
         self._clock = clock
         self._running = 0
 
     async def logs(self, request: web.Request) -> web.Response:
         """Handles `POST /v1/logs`."""
-        return await self._take(request, _logs_part)
+        return await self._take(request, _logs_block)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Handles `POST /v1/metrics`."""
-        return await self._take(request, _metrics_part)
+        return await self._take(request, _metrics_block)
 
     async def _take(
-        self, request: web.Request, read: Callable[[bytes, UnixNs], tuple[Part | None, int]]
+        self, request: web.Request, read: Callable[[bytes, UnixNs], tuple[RecordBlock | None, int]]
     ) -> web.Response:
         if request.content_type != _JSON:
             return _refusal(415, f"send OTLP as {_JSON}")
@@ -57,8 +56,8 @@ class Receiver:
         self._running += 1
         try:
             body = await request.read()
-            part, refused = await asyncio.to_thread(read, body, self._clock.now_ns())
-            if part is not None and not await self._seal(part):
+            block, refused = await asyncio.to_thread(read, body, self._clock.now_ns())
+            if block is not None and not await self._seal(block):
                 return _refusal(503, "spool is full", _BUSY_HEADERS)
         except (BadUsage, InvalidFrame) as error:
             return _refusal(400, str(error))
@@ -66,25 +65,30 @@ class Receiver:
             self._running -= 1
         return web.json_response(_accepted(refused))
 
-    async def _seal(self, part: Part) -> bool:
+    async def _seal(self, block: RecordBlock) -> bool:
         """Waits until the records are durable; tells whether they are."""
-        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        reported: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def tell(durable: bool) -> None:  # noqa: FBT001 - the callback's one value
-            if not told.done():
-                told.set_result(durable)
+            if not reported.done():
+                reported.set_result(durable)
 
-        await self._intake.put(with_receipt(part, tell))
-        return await told
+        await self._batcher.put(_with_callback(block, tell))
+        return await reported
 
 
-def with_receipt(part: Part, sealed: Sealed) -> Part:
+def _with_callback(block: RecordBlock, sealed: SealedCallback) -> RecordBlock:
     """Gives the part with somebody to tell."""
-    return Part(columns=part.columns, cost_bytes=part.cost_bytes, marks=part.marks, sealed=sealed)
+    return RecordBlock(
+        columns=block.columns,
+        cost_bytes=block.cost_bytes,
+        checkpoints=block.checkpoints,
+        sealed=sealed,
+    )
 
 
 @asynccontextmanager
-async def serve_otlp(address: str, receiver: Receiver) -> AsyncIterator[None]:
+async def serve_otlp(address: str, receiver: OtlpReceiver) -> AsyncIterator[None]:
     """Serves while the block runs; an empty address serves nothing.
 
     Raises:
@@ -105,28 +109,30 @@ async def serve_otlp(address: str, receiver: Receiver) -> AsyncIterator[None]:
         await runner.cleanup()
 
 
-def _logs_part(body: bytes, arrived_ns: UnixNs) -> tuple[Part | None, int]:
+def _logs_block(body: bytes, arrived_ns: UnixNs) -> tuple[RecordBlock | None, int]:
     records = logs_from_otlp(body, arrived_ns=arrived_ns)
     if not records:
         return None, 0
     cost_bytes = len(body) + RECORD_COST_BYTES * len(records)
-    return Part(columns=logs_from_records(records), cost_bytes=cost_bytes), 0
+    return RecordBlock(columns=logs_from_records(records), cost_bytes=cost_bytes), 0
 
 
-def _metrics_part(body: bytes, arrived_ns: UnixNs) -> tuple[Part | None, int]:
+def _metrics_block(body: bytes, arrived_ns: UnixNs) -> tuple[RecordBlock | None, int]:
     read = metrics_from_otlp(body, arrived_ns=arrived_ns)
     if not read.points:
         return None, read.refused
     cost_bytes = len(body) + RECORD_COST_BYTES * len(read.points)
-    return Part(columns=metrics_from_records(read.points), cost_bytes=cost_bytes), read.refused
+    return RecordBlock(
+        columns=metrics_from_records(read.points), cost_bytes=cost_bytes
+    ), read.refused
 
 
 def _accepted(refused: int) -> dict[str, object]:
     """Gives the answer's body: OTLP's partial success where something was refused."""
     if not refused:
         return {}
-    told = "exponential histograms are not taken"
-    return {"partialSuccess": {"rejectedDataPoints": str(refused), "errorMessage": told}}
+    reported = "exponential histograms are not taken"
+    return {"partialSuccess": {"rejectedDataPoints": str(refused), "errorMessage": reported}}
 
 
 def _refusal(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:

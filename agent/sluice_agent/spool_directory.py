@@ -6,16 +6,24 @@ from pathlib import Path
 from typing import Final
 
 from sluice_agent.disk import Disk
-from sluice_agent.entry import HEAD, Note, decode_entry, decode_note, note_end
 from sluice_agent.errors import CorruptEntry, SpoolBroken, SpoolLocked, SpoolUnwritable
-from sluice_agent.state import State, decode_state, encode_state
+from sluice_agent.spool_format import (
+    PREFIX,
+    EntryHeader,
+    SpoolState,
+    decode_entry,
+    decode_header,
+    decode_state,
+    encode_state,
+    header_end,
+)
 from sluice_protocol.errors import BadUsage
 
 STATE: Final = "state.json"
 FOLDERS: Final = ("ready", "parked", "again", "corrupt")
 
 
-class SpoolFolders:
+class SpoolDirectory:
     """The files of one spool. Every call may raise `OSError` unless it says otherwise."""
 
     def __init__(self, directory: Path, disk: Disk, *, sync: bool) -> None:
@@ -85,12 +93,12 @@ class SpoolFolders:
             self._put_aside("ready", name, error.reason)
             raise
 
-    def read_note(self, folder: str, name: str, size_bytes: int) -> Note | None:
+    def read_header(self, folder: str, name: str, size_bytes: int) -> EntryHeader | None:
         """Gives a batch's note; none when it is not what was written, and it is put aside."""
         path = self.path(folder, name)
         try:
-            end = note_end(self._disk.read_head(path, HEAD.size))
-            return decode_note(self._disk.read_head(path, end), file_bytes=size_bytes)
+            end = header_end(self._disk.read_head(path, PREFIX.size))
+            return decode_header(self._disk.read_head(path, end), file_bytes=size_bytes)
         except CorruptEntry as error:
             self._put_aside(folder, name, error.reason)
             return None
@@ -101,7 +109,7 @@ class SpoolFolders:
         try:
             self._disk.rename(self.path("ready", name), self.path("parked", name))
         except FileNotFoundError:  # an earlier try moved it and failed after that
-            self._disk.read_head(self.path("parked", name), HEAD.size)
+            self._disk.read_head(self.path("parked", name), PREFIX.size)
         self.sync("parked", "ready")
 
     def adopt(self, name: str) -> None:
@@ -113,7 +121,7 @@ class SpoolFolders:
         """Removes a file of `ready/`; it may come back after a power cut, which does no harm."""
         self._disk.remove(self.path("ready", name))
 
-    def read_state(self) -> State:
+    def read_state(self) -> SpoolState:
         """Gives the state; an empty one when there is none yet.
 
         Raises:
@@ -123,14 +131,14 @@ class SpoolFolders:
         try:
             return decode_state(self._disk.read(path))
         except FileNotFoundError:
-            return State()
+            return SpoolState()
         except CorruptEntry as error:
             raise BadUsage(
                 "spool's state is corrupt: restore it, or remove it to read every file again from"
                 f" its start, which may send lines twice, reason=`{error.reason}`, path=`{path}`"
             ) from error
 
-    def write_state(self, state: State) -> None:
+    def write_state(self, state: SpoolState) -> None:
         """Replaces the state durably, also without `sync`: torn it would stop the next life."""
         path = self._directory / STATE
         temporary = path.with_suffix(".tmp")
@@ -151,7 +159,7 @@ class SpoolFolders:
 
 
 @contextlib.contextmanager
-def told_as_unwritable(path: Path) -> Iterator[None]:
+def translate_os_errors(path: Path) -> Iterator[None]:
     """Turns the system's errors into one that says what to do."""
     try:
         yield
