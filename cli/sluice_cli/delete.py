@@ -7,13 +7,15 @@ from rich.console import Console
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
+from sluice_protocol.clock import IdSource
 from sluice_protocol.deletes import DeleteRecord, Where, delete_key, parse_where
 from sluice_protocol.errors import BadUsage, ExitCode, OutcomeUnknown
 from sluice_protocol.manifests import Kind, encode_record
 from sluice_protocol.outcomes import Applied, Exists
+from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S
-from sluice_store import IdSource, SystemIds, open_store
+from sluice_store import open_store
 
 _TRIES_MAX = 5
 _DAY_NS = 24 * 3600 * NS_PER_S

@@ -17,7 +17,8 @@ from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_policies.settings import Settings, Target, read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
-from sluice_store import SystemIds, open_store
+from sluice_protocol.system_clock import SystemIds
+from sluice_store import open_store
 from sluice_store.doctor import DoctorResult, Finding, Need, examine
 from sluice_store.doctor_records import seal_result, write_result
 from sluice_store.s3.settings import parse_s3_url

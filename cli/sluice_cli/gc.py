@@ -29,10 +29,10 @@ from sluice_gc.show import BlobTold, explain_blob
 from sluice_gc.trash import PurgeReport, purge_trash, restore_blob
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import AUTHORITY_SETTINGS, parse_digest
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store import open_store
 from sluice_store.authority import read_authority
-from sluice_store.clock import SystemClock, SystemIds
 from sluice_store.s3.settings import parse_s3_url
 
 app = App(name="gc", help="Delete orphan blobs, only with a proof.")

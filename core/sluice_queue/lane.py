@@ -8,16 +8,17 @@ from typing import Final
 from ulid import ULID
 
 from sluice_protocol.authority import LANES_MAX
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import BadUsage, OutcomeUnknown, StoreUnavailable
 from sluice_protocol.keys import register_key
 from sluice_protocol.outcomes import Found, Missing, ReplaceOutcome
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.decisions import Seen, is_another
 from sluice_queue.errors import RegisterLost
 from sluice_queue.metrics import QueueMetrics
 from sluice_queue.register import Register, decode_register, encode_register
 from sluice_queue.settings import RetrySettings
-from sluice_store.clock import Clock, IdSource, SystemClock, SystemIds
 from sluice_store.port import ObjectStore
 
 _QUEUE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")

@@ -14,12 +14,13 @@ from sluice_protocol.authority import (
     decode_switch,
     switch_key,
 )
+from sluice_protocol.clock import IdSource
 from sluice_protocol.errors import BadUsage, InvalidRecord, OutcomeUnknown, StoreMisconfigured
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Applied, Exists, Found, Unknown
+from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import ObjectKey
-from sluice_store.clock import IdSource, SystemIds
 from sluice_store.port import ObjectStore
 
 TRIES_MAX = 5

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.conflicts import (
     Action,
     ConflictName,
@@ -33,7 +34,6 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Applied, Exists, Found, Missing, Unknown
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_store.clock import Clock, IdSource
 from sluice_store.port import ObjectStore
 
 CONFLICTS_PAGE_MAX: Final = 500

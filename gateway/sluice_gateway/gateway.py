@@ -26,12 +26,12 @@ from sluice_gateway.switch import NOTICE_S_MAX
 from sluice_gateway.timing import Phases
 from sluice_gateway.upload import Upload
 from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, Spent
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import ErrorCode, InvariantViolated
 from sluice_protocol.high_water import parse_high_water
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import quarantine_key
 from sluice_protocol.units import NS_PER_S
-from sluice_store.clock import Clock, IdSource
 from sluice_store.conflicts import DecisionsReader
 
 RETRY_HEADER: Final = "Sluice-Retry"

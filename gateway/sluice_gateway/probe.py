@@ -3,7 +3,8 @@
 import structlog
 
 from sluice_gateway.settings import GatewaySettings
-from sluice_store import ObjectStore, SystemIds
+from sluice_protocol.system_clock import SystemIds
+from sluice_store import ObjectStore
 from sluice_store.doctor import examine
 from sluice_store.doctor_records import read_doctor, require_doctor, seal_result, write_result
 

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from sluice_protocol.authority import switch_key
+from sluice_protocol.clock import IdSource
 from sluice_protocol.errors import BadUsage, StoreError, StoreUnavailable
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.manifests import decode_record, encode_record
@@ -21,7 +22,6 @@ from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
 from sluice_store import ObjectStore
 from sluice_store.authority import AuthorityHistory, create_once, read_history
-from sluice_store.clock import IdSource
 from sluice_store.url import parse_local_path
 
 CLAIM: Final = ObjectKey("authority/v1/spool.json")

@@ -28,6 +28,7 @@ from sluice_protocol.authority import (
     decode_switch,
     switch_key,
 )
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import ACCEPTED, AUTHORITY_SETTINGS, DECISIONS, QUARANTINE_CONFLICTS
 from sluice_protocol.landed import LANDED, LandedMarker, marker_key
@@ -35,7 +36,6 @@ from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, Missing, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_store.authority import AuthorityHistory, create_once, read_history
-from sluice_store.clock import Clock
 from sluice_store.port import ObjectStore
 
 NOTICE_S_MAX: Final = 30.0

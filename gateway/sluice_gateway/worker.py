@@ -31,9 +31,9 @@ from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import agree, claim, locked
 from sluice_gateway.switch import adopt
 from sluice_protocol.errors import SluiceError, StoreError
+from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
 from sluice_store.authority import read_history
-from sluice_store.clock import SystemClock
 
 GC_THRESHOLD: Final = 20_000
 """Objects made before the youngest are looked through; an upload makes some hundred."""

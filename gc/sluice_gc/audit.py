@@ -33,10 +33,10 @@ from sluice_gc.ranges import split_prefix, wanted_ranges
 from sluice_gc.settings import AuditSettings
 from sluice_gc.shards import split_shards
 from sluice_protocol.authority import Authority
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.keys import ACCEPTED, AUDIT, AUTHORITY_SETTINGS, QUARANTINE
 from sluice_protocol.units import UnixNs
 from sluice_store.authority import read_authority
-from sluice_store.clock import Clock, IdSource
 from sluice_store.port import ObjectStore
 
 _PLACES_MAX: Final = 16

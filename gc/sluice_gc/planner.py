@@ -29,12 +29,12 @@ from sluice_gc.ranges import first_key
 from sluice_gc.settings import PlanSettings
 from sluice_gc.shards import split_shards
 from sluice_protocol.authority import Authority
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import InvariantViolated
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS
 from sluice_protocol.outcomes import Found, Missing
 from sluice_protocol.units import UnixNs
 from sluice_store.authority import read_authority
-from sluice_store.clock import Clock, IdSource
 from sluice_store.port import ObjectStore, Versioning
 
 _TASKS_PER_CORE = 8

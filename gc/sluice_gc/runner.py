@@ -21,11 +21,11 @@ from sluice_gc.planner import Ground, names_by_shard, read_plan
 from sluice_gc.proof import ALL_CLAUSES, Clauses
 from sluice_gc.settings import RunSettings
 from sluice_gc.sweep import SweepFacts, SweepTask, check_not_stopped, sweep_shard
+from sluice_protocol.clock import Clock
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS
 from sluice_protocol.outcomes import Missing
 from sluice_protocol.units import ObjectKey
 from sluice_store.authority import read_authority
-from sluice_store.clock import Clock
 from sluice_store.port import ObjectStore, Versioning
 
 

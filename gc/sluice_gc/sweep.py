@@ -25,13 +25,13 @@ from sluice_gc.proof import ALL_CLAUSES, Case, Clauses, Proof, prove
 from sluice_gc.proof_records import proof_key, proofs_table
 from sluice_gc.trash import keep_for_undo
 from sluice_protocol.authority import Authority
+from sluice_protocol.clock import Clock
 from sluice_protocol.deletion import AuditWord, Candidate, Clause, Keep, MayGo
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS, blob_key
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Deleted, Found, Missing
 from sluice_protocol.units import Incarnation, ObjectKey, UnixNs
 from sluice_store.authority import read_authority
-from sluice_store.clock import Clock
 from sluice_store.port import ObjectStore, Versioning
 
 _ATTEMPTS_MAX: Final = 1000

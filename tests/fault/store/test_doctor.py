@@ -9,7 +9,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.store_broken import BROKEN, Honest
 
 from sluice_protocol.errors import InvalidRecord, StoreMisconfigured, StoreUnavailable
-from sluice_store import SystemIds, open_local_store
+from sluice_protocol.system_clock import SystemIds
+from sluice_store import open_local_store
 from sluice_store.doctor import PROBES, DoctorResult, examine
 from sluice_store.doctor_records import (
     open_result,

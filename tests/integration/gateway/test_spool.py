@@ -42,8 +42,9 @@ from sluice_protocol.keys import (
 )
 from sluice_protocol.landed import marker_key
 from sluice_protocol.outcomes import CreateOutcome, Found, Missing, Unknown, UnknownReason
+from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import Digest, ObjectKey
-from sluice_store import SystemIds, create_authority, open_store
+from sluice_store import create_authority, open_store
 
 HOST = TestKey("host-1", ("host-1",))
 OPS = TestKey("ops", (), roles=("operator",))

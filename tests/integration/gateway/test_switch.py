@@ -38,10 +38,10 @@ from sluice_protocol.authority import Authority, Switch, switch_key
 from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import CreateOutcome
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
 from sluice_store import create_authority, open_store, read_authority
 from sluice_store.authority import read_history
-from sluice_store.clock import SystemClock
 
 HOST = TestKey("host-1", ("host-1",))
 WRITER = "spool-gw"
