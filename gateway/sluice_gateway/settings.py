@@ -6,8 +6,8 @@ from typing import Literal
 
 from sluice_protocol.authority import UPLOAD_TIME_S_MAX
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.services import parse_listen
 from sluice_protocol.units import FRAME_BYTES_MAX
+from sluice_web.listening import parse_listen
 
 AcceptanceMode = Literal["s3_manifest", "local_spool"]
 
