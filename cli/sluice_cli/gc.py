@@ -132,14 +132,16 @@ def _parse(sha256: str) -> Digest:
 
 async def _undo(url: str, digest: Digest) -> bool:
     async with open_store(url) as store:
-        return await restore_blob(store, digest)
+        return await restore_blob(store, digest, SystemClock())
 
 
 async def _purge(url: str, key_file: Path, trusted_keys: tuple[str, ...]) -> PurgeReport:
     trusted = load_trusted(key_file, trusted_keys)
     async with open_store(url) as store:
         link = await read_link(store, trusted, None)
-        return await purge_trash(store, await read_authority(store), link, SystemIds().ulid())
+        return await purge_trash(
+            store, await read_authority(store), link, SystemIds().ulid(), clock=SystemClock()
+        )
 
 
 @app.command

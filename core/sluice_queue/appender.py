@@ -37,7 +37,7 @@ from sluice_queue.decisions import (
 )
 from sluice_queue.entries import Draft
 from sluice_queue.errors import ProducerSuperseded, QueueFull, RegisterLost
-from sluice_queue.lane import Lane, RegisterClient, Tools, Tries
+from sluice_queue.lane import Lane, RegisterClient, Tools
 from sluice_queue.pacing import Pacer
 from sluice_queue.register import (
     ENTRIES_MAX,
@@ -50,6 +50,7 @@ from sluice_queue.register import (
 )
 from sluice_queue.settings import ProducerSettings
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetryLoop
 
 WARY_SWAPS = 64
 """After a conflict, so many swaps begin with a read instead of the state that was remembered."""
@@ -222,20 +223,20 @@ class Appender:
 
     async def _commit(self, group: _Group) -> int:
         """Drives one group until its entries stand; gives the first sequence."""
-        tries = Tries("append", self._lane.key, self._settings.retry, self._tools)
+        tries = RetryLoop("append", self._lane.key, self._tools.backoff(self._settings.retry))
         while True:
             started_s = self._now_s()
             try:
                 first = await self._step(group, tries)
             except StoreUnavailable as error:
                 self._seen = None
-                await tries.again(error)
+                await tries.pause(error)
                 continue
             if first is not None:
                 self._pacer.landed(self._now_s(), self._now_s() - started_s)
                 return first
 
-    async def _step(self, group: _Group, tries: Tries) -> int | None:
+    async def _step(self, group: _Group, tries: RetryLoop) -> int | None:
         """Resolves or sends the group once."""
         seen = self._seen
         if self._wary and group.sent is None:
@@ -322,7 +323,7 @@ class Appender:
             case Missing():
                 raise StoreUnavailable("create", segment, "segment not yet there, try again")
 
-    async def _send(self, group: _Group, seen: Seen, tries: Tries) -> int | None:
+    async def _send(self, group: _Group, seen: Seen, tries: RetryLoop) -> int | None:
         """Sends the group's bytes on the state that was seen."""
         after = group.after
         if after is None:
@@ -361,5 +362,5 @@ class Appender:
                     group.sent = None
             case Unknown():
                 self._metrics.unknown.labels(self._lane.queue, "producer").inc()
-        await tries.again(None)
+        await tries.pause()
         return None

@@ -33,12 +33,13 @@ from sluice_queue.decisions import (
 )
 from sluice_queue.entries import Descriptor
 from sluice_queue.errors import AckRefused, ResumeRefused
-from sluice_queue.lane import Lane, RegisterClient, Tools, Tries
+from sluice_queue.lane import Lane, RegisterClient, Tools
 from sluice_queue.register import Register, dequeue, open_epoch
 from sluice_queue.settings import ConsumerSettings
 from sluice_queue.view import read_entries
 from sluice_queue.worklists import read_work_list
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetryLoop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,15 +217,15 @@ class Consumer:
         if sequence <= self._durable:
             reason = f"already acknowledged, acked_through=`{self._durable}`"
             raise AckRefused(lane.key, sequence, reason)
-        tries = Tries("ack", lane.key, self._settings.retry, self._client.tools)
+        tries = RetryLoop("ack", lane.key, self._client.tools.backoff(self._settings.retry))
         while True:
             try:
                 if await self._try_ack(sequence):
                     break
             except StoreUnavailable as error:
-                await tries.again(error)
+                await tries.pause(error)
                 continue
-            await tries.again(None)
+            await tries.pause()
         self._durable = sequence
         self._acked = max(self._acked, sequence)
         self._handed_out = max(self._handed_out, sequence)
@@ -275,17 +276,17 @@ async def _open(
     client: RegisterClient, settings: ConsumerSettings, resume_after: int | None
 ) -> tuple[Holder, Register]:
     """Swaps in the next epoch under a fresh owner id; gives the claim and the state it won."""
-    tries = Tries("open", client.lane.key, settings.retry, client.tools)
+    tries = RetryLoop("open", client.lane.key, client.tools.backoff(settings.retry))
     opening = _Opening(client=client, resume_after=resume_after, owner=client.tools.id_bytes())
     while True:
         try:
             won = await opening.step(await client.read_or_create(tries))
         except StoreUnavailable as error:
-            await tries.again(error)
+            await tries.pause(error)
             continue
         if won is not None:
             return won
-        await tries.again(None)
+        await tries.pause()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,17 +9,17 @@ from ulid import ULID
 
 from sluice_protocol.authority import LANES_MAX
 from sluice_protocol.clock import Clock, IdSource
-from sluice_protocol.errors import BadUsage, OutcomeUnknown, StoreUnavailable
+from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.keys import register_key
 from sluice_protocol.outcomes import Found, Missing, ReplaceOutcome
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.decisions import Seen, is_another
 from sluice_queue.errors import RegisterLost
 from sluice_queue.metrics import QueueMetrics
 from sluice_queue.register import Register, decode_register, encode_register
-from sluice_queue.settings import RetrySettings
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, RetryLoop, RetrySettings
 
 _QUEUE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
@@ -64,6 +64,10 @@ class Tools:
     rng: random.Random = field(default_factory=random.Random)
     metrics: QueueMetrics = field(default_factory=QueueMetrics)
 
+    def backoff(self, settings: RetrySettings) -> Backoff:
+        """Return the pauses and bounds of one operation."""
+        return Backoff(clock=self.clock, rng=self.rng, settings=settings)
+
     def id_bytes(self) -> bytes:
         """Gives 16 fresh bytes."""
         return bytes(ULID.from_str(self.ids.ulid()))
@@ -105,7 +109,7 @@ class RegisterClient:
                 self.saw(info.date_ns)
                 return Seen(state=decode_register(self.lane.key, body), etag=info.etag)
 
-    async def read_as(self, producer_id: bytes, counter: int, tries: "Tries") -> Seen:
+    async def read_as(self, producer_id: bytes, counter: int, tries: RetryLoop) -> Seen:
         """Reads the register as a producer whose last landed write has this counter.
 
         Raises:
@@ -118,7 +122,7 @@ class RegisterClient:
             raise RegisterLost(self.lane.key)
         return seen if seen is not None else await self.read_or_create(tries)
 
-    async def read_or_create(self, tries: "Tries") -> Seen:
+    async def read_or_create(self, tries: RetryLoop) -> Seen:
         """Reads the register; where none stands, creates an empty one first.
 
         Raises:
@@ -133,9 +137,9 @@ class RegisterClient:
                 # Whatever comes of it, the next read shows one register that all agree on.
                 await self.store.create(self.lane.key, encode_register(empty))
             except StoreUnavailable as error:
-                await tries.again(error)
+                await tries.pause(error)
                 continue
-            await tries.again(None)
+            await tries.pause()
 
     async def swap(self, seen: Seen, state: Register) -> ReplaceOutcome:
         """Writes `state` over what was seen.
@@ -144,33 +148,3 @@ class RegisterClient:
             StoreError: The store refused; nothing was written.
         """
         return await self.store.replace(self.lane.key, encode_register(state), if_match=seen.etag)
-
-
-class Tries:
-    """Counts the tries of one operation and waits between them, with full jitter."""
-
-    def __init__(
-        self, operation: str, key: ObjectKey, settings: RetrySettings, tools: Tools
-    ) -> None:
-        """Starts the operation's time."""
-        self._operation = operation
-        self._key = key
-        self._settings = settings
-        self._tools = tools
-        self._ends_ns = tools.clock.monotonic_ns() + int(settings.total_s * NS_PER_S)
-        self.count = 0
-
-    async def again(self, cause: Exception | None) -> None:
-        """Waits before the next try.
-
-        Raises:
-            OutcomeUnknown: Count or time is spent; the cause is chained.
-        """
-        self.count += 1
-        spent = self.count >= self._settings.tries_max
-        if spent or self._tools.clock.monotonic_ns() >= self._ends_ns:
-            raise OutcomeUnknown(self._operation, self._key, self.count) from cause
-        bound_s = min(
-            self._settings.backoff_max_s, self._settings.backoff_s * 2 ** min(self.count - 1, 30)
-        )
-        await self._tools.clock.sleep(self._tools.rng.uniform(0, bound_s))

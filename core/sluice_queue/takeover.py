@@ -26,10 +26,11 @@ from sluice_queue.decisions import (
     writes_of,
 )
 from sluice_queue.errors import ProducerSuperseded
-from sluice_queue.lane import Lane, RegisterClient, Tools, Tries
+from sluice_queue.lane import Lane, RegisterClient, Tools
 from sluice_queue.register import WRITERS_MAX, Register, Writer
 from sluice_queue.settings import ProducerSettings
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetryLoop
 
 
 def counter_of(life: int, writes: int) -> int:
@@ -80,16 +81,16 @@ async def take_over(
     with_tools = tools if tools is not None else Tools()
     bounds = ProducerSettings()
     client = RegisterClient(store, lane, with_tools)
-    tries = Tries("take over", lane.key, bounds.retry, with_tools)
+    tries = RetryLoop("take over", lane.key, with_tools.backoff(bounds.retry))
     fence = _Fence(client=client, producer_id=producer_id, life=life, writes=writes)
     while True:
         try:
             if await fence.step(await client.read_as(producer_id, writes, tries)):
                 break
         except StoreUnavailable as error:
-            await tries.again(error)
+            await tries.pause(error)
             continue
-        await tries.again(None)
+        await tries.pause()
     counter = counter_of(life, fence.writes)
     appender = Appender(
         store, lane, tools=with_tools, settings=bounds, producer=(producer_id, counter)

@@ -127,7 +127,7 @@ async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway,
     stack.enter_context(locked(plan.settings.spool))
     local = await stack.enter_async_context(open_store(plan.settings.spool))
     remote = await stack.enter_async_context(open_store(plan.store_url))
-    history = await agree(local, remote)
+    history = await agree(local, remote, SystemClock())
     authority = history.current
     await prove(local, plan.settings.spool, plan.settings)
     gateway = build_gateway(local, authority, plan.settings, plan.collector_id)

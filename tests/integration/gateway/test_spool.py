@@ -41,7 +41,7 @@ from sluice_protocol.keys import (
 )
 from sluice_protocol.landed import marker_key
 from sluice_protocol.outcomes import CreateOutcome, Found, Missing, Unknown, UnknownReason
-from sluice_protocol.system_clock import SystemIds
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store import create_authority, open_store
 from sluice_web.listening import bind_shared
@@ -98,7 +98,7 @@ async def spooling(tmp_path: Path) -> AsyncIterator[Spooling]:
     ):
         await create_authority(authority, AGREED)
         local, remote = CountingStore(spool), Remote(authority)
-        agreed = (await agree(local, remote)).current
+        agreed = (await agree(local, remote, SystemClock())).current
         gateway = build_gateway(local, agreed, settings, WRITER)
         attach_lander(gateway, local, remote, agreed)
         assert gateway.lander is not None
