@@ -24,7 +24,7 @@ import aiohttp
 from benchmarks.measure import Sample, interleave, ratio, report, timed
 from sluice_agent.app import run_agent
 from sluice_agent.settings import AgentSettings
-from sluice_agent.signing import make_key
+from sluice_agent.signing_key import make_key
 from sluice_protocol.compression import compress_payload
 
 FILE_BYTES: Final = 64 * 1024 * 1024

@@ -35,11 +35,12 @@ from sluice_protocol.frame import decode_frame
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.producer import Producer
 from sluice_spark.ingest import run_ingest
-from sluice_spark.microbatch import Totals
+from sluice_spark.microbatch import IngestTotals
 from sluice_spark.records import Decoded, records_table
 from sluice_spark.session import WORKER_ALLOCATOR, Session, SessionSettings, open_session
 from sluice_spark.settings import IngestSettings
-from sluice_spark.writing import ROW_GROUP_BYTES, parquet_options
+from sluice_spark.write_tasks import ROW_GROUP_BYTES
+from sluice_spark.written_files import parquet_options
 from sluice_store import create_authority, open_store
 
 MIB: Final = 1024 * 1024
@@ -167,7 +168,7 @@ class Sluice:
             asyncio.run(_enqueue(self._root, batches))
         self._durations.clear()
 
-    def _ingest(self, expected: int, settings: IngestSettings) -> tuple[float, Totals]:
+    def _ingest(self, expected: int, settings: IngestSettings) -> tuple[float, IngestTotals]:
         started = time.perf_counter()
         totals = run_ingest(f"file://{self._root}", settings, spark=self._spark)
         wall_s = time.perf_counter() - started

@@ -30,13 +30,16 @@ from sluice_query.request import Query
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_query.sql import shown_columns
-from sluice_spark.facts import FileFact, stats_of
-from sluice_spark.files import partition_folder
-from sluice_spark.indexing import group_files, make_chunk
-from sluice_spark.inventory import list_files
+from sluice_spark.data_files import list_files
+from sluice_spark.index_chunks import group_files, make_chunk
 from sluice_spark.records import Decoded, records_table
 from sluice_spark.tables import commit_files, find_table, open_table
-from sluice_spark.writing import parquet_options
+from sluice_spark.written_files import (
+    WrittenFile,
+    file_statistics,
+    parquet_options,
+    partition_folder,
+)
 from sluice_store import create_authority, open_store
 
 LINES = int(os.environ.get("SLUICE_BENCH_LINES", "10000000"))
@@ -70,7 +73,7 @@ def _frame(first: int) -> bytes:
     return encode_frame(identity=who, columns=logs_from_lines(lines, ts))
 
 
-def _write_file(root: Path, first: int, place: int) -> FileFact:
+def _write_file(root: Path, first: int, place: int) -> WrittenFile:
     frames = [decode_frame(_frame(first + n * LINES_PER_FRAME)) for n in range(FRAMES_PER_FILE)]
     batches = [Decoded(frame=one, accepted_at_ns=START_NS, sequence=place + 1) for one in frames]
     table = records_table("logs", batches)
@@ -81,13 +84,13 @@ def _write_file(root: Path, first: int, place: int) -> FileFact:
     path = f"{partition_folder(LOGS.partition_column, date)}/{place:05d}.parquet"
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     (root / path).write_bytes(sink.getvalue())
-    return FileFact(
+    return WrittenFile(
         table=LOGS.name,
         path=path,
         partition=date,
         size_bytes=len(sink.getvalue()),
         written_at_ms=0,
-        stats=stats_of(LOGS, writer.writer.metadata),
+        stats=file_statistics(LOGS, writer.writer.metadata),
     )
 
 
