@@ -18,7 +18,7 @@ from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, No
 from sluice_agent.uploader import Uploader, UploaderSettings
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.identity import Identity
-from sluice_protocol.units import Digest, UnixNs
+from sluice_protocol.units import NS_PER_S, Digest, UnixNs
 
 T = TypeVar("T")
 DIRECTORY = Path("/spool")
@@ -58,20 +58,13 @@ def simulate_agent(seed: int, main: Callable[[Random], Coroutine[Any, Any, T]]) 
         loop.close()
 
 
-class AgentClock(SimClock):
-    """The simulated clock, which tests also read in seconds."""
-
-    def monotonic_s(self) -> float:
-        return self._loop.time()
-
-
 Reply = Callable[[str, UploadRequest], GatewayResponse | NoResponse | None]
 
 
 class SimNetwork:
     """Gateways that share one store; `reply` may replace the response."""
 
-    def __init__(self, clock: AgentClock, reply: Reply | None = None) -> None:
+    def __init__(self, clock: SimClock, reply: Reply | None = None) -> None:
         self.clock = clock
         self.reply = reply
         self.accepted: dict[Identity, bytes] = {}
@@ -82,7 +75,7 @@ class SimNetwork:
     async def send(self, url: str, upload: UploadRequest) -> UploadResult:
         self.before_send(upload)
         identity = decode_frame(upload.frame).envelope.identity
-        self.sent.append((self.clock.monotonic_s(), url, identity, upload.retry))
+        self.sent.append((self.clock.monotonic_ns() / NS_PER_S, url, identity, upload.retry))
         assert self.first.setdefault(identity, upload.frame) == upload.frame
         await self.clock.sleep(0.01)
         scripted = self.reply(url, upload) if self.reply else None
