@@ -35,6 +35,8 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.records import LogRecord, MetricPoint
 from sluice_protocol.units import UnixNs
 
+_LOGS: Final = msgspec.json.Decoder(LogsRequest)
+_METRICS: Final = msgspec.json.Decoder(MetricsRequest)
 GAUGE, DELTA, CUMULATIVE = 0, 1, 2
 _TS_END: Final = 2**63
 _TEMPORALITY: Final = {
@@ -51,10 +53,6 @@ class OtlpMetrics:
 
     points: tuple[MetricPoint, ...]
     refused: int
-
-
-_LOGS: Final = msgspec.json.Decoder(LogsRequest)
-_METRICS: Final = msgspec.json.Decoder(MetricsRequest)
 
 
 def logs_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> list[LogRecord]:
