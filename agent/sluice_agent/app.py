@@ -1,12 +1,12 @@
-"""The agent's composition root: inputs, intake, spool and sender wired together and run.
+"""The agent's composition root: create inputs, batcher, spool and uploader, and run them.
 
-inputs ──put──> intake ──commit──> spool ──> sender ──> any gateway
-   ^── waits while the spool is full ──┘
+inputs ──put──> batcher ──commit──> spool ──> uploader ──> any gateway
+   ^── blocked while the spool is full ──┘
 """
 
 import asyncio
 import contextlib
-import random  # noqa: TID251 - the jitter of a running agent
+import random  # noqa: TID251 - jitter of a running agent
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +16,6 @@ from typing import Final
 import structlog
 
 from sluice_agent.batching import Batcher
-from sluice_agent.clock import Clock, SystemClock, new_boot_id
 from sluice_agent.disk import RealDisk
 from sluice_agent.errors import SpoolLocked, SpoolUnwritable
 from sluice_agent.files import FileInput
@@ -30,7 +29,10 @@ from sluice_agent.signing_key import read_key
 from sluice_agent.spool import Spool, SpoolSettings
 from sluice_agent.transport import HttpTransport, client_tls, open_session
 from sluice_agent.uploader import Uploader
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, SluiceError
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import NS_PER_S
 
 POLL_S: Final = 0.25
 SWEEP_S: Final = 0.5
@@ -41,16 +43,16 @@ _LOG: Final = structlog.get_logger("sluice.agent")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRunResult:
-    """What one run of an agent did.
+    """The result of one run of an agent.
 
     Attributes:
-        agent_id: Under which id.
-        boot_id: In which life.
+        agent_id: The agent's id.
+        boot_id: The boot under which this run sealed batches.
         sealed_records: Records made durable.
         sealed_batches: Batches made durable.
-        parked: Batches that no gateway will take as they are.
-        waiting: Batches that still wait in the spool.
-        dropped_records: Records dropped because the settings say so.
+        parked: Batches that gateways rejected permanently.
+        waiting: Batches in the spool that are not accepted yet.
+        dropped_records: Records dropped because `when_full` is `drop_newest`.
     """
 
     agent_id: str
@@ -64,15 +66,15 @@ class AgentRunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """The parts of one running agent.
+    """The components of one running agent.
 
     Attributes:
-        settings: What a person set.
-        clock: Time.
-        metrics: What is counted.
-        spool: Where batches wait.
-        intake: The way into it.
-        sender: The way out of it.
+        settings: The operator's settings.
+        clock: The clock.
+        metrics: The agent's metrics.
+        spool: The durable store of sealed batches.
+        batcher: Collects records and seals them into the spool.
+        uploader: Sends the batches of the spool.
     """
 
     settings: AgentSettings
@@ -82,16 +84,18 @@ class Agent:
     batcher: Batcher
     uploader: Uploader
 
-    def trouble(self) -> str:
-        """Gives what a person must act on; empty when all is well."""
+    def problem(self) -> str:
+        """Return the condition that an operator must resolve; empty if there is none."""
         if self.uploader.is_refused:
             return "gateways refuse this agent: check its key, its clock and the principals file"
         if self.metrics.is_blocked:
-            return "spool is full: inputs wait; check the gateways, or drop parked batches"
+            return (
+                "spool is full and inputs are blocked: check the gateways, or drop parked batches"
+            )
         return ""
 
-    def outcome(self) -> AgentRunResult:
-        """Gives what this run did so far."""
+    def result(self) -> AgentRunResult:
+        """Return what this run has done so far."""
         return AgentRunResult(
             agent_id=self.settings.agent_id,
             boot_id=self.spool.boot_id,
@@ -104,35 +108,36 @@ class Agent:
 
 
 async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRunResult:
-    """Ships files and host metrics until `stop`, or with `once` until everything is accepted.
+    """Ship files and host metrics until `stop`, or with `once` until every batch is accepted.
 
     Raises:
-        SluiceError: What the agent cannot mend by itself: a spool in doubt, unusable settings.
+        SluiceError: The agent cannot continue: unusable settings, or a spool whose durability is
+            unknown.
     """
     if not settings.paths and not settings.host_metrics_s and not settings.otlp:
-        raise BadUsage("there is nothing to ship: name --paths, --otlp or --host-metrics-s")
+        raise BadUsage("nothing to ship: set --paths, --otlp or --host-metrics-s")
     async with _opened(settings, settings.for_spool(), stop_when_refused=settings.once) as agent:
         await _with_background(_ship_files(agent, stop), agent)
-        return agent.outcome()
+        return agent.result()
 
 
 async def run_forward(
     settings: AgentSettings, *, durability: Durability, descriptor: int, stop: asyncio.Event
 ) -> AgentRunResult:
-    """Ships a pipe until it ends, with the promise that `durability` makes.
+    """Ship the lines of a pipe until its end, with the guarantee of `durability`.
 
     Raises:
-        SluiceError: What the agent cannot mend by itself.
+        SluiceError: The agent cannot continue.
     """
     accepted = durability is Durability.ACCEPTED
     spool = settings.for_spool(sync=durability is not Durability.FAST)
     async with _opened(settings, spool, stop_when_refused=accepted, slots=SLOTS) as agent:
         pipe = PipeInput(descriptor, zone=settings.zone())
         await _with_background(_ship_pipe(agent, pipe, stop, wait_for_all=accepted), agent)
-        return agent.outcome()
+        return agent.result()
 
 
-# -- the inputs' loops -------------------------------------------------------------------
+# -- input loops -------------------------------------------------------------------------
 
 
 async def _ship_files(agent: Agent, stop: asyncio.Event) -> None:
@@ -152,21 +157,21 @@ async def _ship_files(agent: Agent, stop: asyncio.Event) -> None:
 
 
 async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:
-    """Reads files until `stop`, or with `once` until all are at their end."""
+    """Read files until `stop`, or with `once` until every file is at its end."""
     while not stop.is_set():
         polled = await asyncio.to_thread(
             files.poll,
-            now_s=agent.clock.monotonic_s(),
+            now_s=agent.clock.monotonic_ns() / NS_PER_S,
             now_ns=agent.clock.now_ns(),
             sealed=agent.spool.checkpoints(),
             final=agent.settings.once,
         )
-        if polled.placed:
-            await asyncio.to_thread(agent.spool.place, polled.placed)
+        if polled.new_checkpoints:
+            await asyncio.to_thread(agent.spool.save_checkpoints, polled.new_checkpoints)
         for block in polled.blocks:
             await agent.batcher.put(block)
-        if polled.gone:
-            await asyncio.to_thread(agent.spool.sweep, sources_gone=polled.gone)
+        if polled.finished:
+            await asyncio.to_thread(agent.spool.sweep, finished_sources=polled.finished)
         if not polled.blocks and agent.settings.once:
             return
         if not polled.blocks:
@@ -174,7 +179,7 @@ async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:
 
 
 async def _sample(agent: Agent, stop: asyncio.Event) -> None:
-    """Samples the host's metrics until `stop`, or with `once` one time."""
+    """Sample the host's metrics until `stop`, or once with the setting `once`."""
     host = HostMetricsInput()
     while not stop.is_set():
         block = await asyncio.to_thread(host.sample, now_ns=agent.clock.now_ns())
@@ -202,7 +207,7 @@ async def _read_pipe(agent: Agent, pipe: PipeInput, stop: asyncio.Event) -> None
 
 
 async def _drain(agent: Agent, stop: asyncio.Event, *, wait_for_all: bool) -> None:
-    """Seals what was gathered and sends for a while; what is left waits in the spool."""
+    """Seal the remaining records and send for `drain_s`; unsent batches remain in the spool."""
     drain_s = agent.settings.drain_s
     if not await _within(stop, drain_s, agent.batcher.flush()):
         return
@@ -215,19 +220,19 @@ async def _drain(agent: Agent, stop: asyncio.Event, *, wait_for_all: bool) -> No
 
 
 async def _pause(stop: asyncio.Event, seconds: float) -> None:
-    """Waits, but no longer than until `stop`."""
+    """Wait for `stop`, at most for `seconds`."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stop.wait(), seconds)
 
 
 async def _within(stop: asyncio.Event, grace_s: float, *work: Coroutine[None, None, None]) -> bool:
-    """Runs all of `work`; after `stop` it has `grace_s` to end by itself, then it is cancelled.
+    """Run all of `work`; after `stop` it has `grace_s` to finish before it is cancelled.
 
-    It is not cancelled at once because a batch that is cut and not committed would leave a hole in
-    the sequence that nobody can tell from a loss.
+    The grace period is needed because a batch that is sealed and not committed leaves a gap in
+    the sequence that looks like a loss.
 
     Returns:
-        Whether it ended by itself; after a cancellation nothing more may be sealed.
+        True if the work finished. After a cancellation nothing may be sealed any more.
     """
     stopped: asyncio.Task[object] = asyncio.create_task(stop.wait())
     working: asyncio.Task[object] = asyncio.create_task(_all(*work))
@@ -237,7 +242,10 @@ async def _within(stop: asyncio.Event, grace_s: float, *work: Coroutine[None, No
         if working.done():
             working.result()
             return True
-        _LOG.warning("stopped_while_waiting", reason="spool full or unwritable, or not accepted")
+        _LOG.warning(
+            "shutdown_incomplete",
+            reason=("the spool is full or unwritable, or batches are not accepted"),
+        )
         return False
     finally:
         stopped.cancel()
@@ -251,7 +259,7 @@ async def _all(*work: Coroutine[None, None, None]) -> None:
             group.create_task(each)
 
 
-# -- background and wiring ---------------------------------------------------------------
+# -- background tasks and wiring ---------------------------------------------------------
 
 
 async def _sweep(agent: Agent) -> None:
@@ -261,10 +269,10 @@ async def _sweep(agent: Agent) -> None:
 
 
 async def _sweep_once(agent: Agent) -> None:
-    """Removes what was accepted and takes back what a person wants sent again."""
+    """Remove accepted batches and reclaim the parked batches that an operator chose to retry."""
     try:
         await asyncio.to_thread(agent.spool.sweep)
-        for batch in await asyncio.to_thread(agent.spool.adopt_again):
+        for batch in await asyncio.to_thread(agent.spool.reclaim_retried):
             agent.uploader.add(batch)
     except SpoolUnwritable as error:
         agent.metrics.spool_errors.inc()
@@ -272,7 +280,7 @@ async def _sweep_once(agent: Agent) -> None:
 
 
 async def _with_background(main: Coroutine[None, None, None], agent: Agent) -> None:
-    """Runs `main` beside sender, intake and sweeper; the first error of any of them ends all."""
+    """Run `main` with uploader, batcher and sweeper; the first error of any of them ends all."""
     try:
         async with asyncio.TaskGroup() as group:
             background = [
@@ -302,7 +310,7 @@ async def _opened(
     clock, metrics = SystemClock(), AgentMetrics()
     key = read_key(settings.key) if settings.key is not None else None
     spool = await asyncio.to_thread(_open_spool, spool_settings, slots)
-    for name, reason in spool.set_aside:
+    for name, reason in spool.corrupt_files:
         metrics.corrupt.inc()
         _LOG.error("spool_file_corrupt", name=name, reason=reason)
     metrics.watch(spool)
@@ -338,23 +346,25 @@ async def _opened(
     )
     _LOG.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
     try:
-        async with session, serve_health(settings.health, metrics, agent.trouble):
+        async with session, serve_health(settings.health, metrics, agent.problem):
             yield agent
     finally:
         await asyncio.to_thread(spool.close)
 
 
 def _open_spool(settings: SpoolSettings, slots: int) -> Spool:
-    """Opens the spool; with slots, one of its numbered slot_paths that nobody holds.
+    """Open the spool; with `slots`, open the first of its numbered slots that is not locked.
 
-    Parts that hold something come first: what a killed forward left behind is sent by the next.
+    Slots that contain batches are tried first, so that the next `forward` sends what a killed one
+    left in its slot.
     """
+    boot_id = SystemIds().ulid()
     if not slots:
-        return Spool(settings, RealDisk(), boot_id=new_boot_id())
+        return Spool(settings, RealDisk(), boot_id=boot_id)
     slot_paths = [settings.directory / f"{slot:02d}" for slot in range(slots)]
     for slot_path in sorted(slot_paths, key=_is_empty):
         try:
-            return Spool(replace(settings, directory=slot_path), RealDisk(), boot_id=new_boot_id())
+            return Spool(replace(settings, directory=slot_path), RealDisk(), boot_id=boot_id)
         except SpoolLocked:
             continue
     raise SpoolLocked(str(settings.directory))

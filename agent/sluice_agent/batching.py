@@ -1,4 +1,8 @@
-"""What inputs hand on, and how it is gathered into batches, as pure values."""
+"""Collect the records of all inputs into batches and seal these into the spool.
+
+The batcher drops no record unless the settings say so. While the spool or its disk is full, `put`
+blocks, the inputs stop reading, and new data remains in the files or the pipe.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -8,20 +12,21 @@ from typing import Final
 
 import structlog
 
-from sluice_agent.clock import Clock
 from sluice_agent.columns import join_logs, join_metrics
 from sluice_agent.errors import SpoolUnwritable
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.spool import SealedBatch, Spool, SpooledBatch
 from sluice_agent.spool_format import FileCheckpoint
+from sluice_protocol.clock import Clock
 from sluice_protocol.columns import Columns, LogColumns, MetricColumns, kind_of
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
+from sluice_protocol.units import NS_PER_S
 
 RECORD_COST_BYTES = 28
-"""What a record takes beside its text: time, offsets and one attribute's indexes."""
+"""The size of a record in addition to its text: time, offsets and the indexes of one attribute."""
 BATCH_BYTES_MAX = 8 * 1024 * 1024
-"""Above this a batch of bytes that do not compress could outgrow a frame."""
+"""Above this limit a batch of incompressible bytes could exceed the maximum size of a frame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +35,11 @@ class RecordBlock:
 
     Attributes:
         columns: The records, at least one.
-        cost_bytes: About how many bytes they take in a frame before compression.
-        marks: How far their files stand after them; none for inputs that cannot be read again.
-        sealed: Called with True once the records are durable, with False when they were dropped;
-            for inputs that answer somebody.
+        cost_bytes: Their approximate size in a frame before compression.
+        checkpoints: The positions of their files after these records; empty for inputs that cannot
+            be read again.
+        sealed: Called with True once the records are durable, or with False if they were dropped;
+            set by inputs that respond to a client.
     """
 
     columns: LogColumns | MetricColumns
@@ -47,12 +53,12 @@ SealedCallback = Callable[[bool], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchContents:
-    """What a batch is made of.
+    """The content of a batch.
 
     Attributes:
         columns: The records.
-        marks: How far their files stand after them.
-        sealed: Whom to tell what became of them.
+        checkpoints: The positions of their files after these records.
+        sealed: The callbacks that receive whether the records are durable.
     """
 
     columns: Columns
@@ -62,15 +68,15 @@ class BatchContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """When a batch is cut.
+    """The limits at which a batch is cut.
 
     Attributes:
-        bytes_max: Bytes before compression, about; at most 8 MiB.
-        records_max: Records.
-        age_s_max: Seconds since its first record.
+        bytes_max: Approximate size before compression; at most 8 MiB.
+        records_max: Number of records.
+        age_s_max: Seconds since the first record.
 
     Raises:
-        BadUsage: A limit that could make frames which no gateway takes.
+        BadUsage: A limit is out of range, or would produce frames that no gateway accepts.
     """
 
     bytes_max: int = 4 * 1024 * 1024
@@ -78,21 +84,20 @@ class BatchLimits:
     age_s_max: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuses limits that cannot work."""
         if not 1 <= self.bytes_max <= BATCH_BYTES_MAX:
             raise BadUsage(
                 f"batch bytes must be 1 to {BATCH_BYTES_MAX}, batch_bytes=`{self.bytes_max}`"
             )
         if self.records_max < 1 or self.age_s_max < 0:
-            raise BadUsage("batch records must be at least 1 and batch age not negative")
+            raise BadUsage("batch records must be at least 1 and batch age must not be negative")
 
 
 @dataclass(slots=True, kw_only=True)
 class BatchBuilder:
-    """Parts of one kind on their way to a batch.
+    """Collects record blocks of one kind until a batch is due.
 
     Attributes:
-        limits: When to cut.
+        limits: The limits at which a batch is cut.
     """
 
     limits: BatchLimits
@@ -102,7 +107,7 @@ class BatchBuilder:
     _since_s: float = 0.0
 
     def add(self, block: RecordBlock, *, now_s: float) -> None:
-        """Takes one more part."""
+        """Add a block."""
         if not self._blocks:
             self._since_s = now_s
         self._blocks.append(block)
@@ -110,21 +115,21 @@ class BatchBuilder:
         self._records += len(block.columns)
 
     def has_room_for(self, block: RecordBlock) -> bool:
-        """Tells whether a part can join; an empty gathering takes any."""
+        """Return True if a block fits within the limits; an empty builder accepts any block."""
         within = self._cost_bytes + block.cost_bytes <= self.limits.bytes_max
         return not self._blocks or (
             within and self._records + len(block.columns) <= self.limits.records_max
         )
 
     def is_due(self, *, now_s: float) -> bool:
-        """Tells whether it is full or old enough to be cut."""
+        """Return True if the batch is full or has reached its maximum age."""
         if not self._blocks:
             return False
         full = self._cost_bytes >= self.limits.bytes_max or self._records >= self.limits.records_max
         return full or now_s - self._since_s >= self.limits.age_s_max
 
     def take(self) -> BatchContents | None:
-        """Gives everything gathered, joined, with the last mark of each file; then it is empty."""
+        """Return all collected records as one batch and clear the builder; None if it is empty."""
         blocks, self._blocks = self._blocks, []
         self._cost_bytes = self._records = 0
         if not blocks:
@@ -137,7 +142,7 @@ class BatchBuilder:
 
 
 def join_blocks(blocks: Sequence[RecordBlock]) -> Columns:
-    """Puts the parts' records end to end; they are all of one kind."""
+    """Concatenate the records of blocks of one kind."""
     logs = [block.columns for block in blocks if isinstance(block.columns, LogColumns)]
     if logs:
         return join_logs(logs)
@@ -145,7 +150,7 @@ def join_blocks(blocks: Sequence[RecordBlock]) -> Columns:
 
 
 def join_checkpoints(blocks: Sequence[RecordBlock]) -> tuple[FileCheckpoint, ...]:
-    """Gives each file's last mark, starting where its first part did."""
+    """Return the last checkpoint of each file, with the start of its first block."""
     joined: dict[str, FileCheckpoint] = {}
     for checkpoint in (checkpoint for block in blocks for checkpoint in block.checkpoints):
         first = joined.get(checkpoint.source, checkpoint)
@@ -176,7 +181,11 @@ class WhenFull(StrEnum):
 
 
 class Batcher:
-    """The way from the inputs into the spool, one batch after the other."""
+    """Collects records and seals them into the spool, one batch at a time.
+
+    Attributes:
+        on_sealed: Called with each batch once it is durable.
+    """
 
     def __init__(
         self,
@@ -187,8 +196,7 @@ class Batcher:
         metrics: AgentMetrics,
         when_full: WhenFull = WhenFull.BLOCK,
     ) -> None:
-        """Takes the spool and the limits; `on_sealed` is called with each durable batch."""
-        self.on_sealed: Callable[[SpooledBatch], None] = _nobody
+        self.on_sealed: Callable[[SpooledBatch], None] = _ignore
         self._spool = spool
         self._clock = clock
         self._metrics = metrics
@@ -198,47 +206,47 @@ class Batcher:
         self._one_by_one = asyncio.Lock()
 
     async def put(self, block: RecordBlock) -> None:
-        """Takes one part; returns at once while there is room, else when there is again."""
+        """Add a block; return immediately while the spool has room, else when it has room again."""
         async with self._one_by_one:
             kind = kind_of(block.columns)
             builder = self._builders.setdefault(kind, BatchBuilder(limits=self._limits))
             if not builder.has_room_for(block):
                 await self._seal(builder)
-            builder.add(block, now_s=self._clock.monotonic_s())
-            if builder.is_due(now_s=self._clock.monotonic_s()):
+            builder.add(block, now_s=self._clock.monotonic_ns() / NS_PER_S)
+            if builder.is_due(now_s=self._clock.monotonic_ns() / NS_PER_S):
                 await self._seal(builder)
 
     async def run(self) -> None:
-        """Cuts batches that are old enough, for ever."""
+        """Cut batches that have reached their maximum age, until cancelled."""
         while True:
             await self._clock.sleep(TICK_S)
             async with self._one_by_one:
                 for builder in self._builders.values():
-                    if builder.is_due(now_s=self._clock.monotonic_s()):
+                    if builder.is_due(now_s=self._clock.monotonic_ns() / NS_PER_S):
                         await self._seal(builder)
 
     async def flush(self) -> None:
-        """Seals everything gathered; when it returns, all of it is in the spool."""
+        """Seal all collected records; on return, they are in the spool."""
         async with self._one_by_one:
             for builder in self._builders.values():
                 await self._seal(builder)
 
     async def _seal(self, builder: BatchBuilder) -> None:
-        taken = builder.take()
-        if taken is None:
+        contents = builder.take()
+        if contents is None:
             return
         sealed = await asyncio.to_thread(
-            self._spool.prepare, taken.columns, taken.checkpoints, now_ns=self._clock.now_ns()
+            self._spool.seal, contents.columns, contents.checkpoints, now_ns=self._clock.now_ns()
         )
         batch = await self._commit(sealed)
-        for tell in taken.sealed:
-            tell(batch is not None)
+        for callback in contents.sealed:
+            callback(batch is not None)
         if batch is not None:
             self._metrics.sealed(batch.header)
             self.on_sealed(batch)
 
     async def _commit(self, sealed: SealedBatch) -> SpooledBatch | None:
-        """Commits the same bytes until they stand in the spool."""
+        """Commit the same bytes until they are in the spool; return None if they were dropped."""
         while True:
             if not await self._has_room(sealed):
                 return None
@@ -263,5 +271,4 @@ class Batcher:
         return True
 
 
-def _nobody(_: SpooledBatch) -> None:
-    """Stands where nobody waits for batches."""
+def _ignore(_: SpooledBatch) -> None: ...

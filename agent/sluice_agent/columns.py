@@ -1,8 +1,8 @@
-"""Blocks of log text to columns, whole blocks at a time.
+"""Build columns from log text, and concatenate columns.
 
-A record's body is the line's exact bytes without its newline; a carriage return stays. Bytes that
-are not UTF-8 become U+FFFD, and the line's own bytes go along as `sluice.raw` in base64, so that
-nothing is lost (`docs/protocol.md`, Frame).
+A record's body is the line's exact bytes without its newline; a carriage return remains. Bytes that
+are not UTF-8 become U+FFFD, and the original bytes of the line are added in base64 as the
+attribute `sluice.raw`, so that nothing is lost (`docs/protocol.md`, Frame).
 """
 
 import base64
@@ -21,18 +21,18 @@ from sluice_protocol.columns import (
     MetricColumns,
     TextColumn,
 )
+from sluice_protocol.records import RAW_ATTRIBUTE
 from sluice_protocol.units import UnixNs
 
 PATH_ATTRIBUTE: Final = "log.file.path"
-"""OpenTelemetry's name of the attribute that says which file a line stood in."""
-RAW_ATTRIBUTE: Final = "sluice.raw"
+"""OpenTelemetry's attribute for the path of the file that a line was read from."""
 CONTINUES_ATTRIBUTE: Final = "sluice.continues"
-"""Set on a piece of a line longer than the limit: the next record goes on with the same line."""
+"""Set on a piece of a line that exceeds the limit: the line continues in the next record."""
 _NEWLINE: Final = 10
 
 
 def split_lines(block: bytes) -> TextColumn:
-    """Cuts a block at its newlines; what follows the last newline is a line only if not empty."""
+    """Split a block at its newlines; text after the last newline is a line unless it is empty."""
     ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE)
     data = block.replace(b"\n", b"")
     edges = ends - np.arange(len(ends))
@@ -43,57 +43,57 @@ def split_lines(block: bytes) -> TextColumn:
 def logs_from_block(
     block: bytes, *, arrived_ns: UnixNs, zone: Zone, path: str = "", continues: bool = False
 ) -> LogColumns:
-    """Makes log columns of a block of lines.
+    """Build log columns from a block of lines.
 
     Args:
         block: Whole lines; the last may lack its newline.
-        arrived_ns: The time of every line that carries none of its own.
-        zone: The zone of timestamps that name none.
-        path: The file, put on each line as an attribute; empty for a pipe.
-        continues: The last line goes on in the next block (`sluice.continues`).
+        arrived_ns: The time of lines without a timestamp.
+        zone: The time zone of timestamps that specify none.
+        path: The file, added to each line as an attribute; empty for a pipe.
+        continues: The last line continues in the next block (`sluice.continues`).
     """
     body = split_lines(block)
     extras = [(PATH_ATTRIBUTE, path)] if path else []
     repeated = _repeated(extras, len(body))
-    odd: dict[int, Pairs] = {}
+    extra: dict[int, Pairs] = {}
     try:
         body.data.decode()
         exact = body
     except UnicodeDecodeError:
-        exact, odd = _mend(body)
+        exact, extra = _replace_invalid(body)
     if continues:
-        odd.setdefault(len(body) - 1, []).append((CONTINUES_ATTRIBUTE, "true"))
+        extra.setdefault(len(body) - 1, []).append((CONTINUES_ATTRIBUTE, "true"))
     return LogColumns(
         ts=parse_timestamps(exact, arrived_ns=arrived_ns, zone=zone),
         body=exact,
-        attributes=_mixed(extras, odd, len(body)) if odd else repeated,
+        attributes=_mixed(extras, extra, len(body)) if extra else repeated,
     )
 
 
 Pairs = list[tuple[str, str]]
 
 
-def _mend(body: TextColumn) -> tuple[TextColumn, dict[int, Pairs]]:
-    """Replaces what is not UTF-8 and gives the original of each such line as an attribute."""
+def _replace_invalid(body: TextColumn) -> tuple[TextColumn, dict[int, Pairs]]:
+    """Replace invalid UTF-8, and return the original of each such line as an attribute."""
     texts: list[bytes] = []
-    odd: dict[int, Pairs] = {}
+    extra: dict[int, Pairs] = {}
     for index, line in enumerate(body.slices()):
         text = line.decode(errors="replace").encode()
         if text != line:
-            odd[index] = [(RAW_ATTRIBUTE, base64.b64encode(line).decode())]
+            extra[index] = [(RAW_ATTRIBUTE, base64.b64encode(line).decode())]
         texts.append(text)
-    return text_column(texts), odd
+    return text_column(texts), extra
 
 
 def text_column(texts: list[bytes]) -> TextColumn:
-    """Lays strings end to end."""
+    """Build a text column of strings."""
     offsets = np.zeros(len(texts) + 1, np.int32)
     np.cumsum([len(text) for text in texts], out=offsets[1:])
     return TextColumn(offsets=offsets, data=b"".join(texts))
 
 
 def _repeated(pairs: Pairs, count: int) -> AttributeColumns | None:
-    """Gives every record the same attributes."""
+    """Return attribute columns in which every record has the same attributes."""
     if not pairs or not count:
         return None
     width = len(pairs)
@@ -111,13 +111,13 @@ def _repeated(pairs: Pairs, count: int) -> AttributeColumns | None:
     )
 
 
-def _mixed(extras: Pairs, odd: dict[int, Pairs], count: int) -> AttributeColumns | None:
-    """Gives every record `extras` and some records attributes of their own."""
-    return attribute_columns([extras + odd.get(index, []) for index in range(count)])
+def _mixed(extras: Pairs, extra: dict[int, Pairs], count: int) -> AttributeColumns | None:
+    """Return attribute columns with `extras` for every record and `extra` for some."""
+    return attribute_columns([extras + extra.get(index, []) for index in range(count)])
 
 
 def attribute_columns(records: list[Pairs]) -> AttributeColumns | None:
-    """Makes attribute columns of each record's pairs; none when no record has any."""
+    """Build attribute columns from each record's pairs; None if no record has any."""
     keys: dict[str, int] = {}
     key = [keys.setdefault(name, len(keys)) for pairs in records for name, _ in pairs]
     if not key:
@@ -133,7 +133,7 @@ def attribute_columns(records: list[Pairs]) -> AttributeColumns | None:
 
 
 def join_logs(parts: Sequence[LogColumns]) -> LogColumns:
-    """Puts log columns end to end, in order."""
+    """Concatenate log columns in order."""
     if len(parts) == 1:
         return parts[0]
     return LogColumns(
@@ -145,7 +145,7 @@ def join_logs(parts: Sequence[LogColumns]) -> LogColumns:
 
 
 def join_metrics(parts: Sequence[MetricColumns]) -> MetricColumns:
-    """Puts metric columns end to end, in order; names are told apart once for all."""
+    """Concatenate metric columns in order, with one table of names."""
     if len(parts) == 1:
         return parts[0]
     names, index = _join_names([(part.names, part.name) for part in parts])
@@ -160,7 +160,7 @@ def join_metrics(parts: Sequence[MetricColumns]) -> MetricColumns:
 
 
 def join_text(parts: Sequence[TextColumn]) -> TextColumn:
-    """Puts text columns end to end."""
+    """Concatenate text columns."""
     return TextColumn(
         offsets=_join_offsets([part.offsets for part in parts]),
         data=b"".join(part.data for part in parts),
@@ -174,7 +174,7 @@ def _join_offsets(parts: Sequence[I32]) -> I32:
 
 
 def _join_severity(parts: Sequence[LogColumns]) -> U8 | None:
-    """Lets a part without severity count as 0, which OpenTelemetry calls unspecified."""
+    """Use severity 0, OpenTelemetry's "unspecified", for columns without severity."""
     if all(part.severity is None for part in parts):
         return None
     zero = np.uint8(0)

@@ -1,17 +1,17 @@
-"""The input of host metrics: what /proc and statvfs say, under OpenTelemetry's names.
+"""The input of host metrics: what psutil reads, under OpenTelemetry's metric names.
 
-Counters that only rise since boot are `cumulative`; everything else is a gauge.
+Counters that only increase from boot on are `cumulative`; every other metric is a gauge.
 
-Source: proc(5); OpenTelemetry semantic conventions, system metrics.
+Source: OpenTelemetry semantic conventions, system metrics; the psutil manual; ADR 0036.
 """
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
+import psutil
+import structlog
 
 from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
 from sluice_agent.columns import Pairs, attribute_columns
@@ -21,17 +21,12 @@ from sluice_protocol.units import UnixNs
 GAUGE: Final = 0
 CUMULATIVE: Final = 2
 _CPU_MODES: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-_MEMORY: Final = {
-    "MemFree": "free",
-    "MemAvailable": "available",
-    "Buffers": "buffers",
-    "Cached": "cached",
-}
-_KIB: Final = 1024
-_REAL_FILE_SYSTEMS: Final = frozenset(
+_MEMORY_STATES: Final = ("free", "available", "buffers", "cached")
+_VIRTUAL_DISKS: Final = ("loop", "ram")
+_DISK_FILE_SYSTEMS: Final = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "vfat", "overlay"}
 )
-_SECTOR_BYTES: Final = 512
+_LOG: Final = structlog.get_logger("sluice.agent.host_metrics")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,110 +39,121 @@ class HostMetric:
     attributes: tuple[tuple[str, str], ...] = ()
 
 
-class HostMetricsInput:
-    """Reads the host's own metrics. It blocks for a moment."""
+MetricSource = Callable[[], Iterator[HostMetric]]
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        """Takes the place of procfs."""
-        self._proc = proc
-        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+
+class HostMetricsInput:
+    """Samples the metrics of this host. A sample blocks for about a millisecond."""
+
+    def __init__(self, sources: Sequence[MetricSource] | None = None) -> None:
+        self._sources = SOURCES if sources is None else tuple(sources)
+        self._failed: set[MetricSource] = set()
 
     def sample(self, *, now_ns: UnixNs) -> RecordBlock | None:
-        """Gives one point of each metric; what the system does not tell is left out."""
-        points = list(self._points())
-        if not points:
+        """Return one record for each metric, or None if the system provides no metric.
+
+        A source that the system does not provide is logged once and left out.
+        """
+        metrics = [metric for source in self._sources for metric in self._read(source)]
+        if not metrics:
             return None
-        columns = metrics_from_points(points, now_ns=now_ns)
-        return RecordBlock(columns=columns, cost_bytes=4 * RECORD_COST_BYTES * len(points))
+        return RecordBlock(
+            columns=columns_from_metrics(metrics, now_ns=now_ns),
+            cost_bytes=4 * RECORD_COST_BYTES * len(metrics),
+        )
 
-    def _points(self) -> Iterator[HostMetric]:
-        yield from self._load()
-        yield from self._cpu()
-        yield from self._memory()
-        yield from self._disks()
-        yield from self._file_systems()
-
-    def _lines(self, name: str) -> list[list[str]]:
+    def _read(self, source: MetricSource) -> list[HostMetric]:
         try:
-            text = (self._proc / name).read_text(encoding="utf-8", errors="replace")
-        except OSError:
+            return list(source())
+        except (OSError, psutil.Error, NotImplementedError) as error:
+            if source not in self._failed:
+                self._failed.add(source)
+                _LOG.warning("host_metrics_unavailable", source=source.__name__, reason=str(error))
             return []
-        return [line.split() for line in text.splitlines() if line]
-
-    def _load(self) -> Iterator[HostMetric]:
-        for words in self._lines("loadavg"):
-            for minutes, word in zip((1, 5, 15), words, strict=False):
-                yield HostMetric(name=f"system.cpu.load_average.{minutes}m", value=float(word))
-
-    def _cpu(self) -> Iterator[HostMetric]:
-        for words in self._lines("stat"):
-            if words[0] != "cpu":
-                continue
-            for mode, ticks in zip(_CPU_MODES, words[1:], strict=False):
-                yield HostMetric(
-                    name="system.cpu.time",
-                    value=int(ticks) / self._ticks_per_s,
-                    type=CUMULATIVE,
-                    attributes=(("cpu.mode", mode),),
-                )
-
-    def _memory(self) -> Iterator[HostMetric]:
-        sizes = {w[0].rstrip(":"): int(w[1]) * _KIB for w in self._lines("meminfo") if len(w) > 1}
-        if "MemTotal" in sizes:
-            yield HostMetric(name="system.memory.limit", value=sizes["MemTotal"])
-        for field, state in _MEMORY.items():
-            if field in sizes:
-                yield HostMetric(
-                    name="system.memory.usage",
-                    value=sizes[field],
-                    attributes=(("system.memory.state", state),),
-                )
-
-    def _disks(self) -> Iterator[HostMetric]:
-        for words in self._lines("diskstats"):
-            if len(words) < 10 or words[2].startswith(("loop", "ram")):  # noqa: PLR2004 - columns
-                continue
-            for direction, sectors in (("read", words[5]), ("write", words[9])):
-                yield HostMetric(
-                    name="system.disk.io",
-                    value=int(sectors) * _SECTOR_BYTES,
-                    type=CUMULATIVE,
-                    attributes=(("system.device", words[2]), ("disk.io.direction", direction)),
-                )
-
-    def _file_systems(self) -> Iterator[HostMetric]:
-        seen: set[str] = set()
-        for words in self._lines("mounts"):
-            if len(words) < 3 or words[2] not in _REAL_FILE_SYSTEMS or words[0] in seen:  # noqa: PLR2004
-                continue
-            seen.add(words[0])
-            try:
-                status = os.statvfs(words[1])
-            except OSError:
-                continue
-            free = status.f_bavail * status.f_frsize
-            used = (status.f_blocks - status.f_bfree) * status.f_frsize
-            for state, size_bytes in (("free", free), ("used", used)):
-                yield HostMetric(
-                    name="system.filesystem.usage",
-                    value=size_bytes,
-                    attributes=(
-                        ("system.filesystem.mountpoint", words[1]),
-                        ("system.filesystem.state", state),
-                    ),
-                )
 
 
-def metrics_from_points(points: list[HostMetric], *, now_ns: UnixNs) -> MetricColumns:
-    """Makes columns of points that were measured at one time."""
+def load_averages() -> Iterator[HostMetric]:
+    """Read the load averages."""
+    for minutes, value in zip((1, 5, 15), psutil.getloadavg(), strict=True):
+        yield HostMetric(name=f"system.cpu.load_average.{minutes}m", value=value)
+
+
+def cpu_times() -> Iterator[HostMetric]:
+    """Read the seconds that all CPUs spent in each mode."""
+    times = psutil.cpu_times()
+    for mode in _CPU_MODES:
+        if mode in times._fields:  # not every system counts every mode
+            yield HostMetric(
+                name="system.cpu.time",
+                value=getattr(times, mode),
+                type=CUMULATIVE,
+                attributes=(("cpu.mode", mode),),
+            )
+
+
+def memory() -> Iterator[HostMetric]:
+    """Read the size of the memory and how it is used, in bytes."""
+    sizes = psutil.virtual_memory()
+    yield HostMetric(name="system.memory.limit", value=sizes.total)
+    for state in _MEMORY_STATES:
+        if state in sizes._fields:
+            yield HostMetric(
+                name="system.memory.usage",
+                value=getattr(sizes, state),
+                attributes=(("system.memory.state", state),),
+            )
+
+
+def disks() -> Iterator[HostMetric]:
+    """Read the bytes read from and written to each disk and partition."""
+    counters = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
+    for device, counted in counters.items():
+        if device.startswith(_VIRTUAL_DISKS):
+            continue
+        for direction, value in (("read", counted.read_bytes), ("write", counted.write_bytes)):
+            yield HostMetric(
+                name="system.disk.io",
+                value=value,
+                type=CUMULATIVE,
+                attributes=(("system.device", device), ("disk.io.direction", direction)),
+            )
+
+
+def file_systems() -> Iterator[HostMetric]:
+    """Read the free and used bytes of each file system on a disk, at its first mount point."""
+    seen: set[str] = set()
+    for mount in psutil.disk_partitions(all=True):
+        if mount.fstype not in _DISK_FILE_SYSTEMS or mount.device in seen:
+            continue
+        seen.add(mount.device)
+        try:
+            usage = psutil.disk_usage(mount.mountpoint)
+        except OSError:  # unmounted meanwhile, or not readable
+            continue
+        for state, value in (("free", usage.free), ("used", usage.used)):
+            yield HostMetric(
+                name="system.filesystem.usage",
+                value=value,
+                attributes=(
+                    ("system.filesystem.mountpoint", mount.mountpoint),
+                    ("system.filesystem.state", state),
+                ),
+            )
+
+
+SOURCES: Final[tuple[MetricSource, ...]] = (load_averages, cpu_times, memory, disks, file_systems)
+
+
+def columns_from_metrics(metrics: list[HostMetric], *, now_ns: UnixNs) -> MetricColumns:
+    """Return the columns of metrics that were measured at one time."""
     names: dict[str, int] = {}
-    index = [names.setdefault(point.name, len(names)) for point in points]
-    attributes: list[Pairs] = [list(point.attributes) for point in points]
+    index = [names.setdefault(metric.name, len(names)) for metric in metrics]
+    attributes: list[Pairs] = [list(metric.attributes) for metric in metrics]
     return MetricColumns(
-        ts=np.full(len(points), now_ns, np.int64),
+        ts=np.full(len(metrics), now_ns, np.int64),
         names=tuple(names),
         name=np.array(index, np.uint32),
-        value=np.array([point.value for point in points], np.float64),
-        type=np.array([point.type for point in points], np.uint8),
+        value=np.array([metric.value for metric in metrics], np.float64),
+        type=np.array([metric.type for metric in metrics], np.uint8),
         attributes=attribute_columns(attributes),
     )

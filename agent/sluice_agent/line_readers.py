@@ -1,4 +1,4 @@
-"""One followed file: reads whole blocks of whole lines and knows the file again after a restart."""
+"""Read whole lines, in blocks, from followed files and from a pipe."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ from sluice_protocol.units import UnixNs
 
 BLOCK_BYTES: Final = 256 * 1024
 LINE_BYTES_MAX: Final = 1024 * 1024
-"""A longer line is cut into records that carry `sluice.continues`."""
+"""A longer line is split into records with the attribute `sluice.continues`."""
 COST_BYTES_MAX: Final = 1024 * 1024
 HEAD_BYTES: Final = 1024
 TAIL_BYTES: Final = 256
@@ -30,7 +30,7 @@ class LineBlock:
 
     Attributes:
         data: Whole lines; the last may lack its newline when the file is at its end.
-        continues: The last line goes on in the next block.
+        continues: The last line continues in the next block.
     """
 
     data: bytes
@@ -38,18 +38,18 @@ class LineBlock:
 
 
 class FollowedFile:
-    """An open file and how far it was read.
+    """An open file, the position reached in it, and the bytes that identify it after a restart.
 
     Attributes:
-        path: The path under which it was last seen.
+        path: The path at which it was last found.
         source: `<device>:<inode>`.
         offset: The first byte not read yet.
-        idle_since_s: Since when nothing came; none while something does.
-        moved: Its path now names another file, or none.
+        idle_since_s: When it was first found without new lines; None while it has new lines.
+        moved: Its path now names another file or none.
     """
 
     def __init__(self, path: str, *, offset: int = 0) -> None:
-        """Opens the file.
+        """Open the file at `offset`.
 
         Raises:
             OSError: It cannot be opened.
@@ -64,21 +64,21 @@ class FollowedFile:
         self.seek(offset)
 
     def seek(self, offset: int) -> None:
-        """Goes to an offset and remembers the bytes before it."""
+        """Set the offset, and read the bytes before it that identify the file."""
         self.offset = offset
         self._head = self._bytes(0, min(offset, HEAD_BYTES))
         self._anchor = self._bytes(max(0, offset - TAIL_BYTES), min(offset, TAIL_BYTES))
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         os.close(self._number)
 
     def unread_bytes(self) -> int:
-        """Gives how many bytes lie beyond the offset."""
+        """Return the number of bytes after the offset."""
         return max(0, os.fstat(self._number).st_size - self.offset)
 
     def was_rewritten(self) -> bool:
-        """Tells whether it was truncated or written anew since the last look (copytruncate)."""
+        """Return True if it was truncated or overwritten since the last call (copytruncate)."""
         now = os.fstat(self._number)
         seen = (now.st_size, now.st_mtime_ns)
         if seen == self._seen:
@@ -89,8 +89,8 @@ class FollowedFile:
         start = self.offset - len(self._anchor)
         return self._bytes(start, len(self._anchor)) != self._anchor
 
-    def knows(self, checkpoint: FileCheckpoint) -> bool:
-        """Tells whether this is still the file, and the content, that a mark was made in."""
+    def matches(self, checkpoint: FileCheckpoint) -> bool:
+        """Return True if the file has the content that it had at a checkpoint."""
         if os.fstat(self._number).st_size < checkpoint.offset:
             return False
         head = _sha256(self._bytes(0, checkpoint.head_bytes))
@@ -99,46 +99,46 @@ class FollowedFile:
         )
         return head == checkpoint.head_sha256 and tail == checkpoint.tail_sha256
 
-    def stands_at(self, checkpoint: FileCheckpoint) -> bool:
-        """Tells whether a mark was made exactly here."""
+    def is_at(self, checkpoint: FileCheckpoint) -> bool:
+        """Return True if the checkpoint is at the current position."""
         return checkpoint.offset == self.offset and checkpoint.tail_sha256 == _sha256(self._anchor)
 
     def looks_binary(self) -> bool:
-        """Tells whether its beginning holds a zero byte."""
+        """Return True if the first KiB contains a zero byte."""
         return b"\0" in self._bytes(0, HEAD_BYTES)
 
     def read(self, *, final: bool) -> LineBlock | None:
-        """Reads the next lines; none when there is no whole line yet.
+        """Read the next lines; return None if there is no whole line yet.
 
         Args:
-            final: Nothing will be appended any more: a last line without newline counts too.
+            final: Nothing will be appended: a last line without newline is complete.
         """
         data = self._bytes(self.offset, BLOCK_BYTES)
         cut = data.rfind(b"\n") + 1
         if cut:
-            return self._took(LineBlock(data=self._affordable(data[:cut])))
+            return self._advance(LineBlock(data=self._limit_cost(data[:cut])))
         if len(data) == BLOCK_BYTES:
             return self._read_long(final=final)
-        return self._took(LineBlock(data=data)) if final and data else None
+        return self._advance(LineBlock(data=data)) if final and data else None
 
     def _read_long(self, *, final: bool) -> LineBlock | None:
         data = self._bytes(self.offset, LINE_BYTES_MAX)
         cut = data.find(b"\n") + 1
         if cut:
-            return self._took(LineBlock(data=data[:cut]))
+            return self._advance(LineBlock(data=data[:cut]))
         if len(data) == LINE_BYTES_MAX:
-            return self._took(LineBlock(data=data[: character_end(data)], continues=True))
-        return self._took(LineBlock(data=data)) if final else None
+            return self._advance(LineBlock(data=data[: character_end(data)], continues=True))
+        return self._advance(LineBlock(data=data)) if final else None
 
-    def _affordable(self, data: bytes) -> bytes:
-        """Cuts a block of very many short lines, each of which costs more than its text."""
+    def _limit_cost(self, data: bytes) -> bytes:
+        """Shorten a block of very many short lines, whose cost as records exceeds their text."""
         most = max(1, COST_BYTES_MAX // self._cost_each_bytes)
         if data.count(b"\n") <= most:
             return data
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
         return data[: int(ends[most - 1]) + 1]
 
-    def _took(self, block: LineBlock) -> LineBlock:
+    def _advance(self, block: LineBlock) -> LineBlock:
         self.offset += len(block.data)
         if len(self._head) < HEAD_BYTES:
             self._head = (self._head + block.data[:HEAD_BYTES])[:HEAD_BYTES]
@@ -146,7 +146,7 @@ class FollowedFile:
         return block
 
     def checkpoint(self, *, start: int) -> FileCheckpoint:
-        """Gives where the file stands now; `start` is where the batch's reading of it began."""
+        """Return a checkpoint at the current offset; `start` is where its batch began."""
         return FileCheckpoint(
             source=self.source,
             path=self.path,
@@ -163,7 +163,7 @@ class FollowedFile:
 
 
 def source_of(status: os.stat_result) -> str:
-    """Names a file by what a rename does not change."""
+    """Return an identifier that a rename does not change."""
     return f"{status.st_dev}:{status.st_ino}"
 
 
@@ -172,7 +172,7 @@ def _sha256(data: bytes) -> str:
 
 
 def character_end(data: bytes) -> int:
-    """Gives the length of `data` without a UTF-8 character that is cut off at its end."""
+    """Return the length of `data` without a UTF-8 character that is cut off at its end."""
     for back in range(1, 5):
         octet = data[-back]
         if octet & _CONTINUATION_MASK != _CONTINUATION:
@@ -190,11 +190,11 @@ WAIT_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipeRead:
-    """What one read of the pipe gave.
+    """The result of one read from the pipe.
 
     Attributes:
-        part: Whole lines, if any came.
-        ended: The writer closed the pipe and everything was given.
+        block: Whole lines, if there are any.
+        ended: The writer closed the pipe and every line was returned.
     """
 
     block: RecordBlock | None
@@ -202,16 +202,15 @@ class PipeRead:
 
 
 class PipeInput:
-    """Reads lines from a file descriptor until it ends. It blocks for at most `WAIT_S`."""
+    """Reads lines from a file descriptor until its end. A read blocks for at most `WAIT_S`."""
 
     def __init__(self, descriptor: int, *, zone: Zone = None) -> None:
-        """Takes an open descriptor; it stays open."""
         self._descriptor = descriptor
         self._zone = zone
         self._rest = b""
 
     def read(self, *, now_ns: UnixNs) -> PipeRead:
-        """Gives the lines that came, if any came within `WAIT_S`."""
+        """Return the lines that arrived within `WAIT_S`."""
         if not select.select([self._descriptor], [], [], WAIT_S)[0]:
             return PipeRead(block=None, ended=False)
         data = os.read(self._descriptor, BLOCK_BYTES)

@@ -1,7 +1,7 @@
-"""The OTLP/HTTP receiver: answers 200 only once the records are durable in the spool.
+"""The OTLP/HTTP receiver: respond with 200 once the records are durable in the spool.
 
-Whoever sends here keeps its records until then, so a crash of the agent loses nothing. While the
-inputs are held back it answers 503 with Retry-After, which OTLP clients obey.
+A client keeps its records until then, so a crash of the agent loses nothing. While the inputs are
+blocked, the receiver responds with 503 and Retry-After, which OTLP clients obey.
 
 Source: OpenTelemetry protocol, OTLP/HTTP; ADR 0034.
 """
@@ -14,9 +14,9 @@ from typing import Final
 from aiohttp import web
 
 from sluice_agent.batching import RECORD_COST_BYTES, Batcher, RecordBlock, SealedCallback
-from sluice_agent.clock import Clock
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.otlp import logs_from_otlp, metrics_from_otlp
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, InvalidFrame
 from sluice_protocol.records import logs_from_records, metrics_from_records
 from sluice_protocol.units import UnixNs
@@ -32,10 +32,9 @@ _BUSY_HEADERS: Final = {"Retry-After": "1"}
 
 
 class OtlpReceiver:
-    """Takes OTLP requests and gives their records to the intake."""
+    """Accepts OTLP requests and passes their records to the batcher."""
 
     def __init__(self, batcher: Batcher, metrics: AgentMetrics, clock: Clock) -> None:
-        """Takes where the records go."""
         self._batcher = batcher
         self._metrics = metrics
         self._clock = clock
@@ -68,15 +67,15 @@ class OtlpReceiver:
         self, request: web.Request, read: Callable[[bytes, UnixNs], tuple[RecordBlock | None, int]]
     ) -> web.Response:
         if request.content_type != _JSON:
-            return _refusal(415, f"send OTLP as {_JSON}")
+            return _refusal(415, f"OTLP must be sent as {_JSON}")
         if self._metrics.is_blocked or self._running >= REQUESTS_MAX:
-            return _refusal(503, "inputs are held back", _BUSY_HEADERS)
+            return _refusal(503, "inputs are blocked: retry later", _BUSY_HEADERS)
         self._running += 1
         try:
             body = await request.read()
             block, refused = await asyncio.to_thread(read, body, self._clock.now_ns())
             if block is not None and not await self._seal(block):
-                return _refusal(503, "spool is full", _BUSY_HEADERS)
+                return _refusal(503, "spool is full: retry later", _BUSY_HEADERS)
         except (BadUsage, InvalidFrame) as error:
             return _refusal(400, str(error))
         finally:
@@ -84,19 +83,18 @@ class OtlpReceiver:
         return web.json_response(_accepted(refused))
 
     async def _seal(self, block: RecordBlock) -> bool:
-        """Waits until the records are durable; tells whether they are."""
-        reported: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """Wait until the records are sealed or dropped; return True if they are durable."""
+        durability: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-        def tell(durable: bool) -> None:  # noqa: FBT001 - the callback's one value
-            if not reported.done():
-                reported.set_result(durable)
+        def report(durable: bool) -> None:  # noqa: FBT001 - the only value of the callback
+            if not durability.done():
+                durability.set_result(durable)
 
-        await self._batcher.put(_with_callback(block, tell))
-        return await reported
+        await self._batcher.put(_with_callback(block, report))
+        return await durability
 
 
 def _with_callback(block: RecordBlock, sealed: SealedCallback) -> RecordBlock:
-    """Gives the part with somebody to tell."""
     return RecordBlock(
         columns=block.columns,
         cost_bytes=block.cost_bytes,
@@ -107,7 +105,7 @@ def _with_callback(block: RecordBlock, sealed: SealedCallback) -> RecordBlock:
 
 @asynccontextmanager
 async def serve_otlp(address: str, receiver: OtlpReceiver) -> AsyncIterator[None]:
-    """Serves while the block runs; an empty address serves nothing.
+    """Serve OTLP while the context is active; an empty address serves nothing.
 
     Raises:
         BadUsage: The address is not `HOST:PORT`, or cannot be bound.
@@ -141,11 +139,11 @@ def _metrics_block(body: bytes, arrived_ns: UnixNs) -> tuple[RecordBlock | None,
 
 
 def _accepted(refused: int) -> dict[str, object]:
-    """Gives the answer's body: OTLP's partial success where something was refused."""
+    """Return the response body: OTLP's partial success if points were rejected."""
     if not refused:
         return {}
-    reported = "exponential histograms are not taken"
-    return {"partialSuccess": {"rejectedDataPoints": str(refused), "errorMessage": reported}}
+    durability = "exponential histograms are not supported"
+    return {"partialSuccess": {"rejectedDataPoints": str(refused), "errorMessage": durability}}
 
 
 def _refusal(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:

@@ -1,7 +1,7 @@
-"""Parked batches, as a person looks after them; the agent may run meanwhile.
+"""List, drop and retry parked batches; the agent may be running.
 
-The running agent only ever adds to `parked/` and only ever takes from `again/`, so no lock is
-needed: each move here is one rename or one removal.
+A running agent only adds files to `parked/` and only removes files from `again/`. Each operation
+here is one rename or one removal, so no lock is needed.
 """
 
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ from sluice_protocol.errors import BadUsage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedBatch:
-    """One parked batch.
+    """A parked batch.
 
     Attributes:
-        spool: The spool that holds it; `forward` has several.
-        name: The name to drop or retry it by.
-        reason: The answer's code, or its status.
-        gateway: Who answered.
+        spool: The directory of the spool that contains it; `forward` has several.
+        name: The name for `drop` and `retry`.
+        reason: The code of the gateway's response, or its status.
+        gateway: The gateway that responded.
         status: The HTTP status.
-        parked_at_unix_ns: When.
-        answer: The answer's body.
-        agent_id: Identity.
-        boot_id: Identity.
-        seq_start: Identity.
-        seq_end: Identity.
+        parked_at_unix_ns: When the batch was parked.
+        answer: The body of the response.
+        agent_id: Part of the identity.
+        boot_id: Part of the identity.
+        seq_start: Part of the identity.
+        seq_end: Part of the identity.
         frame_bytes: Size of the frame.
         frame_sha256: Digest of the frame.
     """
@@ -51,10 +51,10 @@ class ParkedBatch:
 
 
 def list_parked(spool: Path) -> tuple[ParkedBatch, ...]:
-    """Gives every parked batch of a spool, or of the parts of a forward's spool.
+    """Return every parked batch of a spool, or of all slots of a `forward` spool.
 
     Raises:
-        BadUsage: There is no spool.
+        BadUsage: There is no spool at this path.
     """
     disk = RealDisk()
     return tuple(
@@ -66,10 +66,10 @@ def list_parked(spool: Path) -> tuple[ParkedBatch, ...]:
 
 
 def drop_parked(spool: Path, names: tuple[str, ...], *, every: bool) -> tuple[str, ...]:
-    """Removes parked batches for ever.
+    """Remove parked batches permanently.
 
     Raises:
-        BadUsage: There is no spool, no such batch, or nothing was named.
+        BadUsage: There is no spool, no such batch, or no batch was named.
     """
     disk = RealDisk()
     for one in (chosen := _chosen(spool, names, every=every)):
@@ -79,10 +79,10 @@ def drop_parked(spool: Path, names: tuple[str, ...], *, every: bool) -> tuple[st
 
 
 def retry_parked(spool: Path, names: tuple[str, ...], *, every: bool) -> tuple[str, ...]:
-    """Hands parked batches back to the agent, with the same bytes.
+    """Return parked batches to the agent, which sends the same bytes again.
 
     Raises:
-        BadUsage: There is no spool, no such batch, or nothing was named.
+        BadUsage: There is no spool, no such batch, or no batch was named.
     """
     disk = RealDisk()
     for one in (chosen := _chosen(spool, names, every=every)):
@@ -96,14 +96,14 @@ def _parts(spool: Path) -> list[Path]:
     own = [spool] if (spool / "parked").is_dir() else []
     slots = sorted(part.parent for part in spool.glob("[0-9][0-9]/parked") if part.is_dir())
     if not own + slots:
-        raise BadUsage(f"there is no spool: name it by --spool, path=`{spool}`")
+        raise BadUsage(f"no spool at this path: set --spool, path=`{spool}`")
     return own + slots
 
 
 def _chosen(spool: Path, names: tuple[str, ...], *, every: bool) -> list[ParkedBatch]:
     found = list_parked(spool)
     if not names and not every:
-        raise BadUsage("name what `sluice agent parked list` shows, or say --all")
+        raise BadUsage("no batch named: use the names of `sluice agent parked list`, or --all")
     unknown = set(names) - {one.name for one in found}
     if unknown:
         raise BadUsage(f"no such parked batch, name=`{min(unknown)}`")

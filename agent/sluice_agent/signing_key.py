@@ -1,4 +1,4 @@
-"""The agent's key: made once, kept in a file that its owner alone can read."""
+"""The agent's Ed25519 key: create it and read it from a file that only its owner can read."""
 
 import base64
 import os
@@ -28,15 +28,15 @@ class SigningKey:
 
     @property
     def public_base64(self) -> str:
-        """Gives the 32 bytes of the public key in base64."""
+        """The 32 bytes of the public key in base64."""
         return base64.b64encode(_raw_public(self.key)).decode()
 
 
 def make_key(path: Path) -> SigningKey:
-    """Makes a key and writes it, readable by its owner alone.
+    """Create a key and write it to a new file with mode 0600.
 
     Raises:
-        BadUsage: A file stands there already, or it cannot be written; nothing was changed.
+        BadUsage: The file exists or cannot be written; nothing was changed.
     """
     key = Ed25519PrivateKey.generate()
     body = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -44,9 +44,11 @@ def make_key(path: Path) -> SigningKey:
         path.parent.mkdir(parents=True, exist_ok=True)
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError as error:
-        raise BadUsage(f"key file exists: name another or keep using it, path=`{path}`") from error
+        raise BadUsage(
+            f"key file exists: choose another path or keep using this key, path=`{path}`"
+        ) from error
     except OSError as error:
-        raise BadUsage(f"key file cannot be written: {error.strerror}, path=`{path}`") from error
+        raise BadUsage(f"cannot write key file: {error.strerror}, path=`{path}`") from error
     with os.fdopen(number, "wb") as file:
         file.write(body)
         file.flush()
@@ -55,31 +57,31 @@ def make_key(path: Path) -> SigningKey:
 
 
 def read_key(path: Path) -> SigningKey:
-    """Reads a key file.
+    """Read a key file.
 
     Raises:
-        BadUsage: It is missing, open to others, or no Ed25519 key.
+        BadUsage: It is missing, readable by others, or not an Ed25519 key.
     """
     try:
         body = path.read_bytes()
         mode = path.stat().st_mode
     except OSError as error:
         raise BadUsage(
-            f"key file cannot be read: make one by `sluice agent init`, path=`{path}`"
+            f"cannot read key file: create one with `sluice agent init`, path=`{path}`"
         ) from error
     if mode & 0o077:
-        raise BadUsage(f"key file is open to others: run chmod 600 on it, path=`{path}`")
+        raise BadUsage(f"key file is readable by others: run chmod 600 on it, path=`{path}`")
     try:
         key = load_pem_private_key(body, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise BadUsage(f"key file is no private key in PEM, path=`{path}`") from error
+        raise BadUsage(f"key file is not a private key in PEM, path=`{path}`") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise BadUsage(f"key is not Ed25519: make one by `sluice agent init`, path=`{path}`")
+        raise BadUsage(f"key is not Ed25519: create one with `sluice agent init`, path=`{path}`")
     return SigningKey(key_id=_key_id(key), key=key)
 
 
 def principal_entry(name: str, agent_id: str, key: SigningKey) -> str:
-    """Gives the entry for the gateways' principals file, TOML."""
+    """Return the entry for the gateways' principals file, as TOML."""
     return (
         "[[principals]]\n"
         f"name = {_toml(name)}\n"
@@ -99,5 +101,5 @@ def _raw_public(key: Ed25519PrivateKey) -> bytes:
 
 
 def _key_id(key: Ed25519PrivateKey) -> str:
-    """Derives the id from the key, so that the file alone is enough."""
+    """Derive the id from the public key, so that the key file alone is sufficient."""
     return digest_of(_raw_public(key))[:16]

@@ -1,16 +1,16 @@
-"""The durable spool: sealed batches on disk, from before the first send until a gateway has them.
+"""The durable spool: sealed batches on disk, from before the first upload until they are accepted.
 
-    prepare ──> commit ──> ready/ ──200──> gone (a durable state covers it first)
-                             │ ──409, 413, …──> parked/ ──retry──> again/ ──> ready/
-                             └ bytes not as written ──> corrupt/ (told, never silently dropped)
+    seal ──> commit ──> ready/ ──200──> removed (after a durable state covers it)
+                          │ ──409, 413, …──> parked/ ──retry──> again/ ──> ready/
+                          └ content differs from what was written ──> corrupt/ (logged)
 
-Promises, each with a test:
+Guarantees, each with a test:
 - No batch is sent before its file and its name are durable (`sync`, the default).
-- An identity never has two contents: a life of the agent has a boot id of its own, sequence
-  numbers are given out once in it, and a batch whose commit failed keeps its bytes and is
-  committed again as it is. When nobody knows whether a commit is durable, the life ends.
-- Positions and frame become durable by one rename, so lines are neither lost nor cut twice.
-- It never grows beyond `bytes_max`: `fits` says so before, and who seals waits.
+- An identity never has two contents. Each run of the agent has a new boot id and assigns a sequence
+  number once. A batch whose commit failed keeps its bytes and is committed again unchanged. If it
+  is unknown whether a commit is durable, the run ends.
+- Checkpoints and frame become durable by one rename, so no line is lost or sealed twice.
+- The spool never exceeds `bytes_max`: the caller checks `fits` before it commits.
 
 Source: ADR 0030, ADR 0031.
 """
@@ -44,19 +44,19 @@ from sluice_protocol.keys import digest_of
 from sluice_protocol.units import UnixNs
 
 SWEEP_AT: Final = 32
-"""So many accepted batches are covered by one durable state and then removed together."""
+"""The number of accepted batches that are covered by one durable state and removed together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolSettings:
-    """Where and how a spool keeps its batches.
+    """Where and how a spool stores its batches.
 
     Attributes:
-        directory: Its directory; one process at a time holds it.
+        directory: The spool's directory; one process at a time locks it.
         agent_id: The agent's id, part of every identity.
         resource: Attributes of every frame.
-        bytes_max: Most bytes of batches, parked ones included.
-        sync: Whether a commit is durable against a power cut, and not only against a kill.
+        bytes_max: Maximum bytes of batches, including parked ones.
+        sync: Make a commit durable against a power cut, not only against a kill.
     """
 
     directory: Path
@@ -68,7 +68,7 @@ class SpoolSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedBatch:
-    """A batch that has its identity and its bytes for ever, not yet on disk."""
+    """A batch with its final identity and bytes, not yet on disk."""
 
     header: EntryHeader
     frame: bytes
@@ -76,11 +76,11 @@ class SealedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpooledBatch:
-    """A batch that stands in the spool.
+    """A batch in the spool.
 
     Attributes:
-        note: What its file says of it.
-        recovered: A former life sealed it, so it may have been sent already.
+        header: The header of its file.
+        recovered: An earlier boot sealed it, or it is retried; it may have been sent before.
     """
 
     header: EntryHeader
@@ -88,18 +88,18 @@ class SpooledBatch:
 
 
 class Spool:
-    """One spool directory, held by this process.
+    """One spool directory, locked by this process.
 
-    Its methods do blocking I/O and may be called from any thread; `prepare` and `commit` only by
-    one at a time.
+    The methods block on I/O and may be called from any thread. `seal` and `commit` must be called
+    by one thread at a time.
     """
 
     def __init__(self, settings: SpoolSettings, disk: Disk, *, boot_id: str) -> None:
-        """Opens the spool: locks it, recovers every batch, starts a new boot.
+        """Open the spool: lock it, recover every batch and start a new boot.
 
         Raises:
-            SpoolLocked: Another process holds it.
-            SpoolUnwritable: It cannot be made, read or written.
+            SpoolLocked: Another process has locked it.
+            SpoolUnwritable: It cannot be created, read or written.
             BadUsage: Its state is corrupt, or it belongs to another agent id.
         """
         self.settings = settings
@@ -110,67 +110,67 @@ class Spool:
         self._closed = False
         self._ready: dict[int, SpooledBatch] = {}
         self._bytes: dict[str, int] = {}
-        self._done: list[EntryHeader] = []
-        self._gone: set[str] = set()
+        self._accepted: list[EntryHeader] = []
+        self._finished_sources: set[str] = set()
         self._next_seq = 0
-        self._folders = SpoolDirectory(settings.directory, disk, sync=settings.sync)
+        self._directory = SpoolDirectory(settings.directory, disk, sync=settings.sync)
         with translate_os_errors(settings.directory):
-            self._folders.open()
+            self._directory.open()
             try:
-                self._state = self._durable = self._folders.read_state()
+                self._state = self._durable = self._directory.read_state()
                 self._recover()
             except BaseException:
-                self._folders.close()
+                self._directory.close()
                 raise
         self._next_order = max([self._state.through, *self._ready]) + 1
 
     def close(self) -> None:
-        """Lets go of the spool, after a commit or sweep that another thread is in."""
+        """Release the spool, after a commit or sweep that another thread is running."""
         with self._committing, self._sweeping:
             if not self._closed:
                 self._closed = True
-                self._folders.close()
+                self._directory.close()
 
     @property
-    def set_aside(self) -> tuple[tuple[str, str], ...]:
-        """Gives name and reason of each file that was put into `corrupt/`."""
-        return tuple(self._folders.set_aside)
+    def corrupt_files(self) -> tuple[tuple[str, str], ...]:
+        """Name and reason of each file that was moved to `corrupt/`."""
+        return tuple(self._directory.corrupt_files)
 
-    # -- what stands in it ---------------------------------------------------------------
+    # -- content -------------------------------------------------------------------------
 
     def ready(self) -> list[SpooledBatch]:
-        """Gives every batch that waits to be accepted, in the order of sealing."""
+        """Return every batch that is not accepted or parked, in the order of sealing."""
         with self._mutex:
             return [self._ready[order] for order in sorted(self._ready)]
 
     def checkpoints(self) -> dict[str, FileCheckpoint]:
-        """Gives how far each file is sealed."""
+        """Return the sealed position of each file."""
         with self._mutex:
             return dict(self._state.checkpoints)
 
     def high_water(self, boot_id: str) -> int | None:
-        """Gives the highest sequence number that a boot sealed; none when it sealed nothing."""
+        """Return the highest sequence number that a boot sealed; None if it sealed nothing."""
         with self._mutex:
             return self._state.high_water.get(boot_id)
 
     def size_bytes(self) -> int:
-        """Gives how many bytes of batches stand in it, parked ones included."""
+        """Return the bytes of all batches in the spool, including parked ones."""
         with self._mutex:
             return sum(self._bytes.values())
 
     def fits(self, sealed: SealedBatch) -> bool:
-        """Tells whether a batch can be committed without going over `bytes_max`."""
+        """Return True if a batch can be committed within `bytes_max`."""
         return self.size_bytes() + sealed.header.size_bytes <= self.settings.bytes_max
 
     # -- sealing -------------------------------------------------------------------------
 
-    def prepare(
+    def seal(
         self, columns: Columns, checkpoints: Iterable[FileCheckpoint], *, now_ns: UnixNs
     ) -> SealedBatch:
-        """Gives records their identity and their bytes, once and for ever.
+        """Assign records their identity and encode their frame; neither changes afterwards.
 
         Raises:
-            TooLarge: They are more than a frame may hold; nothing was given out.
+            TooLarge: They exceed the size of a frame; no sequence number was assigned.
         """
         identity = Identity(
             agent_id=self.settings.agent_id,
@@ -197,11 +197,11 @@ class Spool:
         return SealedBatch(header=header, frame=frame)
 
     def commit(self, sealed: SealedBatch) -> SpooledBatch:
-        """Makes a batch durable; only then may it be sent.
+        """Make a batch durable; only then may it be sent.
 
         Raises:
             SpoolUnwritable: It is not in the spool; commit the same value again later.
-            SpoolBroken: Nobody knows; this life of the agent must end.
+            SpoolBroken: Its durability is unknown; this run of the agent must end.
         """
         with self._committing:
             return self._commit(sealed)
@@ -210,7 +210,7 @@ class Spool:
         header = sealed.header
         if self._closed:
             raise SpoolBroken(str(self.settings.directory), "the spool is closed")
-        self._folders.publish(header.name, encode_entry(header, sealed.frame))
+        self._directory.publish(header.name, encode_entry(header, sealed.frame))
         batch = SpooledBatch(header=header)
         with self._mutex:
             self._state = fold_entry(self._state, header)
@@ -224,68 +224,70 @@ class Spool:
     # -- sending -------------------------------------------------------------------------
 
     def read(self, batch: SpooledBatch) -> bytes:
-        """Gives the frame of a batch, exactly as it was sealed.
+        """Return the frame of a batch, exactly as it was sealed.
 
         Raises:
-            CorruptEntry: The file is not what was written; it now stands in `corrupt/`.
+            CorruptEntry: The file differs from what was written; it was moved to `corrupt/`.
             SpoolUnwritable: It cannot be read.
         """
-        with translate_os_errors(self._folders.path("ready", batch.header.name)):
+        with translate_os_errors(self._directory.path("ready", batch.header.name)):
             try:
-                return self._folders.read(batch.header.name)
+                return self._directory.read(batch.header.name)
             except CorruptEntry:
-                self._drop(batch)
+                self._discard(batch)
                 raise
 
     def forget(self, batch: SpooledBatch) -> None:
-        """Takes a batch that a gateway accepted out of the spool.
+        """Remove a batch that a gateway accepted.
 
-        Its file goes at the next sweep; a crash before that only sends the same bytes again.
+        Its file is removed at the next sweep. After a crash before that, the same bytes are sent
+        again.
 
         Raises:
-            SpoolUnwritable: A sweep was due and could not write; the batches stay on disk.
+            SpoolUnwritable: A sweep was due and could not write; the batches remain on disk.
         """
         with self._mutex:
             self._ready.pop(batch.header.order, None)
-            self._done.append(batch.header)
-            due = len(self._done) >= SWEEP_AT
+            self._accepted.append(batch.header)
+            due = len(self._accepted) >= SWEEP_AT
         if due:
             self.sweep()
 
     def park(self, batch: SpooledBatch, reason: ParkedReason) -> None:
-        """Sets a batch aside with the reason; its bytes stay.
+        """Move a batch to `parked/` with the reason; its bytes do not change.
 
         Raises:
-            SpoolUnwritable: It still stands in `ready/`.
+            SpoolUnwritable: It is still in `ready/`.
         """
-        with translate_os_errors(self._folders.path("parked")):
+        with translate_os_errors(self._directory.path("parked")):
             with self._sweeping:
-                # A person may drop it at any time, so the positions it carries are safe first.
+                # An operator may drop it at any time, so its checkpoints must be durable before it
+                # moves.
                 self._save_state()
-            self._folders.park(batch.header.name, msgspec.json.encode(reason))
+            self._directory.park(batch.header.name, msgspec.json.encode(reason))
         with self._mutex:
             self._ready.pop(batch.header.order, None)
 
-    def sweep(self, *, sources_gone: Iterable[str] = ()) -> None:
-        """Writes a durable state and then removes what it covers; does nothing when idle.
+    def sweep(self, *, finished_sources: Iterable[str] = ()) -> None:
+        """Write a durable state and then remove the files it covers; do nothing if there are none.
 
         Args:
-            sources_gone: Files read to their end that are no longer there.
+            finished_sources: Files that are read to their end and no longer exist.
 
         Raises:
             SpoolUnwritable: The state could not be written; nothing was removed.
         """
         with self._sweeping, translate_os_errors(self.settings.directory):
             with self._mutex:
-                self._gone.update(sources_gone)
-                done = list(self._done)
-            if done or self._gone:
+                self._finished_sources.update(finished_sources)
+                accepted = list(self._accepted)
+            if accepted or self._finished_sources:
                 self._save_state()
-            self._remove(done)
+            self._remove(accepted)
             self._recount_parked()
 
-    def place(self, checkpoints: Iterable[FileCheckpoint]) -> None:
-        """Makes marks durable that no batch carries: of files to be read from their end on.
+    def save_checkpoints(self, checkpoints: Iterable[FileCheckpoint]) -> None:
+        """Make checkpoints durable that belong to no batch, such as of files read from their end.
 
         Raises:
             SpoolUnwritable: They could not be written.
@@ -297,14 +299,14 @@ class Spool:
                 self._state = msgspec.structs.replace(self._state, checkpoints=marked)
             self._save_state()
 
-    def adopt_again(self) -> list[SpooledBatch]:
-        """Takes back what a person asked to be sent again (`sluice agent parked retry`)."""
+    def reclaim_retried(self) -> list[SpooledBatch]:
+        """Return the batches that `sluice agent parked retry` moved to `again/` to the spool."""
         adopted = []
-        with translate_os_errors(self._folders.path("again")):
-            for name, size_bytes in self._folders.list("again"):
-                header = self._folders.read_header("again", name, size_bytes)
+        with translate_os_errors(self._directory.path("again")):
+            for name, size_bytes in self._directory.list("again"):
+                header = self._directory.read_header("again", name, size_bytes)
                 if header is not None:
-                    self._folders.adopt(name)
+                    self._directory.requeue(name)
                     adopted.append(SpooledBatch(header=header, recovered=True))
                     with self._mutex:
                         self._keep(adopted[-1])
@@ -313,28 +315,28 @@ class Spool:
     # -- helpers -------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        """Finds every batch of former lives; half-written files never had a name and go."""
-        for name, size_bytes in self._folders.list("ready"):
+        """Load every batch of earlier boots, and remove files that were not written completely."""
+        for name, size_bytes in self._directory.list("ready"):
             if not is_entry(name):
-                self._folders.remove(name)
+                self._directory.remove(name)
                 continue
-            header = self._folders.read_header("ready", name, size_bytes)
+            header = self._directory.read_header("ready", name, size_bytes)
             if header is not None:
                 self._check_owner(header)
                 self._state = fold_entry(self._state, header)
                 self._keep(SpooledBatch(header=header, recovered=True))
-        self.adopt_again()
+        self.reclaim_retried()
         self._recount_parked()
-        self._folders.sync("ready")  # a former life may have died before its own
+        self._directory.sync("ready")  # an earlier boot may have died before its own sync
 
     def _check_owner(self, header: EntryHeader) -> None:
         if header.agent_id != self.settings.agent_id:
             raise BadUsage(
-                "spool belongs to another agent: name its id or another --spool,"
-                f" agent_id=`{header.agent_id}`, path=`{self.settings.directory}`"
+                f"spool belongs to another agent: set that --agent-id or another --spool, "
+                f"agent_id=`{header.agent_id}`, path=`{self.settings.directory}`"
             )
 
-    def _drop(self, batch: SpooledBatch) -> None:
+    def _discard(self, batch: SpooledBatch) -> None:
         with self._mutex:
             self._ready.pop(batch.header.order, None)
             self._bytes.pop(batch.header.name, None)
@@ -342,26 +344,26 @@ class Spool:
     def _save_state(self) -> None:
         with self._mutex:
             boots = {self.boot_id, *(batch.header.boot_id for batch in self._ready.values())}
-            gone, self._gone = self._gone, set()
-            self._state = prune_state(self._state, boots=boots, sources_gone=gone)
+            finished, self._finished_sources = self._finished_sources, set()
+            self._state = prune_state(self._state, boots=boots, finished_sources=finished)
             state = self._state
         if state == self._durable:
             return
-        self._folders.write_state(state)
+        self._directory.write_state(state)
         self._durable = state
 
-    def _remove(self, done: Iterable[EntryHeader]) -> None:
-        for header in done:
-            self._folders.remove(header.name)
+    def _remove(self, accepted: Iterable[EntryHeader]) -> None:
+        for header in accepted:
+            self._directory.remove(header.name)
             with self._mutex:
-                self._done.remove(header)
+                self._accepted.remove(header)
                 self._bytes.pop(header.name, None)
 
     def _recount_parked(self) -> None:
-        """Counts parked batches anew: a person may have dropped some or sent them again."""
-        parked = {n: size for n, size in self._folders.list("parked") if is_entry(n)}
+        """Count parked batches again, because an operator may have dropped or retried some."""
+        parked = {n: size for n, size in self._directory.list("parked") if is_entry(n)}
         with self._mutex:
             standing = {batch.header.name for batch in self._ready.values()}
-            standing.update(header.name for header in self._done)
+            standing.update(header.name for header in self._accepted)
             kept = {name: size for name, size in self._bytes.items() if name in standing}
             self._bytes = {**parked, **kept}

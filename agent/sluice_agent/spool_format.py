@@ -1,14 +1,20 @@
-"""The spool's file format: one sealed batch and how far its inputs stood when it was cut.
+"""The spool's file formats: an entry, which is one sealed batch, and the state.
 
-Frame and positions share one file, so that one rename makes both durable or neither: a crash
-between them would lose lines or send them twice.
+Frame and checkpoints share one file, so that one rename makes both durable or neither. Otherwise a
+crash between two writes would lose lines or send them twice.
+
+An entry:
 
 | offset | bytes | field |
 |---|---|---|
 | 0 | 4 | magic `SLE1` |
-| 4 | 4 | note_bytes, little-endian, at most 16 MiB |
-| 8 | 32 | sha256 of the note |
-| 40 | … | note (JSON), then the frame; the file ends exactly there |
+| 4 | 4 | size of the header, little-endian, at most 16 MiB |
+| 8 | 32 | sha256 of the header |
+| 40 | … | header (JSON), then the frame until the end of the file |
+
+The state contains the checkpoints and high-water marks of all entries up to the order `through`.
+Recovery adds the later entries that still exist, so an entry may be removed only once a durable
+state covers it.
 
 Source: ADR 0030.
 """
@@ -35,17 +41,17 @@ FORMAT_VERSION: Final = 1
 
 
 class FileCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one file was read, and enough of it to know it again.
+    """The position reached in one file, and digests that identify the file.
 
     Attributes:
         source: `<device>:<inode>` of the file.
-        path: The path under which it was last seen.
-        start: Byte offset at which the batch that carries this mark began to read it.
-        offset: Byte offset of the first byte not in any sealed batch.
-        head_bytes: How many first bytes `head_sha256` is over; at most `offset`.
-        head_sha256: Digest of the file's first bytes: the same inode may be another file.
-        tail_bytes: How many bytes just before `offset` `tail_sha256` is over.
-        tail_sha256: Digest of those: the same file may have been truncated and written anew.
+        path: The path at which it was last found.
+        start: Byte offset at which the batch with this checkpoint began to read.
+        offset: Byte offset of the first byte that is in no sealed batch.
+        head_bytes: Number of first bytes that `head_sha256` covers; at most `offset`.
+        head_sha256: Digest of the file's first bytes, because an inode may be reused.
+        tail_bytes: Number of bytes before `offset` that `tail_sha256` covers.
+        tail_sha256: Digest of those bytes, because a file may be truncated and overwritten.
     """
 
     source: str
@@ -59,20 +65,20 @@ class FileCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntryHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What a spool file says of its frame.
+    """The header of an entry.
 
     Attributes:
-        version: Of this format, 1.
-        order: Place of the batch among all that this spool ever sealed.
-        agent_id: Identity, as in the frame's envelope.
-        boot_id: Identity.
-        seq_start: Identity.
-        seq_end: Identity.
-        kind: What the frame holds.
+        version: Version of this format, 1.
+        order: Ordinal of the batch among all that this spool ever sealed.
+        agent_id: Part of the identity, as in the frame's envelope.
+        boot_id: Part of the identity.
+        seq_start: Part of the identity.
+        seq_end: Part of the identity.
+        kind: The kind of records in the frame.
         frame_bytes: Size of the frame.
         frame_sha256: Digest of the frame.
-        sealed_at_unix_ns: When it was cut, by this machine's clock.
-        marks: How far each file stood that this batch read from.
+        sealed_at_unix_ns: Time of sealing, by the local clock.
+        checkpoints: The position of each file that the batch contains lines of; stored as `marks`.
     """
 
     version: int
@@ -89,7 +95,7 @@ class EntryHeader(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> Identity:
-        """Gives the identity of the batch."""
+        """The identity of the batch."""
         return Identity(
             agent_id=self.agent_id,
             boot_id=self.boot_id,
@@ -99,80 +105,80 @@ class EntryHeader(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Gives the name of the spool file; names sort in the order of sealing."""
+        """The name of the entry's file; names sort in the order of sealing."""
         span = f"{self.seq_start:020d}-{self.seq_end:020d}"
         return f"{self.order:020d}-{self.boot_id}-{span}{SUFFIX}"
 
     @property
     def size_bytes(self) -> int:
-        """Gives the size of the spool file."""
+        """The size of the entry's file."""
         return PREFIX.size + len(encode_header(self)) + self.frame_bytes
 
 
 def encode_header(header: EntryHeader) -> bytes:
-    """Gives the note's bytes."""
+    """Encode a header."""
     return msgspec.json.encode(header)
 
 
 def encode_entry(header: EntryHeader, frame: bytes) -> tuple[bytes, bytes]:
-    """Gives the two parts of a spool file, head with note and frame, which is not copied."""
+    """Return the two parts of an entry's file; the frame is not copied."""
     body = encode_header(header)
     head = PREFIX.pack(MAGIC, len(body), hashlib.sha256(body).digest())
     return head + body, frame
 
 
 def header_end(head: bytes) -> int:
-    """Tells from a file's first bytes where its frame begins.
+    """Return the offset of the frame, from the first bytes of a file.
 
     Raises:
-        CorruptEntry: They are no head of a spool file.
+        CorruptEntry: They are not the beginning of an entry.
     """
     if len(head) < PREFIX.size:
-        raise CorruptEntry("shorter than its head")
+        raise CorruptEntry("shorter than its fixed prefix")
     magic, note_bytes, _ = PREFIX.unpack_from(head)
     if magic != MAGIC or note_bytes > HEADER_BYTES_MAX:
-        raise CorruptEntry("magic or size of the note is wrong")
+        raise CorruptEntry("magic or size of the header is wrong")
     return PREFIX.size + int(note_bytes)
 
 
 def decode_header(prefix: bytes, *, file_bytes: int) -> EntryHeader:
-    """Reads the note out of a file's beginning.
+    """Decode the header at the beginning of a file.
 
     Args:
-        prefix: At least everything before the frame.
+        prefix: At least all bytes before the frame.
         file_bytes: The size of the whole file.
 
     Raises:
-        CorruptEntry: Head, note or size are not those that were written.
+        CorruptEntry: Header or size differ from what was written.
     """
     end = header_end(prefix)
     body = prefix[PREFIX.size : end]
     if hashlib.sha256(body).digest() != PREFIX.unpack_from(prefix)[2]:
-        raise CorruptEntry("the note's digest does not match")
+        raise CorruptEntry("the digest of the header does not match")
     try:
         header = msgspec.json.decode(body, type=EntryHeader)
     except msgspec.DecodeError as error:
-        raise CorruptEntry("the note is not of this version") from error
+        raise CorruptEntry("the header has another version") from error
     if header.version != FORMAT_VERSION or file_bytes != end + header.frame_bytes:
-        raise CorruptEntry("the file is not as long as its note says")
+        raise CorruptEntry("the size of the file differs from its header")
     return header
 
 
 def decode_entry(body: bytes) -> tuple[EntryHeader, bytes]:
-    """Reads a whole spool file.
+    """Decode an entry.
 
     Raises:
-        CorruptEntry: Note or frame are not the bytes that were written.
+        CorruptEntry: Header or frame differ from what was written.
     """
     header = decode_header(body, file_bytes=len(body))
     frame = body[len(body) - header.frame_bytes :]
     if digest_of(frame) != header.frame_sha256:
-        raise CorruptEntry("the frame's digest does not match")
+        raise CorruptEntry("the digest of the frame does not match")
     return header, frame
 
 
 def is_entry(name: str) -> bool:
-    """Tells whether a file's name is that of a sealed batch."""
+    """Return True if a file has the name of an entry."""
     return PurePath(name).suffix == SUFFIX
 
 
@@ -180,12 +186,12 @@ _DIGEST_CHARS: Final = 64
 
 
 class SpoolState(msgspec.Struct, frozen=True, kw_only=True):
-    """The fold of all entries sealed so far.
+    """The accumulated state of all entries sealed so far.
 
     Attributes:
-        version: Of this format, 1.
-        through: The highest order folded in; 0 before the first.
-        marks: The latest mark of each file.
+        version: Version of this format, 1.
+        through: The highest order included; 0 before the first entry.
+        checkpoints: The latest checkpoint of each file; stored as `marks`.
         high_water: The highest sequence number sealed, by boot id.
     """
 
@@ -196,7 +202,7 @@ class SpoolState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fold_entry(state: SpoolState, header: EntryHeader) -> SpoolState:
-    """Folds one entry in; an entry that is already covered changes nothing."""
+    """Return the state including one more entry; an entry already included changes nothing."""
     if header.order <= state.through:
         return state
     high = max(header.seq_end, state.high_water.get(header.boot_id, header.seq_end))
@@ -211,50 +217,50 @@ def fold_entry(state: SpoolState, header: EntryHeader) -> SpoolState:
 
 
 def prune_state(
-    state: SpoolState, *, boots: Iterable[str], sources_gone: Iterable[str]
+    state: SpoolState, *, boots: Iterable[str], finished_sources: Iterable[str]
 ) -> SpoolState:
-    """Drops what nobody will ask for again.
+    """Return the state without boots and files that are no longer needed.
 
     Args:
         state: The state.
-        boots: The boots that still have batches, and the running one.
-        sources_gone: Files that are read to their end and are no longer there.
+        boots: The current boot and the boots that still have batches.
+        finished_sources: Files that are read to their end and no longer exist.
     """
-    kept, gone = frozenset(boots), frozenset(sources_gone)
+    kept, finished = frozenset(boots), frozenset(finished_sources)
     return SpoolState(
         through=state.through,
         checkpoints={
             source: checkpoint
             for source, checkpoint in state.checkpoints.items()
-            if source not in gone
+            if source not in finished
         },
         high_water={boot: high for boot, high in state.high_water.items() if boot in kept},
     )
 
 
 def encode_state(state: SpoolState) -> bytes:
-    """Gives the file's bytes: JSON, a newline, the sha256 of the JSON in hex."""
+    """Encode the state: JSON, a newline, and the sha256 of the JSON in hexadecimal."""
     body = msgspec.json.encode(state, order="sorted")
     return body + b"\n" + hashlib.sha256(body).hexdigest().encode() + b"\n"
 
 
 def decode_state(body: bytes) -> SpoolState:
-    """Reads the file's bytes.
+    """Decode a state.
 
     Raises:
-        CorruptEntry: They are not those that were written.
+        CorruptEntry: It differs from what was written.
     """
     text, _, digest = body.rstrip(b"\n").rpartition(b"\n")
     if len(digest) != _DIGEST_CHARS or hashlib.sha256(text).hexdigest().encode() != digest:
-        raise CorruptEntry("the state's digest does not match")
+        raise CorruptEntry("the digest of the state does not match")
     try:
         return msgspec.json.decode(text, type=SpoolState)
     except msgspec.DecodeError as error:
-        raise CorruptEntry("the state is not of this version") from error
+        raise CorruptEntry("the state has another version") from error
 
 
 class ParkedReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a batch was parked; it stands beside the batch as JSON."""
+    """Why a batch was parked; stored as JSON next to the batch."""
 
     reason: str
     gateway: str

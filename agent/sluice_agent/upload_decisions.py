@@ -1,11 +1,15 @@
-"""What the agent does after each answer of a gateway, as a pure function.
+"""Decisions of an upload as pure functions: the reaction to a response, and the next gateway.
 
-States of one sealed batch and what each move proves:
+States of one sealed batch, and what each transition proves:
 
-    ready --200--> forgotten      a gateway read or wrote the accepted manifest of these bytes
-    ready --409, 413, …--> parked no gateway will ever take these bytes as they are
-    ready --503, reset, …--> ready the same bytes go again, to another gateway first
-    ready --401, forbidden_agent--> ready, and all sending stops until a person acted
+    ready --200--> forgotten        a gateway has the accepted manifest of these bytes
+    ready --409, 413, …--> parked   no gateway will ever accept these bytes unchanged
+    ready --503, reset, …--> ready  the same bytes are sent again, to another gateway first
+    ready --401, forbidden_agent--> ready, and all uploads stop until an operator acts
+
+Gateways are equivalent: each may accept any batch. The first attempt goes to the gateway that last
+succeeded. After a failure the other gateways are tried immediately. When all have failed, the
+batch waits with full jitter, so that agents do not return at the same time.
 
 Source: `docs/protocol.md`, HTTP, **Agent**; ADR 0033.
 """
@@ -20,14 +24,14 @@ from sluice_protocol.errors import ErrorCode
 from sluice_protocol.units import Digest
 
 RETRY_AFTER_S_MAX: Final = 300.0
-"""A gateway can ask for no longer pause than this; it may be wrong, and another may be free."""
+"""The maximum pause that a gateway can request: it may be wrong, and another may be available."""
 
 _OK: Final = 200
 _CLIENT_ERRORS: Final = range(400, 500)
 
 
 class ConnectionFailure(StrEnum):
-    """Why there was no answer to judge."""
+    """Why there was no response."""
 
     TIMEOUT = "timeout"
     RESET = "reset"
@@ -37,13 +41,14 @@ class ConnectionFailure(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayResponse:
-    """An answer as it came in.
+    """A response of a gateway.
 
     Attributes:
         status: The HTTP status.
-        code: `code` of the problem document; empty when there was none.
-        frame_sha256: `frame_sha256` of a 200's body; none when the body was not sluice's.
-        retry_after_s: Retry-After in seconds; none when absent or unreadable.
+        code: `code` of the problem document; empty if there is none.
+        frame_sha256: `frame_sha256` of the body of a 200; None if it is not a response of a
+            gateway.
+        retry_after_s: Retry-After in seconds; None if absent or invalid.
     """
 
     status: int
@@ -54,30 +59,30 @@ class GatewayResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoResponse:
-    """The request ended without a whole answer; nobody knows what it did."""
+    """The request ended without a complete response; its effect is unknown."""
 
     failure: ConnectionFailure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forget:
-    """The batch is accepted for ever: its spool file may go."""
+    """The batch is accepted permanently: remove its file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Park:
-    """The batch is set aside with a reason, and the next one goes."""
+    """Move the batch to `parked/` with a reason and continue with the next one."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAgain:
-    """The same bytes go again, to another gateway where there is one, after a backoff.
+    """Send the same bytes again after a backoff, to another gateway if there is one.
 
     Attributes:
-        reason: Why, for the log and the metric.
-        pause_s: How long this gateway asked to be left alone; none when it did not ask.
+        reason: The reason for the log and the metric.
+        pause_s: The pause that this gateway requested; None if it requested none.
     """
 
     reason: str
@@ -86,7 +91,7 @@ class SendAgain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopSending:
-    """Everything is kept, nothing is sent, and a person is told."""
+    """Keep every batch, stop all uploads and alert an operator."""
 
     reason: str
 
@@ -94,44 +99,44 @@ class StopSending:
 Reaction = Forget | Park | SendAgain | StopSending
 
 
-def decide_reaction(observed: GatewayResponse | NoResponse, *, sent: Digest) -> Reaction:
-    """Decides what happens to the batch whose bytes were just sent.
+def decide_reaction(response: GatewayResponse | NoResponse, *, sent: Digest) -> Reaction:
+    """Decide what happens to a batch after an upload.
 
     Args:
-        observed: The answer, or that there was none.
-        sent: The sha256 of the bytes that were sent. A 200 that does not name it (a captive
-            portal, a proxy's page, another batch's answer) accepts nothing.
+        response: The response, or why there was none.
+        sent: The sha256 of the bytes that were sent. A 200 without this digest (from a captive
+            portal, a proxy, or for another batch) accepts nothing.
     """
-    if isinstance(observed, NoResponse):
-        return SendAgain(reason=observed.failure)
-    if observed.status == _OK:
-        return Forget() if observed.frame_sha256 == sent else SendAgain(reason="foreign_answer")
-    if observed.status in _CLIENT_ERRORS:
-        return _after_client_error(observed)
-    # 5xx by the table; 1xx, other 2xx and 3xx are no answer of sluice and accept nothing.
-    return SendAgain(reason=_reason(observed), pause_s=_pause_s(observed))
+    if isinstance(response, NoResponse):
+        return SendAgain(reason=response.failure)
+    if response.status == _OK:
+        return Forget() if response.frame_sha256 == sent else SendAgain(reason="foreign_answer")
+    if response.status in _CLIENT_ERRORS:
+        return _after_client_error(response)
+    # 5xx as documented; 1xx, other 2xx and 3xx are not responses of a gateway and accept nothing.
+    return SendAgain(reason=_reason(response), pause_s=_pause_s(response))
 
 
-def _after_client_error(observed: GatewayResponse) -> Reaction:
-    match observed.status:
-        case 400 if observed.code == ErrorCode.DIGEST_MISMATCH:
-            return SendAgain(reason=_reason(observed), pause_s=_pause_s(observed))
+def _after_client_error(response: GatewayResponse) -> Reaction:
+    match response.status:
+        case 400 if response.code == ErrorCode.DIGEST_MISMATCH:
+            return SendAgain(reason=_reason(response), pause_s=_pause_s(response))
         case 401:
-            return StopSending(reason=_reason(observed))
-        case 403 if observed.code == ErrorCode.FORBIDDEN_AGENT:
-            return StopSending(reason=_reason(observed))
+            return StopSending(reason=_reason(response))
+        case 403 if response.code == ErrorCode.FORBIDDEN_AGENT:
+            return StopSending(reason=_reason(response))
         case 411 | 415:
-            return SendAgain(reason=_reason(observed), pause_s=_pause_s(observed))
+            return SendAgain(reason=_reason(response), pause_s=_pause_s(response))
         case _:
-            return Park(reason=_reason(observed))
+            return Park(reason=_reason(response))
 
 
-def _reason(observed: GatewayResponse) -> str:
-    return observed.code or f"http_{observed.status}"
+def _reason(response: GatewayResponse) -> str:
+    return response.code or f"http_{response.status}"
 
 
-def _pause_s(observed: GatewayResponse) -> float | None:
-    asked = observed.retry_after_s
+def _pause_s(response: GatewayResponse) -> float | None:
+    asked = response.retry_after_s
     return None if asked is None else min(max(asked, 0.0), RETRY_AFTER_S_MAX)
 
 
@@ -140,19 +145,19 @@ Change = Callable[["GatewayHealth"], "GatewayHealth"]
 BACKOFF_BASE_S: Final = 0.2
 BACKOFF_S_MAX: Final = 30.0
 PROBE_AFTER_S: Final = 30.0
-"""A gateway that failed this long ago is tried first again, in its place."""
+"""A gateway whose last failure is older than this is tried in its normal order again."""
 _DOUBLINGS_MAX: Final = 16
-"""2**16 times the base is far above the maximum; a larger power only costs arithmetic."""
+"""2**16 times the base already exceeds the maximum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayHealth:
-    """What is known of one gateway.
+    """What is known about one gateway.
 
     Attributes:
         url: Its base URL.
-        failed_at_s: Monotonic second of its last failure; none since its last good answer.
-        not_before_s: Monotonic second before which it asked to be left alone.
+        failed_at_s: Monotonic time of its last failure; None since its last success.
+        not_before_s: Monotonic time until which it requested a pause.
     """
 
     url: str
@@ -172,12 +177,12 @@ class GatewaySet:
 
     @classmethod
     def of(cls, urls: tuple[str, ...], *, first: int = 0) -> "GatewaySet":
-        """Starts with no knowledge; `first` rotates the order so that agents spread."""
+        """Return the initial state; `first` rotates the order, to spread the agents."""
         turned = urls[first % len(urls) :] + urls[: first % len(urls)]
         return cls(states=tuple(GatewayHealth(url=url) for url in turned))
 
     def failed(self, url: str, *, now_s: float, pause_s: float | None) -> "GatewaySet":
-        """Notes a failed try and the pause that the gateway asked for."""
+        """Return the state after a failed attempt and the pause that the gateway requested."""
         until_s = now_s + (pause_s or 0.0)
         return self._with(
             url,
@@ -188,8 +193,8 @@ class GatewaySet:
             ),
         )
 
-    def answered(self, url: str) -> "GatewaySet":
-        """Notes that a gateway works."""
+    def succeeded(self, url: str) -> "GatewaySet":
+        """Return the state after a success."""
         return self._with(url, lambda state: GatewayHealth(url=state.url))
 
     def _with(self, url: str, change: "Change") -> "GatewaySet":
@@ -199,18 +204,18 @@ class GatewaySet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAttempts:
-    """How often one batch was sent.
+    """The attempts to send one batch.
 
     Attributes:
-        rounds: How often every gateway had its try.
-        used: The gateways that had theirs in this round.
+        rounds: How often every gateway was tried.
+        used: The gateways already tried in this round.
     """
 
     rounds: int = 0
     used: frozenset[str] = frozenset()
 
     def after(self, url: str, *, gateways: int) -> "SendAttempts":
-        """Notes one more try, with how many gateways there are."""
+        """Return the attempts including one at `url`, given the number of gateways."""
         used = self.used | {url}
         if len(used) >= gateways:
             return SendAttempts(rounds=self.rounds + 1)
@@ -219,11 +224,11 @@ class SendAttempts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextAttempt:
-    """The next try of a batch.
+    """The next attempt to send a batch.
 
     Attributes:
-        url: Where to.
-        wait_s: How long to wait before it.
+        url: The gateway.
+        wait_s: Seconds to wait before the attempt.
     """
 
     url: str
@@ -233,11 +238,11 @@ class NextAttempt:
 def plan_attempt(
     gateways: GatewaySet, attempts: SendAttempts, *, now_s: float, rng: random.Random
 ) -> NextAttempt:
-    """Plans the next try of a batch.
+    """Choose gateway and time of the next attempt to send a batch.
 
     Args:
-        gateways: What is known.
-        attempts: How often and where this batch was sent.
+        gateways: What is known about the gateways.
+        attempts: The attempts so far.
         now_s: The monotonic clock.
         rng: The source of jitter.
     """
@@ -249,7 +254,7 @@ def plan_attempt(
 
 
 def backoff(rounds: int, rng: random.Random) -> float:
-    """Gives the pause after `rounds` failed rounds, full jitter over a doubling bound."""
+    """Return the pause after `rounds` failed rounds: full jitter below a doubling limit."""
     bound_s = min(BACKOFF_S_MAX, BACKOFF_BASE_S * 2.0 ** min(rounds, _DOUBLINGS_MAX))
     return rng.uniform(bound_s / 10, bound_s)
 

@@ -1,8 +1,8 @@
-"""Carries every batch of the spool to a gateway and does what its answer asks.
+"""Send every batch of the spool to a gateway and perform the reaction to its response.
 
-Several workers send at once unless the settings ask for order; each holds one batch until it is
-forgotten or parked. The decision is `decide_reaction`, the choice of gateway `plan_turn`; this
-file only does what they say.
+Several workers send concurrently unless the settings require order. A worker keeps one batch until
+it is forgotten or parked. `decide_reaction` decides the reaction and `plan_attempt` the gateway;
+this module only performs them.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from typing import Final
 
 import structlog
 
-from sluice_agent.clock import Clock
 from sluice_agent.errors import CorruptEntry, SendingRefused, SpoolUnwritable
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.spool import Spool, SpooledBatch
@@ -30,6 +29,8 @@ from sluice_agent.upload_decisions import (
     decide_reaction,
     plan_attempt,
 )
+from sluice_protocol.clock import Clock
+from sluice_protocol.units import NS_PER_S
 
 ALARM_PROBE_S: Final = 60.0
 TROUBLE_PAUSE_S: Final = 1.0
@@ -43,9 +44,9 @@ class UploaderSettings:
 
     Attributes:
         gateways: Base URLs, at least one.
-        uploads_max: Batches in flight; 1 sends them strictly in order.
+        uploads_max: Number of concurrent uploads; 1 sends batches strictly in order.
         stop_when_refused: End with an error on 401 and `forbidden_agent`, instead of keeping
-            everything, raising the alarm, and trying one batch a minute.
+            all batches and sending one a minute until it is accepted.
     """
 
     gateways: tuple[str, ...]
@@ -54,7 +55,11 @@ class UploaderSettings:
 
 
 class Uploader:
-    """Sends what stands in the spool."""
+    """Sends the batches of a spool.
+
+    Attributes:
+        parked: The number of batches that this uploader parked.
+    """
 
     def __init__(
         self,
@@ -66,7 +71,6 @@ class Uploader:
         rng: random.Random,
         metrics: AgentMetrics,
     ) -> None:
-        """Queues what former lives left in the spool."""
         self._settings = settings
         self._spool = spool
         self._transport = transport
@@ -79,33 +83,33 @@ class Uploader:
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._allowed = asyncio.Event()
-        self._allowed.set()
+        self._sending_allowed = asyncio.Event()
+        self._sending_allowed.set()
         self._prober: asyncio.Task[None] | None = None
         self.parked = 0
         for batch in spool.ready():
             self.add(batch)
 
     def add(self, batch: SpooledBatch) -> None:
-        """Queues a batch; it must be durable."""
+        """Add a durable batch."""
         self._open += 1
         self._idle.clear()
         self._waiting.put_nowait(batch)
 
     @property
     def is_refused(self) -> bool:
-        """Tells whether gateways refuse this agent and a person must act."""
-        return not self._allowed.is_set()
+        """Whether gateways refuse this agent, which an operator must resolve."""
+        return not self._sending_allowed.is_set()
 
     async def drained(self) -> None:
-        """Returns once every batch was forgotten or parked."""
+        """Return once every batch is forgotten or parked."""
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Sends for ever.
+        """Send batches until cancelled.
 
         Raises:
-            SendingRefused: The gateways refuse this agent and the settings ask to end then.
+            SendingRefused: The gateways refuse this agent and `stop_when_refused` is set.
         """
         async with asyncio.TaskGroup() as group:
             for _ in range(self._settings.uploads_max):
@@ -131,18 +135,18 @@ class Uploader:
                 high_water=self._spool.high_water(batch.header.boot_id),
             )
             received = await self._transport.send(url, upload)
-            reaction = decide_reaction(received.observed, sent=upload.digest)
+            reaction = decide_reaction(received.response, sent=upload.digest)
             self._count(reaction, batch, url)
             if await self._is_done(reaction, batch, url, received):
                 return
             attempts = attempts.after(url, gateways=len(self._settings.gateways))
 
     async def _next_gateway(self, attempts: SendAttempts) -> str:
-        """Waits for the batch's turn; nobody but the prober goes on while the agent is refused."""
+        """Wait until the batch may be sent; while uploads are stopped, only the prober runs."""
         if self._prober is not asyncio.current_task():
-            await self._allowed.wait()
+            await self._sending_allowed.wait()
         attempt = plan_attempt(
-            self._gateways, attempts, now_s=self._clock.monotonic_s(), rng=self._rng
+            self._gateways, attempts, now_s=self._clock.monotonic_ns() / NS_PER_S, rng=self._rng
         )
         if attempt.wait_s:
             await self._clock.sleep(attempt.wait_s)
@@ -153,47 +157,47 @@ class Uploader:
     ) -> bool:
         match reaction:
             case Forget():
-                self._works(url)
+                self._record_success(url)
                 self._metrics.accepted_bytes.inc(batch.header.frame_bytes)
                 await self._forget(batch)
                 return True
             case Park(reason=reason):
-                self._works(url)
+                self._record_success(url)
                 await self._park(batch, reason, url, received)
                 return True
             case SendAgain(pause_s=pause_s):
-                now_s = self._clock.monotonic_s()
+                now_s = self._clock.monotonic_ns() / NS_PER_S
                 self._gateways = self._gateways.failed(url, now_s=now_s, pause_s=pause_s)
                 return False
             case StopSending():
-                await self._alarm(url, received)
+                await self._stop_sending(url, received)
                 return False
 
-    def _works(self, url: str) -> None:
-        self._gateways = self._gateways.answered(url)
+    def _record_success(self, url: str) -> None:
+        self._gateways = self._gateways.succeeded(url)
         if self.is_refused:
-            _LOG.info("sending_resumed", gateway=url)
+            _LOG.info("uploads_resumed", gateway=url)
         self._prober = None
         self._metrics.refused.set(0)
-        self._allowed.set()
+        self._sending_allowed.set()
 
-    async def _alarm(self, url: str, received: UploadResult) -> None:
-        """Stops everybody; one worker tries again after a minute, and a good answer lifts it."""
+    async def _stop_sending(self, url: str, received: UploadResult) -> None:
+        """Stop all workers; one tries again after a minute, and its success resumes the others."""
         answer = (
-            received.observed
-            if isinstance(received.observed, GatewayResponse)
+            received.response
+            if isinstance(received.response, GatewayResponse)
             else GatewayResponse(status=0)
         )
         if self._settings.stop_when_refused:
             raise SendingRefused(url, answer.status, answer.code)
-        self._allowed.clear()
+        self._sending_allowed.clear()
         self._metrics.refused.set(1)
-        _LOG.error("sending_refused", gateway=url, status=answer.status, code=answer.code)
+        _LOG.error("agent_refused", gateway=url, status=answer.status, code=answer.code)
         self._prober = self._prober or asyncio.current_task()
         if self._prober is asyncio.current_task():
             await self._clock.sleep(ALARM_PROBE_S)
 
-    # -- the spool, patiently ------------------------------------------------------------
+    # -- spool operations, retried until they succeed ------------------------------------
 
     async def _read(self, batch: SpooledBatch) -> bytes | None:
         while True:
@@ -204,18 +208,18 @@ class Uploader:
                 _LOG.error("spool_file_corrupt", name=batch.header.name, reason=error.reason)
                 return None
             except SpoolUnwritable as error:
-                await self._wait_out(error)
+                await self._pause_after_error(error)
 
     async def _forget(self, batch: SpooledBatch) -> None:
         try:
             await asyncio.to_thread(self._spool.forget, batch)
-        except SpoolUnwritable as error:  # it is forgotten; its file goes with a later sweep
-            await self._wait_out(error)
+        except SpoolUnwritable as error:  # it is forgotten already; a later sweep removes its file
+            await self._pause_after_error(error)
 
     async def _park(
         self, batch: SpooledBatch, reason: str, url: str, received: UploadResult
     ) -> None:
-        answer = received.observed
+        answer = received.response
         header = ParkedReason(
             reason=reason,
             gateway=url,
@@ -227,7 +231,7 @@ class Uploader:
             try:
                 await asyncio.to_thread(self._spool.park, batch, header)
             except SpoolUnwritable as error:
-                await self._wait_out(error)
+                await self._pause_after_error(error)
             else:
                 break
         self.parked += 1
@@ -236,7 +240,7 @@ class Uploader:
             "batch_parked", name=batch.header.name, reason=reason, status=header.status, gateway=url
         )
 
-    async def _wait_out(self, error: SpoolUnwritable) -> None:
+    async def _pause_after_error(self, error: SpoolUnwritable) -> None:
         self._metrics.spool_errors.inc()
         _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
         await self._clock.sleep(TROUBLE_PAUSE_S)
@@ -246,4 +250,4 @@ class Uploader:
         reason = "" if isinstance(reaction, Forget) else reaction.reason
         self._metrics.answers.labels(name, reason).inc()
         if isinstance(reaction, SendAgain):
-            _LOG.warning("send_again", name=batch.header.name, reason=reason, gateway=url)
+            _LOG.warning("upload_failed", name=batch.header.name, reason=reason, gateway=url)

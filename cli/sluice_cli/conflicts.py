@@ -11,7 +11,7 @@ from rich.table import Table
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_protocol.conflict_views import ConflictPage, ConflictView, ResolveRequest
-from sluice_protocol.conflicts import Action, Decision, parse_conflict_id
+from sluice_protocol.conflicts import Decision, DecisionAction, parse_conflict_id
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339
@@ -48,7 +48,7 @@ def show(conflict_id: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = F
 @app.command
 def resolve(
     conflict_id: str,
-    action: Action,
+    action: DecisionAction,
     /,
     *,
     store: StoreUrl = STORE_DEFAULT,
@@ -79,7 +79,7 @@ async def _show(url: str, conflict_id: str) -> ConflictView:
     return view
 
 
-async def _resolve(url: str, conflict_id: str, action: Action, note: str) -> Decision:
+async def _resolve(url: str, conflict_id: str, action: DecisionAction, note: str) -> Decision:
     name = parse_conflict_id(conflict_id)
     wanted = ResolveRequest(action=action, note=note)
     async with open_store(url) as store:

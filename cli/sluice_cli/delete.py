@@ -8,9 +8,9 @@ from rich.console import Console
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_protocol.clock import IdSource
-from sluice_protocol.deletes import DeleteRecord, Where, delete_key, parse_where
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.manifests import Kind, encode_record
+from sluice_protocol.record_deletes import DeleteRecord, Where, delete_key, parse_where
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S

@@ -10,7 +10,6 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from rich.console import Console
 
-from sluice_agent.clock import SystemClock
 from sluice_agent.signing_key import read_key
 from sluice_agent.transport import (
     HttpTransport,
@@ -24,6 +23,7 @@ from sluice_cli.common import Json
 from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import digest_of
+from sluice_protocol.system_clock import SystemClock
 
 UPLOAD_S: Final = 60.0
 CONNECT_S: Final = 5.0
@@ -78,7 +78,7 @@ def upload(
     received = asyncio.run(_send(gateway, key, sent, tls))
     report = _report(sent, received)
     emit(report, as_json=json, human=lambda console: _draw(console, report))
-    accepted = isinstance(decide_reaction(received.observed, sent=sent.digest), Forget)
+    accepted = isinstance(decide_reaction(received.response, sent=sent.digest), Forget)
     return ExitCode.DONE.value if accepted else ExitCode.FOUND_WRONG.value
 
 
@@ -93,12 +93,12 @@ async def _send(
 
 
 def _report(sent: UploadRequest, received: UploadResult) -> UploadReport:
-    observed = received.observed
-    failure = observed.failure.value if isinstance(observed, NoResponse) else ""
+    response = received.response
+    failure = response.failure.value if isinstance(response, NoResponse) else ""
     return UploadReport(
         frame_sha256=sent.digest,
-        status=observed.status if isinstance(observed, GatewayResponse) else 0,
-        reaction=type(decide_reaction(observed, sent=sent.digest)).__name__.lower(),
+        status=response.status if isinstance(response, GatewayResponse) else 0,
+        reaction=type(decide_reaction(response, sent=sent.digest)).__name__.lower(),
         answer=failure or received.body.decode(errors="replace"),
     )
 

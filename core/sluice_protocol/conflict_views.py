@@ -2,7 +2,7 @@
 
 import msgspec
 
-from sluice_protocol.conflicts import Action, ConflictName, Decision, Decisions, Difference
+from sluice_protocol.conflicts import ConflictName, Decision, DecisionAction, Decisions, Difference
 from sluice_protocol.manifests import AcceptedManifest, ConflictManifest
 from sluice_protocol.units import UnixNs
 
@@ -61,7 +61,7 @@ class ConflictView(msgspec.Struct, frozen=True, kw_only=True):
 class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The decision of an operator about one conflict."""
 
-    action: Action
+    action: DecisionAction
     note: str = ""
 
 

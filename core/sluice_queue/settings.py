@@ -6,8 +6,6 @@ from typing import Final
 from sluice_queue.register import ENTRIES_MAX
 from sluice_store.retry import RetrySettings
 
-SPARK_QUEUE: Final = "spark"
-"""The queue that the Spark ingest consumes."""
 SWAP_RETRY: Final = RetrySettings()
 """Bounds of one swap of a register, for which several writers may compete."""
 

@@ -7,12 +7,12 @@ import msgspec
 from sluice_protocol.authority import (
     SWITCHES_MAX,
     Authority,
-    Switch,
-    apply_switch,
+    ModeSwitch,
+    apply_mode_switch,
     check_authority,
     decode_authority,
-    decode_switch,
-    switch_key,
+    decode_mode_switch,
+    mode_switch_key,
 )
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import BadUsage, InvalidRecord, StoreMisconfigured
@@ -83,7 +83,7 @@ class AuthorityHistory:
     """
 
     created: bytes
-    switches: tuple[tuple[Switch, bytes], ...]
+    switches: tuple[tuple[ModeSwitch, bytes], ...]
 
     @property
     def current(self) -> Authority:
@@ -94,7 +94,7 @@ class AuthorityHistory:
         """
         settings = decode_authority(self.created)
         for switch, _ in self.switches:
-            settings = apply_switch(settings, switch)
+            settings = apply_mode_switch(settings, switch)
         return settings
 
     @property
@@ -118,13 +118,13 @@ async def read_history(store: ObjectStore) -> AuthorityHistory:
             AUTHORITY_SETTINGS,
             "no authority stands here: run `sluice init --store URL` first",
         )
-    switches: list[tuple[Switch, bytes]] = []
+    switches: list[tuple[ModeSwitch, bytes]] = []
     for number in range(1, SWITCHES_MAX + 1):
-        found = await store.get(switch_key(number))
+        found = await store.get(mode_switch_key(number))
         if not isinstance(found, Found):
             return AuthorityHistory(created=read.body, switches=tuple(switches))
-        switches.append((decode_switch(number, found.body), found.body))
-    raise InvalidRecord(switch_key(SWITCHES_MAX), "there are more switches than are read")
+        switches.append((decode_mode_switch(number, found.body), found.body))
+    raise InvalidRecord(mode_switch_key(SWITCHES_MAX), "there are more switches than are read")
 
 
 async def read_authority(store: ObjectStore) -> Authority:

@@ -10,9 +10,9 @@ from typing import Final
 
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.conflicts import (
-    Action,
     ConflictName,
     Decision,
+    DecisionAction,
     Decisions,
     Difference,
     check_note,
@@ -32,7 +32,7 @@ from sluice_protocol.manifests import (
     decode_record,
     encode_record,
 )
-from sluice_protocol.outcomes import Found, Missing
+from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, create_known
@@ -121,7 +121,7 @@ async def read_conflict(store: ObjectStore, name: ConflictName) -> ConflictDetai
         InvalidRecord: A manifest that is damaged.
     """
     found = await store.get(name.key)
-    if isinstance(found, Missing):
+    if isinstance(found, NotFound):
         return None
     manifest = decode_conflict(name.key, found.body)
     accepted_key = ObjectKey(manifest.accepted_manifest_key)
@@ -138,7 +138,7 @@ async def read_conflict(store: ObjectStore, name: ConflictName) -> ConflictDetai
 async def _difference(store: ObjectStore, manifest: ConflictManifest) -> Difference | None:
     accepted = await store.get(ObjectKey(manifest.accepted_raw_blob_key))
     submitted = await store.get(ObjectKey(manifest.submitted_raw_blob_key))
-    if isinstance(accepted, Missing) or isinstance(submitted, Missing):
+    if isinstance(accepted, NotFound) or isinstance(submitted, NotFound):
         return None
     return await asyncio.to_thread(_compare, accepted.body, submitted.body)
 
@@ -164,7 +164,7 @@ class Resolver:
     ids: IdSource
     decided_by: str
 
-    async def resolve(self, name: ConflictName, action: Action, note: str) -> Decision:
+    async def resolve(self, name: ConflictName, action: DecisionAction, note: str) -> Decision:
         """Writes a decision; it is durable when this returns.
 
         Raises:

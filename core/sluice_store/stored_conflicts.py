@@ -11,7 +11,7 @@ from sluice_protocol.conflict_views import (
     conflict_item,
 )
 from sluice_protocol.conflicts import ConflictName, Decision, Decisions
-from sluice_protocol.outcomes import Missing
+from sluice_protocol.outcomes import NotFound
 from sluice_store.conflicts import (
     CONFLICTS_PAGE_MAX,
     DecisionsReader,
@@ -103,7 +103,7 @@ class StoredConflicts:
             OutcomeUnknown: The write may or may not have succeeded; it can be repeated.
             StoreError: The store is unreachable or refused the call.
         """
-        if isinstance(await self._store.head(name.key), Missing):
+        if isinstance(await self._store.head(name.key), NotFound):
             return None
         resolver = Resolver(
             store=self._store, clock=self._clock, ids=self._ids, decided_by=decided_by

@@ -7,13 +7,13 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from sluice_gateway.admit import MEDIA_TYPE
 from sluice_gateway.answers import AcceptedAnswer, ConflictProblem
 from sluice_gateway.gateway import Gateway
 from sluice_gateway.guard import guard_of
 from sluice_gateway.readiness import why_not_ready
 from sluice_gateway.receive import Pace, receive
 from sluice_gateway.timing import Phases
+from sluice_protocol.upload_http import FRAME_MEDIA_TYPE
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_web.application import make_application
 from sluice_web.conflicts import ConflictAccess, ConflictsApi
@@ -76,7 +76,7 @@ def _upload_endpoint(gateway: Gateway) -> Endpoint:
         handler=accept_upload,
         summary="Upload one batch",
         body=bytes,
-        body_type=MEDIA_TYPE,
+        body_type=FRAME_MEDIA_TYPE,
         result=AcceptedAnswer,
         result_summary="The batch is accepted, by this upload or an earlier one",
         problems=_UPLOAD_PROBLEMS,

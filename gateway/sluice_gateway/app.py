@@ -26,7 +26,7 @@ from sluice_gateway.principals import PrincipalsFile
 from sluice_gateway.readiness import ask_doctor, ask_store
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import claim
-from sluice_protocol.authority import Authority, switch_key
+from sluice_protocol.authority import Authority, mode_switch_key
 from sluice_protocol.errors import BadUsage, InvalidRecord, StoreError
 from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -213,7 +213,7 @@ async def follow_mode(gateway: Gateway, next_number: int, stop: asyncio.Event) -
         asked_at_ns = gateway.clock.monotonic_ns()
         try:
             async with asyncio.timeout(MODE_AFTER_S):
-                found = await gateway.store.head(switch_key(next_number))
+                found = await gateway.store.head(mode_switch_key(next_number))
         except (StoreError, TimeoutError) as error:
             log.warning("authority not read", reason=str(error))
             continue

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
-from sluice_protocol.authority import switch_key
+from sluice_protocol.authority import mode_switch_key
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import BadUsage, StoreError, StoreUnavailable
 from sluice_protocol.keys import AUTHORITY_SETTINGS
@@ -78,8 +78,8 @@ async def agree(local: ObjectStore, remote: ObjectStore, clock: Clock) -> Author
     backoff = Backoff.seeded_by(clock)
     await _mirror(local, AUTHORITY_SETTINGS, history.created, backoff)
     for switch, body in history.switches:
-        await _mirror(local, switch_key(switch.number), body, backoff)
-    if isinstance(await local.head(switch_key(history.next_number)), ObjectInfo):
+        await _mirror(local, mode_switch_key(switch.number), body, backoff)
+    if isinstance(await local.head(mode_switch_key(history.next_number)), ObjectInfo):
         raise BadUsage("a switch away from this spool was begun: run `sluice switch` again")
     return history
 

@@ -23,17 +23,22 @@ from sluice_gateway.spool import CLAIM, SpoolClaim
 from sluice_protocol.authority import (
     UPLOAD_TIME_S_MAX,
     Authority,
-    Switch,
-    apply_switch,
-    decode_switch,
-    switch_key,
+    ModeSwitch,
+    apply_mode_switch,
+    decode_mode_switch,
+    mode_switch_key,
 )
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import ACCEPTED, AUTHORITY_SETTINGS, DECISIONS, QUARANTINE_CONFLICTS
-from sluice_protocol.landed import LANDED, LandedMarker, marker_key
-from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.outcomes import Found, Missing, ObjectInfo
+from sluice_protocol.manifests import (
+    TRANSFER_MARKERS,
+    TransferMarker,
+    decode_record,
+    encode_record,
+    transfer_marker_key,
+)
+from sluice_protocol.outcomes import Found, NotFound, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_store.authority import AuthorityHistory, read_history
 from sluice_store.port import ObjectStore
@@ -73,7 +78,7 @@ async def switch_to_spool(remote: ObjectStore, spool_writer: str, clock: Clock) 
     body = await _record(
         remote,
         history,
-        Switch(number=history.next_number, acceptance="local_spool", spool_writer=spool_writer),
+        ModeSwitch(number=history.next_number, acceptance="local_spool", spool_writer=spool_writer),
     )
     return await _publish(remote, history, body, Backoff.seeded_by(clock))
 
@@ -91,10 +96,10 @@ async def switch_to_manifest(remote: ObjectStore, local: ObjectStore, clock: Clo
         raise BadUsage("the authority accepts in s3_manifest already: nothing was changed")
     await _check_own_spool(remote, local)
     await _check_all_landed(local)
-    wanted = Switch(number=history.next_number, acceptance="s3_manifest")
+    wanted = ModeSwitch(number=history.next_number, acceptance="s3_manifest")
     body = await _record(remote, history, wanted)
     backoff = Backoff.seeded_by(clock)
-    closed = await create_once(local, switch_key(wanted.number), body, backoff)
+    closed = await create_once(local, mode_switch_key(wanted.number), body, backoff)
     # The record of an earlier call that was interrupted wins: the spool already obeys it.
     begun = closed.body if isinstance(closed, OtherBytes) else body
     return await _publish(remote, history, begun, backoff)
@@ -102,8 +107,8 @@ async def switch_to_manifest(remote: ObjectStore, local: ObjectStore, clock: Clo
 
 async def _check_own_spool(remote: ObjectStore, local: ObjectStore) -> None:
     theirs, ours = await remote.get(CLAIM), await local.get(CLAIM)
-    if isinstance(theirs, Missing):
-        if isinstance(ours, Missing):
+    if isinstance(theirs, NotFound):
+        if isinstance(ours, NotFound):
             return  # no gateway has ever spooled here
         raise BadUsage("this spool has never reached the authority: start its gateway to land")
     if not isinstance(ours, Found) or ours.body != theirs.body:
@@ -119,11 +124,11 @@ async def _check_all_landed(local: ObjectStore) -> None:
         )
 
 
-async def _record(remote: ObjectStore, history: AuthorityHistory, wanted: Switch) -> bytes:
-    apply_switch(history.current, wanted)
+async def _record(remote: ObjectStore, history: AuthorityHistory, wanted: ModeSwitch) -> bytes:
+    apply_mode_switch(history.current, wanted)
     now_ns = (await remote.head(AUTHORITY_SETTINGS)).date_ns
     return encode_record(
-        Switch(
+        ModeSwitch(
             number=wanted.number,
             acceptance=wanted.acceptance,
             spool_writer=wanted.spool_writer,
@@ -136,9 +141,9 @@ async def _publish(
     remote: ObjectStore, history: AuthorityHistory, body: bytes, backoff: Backoff
 ) -> Authority:
     number = history.next_number
-    if isinstance(await create_once(remote, switch_key(number), body, backoff), OtherBytes):
-        raise BadUsage(f"another switch came first: look at it, key=`{switch_key(number)}`")
-    return apply_switch(history.current, decode_switch(number, body))
+    if isinstance(await create_once(remote, mode_switch_key(number), body, backoff), OtherBytes):
+        raise BadUsage(f"another switch came first: look at it, key=`{mode_switch_key(number)}`")
+    return apply_mode_switch(history.current, decode_mode_switch(number, body))
 
 
 async def adopt(
@@ -157,13 +162,13 @@ async def adopt(
         StoreError: The authority or the spool does not answer; call again.
     """
     number = len(history.switches)
-    done = ObjectKey(f"{LANDED}adopted/{number:06d}.json")
+    done = ObjectKey(f"{TRANSFER_MARKERS}adopted/{number:06d}.json")
     if number == 0 or isinstance(await local.head(done), ObjectInfo):
         return
     await _settle(remote, number, clock, settle_s)
     count = 0
     backoff = Backoff.seeded_by(clock)
-    marker = encode_record(LandedMarker(result="copied", landed_at_unix_ns=clock.now_ns()))
+    marker = encode_record(TransferMarker(result="copied", landed_at_unix_ns=clock.now_ns()))
     for prefix in (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS):
         count += await _adopt_prefix(local, remote, prefix, marker, backoff)
     await create_known(local, done, marker, backoff)
@@ -172,9 +177,9 @@ async def adopt(
 
 async def _settle(remote: ObjectStore, number: int, clock: Clock, settle_s: float) -> None:
     """Waits, by the store's own clock, until no gateway of the old mode can accept."""
-    info = await remote.head(switch_key(number))
+    info = await remote.head(mode_switch_key(number))
     if not isinstance(info, ObjectInfo):
-        raise BadUsage(f"the switch is gone: restore it, key=`{switch_key(number)}`")
+        raise BadUsage(f"the switch is gone: restore it, key=`{mode_switch_key(number)}`")
     left_s = settle_s - (info.date_ns - info.last_modified_ns) / NS_PER_S
     if left_s > 0:
         log.info("waiting for gateways of the old mode", seconds=round(left_s, 1))
@@ -200,5 +205,5 @@ async def _adopt_one(
 ) -> None:
     found = await remote.get(key)
     if isinstance(found, Found):
-        await create_known(local, marker_key(key), marker, backoff)
+        await create_known(local, transfer_marker_key(key), marker, backoff)
         await create_known(local, key, found.body, backoff)

@@ -43,7 +43,7 @@ from sluice_protocol.keys import (
     quarantine_key,
 )
 from sluice_protocol.manifests import encode_reference
-from sluice_protocol.outcomes import Found, Missing
+from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.port import ListedIncarnation, ObjectStore
 from sluice_store.retry import Backoff, create_known
@@ -177,7 +177,7 @@ async def _judge_extra(store: ObjectStore, seen: _Shard, key: str) -> None:
         manifest = accepted_key(reference.identity)
     else:
         manifest = quarantine_key(reference.identity, reference.digest)
-    if isinstance(await store.head(manifest), Missing):
+    if isinstance(await store.head(manifest), NotFound):
         seen.findings.add(Finding.DANGLING_REFERENCE, key, manifest)
 
 

@@ -33,7 +33,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import InvariantViolated
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS
-from sluice_protocol.outcomes import Found, Missing
+from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import UnixNs
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore, Versioning
@@ -191,7 +191,7 @@ async def read_plan_ids(store: ObjectStore) -> list[str]:
     key = await first_key(store, GC_PLANS, "")
     while key is not None:
         plan_id = key.removeprefix(GC_PLANS).partition("/")[0]
-        if not isinstance(await store.head(plan_key(plan_id)), Missing):
+        if not isinstance(await store.head(plan_key(plan_id)), NotFound):
             plan_ids.append(plan_id)
         key = await first_key(store, GC_PLANS, f"{GC_PLANS}{plan_id}/~")
     return plan_ids

@@ -23,7 +23,7 @@ from sluice_gc.settings import RunSettings
 from sluice_gc.sweep import SweepFacts, SweepTask, check_not_stopped, sweep_shard
 from sluice_protocol.clock import Clock
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS
-from sluice_protocol.outcomes import Missing
+from sluice_protocol.outcomes import NotFound
 from sluice_protocol.units import ObjectKey
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore, Versioning
@@ -55,7 +55,7 @@ async def is_finished(store: ObjectStore, plan_id: str) -> bool:
     Raises:
         StoreError: No answer, or a refusal.
     """
-    return not isinstance(await store.head(finished_key(plan_id)), Missing)
+    return not isinstance(await store.head(finished_key(plan_id)), NotFound)
 
 
 class Runner:

@@ -25,13 +25,13 @@ from sluice_gc.proof import ALL_CLAUSES, Case, Clauses, Proof, prove
 from sluice_gc.proof_records import proof_key, proofs_table
 from sluice_gc.trash import keep_for_undo
 from sluice_protocol.authority import Authority
+from sluice_protocol.blob_deletion import AuditResult, Candidate, Clause, Keep, MayDelete
 from sluice_protocol.clock import Clock
-from sluice_protocol.deletion import AuditWord, Candidate, Clause, Keep, MayGo
 from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS, blob_key
 from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.outcomes import Deleted, Found, Missing
-from sluice_protocol.units import Incarnation, ObjectKey, UnixNs
+from sluice_protocol.outcomes import Deleted, Found, NotFound
+from sluice_protocol.units import ObjectKey, ObjectVersion, UnixNs
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore, Versioning
 from sluice_store.retry import Backoff, OtherBytes, RetryLoop, create_known, create_once
@@ -224,12 +224,12 @@ def _batches(table: pa.Table, size: int) -> Iterator[_Batch]:
 async def _sweep_batch(sweep: _Sweep, batch: _Batch) -> SweepFacts:
     store, task = sweep.store, sweep.task
     done = await store.head(batch.done_key(task.plan_id))
-    if not isinstance(done, Missing):
+    if not isinstance(done, NotFound):
         return SweepFacts(skipped=1)
     versioning = await check_ground(sweep)
     cases = [_case(sweep, row, versioning) for row in batch.rows]
     proofs = await _prove_all(sweep, cases)
-    going = [one for one in proofs if isinstance(one.verdict, MayGo)]
+    going = [one for one in proofs if isinstance(one.verdict, MayDelete)]
     kept = Counter(one.verdict.clause.value for one in proofs if isinstance(one.verdict, Keep))
     if task.dry_run:
         return SweepFacts(would_go=len(going), kept=dict(kept))
@@ -286,12 +286,12 @@ def _case(sweep: _Sweep, row: dict[str, object], versioning: bool) -> Case:  # n
         candidate=Candidate(
             key=blob_key(digest),
             digest=digest,
-            incarnation=Incarnation(str(row["incarnation"])),
+            incarnation=ObjectVersion(str(row["incarnation"])),
             last_modified_ns=UnixNs(stamp),
             size_bytes=size,
         ),
         superseded=bool(row["superseded"]),
-        audit=AuditWord(
+        audit=AuditResult(
             audit_id=task.audit_id,
             started_at_ns=UnixNs(task.audit_started_at_ns),
             complete=True,

@@ -19,8 +19,8 @@ from sluice_gc.proof import Case, Proof, prove
 from sluice_gc.proof_records import proof_key, proofs_table
 from sluice_gc.shards import parse_shard
 from sluice_protocol.authority import Authority
+from sluice_protocol.blob_deletion import AuditResult, Candidate, MayDelete
 from sluice_protocol.clock import Clock
-from sluice_protocol.deletion import AuditWord, Candidate, MayGo
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import GC_TRASH, blob_key, digest_of, parse_digest
 from sluice_protocol.outcomes import Deleted, Found
@@ -106,7 +106,7 @@ async def purge_trash(
         proofs.append(await prove(store, case))
 
     await for_each(await _list_trash(store), one, at_once=_PROOFS_AT_ONCE)
-    going = [proof for proof in proofs if isinstance(proof.verdict, MayGo)]
+    going = [proof for proof in proofs if isinstance(proof.verdict, MayDelete)]
     await _write_proofs(store, purge_id, going, Backoff.seeded_by(clock))
     purged = 0
     for proof in going:
@@ -162,7 +162,7 @@ def _case(
             size_bytes=listed.size_bytes,
         ),
         superseded=False,
-        audit=AuditWord(
+        audit=AuditResult(
             audit_id=link.certificate.audit_id,
             started_at_ns=UnixNs(link.certificate.started_at_unix_ns),
             complete=True,

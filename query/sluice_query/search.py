@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 
 from sluice_protocol.clock import Clock
-from sluice_protocol.deletes import DeleteRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.lake import RECORD_TABLES
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.answer import Answer, Point, Row, Summary

@@ -12,7 +12,7 @@ from aiohttp import web
 from sluice_protocol.errors import BadUsage, ErrorCode
 from sluice_protocol.keys import AUDIT, GC_PLANS
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_queue.status import LaneStatus, read_status
+from sluice_queue.inspection import LaneStatus, read_status
 from sluice_reconciler.audit_summaries import (
     PAGE_DEFAULT,
     PAGE_MAX,

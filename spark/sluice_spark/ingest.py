@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from sluice_protocol.errors import BadUsage, SluiceError
-from sluice_protocol.lake import INGEST_QUEUE
+from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.descriptors import Waiting, decode_descriptors
 from sluice_spark.errors import JobFailed

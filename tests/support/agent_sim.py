@@ -18,7 +18,7 @@ from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, No
 from sluice_agent.uploader import Uploader, UploaderSettings
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.identity import Identity
-from sluice_protocol.units import Digest, UnixNs
+from sluice_protocol.units import NS_PER_S, Digest, UnixNs
 
 T = TypeVar("T")
 DIRECTORY = Path("/spool")
@@ -26,7 +26,7 @@ OTHER = Digest("0" * 64)
 
 
 class ThreadlessLoop(SimLoop):
-    """Runs what would run in a thread as a callback of its own."""
+    """Runs work for threads as separate callbacks."""
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         future = self.create_future()
@@ -44,7 +44,7 @@ class ThreadlessLoop(SimLoop):
 
 
 def simulate_agent(seed: int, main: Callable[[Random], Coroutine[Any, Any, T]]) -> T:
-    """Runs `main` to its end in one seeded interleaving."""
+    """Run `main` to its end in one seeded interleaving."""
     rng = Random(seed)
     loop = ThreadlessLoop(rng)
     try:
@@ -58,20 +58,13 @@ def simulate_agent(seed: int, main: Callable[[Random], Coroutine[Any, Any, T]]) 
         loop.close()
 
 
-class AgentClock(SimClock):
-    """The agent's clock port over the simulated loop."""
-
-    def monotonic_s(self) -> float:
-        return self._loop.time()
-
-
 Reply = Callable[[str, UploadRequest], GatewayResponse | NoResponse | None]
 
 
 class SimNetwork:
-    """Gateways that share one store; `reply` may answer instead, none means the truth."""
+    """Gateways that share one store; `reply` may replace the response."""
 
-    def __init__(self, clock: AgentClock, reply: Reply | None = None) -> None:
+    def __init__(self, clock: SimClock, reply: Reply | None = None) -> None:
         self.clock = clock
         self.reply = reply
         self.accepted: dict[Identity, bytes] = {}
@@ -82,16 +75,16 @@ class SimNetwork:
     async def send(self, url: str, upload: UploadRequest) -> UploadResult:
         self.before_send(upload)
         identity = decode_frame(upload.frame).envelope.identity
-        self.sent.append((self.clock.monotonic_s(), url, identity, upload.retry))
+        self.sent.append((self.clock.monotonic_ns() / NS_PER_S, url, identity, upload.retry))
         assert self.first.setdefault(identity, upload.frame) == upload.frame
         await self.clock.sleep(0.01)
         scripted = self.reply(url, upload) if self.reply else None
         if scripted is not None and scripted != NoResponse(failure=ConnectionFailure.TIMEOUT):
-            return UploadResult(observed=scripted)
-        self.accepted[identity] = upload.frame  # also when the answer is lost
+            return UploadResult(response=scripted)
+        self.accepted[identity] = upload.frame  # also if the response is lost
         if scripted is not None:
-            return UploadResult(observed=scripted)
-        return UploadResult(observed=GatewayResponse(status=200, frame_sha256=upload.digest))
+            return UploadResult(response=scripted)
+        return UploadResult(response=GatewayResponse(status=200, frame_sha256=upload.digest))
 
     def lines(self) -> list[bytes]:
         return [
@@ -102,7 +95,7 @@ class SimNetwork:
 
 
 class SimAgent:
-    """Spool, intake and sender of one life."""
+    """Spool, batcher and uploader of one run."""
 
     def __init__(
         self,
@@ -144,6 +137,6 @@ class SimAgent:
 
 
 def block(*lines: bytes) -> RecordBlock:
-    """Gives lines of a pipe as an input gives them."""
+    """Return lines as the pipe input provides them."""
     columns = logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=UnixNs(1), zone=None)
     return RecordBlock(columns=columns, cost_bytes=sum(map(len, lines)) + 28 * len(lines))

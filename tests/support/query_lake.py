@@ -10,11 +10,11 @@ import numpy as np
 from support.spark_lake import Deployment, Sent
 
 from sluice_protocol.columns import Columns, kind_of
-from sluice_protocol.deletes import DeleteRecord, delete_key
 from sluice_protocol.frame import encode_frame, span_of
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.manifests import AcceptedManifest, encode_record
+from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, metrics_from_records
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs

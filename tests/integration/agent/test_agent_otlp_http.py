@@ -39,8 +39,8 @@ async def post(port: int, path: str, **how: object) -> tuple[int, dict]:
     raise AssertionError("the receiver did not start")
 
 
-def test_logs_and_metrics_arrive(tmp_path: Path) -> None:
-    """Both kinds, each in frames of their own; protobuf and bad bodies get clear answers."""
+def test_logs_and_metrics_are_accepted(tmp_path: Path) -> None:
+    """Logs and metrics are sent in separate frames; Protobuf and invalid bodies are rejected."""
 
     async def main(gateway: GatewayDouble) -> None:
         port, stop = free_port(), asyncio.Event()
@@ -61,7 +61,7 @@ def test_logs_and_metrics_arrive(tmp_path: Path) -> None:
 
 
 def test_200_means_durable(tmp_path: Path) -> None:
-    """With no gateway at all the answer is 200, and the record stands in the spool."""
+    """Without any gateway the response is 200, and the record is in the spool."""
 
     async def main() -> None:
         port, stop = free_port(), asyncio.Event()

@@ -34,7 +34,7 @@ from sluice_gateway.switch import (
     switch_to_manifest,
     switch_to_spool,
 )
-from sluice_protocol.authority import Authority, Switch, switch_key
+from sluice_protocol.authority import Authority, ModeSwitch, mode_switch_key
 from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import CreateOutcome
@@ -216,8 +216,8 @@ def test_running_gateway_notices_a_switch(tmp_path: Path) -> None:
 
     async def switch() -> None:
         async with open_store(url) as store:
-            record = Switch(number=1, acceptance="local_spool", spool_writer=WRITER)
-            await store.create(switch_key(1), encode_record(record))
+            record = ModeSwitch(number=1, acceptance="local_spool", spool_writer=WRITER)
+            await store.create(mode_switch_key(1), encode_record(record))
 
     url = f"file://{tmp_path}/store"
     assert sluice(tmp_path, "init", "--store", url).returncode == 0

@@ -12,9 +12,9 @@ from aiohttp.test_utils import TestServer
 from support.query_lake import deployment, log_batch, metric_batch, question
 from support.spark_lake import Deployment
 
-from sluice_protocol.deletes import DeleteRecord, delete_key
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import encode_record
+from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
 from sluice_query.errors import ReconcilerAway

@@ -19,10 +19,10 @@ from support.query_spool import Site, site
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 
-from sluice_protocol.deletes import DeleteRecord
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import RAW_BLOBS, blob_key
 from sluice_protocol.outcomes import GetOutcome
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_query import search

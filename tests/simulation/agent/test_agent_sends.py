@@ -1,4 +1,4 @@
-"""Intake, spool and sender together, in seeded interleavings, with every answer there is."""
+"""Batcher, spool and uploader together, in seeded interleavings, with every kind of response."""
 
 import asyncio
 import errno
@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from support.agent_disk import SimDisk
-from support.agent_sim import DIRECTORY, AgentClock, SimAgent, SimNetwork, block, simulate_agent
+from support.agent_sim import DIRECTORY, SimAgent, SimClock, SimNetwork, block, simulate_agent
 from support.simloop import seeds, until
 
 from sluice_agent.batching import WhenFull
@@ -15,6 +15,7 @@ from sluice_agent.errors import SendingRefused
 from sluice_agent.transport import UploadRequest
 from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoResponse
 from sluice_agent.uploader import ALARM_PROBE_S
+from sluice_protocol.units import NS_PER_S
 
 LINES = [b"line %d" % n for n in range(60)]
 TROUBLE = (
@@ -28,7 +29,7 @@ TROUBLE = (
 
 
 def network() -> SimNetwork:
-    return SimNetwork(AgentClock(asyncio.get_running_loop()))
+    return SimNetwork(SimClock(asyncio.get_running_loop()))
 
 
 async def feed(agent: SimAgent, rng: Random) -> None:
@@ -42,8 +43,8 @@ async def feed(agent: SimAgent, rng: Random) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(40))
-def test_every_line_is_accepted_once_whatever_is_answered(seed: int) -> None:
-    """With lost, late, foreign and refusing answers each line is accepted exactly once."""
+def test_every_line_is_accepted_once_with_any_responses(seed: int) -> None:
+    """With lost, late, foreign and refusing responses each line is accepted exactly once."""
 
     async def main(rng: Random) -> None:
         net = network()
@@ -69,7 +70,7 @@ def test_every_line_is_accepted_once_whatever_is_answered(seed: int) -> None:
 
 
 def test_one_upload_at_a_time_keeps_the_order() -> None:
-    """With uploads=1 no batch is sent before the one before it is done."""
+    """With uploads=1 a batch is sent only after the previous one is done."""
 
     async def main(rng: Random) -> None:
         net = network()
@@ -87,8 +88,8 @@ def test_one_upload_at_a_time_keeps_the_order() -> None:
         simulate_agent(seed, main)
 
 
-def test_a_refusal_stops_all_sending_until_a_person_acted() -> None:
-    """After 401 one batch a minute is tried, nothing is lost, and a good answer lifts the alarm."""
+def test_a_refusal_stops_all_uploads_until_it_is_resolved() -> None:
+    """After a 401 one batch a minute is sent; a success resumes all uploads."""
 
     async def main(rng: Random) -> None:
         net = network()
@@ -100,14 +101,14 @@ def test_a_refusal_stops_all_sending_until_a_person_acted() -> None:
         running = asyncio.create_task(agent.run())
         await feed(agent, rng)
         await until(lambda: agent.uploader.is_refused, net.clock)
-        start_s = net.clock.monotonic_s()
+        start_s = net.clock.monotonic_ns() / NS_PER_S
         await net.clock.sleep(1)
         before = len(net.sent)
         await net.clock.sleep(10 * ALARM_PROBE_S)
         assert len(net.sent) - before <= 11
         refusing[0] = False
         await agent.uploader.drained()
-        assert net.clock.monotonic_s() - start_s < 13 * ALARM_PROBE_S
+        assert net.clock.monotonic_ns() / NS_PER_S - start_s < 13 * ALARM_PROBE_S
         assert Counter(net.lines()) == Counter(LINES)
         running.cancel()
 
@@ -115,8 +116,8 @@ def test_a_refusal_stops_all_sending_until_a_person_acted() -> None:
         simulate_agent(seed, main)
 
 
-def test_a_refusal_ends_a_run_that_was_asked_to_end() -> None:
-    """`stop_when_refused` raises what a person must read; the batches stay."""
+def test_a_refusal_ends_a_run_with_stop_when_refused() -> None:
+    """`stop_when_refused` raises an error for the operator; the batches remain."""
 
     async def main(rng: Random) -> None:
         net = network()
@@ -132,8 +133,8 @@ def test_a_refusal_ends_a_run_that_was_asked_to_end() -> None:
     simulate_agent(0, main)
 
 
-def test_a_parked_batch_does_not_hold_up_the_next() -> None:
-    """Batches that no gateway takes are set aside one by one; the others arrive."""
+def test_a_parked_batch_does_not_delay_the_next() -> None:
+    """Batches that gateways reject are parked one by one; the others are accepted."""
 
     async def main(rng: Random) -> None:
         net = network()
@@ -159,8 +160,8 @@ def test_a_parked_batch_does_not_hold_up_the_next() -> None:
     simulate_agent(0, main)
 
 
-def test_a_dead_gateway_costs_no_pause_while_another_lives() -> None:
-    """The first failure goes on to the other gateway at once, later batches begin there."""
+def test_an_unreachable_gateway_costs_no_pause_while_another_is_available() -> None:
+    """After the first failure the other gateway is used immediately, also for later batches."""
 
     async def main(rng: Random) -> None:
         net = network()
@@ -178,8 +179,8 @@ def test_a_dead_gateway_costs_no_pause_while_another_lives() -> None:
         simulate_agent(seed, main)
 
 
-def test_a_full_disk_holds_the_inputs_back_and_loses_nothing() -> None:
-    """While the spool cannot be written `put` waits; afterwards everything is there once."""
+def test_a_full_disk_blocks_the_inputs_and_loses_nothing() -> None:
+    """While the spool cannot be written, `put` blocks; afterwards every line is there once."""
 
     async def main(rng: Random) -> None:
         net = network()
@@ -206,8 +207,8 @@ def test_a_full_disk_holds_the_inputs_back_and_loses_nothing() -> None:
     simulate_agent(0, main)
 
 
-def test_a_full_spool_blocks_or_drops_as_the_settings_say() -> None:
-    """`block` keeps within the bound and loses nothing; `drop_newest` counts what it drops."""
+def test_a_full_spool_blocks_or_drops_according_to_the_settings() -> None:
+    """`block` stays within the limit and loses nothing; `drop_newest` counts what it drops."""
 
     async def main(rng: Random, when_full: WhenFull) -> None:
         net = network()
@@ -234,8 +235,8 @@ def test_a_full_spool_blocks_or_drops_as_the_settings_say() -> None:
         simulate_agent(0, lambda rng, each=when_full: main(rng, each))
 
 
-def test_a_damaged_spool_file_is_set_aside_and_told() -> None:
-    """It is never sent and never lost silently; the next batch goes."""
+def test_a_corrupt_entry_is_moved_and_logged() -> None:
+    """The entry is never sent, its loss is logged, and the next batch is sent."""
 
     async def main(rng: Random) -> None:
         net = network()
@@ -250,7 +251,7 @@ def test_a_damaged_spool_file_is_set_aside_and_told() -> None:
         await agent.uploader.drained()
         assert net.lines() == [b"two"]
         assert [name for name, _ in disk.list(DIRECTORY / "corrupt")] == [path.name]
-        assert agent.spool.set_aside[0][0] == path.name
+        assert agent.spool.corrupt_files[0][0] == path.name
         running.cancel()
 
     simulate_agent(0, main)

@@ -1,4 +1,4 @@
-"""Gathering, joining, settings, keys, host metrics and the pipe: the small parts."""
+"""Batching, columns, settings, keys and the pipe."""
 
 import os
 import tomllib
@@ -15,12 +15,11 @@ from sluice_agent.columns import (
     split_lines,
     text_column,
 )
-from sluice_agent.host_metrics import HostMetricsInput
 from sluice_agent.line_readers import PipeInput
 from sluice_agent.settings import AgentSettings
 from sluice_agent.signing_key import make_key, principal_entry, read_key
 from sluice_agent.spool_format import FileCheckpoint
-from sluice_protocol.columns import LogColumns, MetricColumns
+from sluice_protocol.columns import LogColumns
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity
@@ -45,13 +44,13 @@ def through_a_frame(columns: LogColumns) -> LogColumns:
     ("block", "lines"),
     [(b"", []), (b"\n", [b""]), (b"a", [b"a"]), (b"a\n", [b"a"]), (b"a\n\nb", [b"a", b"", b"b"])],
 )
-def test_blocks_are_cut_at_newlines(block: bytes, lines: list[bytes]) -> None:
+def test_blocks_are_split_at_newlines(block: bytes, lines: list[bytes]) -> None:
     """A trailing newline ends a line and begins none."""
     assert split_lines(block).slices() == lines
 
 
-def test_joined_parts_are_their_records_in_order() -> None:
-    """Parts with and without attributes and severity make one frame, checked by its decoder."""
+def test_concatenated_columns_keep_the_order() -> None:
+    """Columns with and without attributes and severity form one frame, checked by its decoder."""
     bare = logs(b"one", b"two")
     named = logs(b"three", path="/var/log/x")
     odd = logs(b"caf\xe9", path="/var/log/y")
@@ -72,7 +71,7 @@ def test_joined_parts_are_their_records_in_order() -> None:
 
 
 def test_a_batch_is_due_by_size_count_or_age() -> None:
-    """And gathers nothing beyond its bounds, except one part that is larger by itself."""
+    """It never exceeds its limits, except for a single block that exceeds them alone."""
     limits = BatchLimits(bytes_max=100, records_max=3, age_s_max=2)
     one = RecordBlock(columns=logs(b"x"), cost_bytes=40)
     builder = BatchBuilder(limits=limits)
@@ -90,8 +89,8 @@ def test_a_batch_is_due_by_size_count_or_age() -> None:
     assert builder.has_room_for(RecordBlock(columns=logs(b"x"), cost_bytes=1000))
 
 
-def test_marks_of_one_file_become_one() -> None:
-    """From where the first part began to where the last one ended."""
+def test_checkpoints_of_one_file_become_one() -> None:
+    """The checkpoint covers the file from the start of the first block to the end of the last."""
     checkpoints = [FileCheckpoint(source="1:1", path="/a", start=n, offset=n + 10) for n in (0, 10)]
     blocks = [
         RecordBlock(columns=logs(b"x"), cost_bytes=1, checkpoints=(checkpoint,))
@@ -101,8 +100,8 @@ def test_marks_of_one_file_become_one() -> None:
     assert (checkpoint.start, checkpoint.offset) == (0, 20)
 
 
-def test_a_key_is_made_once_and_kept_private(tmp_path: Path) -> None:
-    """Mode 0600, never overwritten, refused when others may read it; its entry is TOML."""
+def test_a_key_is_created_once_and_is_private(tmp_path: Path) -> None:
+    """Mode 0600, never overwritten, rejected when others may read it; its entry is TOML."""
     path = tmp_path / "deep" / "key.pem"
     made = make_key(path)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -119,26 +118,26 @@ def test_a_key_is_made_once_and_kept_private(tmp_path: Path) -> None:
         read_key(tmp_path / "none")
     other = tmp_path / "other"
     other.touch(mode=0o600)
-    with pytest.raises(BadUsage, match="no private key"):
+    with pytest.raises(BadUsage, match="not a private key"):
         read_key(other)
 
 
 @pytest.mark.parametrize(
-    ("how", "reported"),
+    ("how", "message"),
     [
         ({"gateway": ""}, "gateways"), ({"gateway": "ftp://x"}, "gateways"),
         ({"gateway": "http://"}, "gateways"), ({"gateway": "http://a,b"}, "gateways"),
         ({"spool_bytes": 1}, "spool"), ({"uploads": 0}, "uploads"),
     ],
 )  # fmt: skip
-def test_settings_that_cannot_work_are_refused(how: dict, reported: str) -> None:
-    """Before anything is touched."""
-    with pytest.raises(BadUsage, match=reported):
+def test_invalid_settings_are_rejected(how: dict, message: str) -> None:
+    """The error is raised before any input is opened."""
+    with pytest.raises(BadUsage, match=message):
         AgentSettings(**{"gateway": "http://a", **how})
 
 
-def test_settings_read_on_use_are_refused_too() -> None:
-    """Batches, zone and resource."""
+def test_settings_checked_on_use_are_rejected() -> None:
+    """Batches, time zone and resource."""
     with pytest.raises(BadUsage, match="batch bytes"):
         AgentSettings(gateway="http://a", batch_bytes=1 << 30).for_batching()
     with pytest.raises(BadUsage, match="time zone"):
@@ -147,26 +146,8 @@ def test_settings_read_on_use_are_refused_too() -> None:
         AgentSettings(gateway="http://a", resource=("novalue",)).for_spool()
 
 
-def test_host_metrics_make_a_frame() -> None:
-    """This machine's own: load, CPU, memory and file systems, checked by the frame's decoder."""
-    block = HostMetricsInput().sample(now_ns=NOW)
-    assert block is not None
-    assert isinstance(block.columns, MetricColumns)
-    who = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=len(block.columns) - 1)
-    decoded = decode_frame(encode_frame(identity=who, columns=block.columns)).columns
-    assert isinstance(decoded, MetricColumns)
-    assert {"system.cpu.load_average.1m", "system.cpu.time", "system.memory.limit"} <= set(
-        decoded.names
-    )
-
-
-def test_host_metrics_without_procfs_are_none(tmp_path: Path) -> None:
-    """What the system does not tell is left out."""
-    assert HostMetricsInput(tmp_path).sample(now_ns=NOW) is None
-
-
-def test_a_pipe_gives_whole_lines() -> None:
-    """Halves wait for their other half; at the end the rest is a line."""
+def test_a_pipe_returns_whole_lines() -> None:
+    """An incomplete line is kept for the next read; at the end of the pipe the rest is a line."""
     reading, writing = os.pipe()
     try:
         pipe = PipeInput(reading)
@@ -186,8 +167,8 @@ def test_a_pipe_gives_whole_lines() -> None:
         os.close(reading)
 
 
-def test_a_pipe_cuts_endless_lines(tmp_path: Path) -> None:
-    """A line over the limit is cut between characters, and its pieces say that they go on."""
+def test_a_pipe_splits_very_long_lines(tmp_path: Path) -> None:
+    """The line is split between characters, and its pieces are marked as continued."""
     line = "é".encode() * (1024 * 1024 + 7)
     path = tmp_path / "input"
     path.write_bytes(b"x" + line)

@@ -8,7 +8,7 @@ from support.queue_store import SimClock
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import OutcomeUnknown, StoreDenied, StoreUnavailable
-from sluice_protocol.outcomes import Applied, Exists, Found, Missing
+from sluice_protocol.outcomes import Applied, Exists, Found, NotFound
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_store.memory import Crashed, Fault, MemoryBucket, Scripted, open_memory_store
 from sluice_store.memory.faults import OnKey
@@ -114,9 +114,9 @@ def test_an_object_that_is_deleted_before_it_is_read_is_created_again() -> None:
             self.create = inner.create
             self.reads = 0
 
-        async def get(self, key: ObjectKey) -> Found | Missing:
+        async def get(self, key: ObjectKey) -> Found | NotFound:
             self.reads += 1
-            return Missing(date_ns=UnixNs(0)) if self.reads == 1 else await self.inner.get(key)
+            return NotFound(date_ns=UnixNs(0)) if self.reads == 1 else await self.inner.get(key)
 
     async def run() -> None:
         clock = PauseClock()

@@ -1,20 +1,21 @@
-"""OTLP's messages in JSON, as far as the agent reads them.
+"""The messages of OTLP in JSON, limited to the fields that the agent reads.
 
-Source: opentelemetry-proto 1.x, `logs.proto`, `metrics.proto`, `common.proto`; its JSON encoding.
+Source: opentelemetry-proto 1.x, `logs.proto`, `metrics.proto`, `common.proto` and its JSON
+encoding; ADR 0035.
 """
 
 import msgspec
 
 Number = int | float | str
-"""64-bit integers come as texts, other numbers as numbers; NaN and infinities as texts."""
+"""64-bit integers are strings and other numbers are numbers; NaN and infinities are strings."""
 
 
 class _Struct(msgspec.Struct, frozen=True, rename="camel"):
-    """Unknown fields are passed over, as OTLP asks of receivers."""
+    """The base of all messages. Unknown fields are ignored, as OTLP requires of receivers."""
 
 
 class AnyValue(_Struct, frozen=True):
-    """One value of any type."""
+    """A value of any type."""
 
     string_value: str | None = None
     bool_value: bool | None = None
@@ -45,19 +46,19 @@ class KeyValues(_Struct, frozen=True):
 
 
 class Resource(_Struct, frozen=True):
-    """Who made the records."""
+    """The resource that produced the records."""
 
     attributes: tuple[KeyValue, ...] = ()
 
 
 class Scope(_Struct, frozen=True):
-    """Which library made them."""
+    """The library that produced the records."""
 
     name: str = ""
 
 
 class OtlpLog(_Struct, frozen=True):
-    """One log record."""
+    """A log record."""
 
     time_unix_nano: int | str = 0
     observed_time_unix_nano: int | str = 0
@@ -70,14 +71,14 @@ class OtlpLog(_Struct, frozen=True):
 
 
 class ScopeLogs(_Struct, frozen=True):
-    """Log records of one scope."""
+    """The log records of one scope."""
 
     scope: Scope = Scope()
     log_records: tuple[OtlpLog, ...] = ()
 
 
 class ResourceLogs(_Struct, frozen=True):
-    """Log records of one resource."""
+    """The log records of one resource."""
 
     resource: Resource = Resource()
     scope_logs: tuple[ScopeLogs, ...] = ()
@@ -90,14 +91,14 @@ class LogsRequest(_Struct, frozen=True):
 
 
 class Quantile(_Struct, frozen=True):
-    """One quantile of a summary."""
+    """A quantile of a summary."""
 
     quantile: Number = 0.0
     value: Number = 0.0
 
 
 class DataPoint(_Struct, frozen=True):
-    """One point of any kind of metric."""
+    """A data point of any kind of metric."""
 
     time_unix_nano: int | str = 0
     attributes: tuple[KeyValue, ...] = ()
@@ -111,14 +112,14 @@ class DataPoint(_Struct, frozen=True):
 
 
 class Points(_Struct, frozen=True):
-    """The points of a metric."""
+    """The data points of a metric."""
 
     data_points: tuple[DataPoint, ...] = ()
     aggregation_temporality: int | str = 0
 
 
 class Metric(_Struct, frozen=True):
-    """One metric with its points."""
+    """A metric with its data points."""
 
     name: str = ""
     gauge: Points | None = None
@@ -129,14 +130,14 @@ class Metric(_Struct, frozen=True):
 
 
 class ScopeMetrics(_Struct, frozen=True):
-    """Metrics of one scope."""
+    """The metrics of one scope."""
 
     scope: Scope = Scope()
     metrics: tuple[Metric, ...] = ()
 
 
 class ResourceMetrics(_Struct, frozen=True):
-    """Metrics of one resource."""
+    """The metrics of one resource."""
 
     resource: Resource = Resource()
     scope_metrics: tuple[ScopeMetrics, ...] = ()

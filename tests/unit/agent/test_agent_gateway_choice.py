@@ -1,4 +1,4 @@
-"""Which gateway gets the next try, and when."""
+"""The gateway and the time of the next attempt."""
 
 import random
 
@@ -13,8 +13,8 @@ from sluice_agent.upload_decisions import (
 A, B, C = "http://a", "http://b", "http://c"
 
 
-def test_a_failure_goes_to_the_next_gateway_at_once() -> None:
-    """Within a round nobody waits and nobody is asked twice."""
+def test_after_a_failure_the_next_gateway_is_tried_immediately() -> None:
+    """Within a round there is no pause, and no gateway is tried twice."""
     gateways, attempts, used = GatewaySet.of((A, B, C)), SendAttempts(), []
     for _ in range(3):
         attempt = plan_attempt(gateways, attempts, now_s=0, rng=random.Random(0))
@@ -26,8 +26,8 @@ def test_a_failure_goes_to_the_next_gateway_at_once() -> None:
     assert attempts == SendAttempts(rounds=1)
 
 
-def test_a_failed_round_waits_with_jitter_that_grows_to_a_bound() -> None:
-    """Pauses grow, differ between agents, and never pass the maximum."""
+def test_the_pause_after_a_failed_round_grows_to_a_limit() -> None:
+    """Pauses grow, differ between agents, and never exceed the maximum."""
     pauses = {
         rounds: [
             plan_attempt(
@@ -42,17 +42,17 @@ def test_a_failed_round_waits_with_jitter_that_grows_to_a_bound() -> None:
     assert len(set(pauses[4])) == 50
 
 
-def test_the_gateway_that_failed_comes_last_until_it_is_probed() -> None:
-    """A new batch goes to a healthy gateway; the failed one has its turn again after a while."""
+def test_a_failed_gateway_is_last_until_it_is_probed() -> None:
+    """A new batch is sent to a healthy gateway; later the failed one is tried again."""
     gateways = GatewaySet.of((A, B)).failed(A, now_s=100, pause_s=None)
     rng = random.Random(0)
     assert plan_attempt(gateways, SendAttempts(), now_s=101, rng=rng).url == B
     assert plan_attempt(gateways, SendAttempts(), now_s=100 + PROBE_AFTER_S, rng=rng).url == A
-    assert plan_attempt(gateways.answered(A), SendAttempts(), now_s=101, rng=rng).url == A
+    assert plan_attempt(gateways.succeeded(A), SendAttempts(), now_s=101, rng=rng).url == A
 
 
-def test_retry_after_sends_elsewhere_and_else_waits() -> None:
-    """A gateway that asked for a pause is left alone while another is free."""
+def test_retry_after_prefers_another_gateway_and_otherwise_waits() -> None:
+    """A gateway that requested a pause is not used while another is available."""
     rng = random.Random(0)
     gateways = GatewaySet.of((A, B)).failed(A, now_s=0, pause_s=20)
     assert plan_attempt(gateways, SendAttempts(), now_s=5, rng=rng).url == B
@@ -61,8 +61,8 @@ def test_retry_after_sends_elsewhere_and_else_waits() -> None:
     assert (attempt.url, attempt.wait_s) == (A, 15)
 
 
-def test_agents_begin_at_different_gateways() -> None:
-    """The order is rotated by each agent's own number."""
+def test_agents_start_with_different_gateways() -> None:
+    """The order is rotated by a number that differs between agents."""
     rng = random.Random(0)
     first = [
         plan_attempt(GatewaySet.of((A, B, C), first=n), SendAttempts(), now_s=0, rng=rng).url

@@ -1,4 +1,4 @@
-"""What the agent does after each answer: the whole table of the protocol's HTTP section."""
+"""The reaction to each response: the whole table of the protocol's HTTP section."""
 
 import pytest
 
@@ -45,13 +45,13 @@ def expected(code: ErrorCode) -> type:
 
 
 def test_every_code_has_its_reaction() -> None:
-    """The three sets are the whole enum, so a new code cannot be forgotten here."""
+    """The three sets cover the whole enum, so that a new code must be added here."""
     assert set(ErrorCode) == PARKED | STOPPED | AGAIN
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))
 def test_each_code_of_a_problem_document(code: ErrorCode) -> None:
-    """Each code under its own status leads to the reaction of the protocol's **Agent** lines."""
+    """Each code with its status leads to the reaction of the protocol's **Agent** lines."""
     reaction = decide_reaction(GatewayResponse(status=status_of(code), code=code), sent=SENT)
     assert type(reaction) is expected(code)
     if code in AGAIN:
@@ -60,7 +60,7 @@ def test_each_code_of_a_problem_document(code: ErrorCode) -> None:
 
 @pytest.mark.parametrize("code", ["", "nobody_knows_this"])
 def test_each_status_without_a_known_code(code: str) -> None:
-    """Any status stands for itself: 401 stops, 411, 415 and 5xx go again, other 4xx park."""
+    """The status alone decides: 401 stops, 411, 415 and 5xx retry, other 4xx park."""
     for status in range(100, 600):
         reaction = decide_reaction(GatewayResponse(status=status, code=code), sent=SENT)
         if status == 401:
@@ -73,7 +73,7 @@ def test_each_status_without_a_known_code(code: str) -> None:
 
 @pytest.mark.parametrize("code", list(ErrorCode))
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 599])
-def test_5xx_always_goes_again(status: int, code: ErrorCode) -> None:
+def test_5xx_is_always_retried(status: int, code: ErrorCode) -> None:
     """No code in the body of a 5xx can park or stop."""
     assert isinstance(
         decide_reaction(GatewayResponse(status=status, code=code), sent=SENT), SendAgain
@@ -82,7 +82,7 @@ def test_5xx_always_goes_again(status: int, code: ErrorCode) -> None:
 
 @pytest.mark.parametrize("code", list(ErrorCode))
 def test_409_and_413_always_park(code: ErrorCode) -> None:
-    """Whatever the body says: these bytes will not be taken."""
+    """Regardless of the body, these bytes will not be accepted."""
     for status in (409, 413):
         assert isinstance(
             decide_reaction(GatewayResponse(status=status, code=code), sent=SENT), Park
@@ -90,25 +90,25 @@ def test_409_and_413_always_park(code: ErrorCode) -> None:
 
 
 def test_200_for_these_bytes_forgets() -> None:
-    """Only a 200 that names the digest of what was sent accepts it."""
+    """Only a 200 that contains the digest of the bytes sent accepts them."""
     assert decide_reaction(GatewayResponse(status=200, frame_sha256=SENT), sent=SENT) == Forget()
 
 
 @pytest.mark.parametrize("digest", [None, Digest("b" * 64), Digest("")])
-def test_200_of_somebody_else_accepts_nothing(digest: Digest | None) -> None:
-    """A captive portal's page or another batch's answer is no acceptance."""
+def test_200_without_the_digest_accepts_nothing(digest: Digest | None) -> None:
+    """A captive portal's page or the response for another batch accepts nothing."""
     reaction = decide_reaction(GatewayResponse(status=200, frame_sha256=digest), sent=SENT)
     assert reaction == SendAgain(reason="foreign_answer")
 
 
 @pytest.mark.parametrize("failure", list(ConnectionFailure))
-def test_no_answer_goes_again(failure: ConnectionFailure) -> None:
-    """Timeout, reset, refused connection, TLS trouble: nobody knows, the same bytes go again."""
+def test_no_response_is_retried(failure: ConnectionFailure) -> None:
+    """The same bytes are sent again after a timeout, a reset, a refusal or a TLS error."""
     assert decide_reaction(NoResponse(failure=failure), sent=SENT) == SendAgain(reason=failure)
 
 
 @pytest.mark.parametrize(("asked_s", "pause_s"), [(None, None), (7.0, 7.0), (1e9, 300.0)])
-def test_retry_after_is_kept_within_bounds(asked_s: float | None, pause_s: float | None) -> None:
-    """A gateway's Retry-After is honoured up to five minutes."""
+def test_retry_after_is_limited(asked_s: float | None, pause_s: float | None) -> None:
+    """A gateway's Retry-After is obeyed up to five minutes."""
     answer = GatewayResponse(status=503, code="overloaded", retry_after_s=asked_s)
     assert decide_reaction(answer, sent=SENT) == SendAgain(reason="overloaded", pause_s=pause_s)

@@ -1,4 +1,4 @@
-"""Spool files under damage: never another content, always a clear reason."""
+"""Damaged spool files: the decoder never returns other content and always reports a reason."""
 
 import contextlib
 
@@ -30,7 +30,7 @@ STATE = encode_state(SpoolState(through=7, checkpoints={"1:2": MARK}, high_water
 
 
 def test_an_entry_is_read_as_it_was_written() -> None:
-    """Note, name, size and frame."""
+    """Header, name, size and frame."""
     assert decode_entry(ENTRY) == (NOTE, FRAME)
     assert len(ENTRY) == NOTE.size_bytes
     span = "00000000000000000003-00000000000000000009"
@@ -38,14 +38,14 @@ def test_an_entry_is_read_as_it_was_written() -> None:
 
 
 def test_the_stored_bytes_are_pinned() -> None:
-    """A spool written by this version is read by every later one."""
+    """A spool written by this version can be read by every later one."""
     assert golden("agent/entry.batch", ENTRY) == ENTRY
     assert golden("agent/state.json", STATE) == STATE
 
 
 @given(at=st.integers(0, len(ENTRY) - 1), flip=st.integers(1, 255))
-def test_one_changed_byte_is_seen(at: int, flip: int) -> None:
-    """Wherever it is."""
+def test_one_changed_byte_is_detected(at: int, flip: int) -> None:
+    """The byte may be anywhere."""
     damaged = bytearray(ENTRY)
     damaged[at] ^= flip
     with pytest.raises(CorruptEntry):
@@ -53,8 +53,8 @@ def test_one_changed_byte_is_seen(at: int, flip: int) -> None:
 
 
 @given(size=st.integers(0, len(ENTRY) - 1), more=st.binary(max_size=5))
-def test_a_file_of_another_length_is_seen(size: int, more: bytes) -> None:
-    """Cut off, or with something behind it."""
+def test_a_file_of_another_length_is_detected(size: int, more: bytes) -> None:
+    """The file is cut off, or has additional bytes."""
     with pytest.raises(CorruptEntry):
         decode_entry(ENTRY[:size])
     if more:
@@ -63,16 +63,16 @@ def test_a_file_of_another_length_is_seen(size: int, more: bytes) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_anything_else_is_refused_in_the_stated_way(data: bytes) -> None:
-    """No other exception leaves the decoder."""
+def test_other_bytes_raise_corrupt_entry(data: bytes) -> None:
+    """The decoder raises no other exception."""
     for decode in (decode_entry, decode_state):
         with contextlib.suppress(CorruptEntry):
             decode(data)
 
 
 @given(at=st.integers(0, len(STATE) - 2), flip=st.integers(1, 255))
-def test_a_damaged_state_is_seen(at: int, flip: int) -> None:
-    """Positions are never guessed."""
+def test_a_damaged_state_is_detected(at: int, flip: int) -> None:
+    """Checkpoints are never guessed."""
     damaged = bytearray(STATE)
     damaged[at] ^= flip
     with pytest.raises(CorruptEntry):
