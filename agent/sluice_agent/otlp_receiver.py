@@ -14,13 +14,16 @@ from typing import Final
 from aiohttp import web
 
 from sluice_agent.batching import RECORD_COST_BYTES, Batcher, RecordBlock, SealedCallback
-from sluice_agent.health import listen
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.otlp import logs_from_otlp, metrics_from_otlp
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, InvalidFrame
 from sluice_protocol.records import logs_from_records, metrics_from_records
 from sluice_protocol.units import UnixNs
+from sluice_web.application import make_application
+from sluice_web.endpoints import Endpoint
+from sluice_web.listening import ServerOptions, listening
+from sluice_web.problems import problem_middleware
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 REQUESTS_MAX: Final = 64
@@ -37,12 +40,27 @@ class OtlpReceiver:
         self._clock = clock
         self._running = 0
 
-    async def logs(self, request: web.Request) -> web.Response:
-        """Handle `POST /v1/logs`."""
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Return `POST /v1/logs` and `POST /v1/metrics`."""
+        return (
+            Endpoint(
+                method="POST",
+                path="/v1/logs",
+                handler=self._accept_logs,
+                summary="Accept log records",
+            ),
+            Endpoint(
+                method="POST",
+                path="/v1/metrics",
+                handler=self._accept_metrics,
+                summary="Accept metric points",
+            ),
+        )
+
+    async def _accept_logs(self, request: web.Request) -> web.Response:
         return await self._take(request, _logs_block)
 
-    async def metrics(self, request: web.Request) -> web.Response:
-        """Handle `POST /v1/metrics`."""
+    async def _accept_metrics(self, request: web.Request) -> web.Response:
         return await self._take(request, _metrics_block)
 
     async def _take(
@@ -90,21 +108,16 @@ async def serve_otlp(address: str, receiver: OtlpReceiver) -> AsyncIterator[None
     """Serve OTLP while the context is active; an empty address serves nothing.
 
     Raises:
-        BadUsage: The address is not `host:port`, or cannot be bound.
+        BadUsage: The address is not `HOST:PORT`, or cannot be bound.
     """
     if not address:
         yield
         return
-    app = web.Application(client_max_size=BODY_BYTES_MAX)
-    app.router.add_post("/v1/logs", receiver.logs)
-    app.router.add_post("/v1/metrics", receiver.metrics)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
-    await runner.setup()
-    try:
-        await listen(runner, address)
+    app = make_application(
+        receiver.endpoints(), middlewares=[problem_middleware()], body_bytes_max=BODY_BYTES_MAX
+    )
+    async with listening(app, address, ServerOptions(decompress=True, shutdown_s=2.0)):
         yield
-    finally:
-        await runner.cleanup()
 
 
 def _logs_block(body: bytes, arrived_ns: UnixNs) -> tuple[RecordBlock | None, int]:

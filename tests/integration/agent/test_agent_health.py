@@ -50,7 +50,7 @@ def test_health_and_metrics(tmp_path: Path) -> None:
         agent = asyncio.create_task(run_agent(given, stop=stop))
         await until(port, 'sluice_agent_answers_total{reaction="forget",reason=""} 1.0')
         assert await get(port, "/livez") == (200, "ok\n")
-        assert await get(port, "/readyz") == (200, "ok\n")
+        assert await get(port, "/readyz") == (200, "ready\n")
         assert (
             'sluice_agent_sealed_records_total{kind="logs"} 1.0' in (await get(port, "/metrics"))[1]
         )
@@ -78,5 +78,5 @@ def test_an_unusable_address_is_reported(tmp_path: Path) -> None:
         used = f"127.0.0.1:{taken.getsockname()[1]}"
         for address in (used, "nonsense"):
             given = settings(tmp_path, "http://127.0.0.1:9", address)
-            with pytest.raises(BadUsage, match="address="):
+            with pytest.raises(BadUsage, match="listen="):
                 asyncio.run(run_agent(given, stop=asyncio.Event()))
