@@ -48,11 +48,11 @@ class Budget:
         """Holds the charge of a body while it is in memory.
 
         Raises:
-            RequestRefused: The budget does not hold it; nothing was taken.
+            HttpRefusal: The budget does not hold it; nothing was taken.
         """
         cost_bytes = charge(length_bytes)
         if self.held_bytes + cost_bytes > self._bytes_max:
-            raise RequestRefused(ErrorCode.OVERLOADED, "this gateway is full: try another one")
+            raise HttpRefusal(ErrorCode.OVERLOADED, "this gateway is full: try another one")
         self._hold(cost_bytes)
         try:
             yield
@@ -73,7 +73,7 @@ def check_head(request: web.Request, frame_bytes_max: int) -> int:
     """Gives the announced length of an upload whose head is as the protocol wants it.
 
     Raises:
-        RequestRefused: 415 for another media type or a Content-Encoding, 411 without a length.
+        HttpRefusal: 415 for another media type or a Content-Encoding, 411 without a length.
         TooLarge: The announced length is over the limit.
     """
     if request.content_type != FRAME_MEDIA_TYPE:
@@ -81,7 +81,7 @@ def check_head(request: web.Request, frame_bytes_max: int) -> int:
             ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {FRAME_MEDIA_TYPE}"
         )
     if "Content-Encoding" in request.headers:
-        raise RequestRefused(
+        raise HttpRefusal(
             ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send the frame without Content-Encoding"
         )
     return check_length(request, frame_bytes_max)
