@@ -26,6 +26,8 @@ WORK_LISTS: Final = "manifests/v1/"
 ROLLUP: Final = "rollup/v1/"
 INDEX: Final = "index/v1/"
 QUEUE: Final = "queue/v1/"
+INGEST_QUEUE: Final = "spark"
+"""The name of the queue that the ingest job consumes, and no other consumer."""
 AUTHORITY: Final = "authority/v1/"
 AUTHORITY_SETTINGS: Final = ObjectKey("authority/v1/settings.json")
 DELETES: Final = "deletes/v1/"

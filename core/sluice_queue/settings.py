@@ -1,12 +1,8 @@
 """Settings of producers and consumers."""
 
 from dataclasses import dataclass
-from typing import Final
 
 from sluice_queue.register import ENTRIES_MAX
-
-SPARK_QUEUE: Final = "spark"
-"""The queue that the Spark ingest consumes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

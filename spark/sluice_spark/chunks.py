@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import zstandard
 
+from sluice_lake.schemas import arrow_schema
+from sluice_lake.tables import ROLLUPS
 from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.keys import rollup_key
-from sluice_protocol.lake import ROLLUPS
 from sluice_protocol.outcomes import Applied, Exists
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_spark.covers import Cover
-from sluice_spark.schemas import arrow_schema
 from sluice_store import ObjectStore, open_store
 
 WHOLE: Final = "whole"

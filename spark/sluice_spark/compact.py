@@ -11,12 +11,14 @@ from dataclasses import dataclass
 import structlog
 from deltalake import DeltaTable
 
+from sluice_lake.data_files import DataFile, list_files
+from sluice_lake.delta import find_table
+from sluice_lake.errors import CommitConflict
+from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
 from sluice_protocol.deletes import DeleteRecord, decode_delete
 from sluice_protocol.keys import DELETES
-from sluice_protocol.lake import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
 from sluice_protocol.manifests import Kind
 from sluice_protocol.outcomes import Found
-from sluice_spark.errors import CommitConflict
 from sluice_spark.housekeeping import (
     Overlap,
     any_condition,
@@ -25,7 +27,6 @@ from sluice_spark.housekeeping import (
     may_match,
     small_files,
 )
-from sluice_spark.inventory import DataFile, list_files
 from sluice_spark.rewriting import (
     Rewrite,
     named_files,
@@ -35,7 +36,6 @@ from sluice_spark.rewriting import (
 )
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
-from sluice_spark.tables import find_table
 from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
 
@@ -123,7 +123,7 @@ class Compactor:
     def run(self, kind: Kind) -> None:
         """Maintains one record table."""
         table = RECORD_TABLES[kind]
-        opened = find_table(self.store_url, table)
+        opened = find_table(self.store_url, table, for_writing=True)
         if opened is None:
             return
         before = list_files(opened, table)
@@ -134,7 +134,7 @@ class Compactor:
         self.report.files_after += len(self._files(table))
 
     def _files(self, table: Table) -> list[DataFile]:
-        opened = find_table(self.store_url, table)
+        opened = find_table(self.store_url, table, for_writing=True)
         return list_files(opened, table) if opened is not None else []
 
     def _eligible(self, files: Sequence[DataFile]) -> list[DataFile]:
@@ -161,7 +161,7 @@ class Compactor:
             self.report.conflicts += 1
             _log.info("rewrite given up", table=table.name, reason=str(error))
             return
-        lost = sum(file.records for file in plan.files) - sum(
+        lost = sum(file.records or 0 for file in plan.files) - sum(
             fact.stats["numRecords"] for fact in added
         )
         self.report.rewritten += len(plan.files)
@@ -213,7 +213,7 @@ class Compactor:
             self.report.conflicts += 1
             return
         self.report.rewritten += len(files)
-        self.report.dropped_rows += sum(file.records for file in files)
+        self.report.dropped_rows += sum(file.records or 0 for file in files)
 
     def _put_together(self, table: Table) -> None:
         by_partition: dict[str, list[DataFile]] = {}
@@ -225,7 +225,7 @@ class Compactor:
 
     def vacuum(self, table: Table) -> None:
         """Removes files that no state of the table within the horizon names, strays included."""
-        opened = find_table(self.store_url, table)
+        opened = find_table(self.store_url, table, for_writing=True)
         if opened is None or self.settings.vacuum_hours < 0:
             return
         hours = self.horizon.retry_horizon_s // _HOUR_S + self.settings.vacuum_hours
@@ -245,7 +245,7 @@ def find_overlaps(spark: Session, store_url: str, kind: str) -> list[Overlap]:
     Two identities differ when their ranges differ, so both are accepted; records that both carry
     are the duplicates that compaction drops.
     """
-    ledger = find_table(store_url, BATCHES)
+    ledger = find_table(store_url, BATCHES, for_writing=True)
     files = list_files(ledger, BATCHES) if ledger is not None else []
     if not files:
         return []

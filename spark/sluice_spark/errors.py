@@ -1,6 +1,6 @@
 """What only the pipeline can refuse. Every message is one line that says what to do."""
 
-from sluice_protocol.errors import ErrorCode, ExitCode, SluiceError
+from sluice_protocol.errors import ErrorCode, SluiceError
 
 
 class LakeInconsistent(SluiceError):
@@ -18,41 +18,6 @@ class LakeInconsistent(SluiceError):
     def __str__(self) -> str:
         """Says what does not fit."""
         return f"lake and queue disagree: {self.reason}; {self.remedy}, lane=`{self.lane}`"
-
-
-class TableRefused(SluiceError):
-    """A table that cannot be written or read safely: another schema, or a refused feature.
-
-    Attributes:
-        table: The table's place.
-        reason: What is wrong with it.
-    """
-
-    exit_code = ExitCode.BAD_USAGE
-
-    def __init__(self, table: str, reason: str) -> None:
-        """Carries the table and the reason."""
-        super().__init__(table, reason)
-        self.table = table
-        self.reason = reason
-
-    def __str__(self) -> str:
-        """Says which table and why."""
-        return f"table refused: {self.reason}, table=`{self.table}`"
-
-
-class CommitConflict(SluiceError):
-    """Another writer committed first: everything is to be read again. It is not for people."""
-
-    def __init__(self, table: str, reason: str) -> None:
-        """Carries the table and what the conflict was."""
-        super().__init__(table, reason)
-        self.table = table
-        self.reason = reason
-
-    def __str__(self) -> str:
-        """Says what conflicted."""
-        return f"another writer committed first: {self.reason}, table=`{self.table}`"
 
 
 class JobFailed(SluiceError):

@@ -1,13 +1,13 @@
 """What comes back from an executor: facts of written files, and batches that could not be read."""
 
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
 
-from sluice_protocol.lake import Table
+from sluice_lake.blobs import BlobFault
+from sluice_lake.tables import Table
 
 Scalar = int | float | str
 
@@ -32,22 +32,13 @@ class FileFact(msgspec.Struct, frozen=True, kw_only=True, tag="file"):
     stats: dict[str, Any]
 
 
-class DeadReason(StrEnum):
-    """Why a batch could not be read."""
-
-    MISSING = "missing"
-    CORRUPT = "corrupt"
-    INVALID_FRAME = "invalid_frame"
-    DISAGREES = "disagrees"
-
-
 class DeadFact(msgspec.Struct, frozen=True, kw_only=True, tag="dead"):
     """One batch that was not written, by its place in the queue."""
 
     lane: int
     sequence: int
     position: int
-    reason: DeadReason
+    reason: BlobFault
     detail: str
 
     @property

@@ -10,7 +10,7 @@ from typing import Final
 from sluice_protocol.errors import StoreError, StoreUnavailable
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
-from sluice_spark.descriptors import Waiting
+from sluice_queue.pending import PendingBatch
 from sluice_store import open_store
 from sluice_store.clock import Clock, SystemClock
 from sluice_store.port import ObjectStore
@@ -29,13 +29,13 @@ BACKOFF_S: Final = 0.2
 class Fetched:
     """A descriptor and the bytes of its blob; None when the store has no such blob."""
 
-    row: Waiting
+    row: PendingBatch
     body: bytes | None
 
 
-def plan_groups(rows: Sequence[Waiting]) -> list[list[Waiting]]:
+def plan_groups(rows: Sequence[PendingBatch]) -> list[list[PendingBatch]]:
     """Cuts rows, in their order, into groups that are fetched at once."""
-    groups: list[list[Waiting]] = []
+    groups: list[list[PendingBatch]] = []
     size_bytes = 0
     for row in rows:
         full = size_bytes + row.manifest.frame_bytes > GROUP_BYTES
@@ -47,7 +47,7 @@ def plan_groups(rows: Sequence[Waiting]) -> list[list[Waiting]]:
     return groups
 
 
-async def _fetch(store: ObjectStore, row: Waiting, clock: Clock) -> Fetched:
+async def _fetch(store: ObjectStore, row: PendingBatch, clock: Clock) -> Fetched:
     for last in (*(False,) * (TRIES_MAX - 1), True):
         try:
             answer = await store.get(ObjectKey(row.manifest.raw_blob_key))
@@ -64,7 +64,7 @@ async def _fetch(store: ObjectStore, row: Waiting, clock: Clock) -> Fetched:
 class ReadAhead:
     """Iterates over fetched blobs in the order of their rows; a thread runs ahead of it."""
 
-    def __init__(self, store_url: str, rows: Sequence[Waiting]) -> None:
+    def __init__(self, store_url: str, rows: Sequence[PendingBatch]) -> None:
         """Starts nothing yet."""
         self._url = store_url
         self._groups = plan_groups(rows)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
+from sluice_lake.data_files import DataFile
+from sluice_lake.tables import accepted_date
 from sluice_protocol.deletes import DeleteRecord
-from sluice_protocol.lake import accepted_date
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.inventory import DataFile
 
 _DAY_S: Final = 24 * 3600
 SMALL_FILES_MIN: Final = 2

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from sluice_protocol.errors import BadUsage, SluiceError
-from sluice_protocol.lake import INGEST_QUEUE
-from sluice_spark.descriptors import Waiting, decode_descriptors
+from sluice_protocol.keys import INGEST_QUEUE
+from sluice_queue.pending import PendingBatch
+from sluice_spark.descriptors import decode_descriptors
 from sluice_spark.errors import JobFailed
 from sluice_spark.facts import Fact
 from sluice_spark.guard import QueueGuard
@@ -102,7 +103,7 @@ def _session(store_url: str, settings: IngestSettings) -> Session:
 
 
 def _run(session: Session, store_url: str, settings: IngestSettings, guard: QueueGuard) -> Totals:
-    def write(rows: Sequence[Waiting]) -> list[Fact]:
+    def write(rows: Sequence[PendingBatch]) -> list[Fact]:
         tasks = plan_tasks(store_url, rows, session.sparkContext.defaultParallelism)
         return run_tasks(session, tasks)
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import Kind
-from sluice_spark.descriptors import Waiting
+from sluice_queue.pending import PendingBatch
 from sluice_spark.errors import LakeInconsistent
 
 Place = tuple[int, int, int]
@@ -70,9 +70,9 @@ class Round:
 
     versions: Mapping[int, int]
     record_versions: Mapping[Kind, Mapping[int, int]]
-    recovered: tuple[Waiting, ...]
-    fresh: tuple[Waiting, ...]
-    judged: tuple[Waiting, ...]
+    recovered: tuple[PendingBatch, ...]
+    fresh: tuple[PendingBatch, ...]
+    judged: tuple[PendingBatch, ...]
 
     def dead_places(self, kind: Kind, dead: Collection[Place]) -> list[Place]:
         """Gives what a kind's commit must say of the fresh rows that could not be read.
@@ -87,7 +87,7 @@ class Round:
         ]
 
 
-def plan_boundary(rows: Sequence[Waiting], positions: Positions) -> dict[int, int]:
+def plan_boundary(rows: Sequence[PendingBatch], positions: Positions) -> dict[int, int]:
     """Gives, per lane that has something to do, the last sequence of the next round.
 
     Args:
@@ -126,7 +126,7 @@ def _unfinished(lane: int, end: int, positions: Positions) -> int:
 
 
 def judge_rows(
-    rows: Sequence[Waiting],
+    rows: Sequence[PendingBatch],
     boundary: Mapping[int, int],
     positions: Positions,
     *,
@@ -143,8 +143,8 @@ def judge_rows(
         dead: Rows between B and R that the commits of R name as unreadable.
     """
     seen = set(ledger)
-    recovered: list[Waiting] = []
-    fresh: list[Waiting] = []
+    recovered: list[PendingBatch] = []
+    fresh: list[PendingBatch] = []
     judged = [
         row
         for row in rows

@@ -12,18 +12,19 @@ from typing import Final
 import structlog
 from deltalake import DeltaTable
 
-from sluice_protocol.lake import BATCHES, DEAD_LETTERS, RECORD_TABLES
+from sluice_lake.delta import open_or_create_table, read_lane_versions
+from sluice_lake.errors import CommitConflict
+from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.descriptors import Waiting
-from sluice_spark.errors import CommitConflict
+from sluice_queue.pending import PendingBatch
+from sluice_spark.commits import commit_files
 from sluice_spark.facts import DeadFact, Fact, FileFact
 from sluice_spark.failpoints import reach
 from sluice_spark.guard import QueueGuard
 from sluice_spark.judging import Place, Positions, Round, judge_rows, plan_boundary
 from sluice_spark.ledger import SmallFiles, read_identities
 from sluice_spark.notes import encode_notes, read_dead
-from sluice_spark.tables import commit_files, open_table, read_versions
 from sluice_store.clock import Clock, IdSource
 
 ATTEMPTS_MAX: Final = 8
@@ -31,7 +32,7 @@ ATTEMPTS_MAX: Final = 8
 
 _log = structlog.get_logger("sluice.ingest")
 
-Writer = Callable[[Sequence[Waiting]], list[Fact]]
+Writer = Callable[[Sequence[PendingBatch]], list[Fact]]
 """Writes fresh rows on the executors."""
 
 
@@ -63,8 +64,8 @@ class Snapshot:
 
     def positions(self, lanes: Sequence[int]) -> Positions:
         """Gives how far the tables are in some lanes."""
-        records = {kind: read_versions(table, lanes) for kind, table in self.records.items()}
-        return Positions(records=records, ledger=read_versions(self.ledger, lanes))
+        records = {kind: read_lane_versions(table, lanes) for kind, table in self.records.items()}
+        return Positions(records=records, ledger=read_lane_versions(self.ledger, lanes))
 
 
 def open_snapshot(store_url: str) -> Snapshot:
@@ -73,8 +74,10 @@ def open_snapshot(store_url: str) -> Snapshot:
     Raises:
         TableRefused: A table is not ours, or cannot be written safely.
     """
-    records = {kind: open_table(store_url, table) for kind, table in RECORD_TABLES.items()}
-    return Snapshot(records=records, ledger=open_table(store_url, BATCHES))
+    records = {
+        kind: open_or_create_table(store_url, table) for kind, table in RECORD_TABLES.items()
+    }
+    return Snapshot(records=records, ledger=open_or_create_table(store_url, BATCHES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +100,7 @@ class Ingester:
     ids: IdSource
     totals: Totals = field(default_factory=Totals)
 
-    def ingest(self, rows: Sequence[Waiting]) -> None:
+    def ingest(self, rows: Sequence[PendingBatch]) -> None:
         """Carries rows, ordered by lane, sequence, position, into the tables; then acknowledges.
 
         Repeating it with the same rows, or with other boundaries, changes nothing more.
@@ -119,7 +122,7 @@ class Ingester:
                 if attempts >= ATTEMPTS_MAX:
                     raise
 
-    def _round(self, rows: Sequence[Waiting]) -> bool:
+    def _round(self, rows: Sequence[PendingBatch]) -> bool:
         """Does one round; tells whether there may be another."""
         self.guard.check()
         lanes = sorted({row.lane for row in rows})
@@ -181,14 +184,14 @@ class Ingester:
                 seq_start=row.manifest.seq_start,
                 detail=fact.detail,
             )
-        letters = open_table(self.store_url, DEAD_LETTERS)
+        letters = open_or_create_table(self.store_url, DEAD_LETTERS)
         facts = self._small_files().write_dead_letters(pairs)
         commit_files(letters, DEAD_LETTERS, facts, {}, {})
         reach("after_dead_letters")
 
     def _commit_ledger(
         self, snapshot: Snapshot, plan: Round, dead: Sequence[DeadFact]
-    ) -> list[Waiting]:
+    ) -> list[PendingBatch]:
         lost = {fact.place for fact in dead}
         read = [row for row in plan.fresh if row.order not in lost]
         entered = sorted([*plan.recovered, *read], key=lambda row: row.order)
@@ -206,7 +209,7 @@ class Ingester:
 
     def _count(
         self,
-        entered: Sequence[Waiting],
+        entered: Sequence[PendingBatch],
         files: Sequence[FileFact],
         dead: Sequence[DeadFact],
         started_ns: int,

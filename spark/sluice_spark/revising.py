@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sluice_lake.data_files import DataFile, list_files
+from sluice_lake.delta import open_or_create_table
+from sluice_lake.tables import ROLLUPS, WINDOW_DATE
 from sluice_protocol.deletes import DeleteRecord
-from sluice_protocol.lake import ROLLUPS, WINDOW_DATE
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.chunks import HOUR_S, WHOLE, Unit
 from sluice_spark.housekeeping import is_retention, quoted
-from sluice_spark.inventory import DataFile, list_files
 from sluice_spark.rewriting import named_files, read_files
 from sluice_spark.session import Session
-from sluice_spark.tables import open_table
 
 COLUMNS: Final = [column.name for column in ROLLUPS.columns]
 _HOUR_US: Final = HOUR_S * 1_000_000
@@ -117,7 +117,7 @@ def plan_revision(
     Raises:
         TableRefused: The table is not ours.
     """
-    files = list_files(open_table(store_url, ROLLUPS), ROLLUPS)
+    files = list_files(open_or_create_table(store_url, ROLLUPS), ROLLUPS)
     if not fresh or not files:
         return None
     rows = read_files(spark, store_url, ROLLUPS, files).selectExpr("*", f"{HOUR} AS hour")

@@ -17,19 +17,21 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, Transaction
 from deltalake.transaction import RemoveAction
 
-from sluice_protocol.lake import ACCEPTED_DATE, Table
+from sluice_lake.data_files import DataFile, list_files, total_bytes
+from sluice_lake.delta import delta_errors_translated, delta_schema, find_table
+from sluice_lake.errors import CommitConflict
+from sluice_lake.locations import lake_location, open_filesystem
+from sluice_lake.schemas import arrow_schema
+from sluice_lake.tables import ACCEPTED_DATE, Table
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.errors import CommitConflict
+from sluice_spark.commits import add_action
 from sluice_spark.facts import FileFact, decode_fact, encode_fact, stats_of
 from sluice_spark.failpoints import reach
 from sluice_spark.files import partition_folder, sync_file
-from sluice_spark.inventory import DataFile, list_files, total_bytes
-from sluice_spark.schemas import arrow_schema, spark_schema
+from sluice_spark.schemas import spark_schema
 from sluice_spark.session import Session
-from sluice_spark.tables import add_action, delta_schema, find_table, translated
 from sluice_spark.writing import parquet_options
 from sluice_store.clock import SystemClock, SystemIds
-from sluice_store.lake import lake_location, open_filesystem
 
 MAINTENANCE_APP: Final = "sluice-maintenance"
 """The application whose transactions order the removals of a table: a stale one is refused."""
@@ -241,7 +243,7 @@ def replace_files(
     removals = [remove_action(table, file, data_change=data_change) for file in removed]
     additions = [add_action(table, fact, data_change=data_change) for fact in added]
     for _ in range(COMMIT_TRIES_MAX):
-        opened = find_table(store_url, table)
+        opened = find_table(store_url, table, for_writing=True)
         standing = (
             {file.path for file in list_files(opened, table)} if opened is not None else set()
         )
@@ -252,7 +254,7 @@ def replace_files(
             app_transactions=[Transaction(MAINTENANCE_APP, turn)], max_commit_retries=0
         )
         try:
-            with translated(location):
+            with delta_errors_translated(location):
                 opened.create_write_transaction(
                     [*removals, *additions],
                     "append",

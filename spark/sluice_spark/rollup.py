@@ -17,16 +17,19 @@ import structlog
 from deltalake import CommitProperties, DeltaTable, Transaction
 from msgspec.structs import replace
 
+from sluice_lake.data_files import DataFile, list_files
+from sluice_lake.delta import delta_errors_translated, delta_schema, open_or_create_table
+from sluice_lake.errors import CommitConflict
+from sluice_lake.locations import TableLocation
+from sluice_lake.tables import METRICS, ROLLUPS, WINDOW_DATE
 from sluice_protocol.deletes import DeleteRecord, delete_key
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.lake import METRICS, ROLLUPS, WINDOW_DATE
 from sluice_spark.chunks import WHOLE, drop_superseded, put_chunks
+from sluice_spark.commits import add_action
 from sluice_spark.compact import read_horizon
 from sluice_spark.covers import Cover, next_cover, read_cover
-from sluice_spark.errors import CommitConflict
 from sluice_spark.facts import FileFact, decode_fact, encode_fact
 from sluice_spark.housekeeping import any_condition
-from sluice_spark.inventory import DataFile, list_files
 from sluice_spark.microbatch import open_snapshot
 from sluice_spark.revising import (
     COLUMNS,
@@ -39,9 +42,7 @@ from sluice_spark.revising import (
 )
 from sluice_spark.rewriting import read_files, remove_action, write_ordered
 from sluice_spark.session import Session
-from sluice_spark.tables import add_action, delta_schema, open_table, translated
 from sluice_store import open_store, read_authority
-from sluice_store.lake import TableLocation
 
 WINDOWS: Final = (("1m", 60), ("1h", 3600))
 SKETCH_K: Final = 200
@@ -167,7 +168,7 @@ async def _read_known(store_url: str, cover: Cover) -> Known:
 
 
 def _points(spark: Session, store_url: str, cover: Cover, known: Known) -> Any:  # noqa: ANN401
-    files = list_files(open_table(store_url, METRICS), METRICS)
+    files = list_files(open_or_create_table(store_url, METRICS), METRICS)
     if not files:
         return None
     rows = read_files(spark, store_url, METRICS, files)
@@ -188,7 +189,7 @@ def run_rollup(spark: Session, store_url: str) -> RollupReport:
     """
     report = RollupReport()
     for _ in range(COVERS_MAX):
-        table = open_table(store_url, ROLLUPS)
+        table = open_or_create_table(store_url, ROLLUPS)
         done = table.transaction_version(ROLLUP_APP) or 0
         cover = asyncio.run(_next(store_url, done))
         if cover is None:
@@ -273,7 +274,7 @@ def _commit(
     """
     properties = CommitProperties(app_transactions=[Transaction(ROLLUP_APP, cover.number)])
     removals = [remove_action(ROLLUPS, file, data_change=True) for file in replaced]
-    with translated(TableLocation(uri=table.table_uri)):
+    with delta_errors_translated(TableLocation(uri=table.table_uri)):
         table.create_write_transaction(
             [*removals, *(add_action(ROLLUPS, fact, data_change=True) for fact in facts)],
             "append",

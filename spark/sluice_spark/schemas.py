@@ -1,64 +1,14 @@
-"""The lake's tables as Arrow, Delta and Spark schemas, all made from `sluice_protocol.lake`."""
+"""Spark schemas of the lake's tables."""
 
 import json
-from typing import Any, Final
+from typing import Any
 
-import pyarrow as pa
-
-from sluice_protocol.lake import ColumnType, Table
-
-TEXT_MAP: Final = pa.map_(pa.string(), pa.string())
-
-_ARROW: Final = {
-    ColumnType.STRING: pa.string(),
-    ColumnType.BINARY: pa.binary(),
-    ColumnType.INTEGER: pa.int32(),
-    ColumnType.LONG: pa.int64(),
-    ColumnType.DOUBLE: pa.float64(),
-    ColumnType.DATE: pa.date32(),
-    ColumnType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-    ColumnType.TEXT_MAP: TEXT_MAP,
-}
+from sluice_lake.schemas import schema_json
+from sluice_lake.tables import Table
 
 
-def arrow_schema(table: Table, *, partition: bool = True) -> pa.Schema:
-    """Gives the Arrow schema of a table, with or without its partition column.
-
-    Every column is nullable, because Spark refuses an Arrow batch whose nullability differs from
-    the declared one and Delta declares nullable columns.
-    """
-    columns = table.columns if partition else table.stored_columns
-    return pa.schema([pa.field(column.name, _ARROW[column.type]) for column in columns])
-
-
-def _json_type(kind: ColumnType) -> str | dict[str, object]:
-    if kind is not ColumnType.TEXT_MAP:
-        return str(kind)
-    return {
-        "type": "map",
-        "keyType": "string",
-        "valueType": "string",
-        "valueContainsNull": True,
-    }
-
-
-def schema_json(table: Table) -> str:
-    """Gives a table's schema in the JSON that Delta and Spark both use."""
-    fields = [
-        {
-            "name": column.name,
-            "type": _json_type(column.type),
-            "nullable": True,
-            "metadata": {"comment": column.meaning},
-        }
-        for column in table.columns
-    ]
-    return json.dumps({"type": "struct", "fields": fields})
-
-
-def spark_schema(table: Table) -> Any:  # noqa: ANN401 - pyspark is not typed here
-    """Gives a table's schema as Spark's `StructType`."""
-    # Imported here so that writing and committing need no pyspark.
-    from pyspark.sql.types import StructType  # noqa: PLC0415
+def spark_schema(table: Table) -> Any:  # noqa: ANN401 - pyspark is untyped here
+    """Return a table's schema as Spark's `StructType`."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - executors write without pyspark
 
     return StructType.fromJson(json.loads(schema_json(table)))

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from sluice_lake.locations import TableLocation, lake_location
 from sluice_protocol.errors import BadUsage
-from sluice_store.lake import TableLocation, lake_location
 
 Session: TypeAlias = Any
 """pyspark's `SparkSession`; mypy skips pyspark, so this says what is meant."""

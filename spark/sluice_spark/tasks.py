@@ -6,7 +6,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from sluice_spark.descriptors import Waiting
+from sluice_queue.pending import PendingBatch
 from sluice_spark.facts import Fact, decode_fact, encode_fact
 from sluice_spark.session import Session
 from sluice_spark.writing import WriteTask, write_rows
@@ -17,7 +17,7 @@ TASK_BYTES_MAX: Final = 256 * 1024 * 1024
 """A task takes at most about this many frame bytes, so that losing it costs little."""
 
 
-def plan_tasks(store_url: str, rows: Sequence[Waiting], parallelism: int) -> list[WriteTask]:
+def plan_tasks(store_url: str, rows: Sequence[PendingBatch], parallelism: int) -> list[WriteTask]:
     """Cuts rows, in their order, into tasks of about the same bytes.
 
     Args:
@@ -29,7 +29,7 @@ def plan_tasks(store_url: str, rows: Sequence[Waiting], parallelism: int) -> lis
     wanted = min(parallelism, max(1, total // TASK_BYTES_MIN))
     count = max(wanted, -(-total // TASK_BYTES_MAX))
     share = total / max(count, 1)
-    cut: list[list[Waiting]] = []
+    cut: list[list[PendingBatch]] = []
     taken = 0
     for row in rows:
         if not cut or (taken >= share * len(cut) and len(cut) < count):

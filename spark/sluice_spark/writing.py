@@ -4,7 +4,6 @@ Records never enter the JVM: the task reads blobs, makes Arrow tables over the d
 writes them with pyarrow. Only facts of the files return to the driver (ADR 0052).
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,18 +12,17 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
-from sluice_protocol.frame import Frame, decode_frame
-from sluice_protocol.lake import ACCEPTED_DATE, RECORD_TABLES, accepted_date
+from sluice_lake.blobs import RejectedBlob, decode_blob
+from sluice_lake.locations import TableLocation, lake_location, open_filesystem
+from sluice_lake.records import DecodedBatch, records_table
+from sluice_lake.tables import ACCEPTED_DATE, RECORD_TABLES, accepted_date
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.descriptors import Waiting
-from sluice_spark.facts import DeadFact, DeadReason, Fact, FileFact, stats_of
-from sluice_spark.fetching import Fetched, ReadAhead
+from sluice_queue.pending import PendingBatch
+from sluice_spark.facts import DeadFact, Fact, FileFact, stats_of
+from sluice_spark.fetching import ReadAhead
 from sluice_spark.files import partition_folder, sync_file
-from sluice_spark.records import Decoded, records_table
 from sluice_store.clock import Clock, IdSource, SystemClock, SystemIds
-from sluice_store.lake import TableLocation, lake_location, open_filesystem
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 """A row group is written when so many bytes of columns wait for it."""
@@ -50,7 +48,7 @@ class WriteTask:
 
     store_url: str
     part: int
-    rows: tuple[Waiting, ...]
+    rows: tuple[PendingBatch, ...]
 
 
 def parquet_options(schema: pa.Schema) -> dict[str, Any]:
@@ -91,13 +89,13 @@ class ShelfWriter:
     task: WriteTask
     clock: Clock
     ids: IdSource
-    _waiting: list[Decoded] = field(default_factory=list)
+    _waiting: list[DecodedBatch] = field(default_factory=list)
     _waiting_bytes: int = 0
     _path: str = ""
     _sink: Any = None
     _writer: Any = None
 
-    def add(self, batch: Decoded, size_bytes: int) -> Iterator[FileFact]:
+    def add(self, batch: DecodedBatch, size_bytes: int) -> Iterator[FileFact]:
         """Takes one batch; gives the file that it filled, if it did."""
         self._waiting.append(batch)
         self._waiting_bytes += size_bytes
@@ -158,35 +156,17 @@ class ShelfWriter:
         )
 
 
-def check_frame(fetched: Fetched) -> Frame | DeadFact:
-    """Verifies and decodes one blob; gives the frame, or why it is none."""
-    manifest = fetched.row.manifest
-    if fetched.body is None:
-        return _dead(fetched.row, DeadReason.MISSING, "the store has no such blob")
-    found = hashlib.sha256(fetched.body).hexdigest()
-    if found != manifest.frame_sha256:
-        return _dead(fetched.row, DeadReason.CORRUPT, f"its bytes have sha256 {found}")
-    try:
-        frame = decode_frame(fetched.body)
-    except (InvalidFrame, UnsupportedVersion, TooLarge) as error:
-        return _dead(fetched.row, DeadReason.INVALID_FRAME, str(error))
-    envelope = frame.envelope
-    if (envelope.identity, envelope.kind) != (manifest.identity, manifest.kind):
-        return _dead(fetched.row, DeadReason.DISAGREES, "envelope and manifest name two batches")
-    return frame
-
-
-def _dead(row: Waiting, reason: DeadReason, detail: str) -> DeadFact:
+def _dead(row: PendingBatch, blob: RejectedBlob) -> DeadFact:
     return DeadFact(
         lane=row.lane,
         sequence=row.sequence,
         position=row.position,
-        reason=reason,
-        detail=f"{detail}, key=`{row.manifest.raw_blob_key}`",
+        reason=blob.fault,
+        detail=blob.detail,
     )
 
 
-def _shelf(row: Waiting) -> Shelf:
+def _shelf(row: PendingBatch) -> Shelf:
     manifest = row.manifest
     date = accepted_date(manifest.accepted_at_unix_ns)
     return Shelf(kind=manifest.kind, lane=row.lane, date=date)
@@ -207,14 +187,14 @@ def write_rows(
     clock, ids = clock or SystemClock(), ids or SystemIds()
     writers: dict[Shelf, ShelfWriter] = {}
     for fetched in ReadAhead(task.store_url, task.rows):
-        frame = check_frame(fetched)
-        if isinstance(frame, DeadFact):
-            yield frame
+        frame = decode_blob(fetched.row.manifest, fetched.body)
+        if isinstance(frame, RejectedBlob):
+            yield _dead(fetched.row, frame)
             continue
         shelf = _shelf(fetched.row)
         yield from _finish(writers, lane=shelf.lane)
         writer = writers.setdefault(shelf, ShelfWriter(shelf, task, clock, ids))
-        batch = Decoded(
+        batch = DecodedBatch(
             frame=frame,
             accepted_at_ns=fetched.row.manifest.accepted_at_unix_ns,
             sequence=fetched.row.sequence,

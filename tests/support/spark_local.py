@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 
 from sluice_queue.lane import Lane
+from sluice_queue.pending import PendingBatch, pending_batches
 from sluice_queue.worklists import read_work_list
-from sluice_spark.descriptors import Waiting, waiting_of
 from sluice_spark.facts import Fact
 from sluice_spark.guard import QueueGuard
 from sluice_spark.lanes import read_lanes
@@ -20,24 +20,24 @@ from sluice_spark.writing import write_rows
 from sluice_store import SystemClock, SystemIds, open_store
 
 
-def waiting_rows(url: str) -> list[Waiting]:
+def waiting_rows(url: str) -> list[PendingBatch]:
     """Gives every row that waits in the queue, ordered by lane."""
 
-    async def read() -> list[Waiting]:
+    async def read() -> list[PendingBatch]:
         rows = []
         async with open_store(url) as store:
             for view in await read_lanes(store, "spark"):
                 lane = Lane(queue="spark", lane=view.lane.lane)
                 for entry in view.descriptors:
                     found = await read_work_list(store, lane, entry)
-                    rows += waiting_of(lane.lane, entry.sequence, found.batches)
+                    rows += pending_batches(lane.lane, entry.sequence, found.batches)
         return sorted(rows, key=lambda row: row.order)
 
     return asyncio.run(read())
 
 
 def ingester(url: str, guard: QueueGuard, parallelism: int = 2) -> Ingester:
-    def write(rows: Sequence[Waiting]) -> list[Fact]:
+    def write(rows: Sequence[PendingBatch]) -> list[Fact]:
         return [fact for task in plan_tasks(url, rows, parallelism) for fact in write_rows(task)]
 
     return Ingester(store_url=url, guard=guard, write=write, clock=SystemClock(), ids=SystemIds())

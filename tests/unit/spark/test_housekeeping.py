@@ -1,3 +1,4 @@
+from sluice_lake.data_files import STATS_SLACK_NS, DataFile, TimeStats
 from sluice_protocol.deletes import DeleteRecord
 from sluice_spark.housekeeping import (
     delete_condition,
@@ -6,15 +7,16 @@ from sluice_spark.housekeeping import (
     may_match,
     small_files,
 )
-from sluice_spark.inventory import DataFile
 from sluice_spark.tracebacks import last_line
 
 DAY_NS = 86_400 * 10**9
 T0_NS = 1_790_000_000 * 10**9  # 2026-09-21T14:13:20Z
+FIRST_NS, LAST_NS = T0_NS - STATS_SLACK_NS, T0_NS + 10 + STATS_SLACK_NS
+"""The earliest and the latest time that a record of the file may have."""
 
 
 def file(size_bytes: int = 1, **more: object) -> DataFile:
-    given = {"agents": ("a", "c"), "times_ns": (T0_NS, T0_NS + 10)} | more
+    given = {"agents": ("a", "c"), "ts": TimeStats(range_ns=(T0_NS, T0_NS + 10))} | more
     return DataFile(
         path=f"p{size_bytes}", partition="2026-09-21", size_bytes=size_bytes, records=1, **given
     )  # type: ignore[arg-type]
@@ -43,19 +45,19 @@ def test_delete_may_match_only_what_the_log_allows() -> None:
     assert may_match(file(), record())
     assert not may_match(file(), record(agent_id="d"))
     assert not may_match(file(), record(accepted_until_unix_ns=T0_NS - DAY_NS))
-    assert not may_match(file(), record(from_unix_ns=T0_NS + 11))
-    assert not may_match(file(), record(to_unix_ns=T0_NS))
-    assert may_match(file(agents=None, times_ns=None), record(agent_id="d", to_unix_ns=T0_NS))
+    assert not may_match(file(), record(from_unix_ns=LAST_NS + 1))
+    assert not may_match(file(), record(to_unix_ns=FIRST_NS))
+    assert may_match(file(agents=None, ts=TimeStats()), record(agent_id="d", to_unix_ns=T0_NS))
 
 
 def test_delete_drops_a_file_unread_only_when_every_row_falls() -> None:
     """Retention drops files whose date and times lie wholly before its ends."""
-    old = {"agent_id": None, "to_unix_ns": T0_NS + 11}
+    old = {"agent_id": None, "to_unix_ns": LAST_NS + 1}
     assert falls_wholly(file(), record(**old))
     assert not falls_wholly(file(), record(**old, accepted_until_unix_ns=T0_NS))
     assert not falls_wholly(file(), record(to_unix_ns=T0_NS + 11))
     assert not falls_wholly(file(), record(agent_id=None, to_unix_ns=T0_NS + 10))
-    assert not falls_wholly(file(times_ns=None), record(**old))
+    assert not falls_wholly(file(ts=TimeStats()), record(**old))
 
 
 def test_delete_condition_quotes_what_people_write() -> None:

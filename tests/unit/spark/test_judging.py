@@ -8,7 +8,7 @@ from support.queue_batches import manifest
 
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest, Kind
-from sluice_spark.descriptors import Waiting, waiting_of
+from sluice_queue.pending import PendingBatch, pending_batches
 from sluice_spark.errors import LakeInconsistent
 from sluice_spark.judging import Place, Positions, judge_rows, plan_boundary
 
@@ -29,7 +29,9 @@ ENTRIES = (
 )
 """Three entries of one lane; the blob of LOST may be missing; everything is repeated."""
 ROWS = tuple(
-    row for number, found in enumerate(ENTRIES, 1) for row in waiting_of(0, number, list(found))
+    row
+    for number, found in enumerate(ENTRIES, 1)
+    for row in pending_batches(0, number, list(found))
 )
 
 
@@ -49,7 +51,7 @@ class World:
         return Positions(records=records, ledger={0: self.entered})
 
 
-def run_round(world: World, rows: tuple[Waiting, ...], *, back: bool, steps: int) -> World:
+def run_round(world: World, rows: tuple[PendingBatch, ...], *, back: bool, steps: int) -> World:
     """Does one round and dies after some steps: each record table is one, the ledger the last."""
     boundary = plan_boundary(rows, world.positions)
     if not boundary:
@@ -109,7 +111,7 @@ def test_every_history_leaves_each_batch_once() -> None:
             check(world)
         seen |= frontier
     assert len(seen) > 50
-    again = waiting_of(0, 4, [LOST])
+    again = pending_batches(0, 4, [LOST])
     for world in seen:
         done = world
         for _ in range(3):
