@@ -16,9 +16,9 @@ from sluice_protocol.keys import ACCEPTED, accepted_key, blob_key, digest_of, la
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import Applied
 from sluice_protocol.units import ObjectKey
-from sluice_queue.lane import Lane, Tools
+from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lane_owner import LaneOwner
-from sluice_reconciler.lane_state import Pending
+from sluice_reconciler.lane_state import PendingBatch
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.local import open_local_store
@@ -172,7 +172,7 @@ async def leave_manifests(store: ObjectStore, count: int) -> None:
 async def leave_ledger(store: ObjectStore, count: int) -> None:
     """Leaves lane states that know every batch."""
     owners = [
-        await LaneOwner.take(store, Lane(queue="spark", lane=lane), Tools())
+        await LaneOwner.take(store, Lane(queue="spark", lane=lane), Runtime())
         for lane in range(LANES)
     ]
     for agent in range(AGENTS):
@@ -183,9 +183,9 @@ async def leave_ledger(store: ObjectStore, count: int) -> None:
         await owner.close()
 
 
-def pending(who: Identity) -> Pending:
+def pending(who: Identity) -> PendingBatch:
     """Gives a batch as the ledger takes it."""
-    return Pending(
+    return PendingBatch(
         agent_id=who.agent_id, boot_id=who.boot_id, seq_start=who.seq_start, seq_end=who.seq_end
     )
 

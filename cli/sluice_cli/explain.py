@@ -6,7 +6,7 @@ from rich.console import Console
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
-from sluice_reconciler.explain import Path, parse_subject
+from sluice_reconciler.explain import BatchPath, parse_subject
 from sluice_reconciler.explain import explain as read_paths
 from sluice_store.url import open_store
 
@@ -27,20 +27,20 @@ def explain(subject: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = Fa
     return 0 if paths and all(path.blob == "ok" for path in paths) else 1
 
 
-async def _read(url: str, subject: str) -> list[Path]:
+async def _read(url: str, subject: str) -> list[BatchPath]:
     wanted = parse_subject(subject)
     async with open_store(url) as store:
         return await read_paths(store, wanted)
 
 
-def _draw(console: Console, subject: str, paths: list[Path]) -> None:
+def _draw(console: Console, subject: str, paths: list[BatchPath]) -> None:
     if not paths:
         console.print(f"nothing names {subject}; an orphan blob, or a blob not indexed yet")
     for path in paths:
         _draw_one(console, path)
 
 
-def _draw_one(console: Console, path: Path) -> None:
+def _draw_one(console: Console, path: BatchPath) -> None:
     who, manifest = path.identity, path.manifest
     console.print(f"{who.agent_id}/{who.boot_id}/{who.seq_start}-{who.seq_end}")
     if manifest is not None:

@@ -11,8 +11,8 @@ from sluice_cli.lake_positions import read_persisted
 from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import INGEST_QUEUE
-from sluice_queue.lane import Tools
-from sluice_reconciler.differences import Difference
+from sluice_queue.lane import Runtime
+from sluice_reconciler.differences import DerivedDifference
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -48,13 +48,13 @@ def rebuild(
 
 async def _run(
     url: str, settings: ReconcilerSettings, *, verify: bool, first_sequence: int | None
-) -> list[Difference]:
+) -> list[DerivedDifference]:
     async with open_store(url) as store:
         reconciler = await Reconciler.of(store, settings=settings.on(url))
         persisted = None
         if first_sequence is None and INGEST_QUEUE in settings.queue_names:
             persisted = await read_persisted(store, url, reconciler.intake.lanes)
-        walk = Rebuild(reconciler.intake, Tools(), persisted)
+        walk = Rebuild(reconciler.intake, Runtime(), persisted)
         if verify:
             return [one async for one in walk.differences()]
         mended = [one async for one in walk.repair(first_sequence=first_sequence)]
@@ -62,7 +62,7 @@ async def _run(
         return mended
 
 
-def _draw(console: Console, found: list[Difference], *, verify: bool) -> None:
+def _draw(console: Console, found: list[DerivedDifference], *, verify: bool) -> None:
     for one in found:
         console.print(f"{one.wrong.value}  {one.key}  {one.detail}".rstrip())
     console.print(f"{len(found)} differences {'found' if verify else 'mended'}")

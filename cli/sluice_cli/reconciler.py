@@ -11,7 +11,7 @@ from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_reconciler.app import run_inventory, run_once, serve
 from sluice_reconciler.full_pass import PassReport
-from sluice_reconciler.inventory import InventoryReport
+from sluice_reconciler.inventory import InventoryScanResult
 from sluice_reconciler.settings import ReconcilerSettings
 
 _DEFAULTS = ReconcilerSettings()
@@ -46,7 +46,7 @@ def reconciler(
     return 1 if report.held_back or report.outcome.left or report.registers_lost else 0
 
 
-def _draw_inventory(console: Console, found: InventoryReport) -> None:
+def _draw_inventory(console: Console, found: InventoryScanResult) -> None:
     console.print(
         f"report of {found.age_s:.0f} s ago names {found.named} accepted batches and"
         f" {found.foreign} other keys: enqueued {found.outcome.enqueued}"

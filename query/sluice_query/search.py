@@ -6,10 +6,11 @@ from typing import Final, TypeVar
 
 from sluice_lake.records import records_table
 from sluice_lake.tables import RECORD_TABLES
-from sluice_protocol.deletes import DeleteRecord, decode_delete
+from sluice_protocol.clock import Clock
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import DELETES
-from sluice_protocol.outcomes import Found, Missing
+from sluice_protocol.outcomes import Found, NotFound
+from sluice_protocol.record_deletes import DeleteRecord, decode_delete
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.engine import LAKE, PENDING, Engine, open_engine
@@ -33,7 +34,6 @@ from sluice_query.sql import (
     returned_columns,
     series_sql,
 )
-from sluice_store.clock import Clock
 from sluice_store.port import ObjectStore
 
 _NS_PER_MS: Final = NS_PER_S // 1000
@@ -92,7 +92,7 @@ async def read_deletes(store: ObjectStore, query: Query) -> tuple[DeleteRecord, 
             match await store.get(listed.key):
                 case Found(body=body):
                     found.append(decode_delete(listed.key, body))
-                case Missing():
+                case NotFound():
                     continue
     return tuple(record for record in found if delete_applies(record, query))
 

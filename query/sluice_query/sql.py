@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_lake.tables import RECORD_TABLES
-from sluice_protocol.deletes import DeleteRecord
 from sluice_protocol.manifests import Kind
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_query.request import Aggregate, Query, Series
 
 SEARCHED: Final[dict[Kind, str]] = {"logs": "body", "metrics": "name"}

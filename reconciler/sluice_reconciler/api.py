@@ -14,15 +14,15 @@ from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError, status_of
 from sluice_protocol.errors import effect_of as effect
 from sluice_protocol.errors import retryable as may_retry
 from sluice_protocol.services import holds_token
-from sluice_queue.status import read_status
+from sluice_queue.inspection import read_status
 from sluice_reconciler.completeness import BootReport
 from sluice_reconciler.events import parse_events
 from sluice_reconciler.http_queue import HttpQueue
-from sluice_reconciler.live import LiveView
-from sluice_reconciler.marks import list_marks
+from sluice_reconciler.live_window import LiveView
 from sluice_reconciler.openapi import OPENAPI
 from sluice_reconciler.operator import Operator, number_of
 from sluice_reconciler.service import Reconciler
+from sluice_reconciler.verify import list_hold_records
 
 log = structlog.get_logger()
 
@@ -185,7 +185,7 @@ async def _gaps(request: web.Request) -> web.Response:
 async def _unhealthy(request: web.Request) -> web.Response:
     store = request.app[RECONCILER].intake.store
     found = []
-    async for mark in list_marks(store):
+    async for mark in list_hold_records(store):
         found.append(mark)
         if len(found) >= LISTED_MAX:
             break

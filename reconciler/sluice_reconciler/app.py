@@ -10,10 +10,10 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import INGEST_QUEUE, LAKE
 from sluice_protocol.services import check_open, parse_listen
 from sluice_protocol.units import ObjectKey
-from sluice_queue.view import list_lanes
+from sluice_queue.inspection import list_lanes
 from sluice_reconciler.api import make_app
 from sluice_reconciler.full_pass import PassReport
-from sluice_reconciler.inventory import InventoryReport, scan_inventory
+from sluice_reconciler.inventory import InventoryScanResult, scan_inventory
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.port import ObjectStore
@@ -57,7 +57,7 @@ async def run_once(url: str, settings: ReconcilerSettings) -> PassReport:
         return await reconciler.once()
 
 
-async def run_inventory(url: str, settings: ReconcilerSettings, report: str) -> InventoryReport:
+async def run_inventory(url: str, settings: ReconcilerSettings, report: str) -> InventoryScanResult:
     """Takes what an inventory report names, and stores what the lanes were given.
 
     Args:

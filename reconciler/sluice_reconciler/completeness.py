@@ -1,26 +1,104 @@
-"""What is missing: per (agent, boot) the gaps between what was accepted.
+"""Reads the high-water marks that gateways keep. Source: ADR 0046.
+
+What is missing: per (agent, boot) the gaps between what was accepted.
 
 Read from `accepted/` itself, so it is right whatever a reconciler did or did not do yet. What is
 missing at the end of a life is known from the agent's high-water mark alone (ADR 0046).
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
+
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import ACCEPTED, agent_prefix, parse_accepted_key
-from sluice_protocol.units import NS_PER_S
-from sluice_reconciler.high_water import HighWaterReader, Marks
+from sluice_protocol.keys import (
+    ACCEPTED,
+    HIGH_WATER,
+    agent_prefix,
+    high_water_key,
+    high_water_prefix,
+    parse_accepted_key,
+)
+from sluice_protocol.manifests import HighWaterMark, decode_record
+from sluice_protocol.outcomes import Found
+from sluice_protocol.units import NS_PER_S, ETag, ObjectKey, UnixNs
 from sluice_store.port import ListedObject, ObjectStore
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedHighWater:
+    """What an agent said of one life.
+
+    Attributes:
+        seq_end: The highest number made.
+        told_at_ns: When a gateway wrote it, by the store's clock.
+    """
+
+    seq_end: int
+    told_at_ns: UnixNs
+
+
+HighWaterMarks = Mapping[tuple[str, str], ReportedHighWater]
+"""By (agent, boot)."""
+
+
+class HighWaterReader:
+    """Lists the marks and reads those that changed since it last did."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        """Binds the reader; it holds one small entry per mark."""
+        self._store = store
+        self._known: dict[ObjectKey, tuple[ETag, HighWaterMark | None]] = {}
+
+    async def read(self, agent_id: str | None = None) -> HighWaterMarks:
+        """Gives the marks of one agent or of all; one that is unreadable is logged and left out.
+
+        Raises:
+            StoreError: The store did not answer.
+        """
+        prefix = HIGH_WATER if agent_id is None else high_water_prefix(agent_id)
+        found: dict[tuple[str, str], ReportedHighWater] = {}
+        kept: dict[ObjectKey, tuple[ETag, HighWaterMark | None]] = {}
+        async for page in self._store.list(prefix):
+            for one in page.objects:
+                mark = await self._mark(one)
+                kept[one.key] = one.etag, mark
+                if mark is not None:
+                    told = ReportedHighWater(seq_end=mark.seq_end, told_at_ns=one.last_modified_ns)
+                    found[mark.agent_id, mark.boot_id] = told
+        self._known = kept
+        return found
+
+    async def _mark(self, listed: ListedObject) -> HighWaterMark | None:
+        etag, mark = self._known.get(listed.key, (None, None))
+        return mark if etag == listed.etag else await self._read(listed.key)
+
+    async def _read(self, key: ObjectKey) -> HighWaterMark | None:
+        read = await self._store.get(key)
+        if not isinstance(read, Found):
+            return None
+        try:
+            mark = decode_record(key, read.body, HighWaterMark)
+        except InvalidRecord as error:
+            log.warning("high-water mark unreadable", key=key, reason=error.reason)
+            return None
+        if high_water_key(mark.agent_id, mark.boot_id) != key:
+            log.warning("high-water mark names another life than its key", key=key)
+            return None
+        return mark
+
 
 LISTED_MAX: Final = 1000
 """Ranges and gaps of one life that are listed one by one; the rest are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class SequenceGap:
     """Sequence numbers that never arrived although later ones did.
 
     Attributes:
@@ -60,7 +138,7 @@ class BootReport:
     batches: int
     ranges: tuple[tuple[int, int], ...]
     overlaps: int
-    gaps: tuple[Gap, ...]
+    gaps: tuple[SequenceGap, ...]
     last_accepted_s: float
     high_water: int
     gaps_more: int = 0
@@ -154,10 +232,10 @@ class BootTally:
         oldest_ns = since_ns if self._oldest_ns is None else self._oldest_ns
         self._oldest_ns = min(oldest_ns, since_ns)
 
-    def report(self, now_ns: int, marks: Marks) -> BootReport:
+    def report(self, now_ns: int, marks: HighWaterMarks) -> BootReport:
         """Gives what the boot holds and lacks, up to its high-water mark."""
         gaps = tuple(
-            Gap(seq_start=start, seq_end=end, age_s=_age_s(since, now_ns))
+            SequenceGap(seq_start=start, seq_end=end, age_s=_age_s(since, now_ns))
             for start, end, since in self._gaps
         )
         end, oldest_ns = self._end, self._oldest_ns
@@ -165,7 +243,7 @@ class BootTally:
         mark = marks.get((self._agent_id, self._boot_id))
         if mark is not None and mark.seq_end > end:
             age_s = _age_s(mark.told_at_ns, now_ns)
-            gaps += (Gap(seq_start=end + 1, seq_end=mark.seq_end, age_s=age_s, tail=True),)
+            gaps += (SequenceGap(seq_start=end + 1, seq_end=mark.seq_end, age_s=age_s, tail=True),)
             oldest_s = max(oldest_s, age_s)
         return BootReport(
             agent_id=self._agent_id,

@@ -6,7 +6,7 @@ from enum import StrEnum
 from sluice_protocol.units import ObjectKey
 
 
-class Wrong(StrEnum):
+class DifferenceKind(StrEnum):
     """How a derived object differs from what its sources say."""
 
     MISSING = "missing"
@@ -16,7 +16,7 @@ class Wrong(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class DerivedDifference:
     """One derived object that is not what it should be.
 
     Attributes:
@@ -27,6 +27,6 @@ class Difference:
     """
 
     key: ObjectKey
-    wrong: Wrong
+    wrong: DifferenceKind
     detail: str = ""
     pack: ObjectKey | None = None

@@ -7,17 +7,26 @@ decoding is always safe. An event is only a hint: what it names is read from the
 
 Source: docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html and
 ev-events.html.
+
+Takes object events from a queue: receive, take what they name, then say that they are done.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote_plus
 
 import msgspec
+import structlog
 
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import ACCEPTED, parse_accepted_key
 from sluice_protocol.units import ObjectKey
+from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
+
+if TYPE_CHECKING:  # the SDK is an extra: only who opens a queue needs it
+    from sluice_store.s3.events import EventMessage
+
 
 KEYS_MAX: Final = 10_000
 _DEPTH_MAX: Final = 3
@@ -52,7 +61,7 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hints:
+class EventHints:
     """What some events named.
 
     Attributes:
@@ -64,7 +73,7 @@ class Hints:
     foreign: int
 
 
-def parse_events(body: bytes) -> Hints:
+def parse_events(body: bytes) -> EventHints:
     """Reads one message of any of the shapes.
 
     Raises:
@@ -75,7 +84,7 @@ def parse_events(body: bytes) -> Hints:
         raise BadUsage(f"one message names at most {KEYS_MAX} keys, found=`{len(named)}`")
     found = [accepted_of(unquote_plus(raw)) for raw in named]
     keys = tuple(dict.fromkeys(key for key in found if key is not None))
-    return Hints(keys=keys, foreign=sum(key is None for key in found))
+    return EventHints(keys=keys, foreign=sum(key is None for key in found))
 
 
 def _named(body: bytes | str, depth: int) -> list[str]:
@@ -109,3 +118,45 @@ def accepted_of(raw: str) -> ObjectKey | None:
     except InvalidRecord:
         return None
     return ObjectKey(raw[at:])
+
+
+log = structlog.get_logger()
+
+
+class EventSource(Protocol):
+    """Where events come from."""
+
+    async def receive(self) -> "list[EventMessage]":
+        """Waits for messages and gives them."""
+        ...
+
+    async def done(self, messages: "Sequence[EventMessage]") -> None:
+        """Removes messages whose keys were taken."""
+        ...
+
+
+async def process_events(source: EventSource, intake: BatchPipeline) -> PipelineResult:
+    """Takes one round of messages to its end.
+
+    A message that cannot be read is counted, logged and removed: it would come back for ever, and
+    the full pass finds what it may have named.
+
+    Raises:
+        StoreError: Messages or store could not be reached; the messages come again.
+        OutcomeUnknown: The bounds of a write are spent; the messages come again.
+    """
+    messages = await source.receive()
+    keys: list[ObjectKey] = []
+    for one in messages:
+        try:
+            hints = parse_events(one.body)
+        except BadUsage as error:
+            intake.metrics.events.labels("invalid").inc()
+            log.warning("event not understood", reason=str(error))
+            continue
+        intake.metrics.events.labels("accepted").inc(len(hints.keys))
+        intake.metrics.events.labels("foreign").inc(hints.foreign)
+        keys += hints.keys
+    outcome = await intake.take_new(keys) if keys else PipelineResult()
+    await source.done(messages)
+    return outcome

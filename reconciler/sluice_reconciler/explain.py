@@ -12,23 +12,21 @@ from sluice_protocol.keys import (
     quarantine_by_blob_prefix,
 )
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted
-from sluice_protocol.outcomes import Missing, ObjectInfo
+from sluice_protocol.outcomes import NotFound, ObjectInfo
 from sluice_protocol.units import Digest
+from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.lane import Lane
-from sluice_queue.view import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
-from sluice_reconciler.indexes import by_blob_of, by_time_of
-from sluice_reconciler.lane_owner import read_ledger
-from sluice_reconciler.marks import Mark, mark_key
-from sluice_reconciler.packs import standing
-from sluice_reconciler.runs import Standing
-from sluice_reconciler.sorting import fresh
-from sluice_reconciler.verify import Sound, look
+from sluice_reconciler.indexes import by_blob_of, by_time_of, is_indexed
+from sluice_reconciler.lane_state import read_ledger
+from sluice_reconciler.new_batches import new_batches
+from sluice_reconciler.sequence_ranges import EnqueueStatus
+from sluice_reconciler.verify import HoldRecord, VerifiedBatch, hold_record_key, verify_batch
 from sluice_store.port import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePlace:
+class QueuePosition:
     """Where a batch stands in one queue.
 
     Attributes:
@@ -49,7 +47,7 @@ class QueuePlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Path:
+class BatchPath:
     """All that the store knows of one identity.
 
     Attributes:
@@ -70,7 +68,7 @@ class Path:
     accepted_for_s: float | None = None
     blob: str = "not accepted"
     indexes: dict[str, bool] = field(default_factory=dict)
-    queues: tuple[QueuePlace, ...] = ()
+    queues: tuple[QueuePosition, ...] = ()
     mark: str | None = None
     quarantined: tuple[str, ...] = ()
 
@@ -101,7 +99,7 @@ def parse_subject(text: str) -> Identity | Digest:
         ) from error
 
 
-async def explain(store: ObjectStore, subject: Identity | Digest) -> list[Path]:
+async def explain(store: ObjectStore, subject: Identity | Digest) -> list[BatchPath]:
     """Gives the path of an identity, or of every identity that names a blob.
 
     Raises:
@@ -122,39 +120,41 @@ async def _references(store: ObjectStore, prefix: str) -> list[Identity]:
     ]
 
 
-async def _path(store: ObjectStore, who: Identity) -> Path:
+async def _path(store: ObjectStore, who: Identity) -> BatchPath:
     key = accepted_key(who)
     read = await store.get(key)
-    if isinstance(read, Missing):
-        return Path(identity=who, manifest_key=key, quarantined=await _quarantined(store, who))
+    if isinstance(read, NotFound):
+        return BatchPath(identity=who, manifest_key=key, quarantined=await _quarantined(store, who))
     try:
         manifest = decode_accepted(key, read.body)
     except InvalidRecord as error:
-        return Path(identity=who, manifest_key=key, blob=f"manifest is not valid: {error.reason}")
-    seen = await look(store, key)
-    sound = Sound(key=key, manifest=manifest, body=read.body, date_ns=read.info.date_ns)
-    marked = await store.head(mark_key(key))
-    return Path(
+        return BatchPath(
+            identity=who, manifest_key=key, blob=f"manifest is not valid: {error.reason}"
+        )
+    seen = await verify_batch(store, key)
+    sound = VerifiedBatch(key=key, manifest=manifest, body=read.body, date_ns=read.info.date_ns)
+    marked = await store.head(hold_record_key(key))
+    return BatchPath(
         identity=who,
         manifest_key=key,
         manifest=manifest,
         accepted_for_s=(read.info.date_ns - manifest.accepted_at_unix_ns) / 1e9,
-        blob=f"{seen.reason}: {seen.detail}" if isinstance(seen, Mark) else "ok",
+        blob=f"{seen.reason}: {seen.detail}" if isinstance(seen, HoldRecord) else "ok",
         indexes=await _indexes(store, sound),
         queues=await _queues(store, who),
-        mark=mark_key(key) if isinstance(marked, ObjectInfo) else None,
+        mark=hold_record_key(key) if isinstance(marked, ObjectInfo) else None,
         quarantined=await _quarantined(store, who),
     )
 
 
-async def _indexes(store: ObjectStore, sound: Sound) -> dict[str, bool]:
+async def _indexes(store: ObjectStore, sound: VerifiedBatch) -> dict[str, bool]:
     """Gives the keys of the three entries and whether each stands, alone or in a pack."""
     by_time, raw = by_time_of(sound)
     by_blob, _ = by_blob_of(sound)
     return {
-        by_time.key: await standing(store, by_time),
+        by_time.key: await is_indexed(store, by_time),
         by_blob: isinstance(await store.head(by_blob), ObjectInfo),
-        raw.key: await standing(store, raw),
+        raw.key: await is_indexed(store, raw),
     }
 
 
@@ -169,10 +169,10 @@ async def _quarantined(store: ObjectStore, who: Identity) -> tuple[str, ...]:
     )
 
 
-async def _queues(store: ObjectStore, who: Identity) -> tuple[QueuePlace, ...]:
+async def _queues(store: ObjectStore, who: Identity) -> tuple[QueuePosition, ...]:
     """Looks into the lane of the batch's agent in every queue."""
     lanes = await list_lanes(store)
-    found: list[QueuePlace] = []
+    found: list[QueuePosition] = []
     for queue in sorted({lane.queue for lane in lanes}):
         for lane in (one for one in lanes if one.queue == queue):
             place = await _place(store, lane, who)
@@ -181,21 +181,21 @@ async def _queues(store: ObjectStore, who: Identity) -> tuple[QueuePlace, ...]:
     return tuple(found)
 
 
-async def _place(store: ObjectStore, lane: Lane, who: Identity) -> QueuePlace | None:
+async def _place(store: ObjectStore, lane: Lane, who: Identity) -> QueuePosition | None:
     ledger, _ = await read_ledger(store, lane)
     boot = ledger.boot(who.agent_id, who.boot_id)
     if boot is None:
         return None
-    done = ledger.standing(who) is not Standing.NEW
+    done = ledger.standing(who) is not EnqueueStatus.NEW
     if done:
-        done = not (await fresh(store, ledger, [who]))[0]
+        done = not (await new_batches(store, ledger, [who]))[0]
     view = await read_lane(store, lane.queue, lane.lane)
     carrier = None
     for entry in view.descriptors:
         if who in [one.identity for one in (await read_work_list(store, lane, entry)).batches]:
             carrier = entry
             break
-    return QueuePlace(
+    return QueuePosition(
         queue=lane.queue,
         lane=lane.lane,
         enqueued=done or carrier is not None,

@@ -23,16 +23,21 @@ from sluice_protocol.keys import (
     parse_quarantine_key,
 )
 from sluice_protocol.manifests import decode_conflict
-from sluice_protocol.outcomes import Found, Missing
+from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_reconciler.completeness import BootReport, BootTally
-from sluice_reconciler.desk import LaneDesk, Takeover
 from sluice_reconciler.indexes import put_derived, quarantine_entry
-from sluice_reconciler.intake import Intake, Outcome
-from sluice_reconciler.marks import UNHEALTHY, Mark, Reason
-from sluice_reconciler.recent import ShortKeys
-from sluice_reconciler.runs import SEAL_MASK, BootRuns, Run, Standing, seal_of
-from sluice_reconciler.sorting import fresh
+from sluice_reconciler.lane_worker import LaneWorker, Takeover
+from sluice_reconciler.new_batches import KeyHashSet, new_batches
+from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
+from sluice_reconciler.sequence_ranges import (
+    SEAL_MASK,
+    BootRanges,
+    EnqueueStatus,
+    SequenceRange,
+    seal_of,
+)
+from sluice_reconciler.verify import UNHEALTHY, HoldReason, HoldRecord
 
 log = structlog.get_logger()
 
@@ -51,7 +56,7 @@ class PassReport:
     """
 
     listed: int
-    outcome: Outcome
+    outcome: PipelineResult
     quarantined: int
     held_back: int
     boots: tuple[BootReport, ...] = ()
@@ -70,18 +75,18 @@ class _RunSum:
 class _BootScan:
     """The comparison of one boot's listing with one queue's ledger, as it stood before the boot."""
 
-    desk: LaneDesk
-    before: BootRuns
+    desk: LaneWorker
+    before: BootRanges
     sums: dict[int, _RunSum] = field(default_factory=dict)
 
     def is_new(self, who: Identity) -> bool:
         """Tells whether a batch is surely new; what may be done is only added up."""
         match self.before.standing(who.seq_start, who.seq_end):
-            case Standing.NEW:
+            case EnqueueStatus.NEW:
                 return True
-            case Standing.DONE if (who.seq_start, who.seq_end) in self.before.extras:
+            case EnqueueStatus.DONE if (who.seq_start, who.seq_end) in self.before.extras:
                 return False
-            case Standing.DONE | Standing.MAYBE:
+            case EnqueueStatus.DONE | EnqueueStatus.MAYBE:
                 run = self.before.run_of(who.seq_start, who.seq_end)
                 if run is not None:
                     held = self.sums.setdefault(run.start, _RunSum())
@@ -106,7 +111,7 @@ class FullPass:
 
     def __init__(
         self,
-        intake: Intake,
+        intake: BatchPipeline,
         *,
         takeover: Takeover | None = None,
         saw: Callable[[ObjectKey], None] | None = None,
@@ -168,7 +173,7 @@ class _Walk:
 
     def __init__(
         self,
-        intake: Intake,
+        intake: BatchPipeline,
         span: tuple[str, str | None],
         takeover: Takeover | None,
         saw: Callable[[ObjectKey], None] | None,
@@ -179,7 +184,7 @@ class _Walk:
         self._store = intake.store
         self._takeover = takeover
         self._chunk: list[ObjectKey] = []
-        self.outcome = Outcome()
+        self.outcome = PipelineResult()
         self.listed = 0
         self.date_ns = UnixNs(0)
         self.tallies: list[BootTally] = []
@@ -221,12 +226,16 @@ class _Walk:
                 try:
                     yield one.key, parse_accepted_key(one.key), one.last_modified_ns
                 except InvalidRecord as error:
-                    await self._hold_back(one.key, Reason.FOREIGN_KEY, error.reason, page.date_ns)
+                    await self._hold_back(
+                        one.key, HoldReason.FOREIGN_KEY, error.reason, page.date_ns
+                    )
 
-    async def _hold_back(self, key: ObjectKey, reason: Reason, detail: str, at_ns: UnixNs) -> None:
-        mark = Mark(key=key, reason=reason, detail=detail, seen_at_unix_ns=at_ns)
+    async def _hold_back(
+        self, key: ObjectKey, reason: HoldReason, detail: str, at_ns: UnixNs
+    ) -> None:
+        mark = HoldRecord(key=key, reason=reason, detail=detail, seen_at_unix_ns=at_ns)
         await self._intake.mark(mark)
-        self.outcome = self.outcome.plus(Outcome(held_back=1))
+        self.outcome = self.outcome.plus(PipelineResult(held_back=1))
 
     def _scans(self, agent_id: str, boot_id: str) -> list[_BootScan]:
         """Freezes what each queue was given of a boot, before anything is added to it."""
@@ -234,8 +243,8 @@ class _Walk:
         found: list[_BootScan] = []
         for queue in self._intake.settings.queue_names:
             desk = self._intake.desks[queue, lane]
-            now = desk.ledger.boot(agent_id, boot_id) or BootRuns()
-            frozen = BootRuns(runs=[_copy(run) for run in now.runs], extras=list(now.extras))
+            now = desk.ledger.boot(agent_id, boot_id) or BootRanges()
+            frozen = BootRanges(runs=[_copy(run) for run in now.runs], extras=list(now.extras))
             found.append(_BootScan(desk=desk, before=frozen))
         return found
 
@@ -258,7 +267,7 @@ class _Walk:
             f"{prefix}/", start_after=f"{prefix}/{start:020d}", end_at=last
         ):
             inside += [who for one in page.objects if (who := _parsed(one.key)) is not None]
-        todo, _ = await fresh(self._store, scan.desk.ledger, inside)
+        todo, _ = await new_batches(self._store, scan.desk.ledger, inside)
         for who in todo:
             await self._take(accepted_key(who))
 
@@ -276,7 +285,7 @@ class _Walk:
 
     async def quarantine(self) -> int:
         """Writes the reverse reference of every quarantine manifest that has none."""
-        standing = ShortKeys()
+        standing = KeyHashSet()
         async for page in self._store.list(QUARANTINE_BY_BLOB):
             standing.add(one.key for one in page.objects)
         written = 0
@@ -289,7 +298,7 @@ class _Walk:
         return written
 
     async def _quarantine_one(
-        self, key: ObjectKey, date_ns: UnixNs, *, standing: ShortKeys
+        self, key: ObjectKey, date_ns: UnixNs, *, standing: KeyHashSet
     ) -> bool:
         try:
             who, submitted = parse_quarantine_key(key)
@@ -297,19 +306,19 @@ class _Walk:
             if place in standing:
                 return False
             match await self._store.get(key):
-                case Missing():
+                case NotFound():
                     return False
                 case Found(body=found):
                     decode_conflict(key, found)
         except InvalidRecord as error:
-            await self._hold_back(key, Reason.INVALID_MANIFEST, error.reason, date_ns)
+            await self._hold_back(key, HoldReason.INVALID_MANIFEST, error.reason, date_ns)
             return False
-        return await put_derived(self._store, place, body)
+        return await put_derived(self._store, place, body, self._intake.backoff)
 
 
-def _copy(run: Run) -> Run:
+def _copy(run: SequenceRange) -> SequenceRange:
     """Gives a copy of a run."""
-    return Run(start=run.start, end=run.end, batches=run.batches, seal=run.seal)
+    return SequenceRange(start=run.start, end=run.end, batches=run.batches, seal=run.seal)
 
 
 def _parsed(key: ObjectKey) -> Identity | None:

@@ -13,35 +13,32 @@ raises `LaneLost`; it has then changed nothing that the new life does not know.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sluice_protocol.errors import SluiceError, StoreUnavailable
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest
-from sluice_protocol.outcomes import Applied, Exists, Found, Mismatch, Missing, Unknown
-from sluice_protocol.units import ETag
+from sluice_protocol.outcomes import Applied, Exists, Mismatch, Unknown
 from sluice_queue.appender import Appender
-from sluice_queue.decisions import is_another, writes_of
 from sluice_queue.errors import ProducerSuperseded
-from sluice_queue.lane import Lane, Tools, Tries
-from sluice_queue.register import decode_register
-from sluice_queue.settings import RetrySettings
+from sluice_queue.lane import Lane, Runtime
+from sluice_queue.settings import SWAP_RETRY
 from sluice_queue.takeover import take_over
-from sluice_queue.view import read_lane
 from sluice_queue.worklists import write_work_list
 from sluice_reconciler.lane_state import (
     LaneRecord,
     Ledger,
-    Pending,
-    decode_lane,
+    PendingBatch,
+    StoredLaneState,
     encode_lane,
     lane_key,
+    read_lane_state,
 )
-from sluice_reconciler.runs import Standing
+from sluice_reconciler.sequence_ranges import EnqueueStatus
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetryLoop
 
 
-class LaneLost(SluiceError):
+class LaneTakenOver(SluiceError):
     """Another reconciler took the lane over; read its state before going on."""
 
     def __init__(self, lane_key: str, life: int) -> None:
@@ -55,87 +52,29 @@ class LaneLost(SluiceError):
         return f"another reconciler took this lane over, key=`{self.lane_key}`, life=`{self.life}`"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """A lane's state as it was read."""
-
-    record: LaneRecord
-    etag: ETag
-
-
-async def read_lane_state(store: ObjectStore, lane: Lane) -> Stored | None:
-    """Reads a lane's state, or gives None where none stands.
-
-    Raises:
-        InvalidRecord: The bytes are no state.
-        StoreError: The store did not answer.
-    """
-    key = lane_key(lane)
-    match await store.get(key):
-        case Missing():
-            return None
-        case Found(info=info, body=body):
-            return Stored(record=decode_lane(key, body), etag=info.etag)
-
-
-async def read_ledger(store: ObjectStore, lane: Lane) -> tuple[Ledger, bool]:
-    """Gives what a lane was given, without taking it, and whether somebody ever took it.
-
-    A pending append counts when the register shows that it landed.
-
-    Raises:
-        InvalidRecord: The state or the register is malformed.
-        StoreError: The store did not answer.
-    """
-    stored = await read_lane_state(store, lane)
-    if stored is None:
-        return Ledger(), False
-    record = stored.record
-    ledger = Ledger(record.boots)
-    if record.pending:
-        view = await read_lane(store, lane.queue, lane.lane, entries_max=0)
-        writer = view.state.writer(bytes.fromhex(record.producer_id))
-        if writer is not None and writes_of(writer.counter) > record.writes:
-            for one in record.pending:
-                ledger.add(one)
-    return ledger, record.life > 0
-
-
-async def is_register_lost(store: ObjectStore, lane: Lane) -> bool:
-    """Tells whether the register that a lane's appends landed in is gone, or another one.
-
-    Raises:
-        InvalidRecord: The state or the register is malformed.
-        StoreError: The store did not answer.
-    """
-    stored = await read_lane_state(store, lane)
-    if stored is None:
-        return False
-    read = await store.get(lane.key)
-    state = decode_register(lane.key, read.body) if isinstance(read, Found) else None
-    record = stored.record
-    wrote = record.writes or int(bool(record.pending) and state is None)
-    return is_another(state, bytes.fromhex(record.producer_id), wrote)
-
-
 class LaneOwner:
     """One process's hold on one lane. Make it with `LaneOwner.take`."""
 
     def __init__(
-        self, store: ObjectStore, lane: Lane, stored: Stored, appender: Appender, tools: Tools
+        self,
+        store: ObjectStore,
+        lane: Lane,
+        stored: StoredLaneState,
+        appender: Appender,
+        runtime: Runtime,
     ) -> None:
         """Takes a lane that `take` won."""
         self._store = store
         self._lane = lane
         self._stored = stored
         self._appender = appender
-        self._tools = tools
-        self._retry = RetrySettings()
+        self._runtime = runtime
+        self._retry = SWAP_RETRY
         self.ledger = Ledger(stored.record.boots)
         self.forgotten = False
 
     @classmethod
-    async def take(cls, store: ObjectStore, lane: Lane, tools: Tools) -> "LaneOwner":
+    async def take(cls, store: ObjectStore, lane: Lane, runtime: Runtime) -> "LaneOwner":
         """Takes the lane over and settles what an earlier life left pending.
 
         Raises:
@@ -144,20 +83,20 @@ class LaneOwner:
             OutcomeUnknown: The bounds of a write are spent.
             StoreError: The store refused.
         """
-        stored = await _raise_life(store, lane, tools)
+        stored = await _raise_life(store, lane, runtime)
         record = stored.record
         try:
             taken = await take_over(
                 store,
                 lane,
                 producer_id=bytes.fromhex(record.producer_id),
-                life=record.life,
+                term=record.life,
                 writes=record.writes,
-                tools=tools,
+                runtime=runtime,
             )
         except ProducerSuperseded as error:
-            raise LaneLost(lane_key(lane), record.life) from error
-        owner = cls(store, lane, stored, taken.appender, tools)
+            raise LaneTakenOver(lane_key(lane), record.life) from error
+        owner = cls(store, lane, stored, taken.appender, runtime)
         owner.forgotten = taken.forgotten and bool(record.pending)
         if taken.writes > record.writes:
             for one in record.pending:
@@ -187,17 +126,17 @@ class LaneOwner:
         try:
             await self._appender.append([draft])
         except ProducerSuperseded as error:
-            raise LaneLost(lane_key(self._lane), self._stored.record.life) from error
+            raise LaneTakenOver(lane_key(self._lane), self._stored.record.life) from error
         for one in pending:
             self.ledger.add(one)
-        self._stored = Stored(
+        self._stored = StoredLaneState(
             record=_with(self._stored.record, writes=writes + 1, pending=()),
             etag=self._stored.etag,
         )
         return len(fresh)
 
     def _is_fresh(self, who: Identity) -> bool:
-        return self.ledger.standing(who) is not Standing.DONE
+        return self.ledger.standing(who) is not EnqueueStatus.DONE
 
     async def close(self) -> None:
         """Stores the ledger as it stands, so that the next life has nothing to settle.
@@ -207,23 +146,23 @@ class LaneOwner:
         """
         await self._write(writes=self._stored.record.writes, pending=())
 
-    async def _write(self, *, writes: int, pending: tuple[Pending, ...]) -> None:
+    async def _write(self, *, writes: int, pending: tuple[PendingBatch, ...]) -> None:
         """Swaps the lane's state; only this life's own state is ever replaced."""
         record = LaneRecord(
             queue=self._lane.queue,
             lane=self._lane.lane,
-            nonce=self._tools.id_bytes().hex(),
+            nonce=self._runtime.id_bytes().hex(),
             producer_id=self._stored.record.producer_id,
             life=self._stored.record.life,
             writes=writes,
             pending=pending,
             boots=self.ledger.stored(),
         )
-        self._stored = await _swap(self._store, self._lane, self._stored, record, self._tools)
+        self._stored = await _swap(self._store, self._lane, self._stored, record, self._runtime)
 
 
-def _pending(who: Identity) -> Pending:
-    return Pending(
+def _pending(who: Identity) -> PendingBatch:
+    return PendingBatch(
         agent_id=who.agent_id,
         boot_id=who.boot_id,
         seq_start=who.seq_start,
@@ -231,7 +170,7 @@ def _pending(who: Identity) -> Pending:
     )
 
 
-def _with(record: LaneRecord, *, writes: int, pending: tuple[Pending, ...]) -> LaneRecord:
+def _with(record: LaneRecord, *, writes: int, pending: tuple[PendingBatch, ...]) -> LaneRecord:
     """Gives the record with other counts; its boots are stored anew with the next write."""
     return LaneRecord(
         queue=record.queue,
@@ -245,8 +184,8 @@ def _with(record: LaneRecord, *, writes: int, pending: tuple[Pending, ...]) -> L
 
 
 async def _swap(
-    store: ObjectStore, lane: Lane, stored: Stored, record: LaneRecord, tools: Tools
-) -> Stored:
+    store: ObjectStore, lane: Lane, stored: StoredLaneState, record: LaneRecord, runtime: Runtime
+) -> StoredLaneState:
     """Replaces the state that was read; an unknown outcome is settled by the record's nonce.
 
     Raises:
@@ -254,38 +193,38 @@ async def _swap(
         OutcomeUnknown: The bounds are spent.
     """
     key, body = lane_key(lane), encode_lane(record)
-    tries = Tries("swap", key, RetrySettings(), tools)
+    budget = RetryLoop("swap", key, runtime.backoff(SWAP_RETRY))
     while True:
         try:
             outcome = await store.replace(key, body, if_match=stored.etag)
             match outcome:
                 case Applied(etag=etag):
-                    return Stored(record=record, etag=etag)
+                    return StoredLaneState(record=record, etag=etag)
                 case Mismatch() | Unknown():
                     now = await read_lane_state(store, lane)
         except StoreUnavailable as error:
-            await tries.again(error)
+            await budget.pause(error)
             continue
         if now is not None and now.record.nonce == record.nonce:
             return now
         if now is None or now.etag != stored.etag:
-            raise LaneLost(key, record.life)
-        await tries.again(None)
+            raise LaneTakenOver(key, record.life)
+        await budget.pause()
 
 
-async def _raise_life(store: ObjectStore, lane: Lane, tools: Tools) -> Stored:
+async def _raise_life(store: ObjectStore, lane: Lane, runtime: Runtime) -> StoredLaneState:
     """Puts the next life into the lane's state; creates the state where none stands."""
-    tries = Tries("take", lane_key(lane), RetrySettings(), tools)
+    budget = RetryLoop("take", lane_key(lane), runtime.backoff(SWAP_RETRY))
     while True:
         stored = await read_lane_state(store, lane)
         if stored is None:
-            await _create(store, lane, tools)
+            await _create(store, lane, runtime)
         else:
             old = stored.record
             record = LaneRecord(
                 queue=old.queue,
                 lane=old.lane,
-                nonce=tools.id_bytes().hex(),
+                nonce=runtime.id_bytes().hex(),
                 producer_id=old.producer_id,
                 life=old.life + 1,
                 writes=old.writes,
@@ -293,19 +232,19 @@ async def _raise_life(store: ObjectStore, lane: Lane, tools: Tools) -> Stored:
                 boots=old.boots,
             )
             try:
-                return await _swap(store, lane, stored, record, tools)
-            except LaneLost:
+                return await _swap(store, lane, stored, record, runtime)
+            except LaneTakenOver:
                 pass  # a rival swapped first: raise the life above its own
-        await tries.again(None)
+        await budget.pause()
 
 
-async def _create(store: ObjectStore, lane: Lane, tools: Tools) -> None:
+async def _create(store: ObjectStore, lane: Lane, runtime: Runtime) -> None:
     """Creates an empty state; whatever comes of it, the next read shows one that all agree on."""
     record = LaneRecord(
         queue=lane.queue,
         lane=lane.lane,
-        nonce=tools.id_bytes().hex(),
-        producer_id=tools.id_bytes().hex(),
+        nonce=runtime.id_bytes().hex(),
+        producer_id=runtime.id_bytes().hex(),
     )
     match await store.create(lane_key(lane), encode_lane(record)):
         case Applied() | Exists() | Unknown():

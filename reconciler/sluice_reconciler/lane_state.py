@@ -12,6 +12,7 @@ register whether it landed, and nothing is enqueued twice or forgotten.
 Source: `docs/reconciler.md`, Exactly once; ADR 0042.
 """
 
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
@@ -21,23 +22,28 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import RECONCILER
 from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.outcomes import Found, NotFound
+from sluice_protocol.units import ETag, ObjectKey
+from sluice_queue.decisions import is_other_register, writes_of
+from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane
-from sluice_reconciler.runs import BootRuns, Standing
+from sluice_queue.register import decode_register
+from sluice_reconciler.sequence_ranges import BootRanges, EnqueueStatus
+from sluice_store.port import ObjectStore
 
 STATE_BYTES_MAX: Final = 1 << 30
 LANES: Final = f"{RECONCILER}lanes/"
 
 
-class Boot(msgspec.Struct, frozen=True, array_like=True):
+class StoredBoot(msgspec.Struct, frozen=True, array_like=True):
     """One (agent, boot) of the stored record."""
 
     agent_id: str
     boot_id: str
-    runs: BootRuns
+    runs: BootRanges
 
 
-class Pending(msgspec.Struct, frozen=True, array_like=True):
+class PendingBatch(msgspec.Struct, frozen=True, array_like=True):
     """One batch of the append that comes next."""
 
     agent_id: str
@@ -67,8 +73,8 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     producer_id: str
     life: int = 0
     writes: int = 0
-    pending: tuple[Pending, ...] = ()
-    boots: tuple[Boot, ...] = ()
+    pending: tuple[PendingBatch, ...] = ()
+    boots: tuple[StoredBoot, ...] = ()
 
 
 def lane_key(lane: Lane) -> ObjectKey:
@@ -97,28 +103,91 @@ def decode_lane(key: ObjectKey, body: bytes) -> LaneRecord:
 class Ledger:
     """The batches that one lane was given, in memory."""
 
-    def __init__(self, boots: tuple[Boot, ...] = ()) -> None:
+    def __init__(self, boots: tuple[StoredBoot, ...] = ()) -> None:
         """Starts from a stored record."""
         self._boots = {(boot.agent_id, boot.boot_id): boot.runs for boot in boots}
 
-    def standing(self, who: Identity) -> Standing:
+    def standing(self, who: Identity) -> EnqueueStatus:
         """Tells whether a batch was enqueued."""
         boot = self._boots.get((who.agent_id, who.boot_id))
-        return boot.standing(who.seq_start, who.seq_end) if boot is not None else Standing.NEW
+        return boot.standing(who.seq_start, who.seq_end) if boot is not None else EnqueueStatus.NEW
 
-    def boot(self, agent_id: str, boot_id: str) -> BootRuns | None:
+    def boot(self, agent_id: str, boot_id: str) -> BootRanges | None:
         """Gives what is known of one boot."""
         return self._boots.get((agent_id, boot_id))
 
-    def add(self, one: Pending) -> None:
+    def add(self, one: PendingBatch) -> None:
         """Marks a batch as enqueued."""
-        boot = self._boots.setdefault((one.agent_id, one.boot_id), BootRuns())
+        boot = self._boots.setdefault((one.agent_id, one.boot_id), BootRanges())
         boot.add(one.seq_start, one.seq_end)
 
-    def items(self) -> list[tuple[str, str, BootRuns]]:
+    def items(self) -> list[tuple[str, str, BootRanges]]:
         """Gives every (agent, boot) in order."""
         return [(agent, boot, runs) for (agent, boot), runs in sorted(self._boots.items())]
 
-    def stored(self) -> tuple[Boot, ...]:
+    def stored(self) -> tuple[StoredBoot, ...]:
         """Gives the record's form, in order."""
-        return tuple(Boot(agent_id=a, boot_id=b, runs=runs) for a, b, runs in self.items())
+        return tuple(StoredBoot(agent_id=a, boot_id=b, runs=runs) for a, b, runs in self.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredLaneState:
+    """A lane's state as it was read."""
+
+    record: LaneRecord
+    etag: ETag
+
+
+async def read_lane_state(store: ObjectStore, lane: Lane) -> StoredLaneState | None:
+    """Reads a lane's state, or gives None where none stands.
+
+    Raises:
+        InvalidRecord: The bytes are no state.
+        StoreError: The store did not answer.
+    """
+    key = lane_key(lane)
+    match await store.get(key):
+        case NotFound():
+            return None
+        case Found(info=info, body=body):
+            return StoredLaneState(record=decode_lane(key, body), etag=info.etag)
+
+
+async def read_ledger(store: ObjectStore, lane: Lane) -> tuple[Ledger, bool]:
+    """Gives what a lane was given, without taking it, and whether somebody ever took it.
+
+    A pending append counts when the register shows that it landed.
+
+    Raises:
+        InvalidRecord: The state or the register is malformed.
+        StoreError: The store did not answer.
+    """
+    stored = await read_lane_state(store, lane)
+    if stored is None:
+        return Ledger(), False
+    record = stored.record
+    ledger = Ledger(record.boots)
+    if record.pending:
+        view = await read_lane(store, lane.queue, lane.lane, entries_max=0)
+        writer = view.state.writer(bytes.fromhex(record.producer_id))
+        if writer is not None and writes_of(writer.counter) > record.writes:
+            for one in record.pending:
+                ledger.add(one)
+    return ledger, record.life > 0
+
+
+async def is_register_lost(store: ObjectStore, lane: Lane) -> bool:
+    """Tells whether the register that a lane's appends landed in is gone, or another one.
+
+    Raises:
+        InvalidRecord: The state or the register is malformed.
+        StoreError: The store did not answer.
+    """
+    stored = await read_lane_state(store, lane)
+    if stored is None:
+        return False
+    read = await store.get(lane.key)
+    state = decode_register(lane.key, read.body) if isinstance(read, Found) else None
+    record = stored.record
+    wrote = record.writes or int(bool(record.pending) and state is None)
+    return is_other_register(state, bytes.fromhex(record.producer_id), wrote)

@@ -27,7 +27,7 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler.live import LINE_OVERHEAD_BYTES, LiveState
+from sluice_reconciler.live_window import LINE_OVERHEAD_BYTES, LiveWindow
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
@@ -39,7 +39,7 @@ WAITING_MAX: Final = 1000
 class LiveReader:
     """Feeds a live state."""
 
-    def __init__(self, store: ObjectStore, live: LiveState) -> None:
+    def __init__(self, store: ObjectStore, live: LiveWindow) -> None:
         """Binds the reader; nothing is read yet."""
         self._store = store
         self._live = live

@@ -8,17 +8,17 @@ from aiohttp import web
 from sluice_protocol.conflicts import Decision, parse_conflict_id
 from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
 from sluice_protocol.keys import AUDIT, GC_PLANS
-from sluice_protocol.outcomes import Missing
-from sluice_reconciler.evidence import (
+from sluice_protocol.outcomes import NotFound
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_reconciler.audit_summaries import (
     PAGE_DEFAULT,
     PAGE_MAX,
-    AuditSummary,
-    Page,
-    PlanSummary,
+    AuditOverview,
+    PlanOverview,
+    SummaryPage,
     list_audits,
     list_plans,
 )
-from sluice_store.clock import SystemClock, SystemIds
 from sluice_store.conflict_pages import PAGE_DEFAULT as CONFLICTS_DEFAULT
 from sluice_store.conflict_pages import (
     ConflictPage,
@@ -124,14 +124,14 @@ class Operator:
             wanted = msgspec.json.decode(await request.read(), type=ResolveRequest)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadUsage(f"body is not a decision: {error}") from error
-        if isinstance(await self._store.head(name.key), Missing):
+        if isinstance(await self._store.head(name.key), NotFound):
             raise NoSuchConflict(name.id)
         resolver = Resolver(
             store=self._store, clock=SystemClock(), ids=SystemIds(), decided_by=DECIDED_BY
         )
         return await resolver.resolve(name, wanted.action, wanted.note)
 
-    async def audits(self, request: web.Request) -> Page[AuditSummary]:
+    async def audits(self, request: web.Request) -> SummaryPage[AuditOverview]:
         """Gives a page of complete audits: `?after=<key>&limit=`.
 
         Raises:
@@ -140,7 +140,7 @@ class Operator:
         """
         return await list_audits(self._store, *_page(request, AUDIT))
 
-    async def plans(self, request: web.Request) -> Page[PlanSummary]:
+    async def plans(self, request: web.Request) -> SummaryPage[PlanOverview]:
         """Gives a page of deletion plans: `?after=<key>&limit=`.
 
         Raises:

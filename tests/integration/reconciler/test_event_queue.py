@@ -14,7 +14,7 @@ from support.store_versitygw import CREDENTIALS, free_port, running
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import StoreError
 from sluice_protocol.keys import accepted_key
-from sluice_reconciler.event_queue import take_events
+from sluice_reconciler.events import process_events
 from sluice_reconciler.service import Reconciler
 from sluice_store.local import open_local_store
 from sluice_store.s3.events import open_event_queue
@@ -46,7 +46,7 @@ def test_sqs_messages_of_every_shape_are_taken_once_and_removed(
             async with open_event_queue(url, endpoint=endpoint, region="us-east-1") as source:
                 taken = 0
                 for _ in messages:
-                    taken += (await take_events(source, reconciler.intake)).enqueued
+                    taken += (await process_events(source, reconciler.intake)).enqueued
                     if taken == 2:
                         break
                 assert taken == 2

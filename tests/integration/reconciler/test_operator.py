@@ -14,7 +14,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.keys import GC_PLANS
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.api import make_app
-from sluice_reconciler.evidence import CHAIN
+from sluice_reconciler.audit_summaries import CHAIN
 from sluice_reconciler.service import Reconciler
 from sluice_store.conflicts import DecisionsReader
 

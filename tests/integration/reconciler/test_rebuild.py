@@ -12,9 +12,9 @@ from sluice_protocol.keys import RECONCILER
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
-from sluice_queue.lane import Tools
-from sluice_queue.view import list_lanes, read_lane
-from sluice_reconciler.differences import Wrong
+from sluice_queue.inspection import list_lanes, read_lane
+from sluice_queue.lane import Runtime
+from sluice_reconciler.differences import DifferenceKind
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.service import Reconciler
 from sluice_store.local import open_local_store
@@ -23,7 +23,7 @@ from sluice_store.port import ObjectStore
 
 def make(store: ObjectStore) -> tuple[Reconciler, Rebuild]:
     reconciler = Reconciler(store, Authority(authority_id="A", lanes=1))
-    return reconciler, Rebuild(reconciler.intake, Tools())
+    return reconciler, Rebuild(reconciler.intake, Runtime())
 
 
 async def lose(store: ObjectStore, key: ObjectKey) -> None:
@@ -85,16 +85,16 @@ def test_every_difference_is_reported_and_mended(tmp_path: Path) -> None:
             await lose(store, next(key for key in before if key.startswith("quarantine-by-blob")))
             await lose(store, lost_list)
             found = {(one.key, one.wrong) async for one in rebuild.differences()}
-            assert {(lost_list, Wrong.MISSING), (extra, Wrong.EXTRA)} < found
-            assert (stray, Wrong.EXTRA) in found
-            assert (index_keys(batches[0])[0], Wrong.MISSING) in found
-            assert (index_keys(batches[3])[1], Wrong.UNREADABLE) in found
-            assert (index_keys(batches[2])[0], Wrong.DIFFERENT) in found
+            assert {(lost_list, DifferenceKind.MISSING), (extra, DifferenceKind.EXTRA)} < found
+            assert (stray, DifferenceKind.EXTRA) in found
+            assert (index_keys(batches[0])[0], DifferenceKind.MISSING) in found
+            assert (index_keys(batches[3])[1], DifferenceKind.UNREADABLE) in found
+            assert (index_keys(batches[2])[0], DifferenceKind.DIFFERENT) in found
             mended = {(one.key, one.wrong) async for one in rebuild.repair()}
             assert mended == found
             # A reverse reference can only keep a blob alive: it is told and stays.
             left = [(one.key, one.wrong) async for one in rebuild.differences()]
-            assert left == [(extra, Wrong.EXTRA)]
+            assert left == [(extra, DifferenceKind.EXTRA)]
             after = await snapshot(store)
             indexed = {k: v for k, v in before.items() if "-by-" in k}
             assert {k: v for k, v in after.items() if "-by-" in k and k != extra} == indexed
@@ -151,7 +151,7 @@ def test_lane_stands_while_its_register_is_gone_or_another_one(tmp_path: Path) -
                     report = await reconciler.once()
                     assert report.registers_lost == ("queue/v1/spark.000/manifest",)
                     assert (report.outcome.enqueued, report.outcome.left) == (0, 1 + begun_anew)
-                wrong = Wrong.DIFFERENT if begun_anew else Wrong.MISSING
+                wrong = DifferenceKind.DIFFERENT if begun_anew else DifferenceKind.MISSING
                 found = [(one.key, one.wrong) async for one in make(store)[1].differences()]
                 assert ("queue/v1/spark.000/manifest", wrong) in found
             _ = [one async for one in make(store)[1].repair(first_sequence=8)]

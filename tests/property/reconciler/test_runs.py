@@ -3,21 +3,23 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice_reconciler.runs import BootRuns, Listed, Standing, sort_out
+from sluice_reconciler.sequence_ranges import BootRanges, EnqueueStatus, ListedBatch, compare_range
 
 RANGES = st.tuples(st.integers(0, 60), st.integers(0, 8)).map(lambda one: (one[0], sum(one)))
 
 
-def built(ranges: list[tuple[int, int]]) -> BootRuns:
-    boot = BootRuns()
+def built(ranges: list[tuple[int, int]]) -> BootRanges:
+    boot = BootRanges()
     for one in dict.fromkeys(ranges):
-        if boot.standing(*one) is not Standing.DONE:
+        if boot.standing(*one) is not EnqueueStatus.DONE:
             boot.add(*one)
     return boot
 
 
-def listed(ranges: set[tuple[int, int]], at: dict[tuple[int, int], int]) -> list[Listed]:
-    return [Listed(start=s, end=e, last_modified_ns=at.get((s, e), 0)) for s, e in sorted(ranges)]
+def listed(ranges: set[tuple[int, int]], at: dict[tuple[int, int], int]) -> list[ListedBatch]:
+    return [
+        ListedBatch(start=s, end=e, last_modified_ns=at.get((s, e), 0)) for s, e in sorted(ranges)
+    ]
 
 
 @settings(max_examples=300)
@@ -27,9 +29,9 @@ def test_standing_never_lies(ranges: list[tuple[int, int]], asked: tuple[int, in
     boot = built(ranges)
     standing = boot.standing(*asked)
     if asked in ranges:
-        assert standing is not Standing.NEW
+        assert standing is not EnqueueStatus.NEW
     else:
-        assert standing is not Standing.DONE
+        assert standing is not EnqueueStatus.DONE
     assert boot.batches == len(set(ranges))
 
 
@@ -54,10 +56,10 @@ def test_sort_out_finds_exactly_the_new_ones(
     new = everything - set(ranges)
     for run in boot.runs:
         inside = {one for one in everything if run.start <= one[0] and one[1] <= run.end}
-        found = sort_out(run, boot.extras, listed(inside, dict.fromkeys(new, 1)))
+        found = compare_range(run, boot.extras, listed(inside, dict.fromkeys(new, 1)))
         assert found.sure
         assert {(one.start, one.end) for one in found.new} == new & inside
-        ties = sort_out(run, boot.extras, listed(inside, {}))
+        ties = compare_range(run, boot.extras, listed(inside, {}))
         names = {(one.start, one.end) for one in ties.new}
         assert names >= new & inside
         assert ties.sure == (names == new & inside)
@@ -76,5 +78,5 @@ def test_vanished_manifests_are_told_and_nothing_is_repeated(
         if run.start <= one[0] and one[1] <= run.end and one not in boot.extras
     }
     lost = data.draw(st.sampled_from(sorted(inside)))
-    found = sort_out(run, boot.extras, listed(inside - {lost}, {}))
+    found = compare_range(run, boot.extras, listed(inside - {lost}, {}))
     assert (found.new, found.sure, found.lost) == ((), False, 1)

@@ -5,9 +5,8 @@ from hypothesis import strategies as st
 
 from sluice_protocol.identity import Identity
 from sluice_protocol.units import UnixNs
-from sluice_reconciler.completeness import LISTED_MAX, BootTally
-from sluice_reconciler.high_water import Told
-from sluice_reconciler.runs import merged
+from sluice_reconciler.completeness import LISTED_MAX, BootTally, ReportedHighWater
+from sluice_reconciler.sequence_ranges import merged
 
 SECOND_NS = 1_000_000_000
 
@@ -42,7 +41,11 @@ def test_a_life_full_of_holes_takes_bounded_memory_and_hides_nothing() -> None:
         # The last hole is the oldest.
         tally.add(who(number * 10 + 5, number * 10 + 9), (2 * holes - number) * SECOND_NS)
     tally.add(who(holes * 10, holes * 10 + 9), 2 * holes * SECOND_NS)
-    told = {("a", "b"): Told(seq_end=holes * 10 + 19, told_at_ns=UnixNs(3 * holes * SECOND_NS))}
+    told = {
+        ("a", "b"): ReportedHighWater(
+            seq_end=holes * 10 + 19, told_at_ns=UnixNs(3 * holes * SECOND_NS)
+        )
+    }
     report = tally.report(3 * holes * SECOND_NS, told)
     assert len(report.ranges) == LISTED_MAX
     assert report.ranges[-1] == (LISTED_MAX * 10 - 5, LISTED_MAX * 10 - 1)

@@ -11,10 +11,10 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
-from sluice_queue.lane import Tools
-from sluice_reconciler.marks import Reason, list_marks
+from sluice_queue.lane import Runtime
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_reconciler.verify import HoldReason, list_hold_records
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
 
@@ -24,12 +24,12 @@ def sim() -> SimStore:
 
 
 def make(store: ObjectStore, seed: int = 1, **settings: object) -> Reconciler:
-    tools = Tools(clock=SimClock(), ids=SimIds(seed), rng=random.Random(seed))
+    runtime = Runtime(clock=SimClock(), ids=SimIds(seed), rng=random.Random(seed))
     return Reconciler(
         store,
         Authority(authority_id="A", lanes=2),
         settings=ReconcilerSettings(**settings),
-        tools=tools,
+        runtime=runtime,
     )
 
 
@@ -73,10 +73,10 @@ def test_missing_and_corrupt_blobs_are_marked_and_enqueued_once_healed() -> None
         store.held[blob_key(bad.digest)].body = b"x" * bad.frame_bytes
         report = await make(store, 1).once()
         assert (report.outcome.enqueued, report.held_back) == (1, 2)
-        marks = {mark.key: mark.reason async for mark in list_marks(store)}
+        marks = {mark.key: mark.reason async for mark in list_hold_records(store)}
         assert marks == {
-            accepted_key(gone.identity): Reason.BLOB_MISSING,
-            accepted_key(bad.identity): Reason.BLOB_CORRUPT,
+            accepted_key(gone.identity): HoldReason.BLOB_MISSING,
+            accepted_key(bad.identity): HoldReason.BLOB_CORRUPT,
         }
         store.held[blob_key(gone.digest)] = frame
         healed = await make(store, 2).once()
@@ -107,9 +107,12 @@ def test_bad_manifests_and_foreign_keys_stop_nothing() -> None:
             await store.create(ObjectKey(key), bad)
         report = await make(store).once()
         assert (report.outcome.enqueued, report.held_back) == (3, 5)
-        marks = {mark.key: mark.reason async for mark in list_marks(store)}
+        marks = {mark.key: mark.reason async for mark in list_hold_records(store)}
         assert set(marks) == set(wrong)
-        assert sorted(marks.values()) == [Reason.FOREIGN_KEY] * 2 + [Reason.INVALID_MANIFEST] * 3
+        assert (
+            sorted(marks.values())
+            == [HoldReason.FOREIGN_KEY] * 2 + [HoldReason.INVALID_MANIFEST] * 3
+        )
         assert len(await enqueued(store)) == 3
         assert after.identity in [one.identity for one in await enqueued(store)]
 

@@ -16,19 +16,21 @@ from sluice_protocol.keys import blob_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.ndjson import columns_from_ndjson
 from sluice_protocol.units import NS_PER_S
-from sluice_reconciler.live import LINE_OVERHEAD_BYTES, LiveState, LiveView
 from sluice_reconciler.live_reader import LiveReader, newest_lines
+from sluice_reconciler.live_window import LINE_OVERHEAD_BYTES, LiveView, LiveWindow
 
 AT_NS = 1_700_000_000 * NS_PER_S
 
 
-def state(*, bytes_max: int = 1 << 20, agent_bytes_max: int = 1 << 20) -> LiveState:
-    live = LiveState(process="P", bytes_max=bytes_max, agent_bytes_max=agent_bytes_max, window_s=10)
+def state(*, bytes_max: int = 1 << 20, agent_bytes_max: int = 1 << 20) -> LiveWindow:
+    live = LiveWindow(
+        process="P", bytes_max=bytes_max, agent_bytes_max=agent_bytes_max, window_s=10
+    )
     live.watch(AT_NS - 10 * NS_PER_S)
     return live
 
 
-def view(live: LiveState, *, limit: int = 100, **asked: str) -> LiveView:
+def view(live: LiveWindow, *, limit: int = 100, **asked: str) -> LiveView:
     return live.view(AT_NS, limit=limit, **asked)
 
 
@@ -51,7 +53,7 @@ def test_a_tail_that_follows_by_cursor_gets_each_record_once_and_in_order() -> N
 
 def test_it_is_partial_until_it_has_watched_for_a_window_and_when_it_was_started_anew() -> None:
     """A cursor of another process is answered with all that is held, and a reason."""
-    live = LiveState(process="P", bytes_max=1000, agent_bytes_max=1000, window_s=10)
+    live = LiveWindow(process="P", bytes_max=1000, agent_bytes_max=1000, window_s=10)
     assert "watched" in view(live).reasons[0]
     live.watch(AT_NS - 9 * NS_PER_S)
     live.add("a", [b"1"])

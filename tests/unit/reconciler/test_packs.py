@@ -23,12 +23,12 @@ from sluice_protocol.keys import (
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.lane import Tools
-from sluice_reconciler.differences import Wrong
+from sluice_queue.lane import Runtime
+from sluice_reconciler.differences import DifferenceKind
 from sluice_reconciler.explain import explain
-from sluice_reconciler.packs import Entry, pack, unpack
+from sluice_reconciler.indexes import PACK_DECODERS, TimeEntry, pack, unpack
 from sluice_reconciler.rebuild import Rebuild
-from sluice_reconciler.scanner import Scanner
+from sluice_reconciler.scanners import TimeIndexScanner
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 
@@ -37,12 +37,12 @@ BASE_NS = 1_699_999_200 * NS_PER_S
 
 
 def make(store: SimStore, seed: int = 1, *, packed: bool = True) -> Reconciler:
-    tools = Tools(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
+    runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
     return Reconciler(
         store,
         Authority(authority_id="A", lanes=1),
         settings=ReconcilerSettings(pack_by_time=packed),
-        tools=tools,
+        runtime=runtime,
     )
 
 
@@ -67,7 +67,7 @@ def by_time(store: SimStore) -> list[ObjectKey]:
 
 entries = st.lists(
     st.builds(
-        lambda at, name, value: Entry(
+        lambda at, name, value: TimeEntry(
             at_ns=UnixNs(BASE_NS + at * NS_PER_S),
             key=ObjectKey(f"{ACCEPTED_BY_TIME}{hour_path(BASE_NS + at * NS_PER_S)}/{name}.json"),
             body=value,
@@ -81,7 +81,7 @@ entries = st.lists(
 
 
 @given(entries)
-def test_packs_give_back_every_entry_byte_for_byte(given_entries: list[Entry]) -> None:
+def test_packs_give_back_every_entry_byte_for_byte(given_entries: list[TimeEntry]) -> None:
     """Also those whose bytes no line could keep: they stand alone."""
     made = pack(given_entries)
     assert sum(count for _, _, count in made) == len({one.key for one in given_entries})
@@ -96,6 +96,19 @@ def test_packs_give_back_every_entry_byte_for_byte(given_entries: list[Entry]) -
             assert hour_path(span.first_ns) == hour_path(span.last_ns)
             with pytest.raises(InvalidRecord, match="other bytes"):
                 unpack(key, body + b"\n")
+
+
+def test_a_second_pack_version_is_read_next_to_the_first() -> None:
+    folder = "accepted-by-time/v2/date=2023-11-14/hour=22"
+    entries = [
+        TimeEntry(at_ns=UnixNs(at), key=ObjectKey(f"{folder}/{at}.json"), body=b"{}")
+        for at in (1, 2)
+    ]
+    [(key, body, _)] = pack(entries)
+    decoders = {**PACK_DECODERS, "v2": PACK_DECODERS["v1"]}
+    assert unpack(key, body, decoders=decoders) == [(one.key, one.body) for one in entries]
+    with pytest.raises(InvalidRecord, match="found=`v2`, supported=`v1`"):
+        unpack(key, body)
 
 
 def test_one_flush_makes_one_object_per_hour_and_index() -> None:
@@ -117,7 +130,7 @@ def test_one_flush_makes_one_object_per_hour_and_index() -> None:
         }
         assert stand == set(keys)
         assert all(all(path.indexes.values()) for path in await explain(store, batches[5].digest))
-        assert [one async for one in Rebuild(make(store, 2).intake, Tools()).differences()] == []
+        assert [one async for one in Rebuild(make(store, 2).intake, Runtime()).differences()] == []
 
     asyncio.run(run())
 
@@ -136,9 +149,9 @@ def test_scanner_takes_what_others_packed() -> None:
         for key in [key for key in store.held if key.startswith(("queue/", "reconciler/"))]:
             del store.held[key]
         again = make(store, 2)
-        assert (await Scanner(again.intake).scan()).enqueued == 5
+        assert (await TimeIndexScanner(again.intake).scan()).enqueued == 5
         assert len(await enqueued(store)) == 5
-        assert (await Scanner(other.intake).scan()).sound == 0
+        assert (await TimeIndexScanner(other.intake).scan()).sound == 0
         assert (await again.once()).outcome.enqueued == 4
         assert len(await enqueued(store)) == len(batches)
 
@@ -153,7 +166,7 @@ def test_scanner_is_not_carried_away_by_a_name_from_the_future() -> None:
         store.clock.at_ns = BASE_NS
         await store.create(ObjectKey(f"{ACCEPTED_BY_TIME}{'9' * 20}-x.json"), b"{}")
         reconciler = make(store)
-        scanner = Scanner(reconciler.intake)
+        scanner = TimeIndexScanner(reconciler.intake)
         await scanner.scan()
         one = await accept_at(store, 0, BASE_NS)
         await store.create(index_keys(one)[0], encode_record(one))
@@ -169,7 +182,7 @@ def test_rebuild_finds_and_mends_what_is_wrong_in_packs() -> None:
         store = SimStore(clock=SimClock())
         batches = await three_hours(store)
         await make(store).once()
-        rebuild = Rebuild(make(store, 2).intake, Tools())
+        rebuild = Rebuild(make(store, 2).intake, Runtime())
         first, second = [key for key in by_time(store) if parse_pack_key(key)][:2]
         raws = [key for key in by_time(store) if parse_pack_key(key)][2:]
         del store.held[first]
@@ -177,14 +190,14 @@ def test_rebuild_finds_and_mends_what_is_wrong_in_packs() -> None:
         gone = batches[5]
         del store.held[accepted_key(gone.identity)]
         found = [(one.key, one.wrong, one.pack) async for one in rebuild.differences()]
-        assert (raws[0], Wrong.UNREADABLE, None) in found
-        assert (index_keys(batches[0])[0], Wrong.MISSING, None) in found
-        assert (index_keys(batches[0])[2], Wrong.MISSING, None) in found
-        assert (index_keys(gone)[0], Wrong.EXTRA, second) in found
-        assert (index_keys(gone)[2], Wrong.EXTRA, raws[1]) in found
+        assert (raws[0], DifferenceKind.UNREADABLE, None) in found
+        assert (index_keys(batches[0])[0], DifferenceKind.MISSING, None) in found
+        assert (index_keys(batches[0])[2], DifferenceKind.MISSING, None) in found
+        assert (index_keys(gone)[0], DifferenceKind.EXTRA, second) in found
+        assert (index_keys(gone)[2], DifferenceKind.EXTRA, raws[1]) in found
         _ = [one async for one in rebuild.repair()]
         left = [(one.key, one.wrong) async for one in rebuild.differences()]
-        assert left == [(index_keys(gone)[1], Wrong.EXTRA)]
+        assert left == [(index_keys(gone)[1], DifferenceKind.EXTRA)]
         assert isinstance(await store.get(index_keys(batches[4])[0]), Found)
 
     asyncio.run(run())
@@ -202,15 +215,15 @@ def test_packed_entry_with_other_bytes_is_told_and_made_right() -> None:
         wrong = encode_record(manifest(0, at_ns=BASE_NS, frame=b"frame 0", count=10)) + b""
         bodies = [wrong.replace(b"gw-1", b"gw-2"), *(encode_record(one) for one in batches[1:])]
         made = pack(
-            Entry(at_ns=one.accepted_at_ns, key=index_keys(one)[0], body=body)
+            TimeEntry(at_ns=one.accepted_at_ns, key=index_keys(one)[0], body=body)
             for one, body in zip(batches, bodies, strict=True)
         )
         for key, body, _ in made:
             await store.create(key, body)
-        rebuild = Rebuild(make(store, 2).intake, Tools())
+        rebuild = Rebuild(make(store, 2).intake, Runtime())
         found = [(one.key, one.wrong) async for one in rebuild.differences()]
         place = index_keys(batches[0])[0]
-        assert found == [(place, Wrong.MISSING), (place, Wrong.DIFFERENT)]
+        assert found == [(place, DifferenceKind.MISSING), (place, DifferenceKind.DIFFERENT)]
         _ = [one async for one in rebuild.repair()]
         assert [one async for one in rebuild.differences()] == []
         assert store.held[place].body == encode_record(batches[0])

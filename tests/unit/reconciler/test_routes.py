@@ -13,9 +13,9 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import encode_record
-from sluice_queue.lane import Tools
+from sluice_queue.lane import Runtime
 from sluice_reconciler.events import parse_events
-from sluice_reconciler.scanner import CHECKPOINT, Scanner
+from sluice_reconciler.scanners import CHECKPOINT, TimeIndexScanner
 from sluice_reconciler.service import Reconciler
 
 
@@ -24,8 +24,8 @@ def sim() -> SimStore:
 
 
 def make(store: SimStore, seed: int = 1) -> Reconciler:
-    tools = Tools(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
-    return Reconciler(store, Authority(authority_id="A", lanes=2), tools=tools)
+    runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
+    return Reconciler(store, Authority(authority_id="A", lanes=2), runtime=runtime)
 
 
 def test_scanner_takes_what_others_indexed_once_and_remembers_how_far() -> None:
@@ -37,7 +37,7 @@ def test_scanner_takes_what_others_indexed_once_and_remembers_how_far() -> None:
         for one in batches[:3]:
             await store.create(index_keys(one)[0], encode_record(one))
         reconciler = make(store)
-        scanner = Scanner(reconciler.intake)
+        scanner = TimeIndexScanner(reconciler.intake)
         first = await scanner.scan()
         assert (first.sound, first.enqueued) == (3, 3)
         reads = store.counts["get"]
@@ -47,7 +47,7 @@ def test_scanner_takes_what_others_indexed_once_and_remembers_how_far() -> None:
         await store.create(index_keys(batches[3])[0], encode_record(batches[3]))
         await store.create(index_keys(batches[4])[0], b"{broken")
         assert (await scanner.scan()).enqueued == 1
-        again = Scanner(make(store, 2).intake)
+        again = TimeIndexScanner(make(store, 2).intake)
         await again._intake.desks["spark", 0].refresh()
         await again._intake.desks["spark", 1].refresh()
         assert (await again.scan()).sound == 0
@@ -93,7 +93,7 @@ def test_all_routes_at_once_end_in_the_same_state() -> None:
         keys = [accepted_key(one.identity) for one in batches]
         await asyncio.gather(
             reconciler.once(),
-            Scanner(reconciler.intake).scan(),
+            TimeIndexScanner(reconciler.intake).scan(),
             reconciler.intake.take_new(keys),
             reconciler.intake.take_new(keys[::-1]),
         )
