@@ -135,7 +135,7 @@ class Appender:
         return self._client
 
     async def append(self, drafts: Sequence[Draft]) -> int:
-        """Appends entries in order and gives the sequence of the first.
+        """Append entries in order and gives the sequence of the first.
 
         Returns when they are durable in the register. Entries of one call are contiguous.
 
@@ -162,7 +162,7 @@ class Appender:
         return waiting.first_sequence if waiting.first_sequence is not None else 0
 
     async def _commit_next(self) -> None:
-        """Commits the group in flight, or the next one; tells its callers the outcome."""
+        """Commit the group in flight, or the next one; tells its callers the outcome."""
         if self._group is None:
             await self._pause()
             self._group = _Group(callers=self._take())
@@ -194,7 +194,7 @@ class Appender:
         return self._runtime.clock.monotonic_ns() / NS_PER_S
 
     def _told(self, group: _Group, error: SluiceError) -> SluiceError:
-        """Gives what the callers may be told: unknown exactly when a write is in doubt."""
+        """Return what the callers may be told: unknown exactly when a write is in doubt."""
         if isinstance(error, OutcomeUnknown) and not group.doubt:
             reason = "every swap met another writer's, append again"
             return StoreUnavailable("append", self._lane.key, reason)
@@ -221,7 +221,7 @@ class Appender:
             one.error = error
 
     async def _commit(self, group: _Group) -> int:
-        """Drives one group until its entries stand; gives the first sequence."""
+        """Drive one group until its entries stand; gives the first sequence."""
         budget = RetryBudget("append", self._lane.key, self._settings.retry, self._runtime)
         while True:
             started_s = self._now_s()
@@ -285,7 +285,7 @@ class Appender:
         return None
 
     async def _build(self, group: _Group, seen: RegisterRead) -> None:
-        """Makes the next state on what was seen; a full register first spills its older half."""
+        """Build the next state on what was seen; a full register first spills its older half."""
         if over := may_append(seen, self.producer_id, self.counter):
             raise ProducerSuperseded(self._lane.key, self.counter, over.counter)
         state = await self._with_room(seen.state, len(group.drafts))
@@ -323,7 +323,7 @@ class Appender:
                 raise StoreUnavailable("create", segment, "segment not yet there, try again")
 
     async def _send(self, group: _Group, seen: RegisterRead, budget: RetryBudget) -> int | None:
-        """Sends the group's bytes on the state that was seen."""
+        """Send the group's bytes on the state that was seen."""
         after = group.after
         if after is None:
             return None

@@ -122,7 +122,7 @@ class Collector:
         return deleted
 
     async def _delete_unnamed(self) -> int:
-        """Deletes lists past the horizon that no register names; the registers are read after."""
+        """Delete lists past the horizon that no register names; the registers are read after."""
         old: list[tuple[ObjectKey, str]] = []
         async for page in self._store.list(WORK_LISTS):
             edge_ns = page.date_ns - self._horizon_ns
@@ -149,7 +149,7 @@ class Collector:
         return named
 
     async def _delete(self, key: ObjectKey, queue: str, kind: str) -> bool:
-        """Deletes what stands there now; False when nobody knows whether it is gone."""
+        """Delete what stands there now; False when nobody knows whether it is gone."""
         match await self._store.head(key):
             case NotFound():
                 return True

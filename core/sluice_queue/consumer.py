@@ -49,7 +49,7 @@ class FetchHandle:
     lane: Lane
 
     async def fetch(self, descriptor: Descriptor) -> WorkList:
-        """Reads the work list that a descriptor points at.
+        """Read the work list that a descriptor points at.
 
         Raises:
             WorkListMissing: It is not there: stop the lane, never skip it.
@@ -77,7 +77,6 @@ class Consumer:
         acked_through: int,
         settings: ConsumerSettings,
     ) -> None:
-        """Takes an epoch that `open` won."""
         self._client = client
         self._holder = holder
         self._settings = settings
@@ -178,11 +177,11 @@ class Consumer:
         return ConsumedBatch(descriptor=found[0], work_list=work_list)
 
     def fetch_handle(self) -> FetchHandle:
-        """Gives a handle that fetches work lists concurrently."""
+        """Return a handle that fetches work lists concurrently."""
         return FetchHandle(store=self._client.store, lane=self._client.lane)
 
     async def ack(self, sequence: int) -> None:
-        """Acknowledges the entry right behind the last; durable with every 100th, or `flush_acks`.
+        """Acknowledge the entry right behind the last; durable with every 100th, or `flush_acks`.
 
         Raises:
             AckRefused: It is not the next one: nothing is skipped by mistake.
@@ -197,12 +196,12 @@ class Consumer:
         self._acked = sequence
 
     async def flush_acks(self) -> None:
-        """Makes every `ack` so far durable."""
+        """Build every `ack` so far durable."""
         if self._acked > self._durable:
             await self.ack_through(self._acked)
 
     async def ack_through(self, sequence: int) -> None:
-        """Moves the durable frontier to `sequence` and dequeues up to it, in one write.
+        """Move the durable frontier to `sequence` and dequeues up to it, in one write.
 
         State changes only on success; the same call may be made again after any error but `Fenced`.
 
@@ -262,7 +261,7 @@ class Consumer:
         return False
 
     async def _read(self) -> RegisterRead:
-        """Reads the register and checks the fence."""
+        """Read the register and checks the fence."""
         lane = self._client.lane
         seen = await self._client.read()
         if seen is None or not owns_epoch(seen.state, self._holder):

@@ -33,12 +33,12 @@ class RegisterRead:
 
 
 def writes_of(counter: int) -> int:
-    """Gives how many writes have landed in all lives."""
+    """Return how many writes have landed in all lives."""
     return counter & _WRITES_MASK
 
 
 def is_other_register(state: Register | None, producer_id: bytes, counter: int) -> bool:
-    """Tells whether a register is not the one that a producer's writes landed in.
+    """Return True if a register is not the one that a producer's writes landed in.
 
     It is gone, or begun anew: the list of writers never shrinks, so with room in it everybody who
     ever wrote is there; or it is an old copy, which knows of fewer writes. Who goes on appending
@@ -104,7 +104,7 @@ AppendVerdict = Committed | InFlight | NotCommitted | Evicted | ProducerFenced
 
 
 def decide_append(tried: AppendAttempt, seen: RegisterRead) -> AppendVerdict:
-    """Tells what became of a write from a read made after it."""
+    """Report what became of a write from a read made after it."""
     if seen.etag == tried.on:
         return InFlight()
     mine = seen.state.writer(tried.producer_id)
@@ -120,7 +120,7 @@ def decide_append(tried: AppendAttempt, seen: RegisterRead) -> AppendVerdict:
 
 
 def may_append(seen: RegisterRead, producer_id: bytes, counter: int) -> ProducerFenced | None:
-    """Tells whether a producer whose last landed write is `counter` may write on this state."""
+    """Return True if a producer whose last landed write is `counter` may write on this state."""
     mine = seen.state.writer(producer_id)
     if mine is not None and mine.counter > counter:
         return ProducerFenced(counter=mine.counter)
@@ -136,7 +136,7 @@ class EpochClaim:
 
 
 def owns_epoch(state: Register, holder: EpochClaim) -> bool:
-    """Tells whether the claim stands: the epoch is the holder's only with its id beside it."""
+    """Return True if the claim stands: the epoch is the holder's only with its id beside it."""
     return (state.epoch, state.owner) == (holder.epoch, holder.owner)
 
 
@@ -149,7 +149,7 @@ OpenVerdict = EpochClaim | InFlight | RetryOpen
 
 
 def decide_open(claim: EpochClaim, on: ETag, seen: RegisterRead) -> OpenVerdict:
-    """Tells from a later read whether a consumer's opening landed."""
+    """Report from a later read whether a consumer's opening landed."""
     if seen.etag == on:
         return InFlight()
     return claim if owns_epoch(seen.state, claim) else RetryOpen()
@@ -176,7 +176,7 @@ AckVerdict = Acked | Overtaken | RetryAck
 
 
 def decide_ack(holder: EpochClaim, through: int, seen: RegisterRead) -> AckVerdict:
-    """Tells from a read whether an acknowledgement stands, may be tried, or is forbidden."""
+    """Report from a read whether an acknowledgement stands, may be tried, or is forbidden."""
     if not owns_epoch(seen.state, holder):
         return Overtaken(epoch=seen.state.epoch)
     return Acked() if seen.state.acked_through >= through else RetryAck()

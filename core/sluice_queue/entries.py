@@ -55,7 +55,7 @@ class Draft:
     metadata: bytes = b""
 
     def __post_init__(self) -> None:
-        """Refuses what an entry cannot carry."""
+        """Reject what an entry cannot carry."""
         if len(self.metadata) > METADATA_BYTES_MAX:
             raise BadUsage(
                 f"metadata is at most {METADATA_BYTES_MAX} bytes, found=`{len(self.metadata)}`"
@@ -86,7 +86,7 @@ class Descriptor:
 
 
 def encode_entry(sequence: int, draft: Draft) -> bytes:
-    """Gives the bytes of an entry, its length first."""
+    """Return the bytes of an entry, its length first."""
     location = draft.location.encode()
     fixed = _FIXED.pack(
         sequence,
@@ -104,7 +104,7 @@ def encode_entry(sequence: int, draft: Draft) -> bytes:
 
 
 def decode_entry(key: str, record: bytes) -> Descriptor:
-    """Reads one entry without its length.
+    """Read one entry without its length.
 
     Raises:
         InvalidRecord: The record is cut short, too long, or its location is not UTF-8.
@@ -138,7 +138,7 @@ def _location(key: str, raw: bytes) -> ObjectKey:
 
 
 def skip_entries(key: str, body: bytes | memoryview, start: int, count: int) -> int:
-    """Gives the offset behind `count` entries from `start`, reading only their lengths.
+    """Return the offset behind `count` entries from `start`, reading only their lengths.
 
     Raises:
         InvalidRecord: The body ends before.
@@ -156,7 +156,7 @@ def skip_entries(key: str, body: bytes | memoryview, start: int, count: int) -> 
 def decode_entries(
     key: str, body: bytes | memoryview, first_sequence: int
 ) -> tuple[Descriptor, ...]:
-    """Reads entries that fill `body` wholly and count up from `first_sequence`.
+    """Read entries that fill `body` wholly and count up from `first_sequence`.
 
     Raises:
         InvalidRecord: An entry is malformed or out of sequence.

@@ -54,7 +54,7 @@ async def read_lane(
     after: int | None = None,
     entries_max: int | None = None,
 ) -> LaneSnapshot:
-    """Reads a lane's register and its waiting entries, those in segments included.
+    """Read a lane's register and its waiting entries, those in segments included.
 
     Args:
         store: Where the lane lies.
@@ -88,7 +88,7 @@ async def read_lane(
 async def read_entries(
     store: ObjectStore, lane: Lane, state: Register, *, after: int, entries_max: int | None
 ) -> tuple[Descriptor, ...]:
-    """Gives the entries of a state behind `after`, from its segments and its body.
+    """Return the entries of a state behind `after`, from its segments and its body.
 
     Raises:
         StoreError: The store did not answer.
@@ -106,7 +106,7 @@ async def read_entries(
 
 
 async def read_segment(store: ObjectStore, lane: Lane, ref: SegmentRef) -> tuple[Descriptor, ...]:
-    """Reads one segment.
+    """Read one segment.
 
     Raises:
         StoreError: The store did not answer.
@@ -123,7 +123,7 @@ async def read_segment(store: ObjectStore, lane: Lane, ref: SegmentRef) -> tuple
 
 
 async def list_lanes(store: ObjectStore, queue: str | None = None) -> tuple[Lane, ...]:
-    """Gives every lane that exists, of one queue or of all, in order.
+    """Return every lane that exists, of one queue or of all, in order.
 
     Raises:
         StoreError: The store did not answer.
@@ -179,7 +179,7 @@ class LaneStatus:
 
 
 async def read_status(store: ObjectStore, queue: str | None = None) -> list[LaneStatus]:
-    """Gives the status of every lane, of one queue or of all.
+    """Return the status of every lane, of one queue or of all.
 
     Raises:
         StoreError: The store did not answer.
@@ -190,7 +190,7 @@ async def read_status(store: ObjectStore, queue: str | None = None) -> list[Lane
 
 
 def status_of(view: LaneSnapshot) -> LaneStatus:
-    """Gives the status that a view shows."""
+    """Return the status that a view shows."""
     oldest = min((one.first_accepted_at_ns for one in view.descriptors), default=None)
     return LaneStatus(
         queue=view.lane.queue,

@@ -35,7 +35,7 @@ class Lane:
     lane: int
 
     def __post_init__(self) -> None:
-        """Refuses a name that no key could carry."""
+        """Reject a name that no key could carry."""
         if _QUEUE_NAME.fullmatch(self.queue) is None:
             raise BadUsage(f"queue name must be 1 to 40 of a-z, 0-9, _ and -, queue=`{self.queue}`")
         if not 0 <= self.lane < LANES_MAX:
@@ -64,7 +64,7 @@ class Runtime:
     metrics: QueueMetrics = field(default_factory=QueueMetrics)
 
     def id_bytes(self) -> bytes:
-        """Gives 16 fresh bytes."""
+        """Return 16 fresh bytes."""
         return bytes(ULID.from_str(self.ids.ulid()))
 
 
@@ -72,7 +72,6 @@ class RegisterClient:
     """Reads and swaps one lane's register, and keeps the newest time that the store told."""
 
     def __init__(self, store: ObjectStore, lane: Lane, runtime: Runtime) -> None:
-        """Binds the lane to a store."""
         self.store = store
         self.lane = lane
         self.runtime = runtime
@@ -90,7 +89,7 @@ class RegisterClient:
         return UnixNs(self.date_ns + self.runtime.clock.monotonic_ns() - self._dated_at_ns)
 
     async def read(self) -> RegisterRead | None:
-        """Reads the register, or gives None where none stands.
+        """Read the register, or gives None where none stands.
 
         Raises:
             StoreError: The store did not answer.
@@ -107,7 +106,7 @@ class RegisterClient:
     async def read_as(
         self, producer_id: bytes, counter: int, budget: "RetryBudget"
     ) -> RegisterRead:
-        """Reads the register as a producer whose last landed write has this counter.
+        """Read the register as a producer whose last landed write has this counter.
 
         Raises:
             RegisterLost: It is not the register that the producer wrote to.
@@ -120,7 +119,7 @@ class RegisterClient:
         return seen if seen is not None else await self.read_or_create(budget)
 
     async def read_or_create(self, budget: "RetryBudget") -> RegisterRead:
-        """Reads the register; where none stands, creates an empty one first.
+        """Read the register; where none stands, creates an empty one first.
 
         Raises:
             OutcomeUnknown: The bounds of `budget` are spent.
@@ -139,7 +138,7 @@ class RegisterClient:
             await budget.wait_or_raise(None)
 
     async def swap(self, seen: RegisterRead, state: Register) -> ReplaceOutcome:
-        """Writes `state` over what was seen.
+        """Write `state` over what was seen.
 
         Raises:
             StoreError: The store refused; nothing was written.
@@ -153,7 +152,6 @@ class RetryBudget:
     def __init__(
         self, operation: str, key: ObjectKey, settings: RetrySettings, runtime: Runtime
     ) -> None:
-        """Starts the operation's time."""
         self._operation = operation
         self._key = key
         self._settings = settings
@@ -162,7 +160,7 @@ class RetryBudget:
         self.count = 0
 
     async def wait_or_raise(self, cause: Exception | None) -> None:
-        """Waits before the next try.
+        """Wait before the next try.
 
         Raises:
             OutcomeUnknown: Count or time is spent; the cause is chained.

@@ -20,7 +20,6 @@ class QueueMetrics:
     """The counters of the queue, on one registry."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        """Registers them; without a registry they count for nobody."""
         on = registry if registry is not None else CollectorRegistry()
         by_role = ["queue", "role"]
         self.swaps = Counter("sluice_queue_swaps", "register writes tried", by_role, registry=on)

@@ -32,7 +32,7 @@ class Pacer:
     landed_s: float = 0.0
 
     def wait_s(self, now_s: float, rng: random.Random) -> float:
-        """Gives how long to wait now before the next swap."""
+        """Return how long to wait now before the next swap."""
         if not self.pause_s:
             return 0.0
         return max(0.0, self.landed_s + self.pause_s * rng.uniform(0.5, 1.5) - now_s)

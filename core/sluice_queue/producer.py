@@ -24,18 +24,17 @@ class WriteHandle:
     """What became of one `produce`."""
 
     def __init__(self) -> None:
-        """Starts undecided."""
         self._done = asyncio.Event()
         self._sequence = 0
         self._error: SluiceError | None = None
 
     def settle(self, sequence: int, error: SluiceError | None = None) -> None:
-        """Tells the outcome; called once by the producer."""
+        """Report the outcome; called once by the producer."""
         self._sequence, self._error = sequence, error
         self._done.set()
 
     async def await_durable(self) -> None:
-        """Waits until the batches stand in the queue.
+        """Wait until the batches stand in the queue.
 
         Raises:
             OutcomeUnknown: Nobody knows whether they do.
@@ -75,7 +74,6 @@ class Producer:
         runtime: Runtime | None = None,
         settings: ProducerSettings | None = None,
     ) -> None:
-        """Binds a producer to a lane; its flusher runs inside `open`."""
         self._runtime = runtime if runtime is not None else Runtime()
         self._settings = settings if settings is not None else ProducerSettings()
         self._appender = Appender(store, lane, runtime=self._runtime, settings=self._settings)
@@ -97,7 +95,7 @@ class Producer:
         runtime: Runtime | None = None,
         settings: ProducerSettings | None = None,
     ) -> AsyncIterator["Producer"]:
-        """Runs a producer; leaving the block flushes what is left."""
+        """Run a producer; leaving the block flushes what is left."""
         producer = cls(store, Lane(queue=queue, lane=lane), runtime=runtime, settings=settings)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -113,7 +111,7 @@ class Producer:
             raise
 
     def close(self) -> None:
-        """Ends the flusher after one last flush."""
+        """End the flusher after one last flush."""
         self._closing = True
         self._wake.set()
         self._urgent.set()
@@ -148,12 +146,12 @@ class Producer:
         return unflushed == 0 or unflushed + size_bytes <= self._settings.max_unflushed_bytes
 
     def flush(self) -> None:
-        """Starts a flush now."""
+        """Start a flush now."""
         self._wake.set()
         self._urgent.set()
 
     async def run(self, tasks: asyncio.TaskGroup) -> None:
-        """Flushes until `close`; each flush is a task of its own, so that swaps group."""
+        """Flush until `close`; each flush is a task of its own, so that swaps group."""
         while True:
             await self._wake.wait()
             if not self._closing:
@@ -167,7 +165,7 @@ class Producer:
                 return
 
     async def _gather(self) -> None:
-        """Waits for the interval to pass, or for enough bytes."""
+        """Wait for the interval to pass, or for enough bytes."""
         sleeping = asyncio.ensure_future(self._runtime.clock.sleep(self._settings.flush_interval_s))
         urgent = asyncio.ensure_future(self._urgent.wait())
         try:
@@ -177,7 +175,7 @@ class Producer:
             urgent.cancel()
 
     async def _flush(self, taken: list[_Buffered]) -> None:
-        """Writes the lists, appends their entries in one swap, and tells every caller."""
+        """Write the lists, appends their entries in one swap, and tells every caller."""
         groups = _grouped(taken, self._settings.list_batches_max)
         try:
             drafts = [await self._list(group) for group in groups]
@@ -215,7 +213,7 @@ class Producer:
 
 
 def _grouped(taken: list[_Buffered], batches_max: int) -> list[list[_Buffered]]:
-    """Cuts what was taken into lists: equal metadata together, in order, bounded."""
+    """Cut what was taken into lists: equal metadata together, in order, bounded."""
     groups: list[list[_Buffered]] = []
     held = 0
     for one in taken:

@@ -103,7 +103,7 @@ class Register:
         return self.next_sequence - 1 - self.acked_through
 
     def writer(self, producer_id: bytes) -> Writer | None:
-        """Gives what is remembered of a producer, or None."""
+        """Return what is remembered of a producer, or None."""
         return next((one for one in self.writers if one.producer_id == producer_id), None)
 
 
@@ -112,7 +112,7 @@ SegmentDecoder = Callable[[str, bytes], tuple[Descriptor, ...]]
 
 
 def encode_register(state: Register) -> bytes:
-    """Gives the bytes of a state.
+    """Return the bytes of a state.
 
     Raises:
         InvariantViolated: The state breaks a bound of the format.
@@ -151,7 +151,7 @@ def _check(state: Register) -> None:
 
 
 def _broken(state: Register) -> str | None:
-    """Tells which rule between the fields does not hold, or None."""
+    """Report which rule between the fields does not hold, or None."""
     if state.next_sequence < 1 or not 0 <= state.acked_through < state.next_sequence:
         return "acked_through is not below next_sequence"
     expected = state.acked_through + 1
@@ -234,7 +234,7 @@ def decode_register(
 
 
 def body_descriptors(key: str, state: Register) -> tuple[Descriptor, ...]:
-    """Decodes the entries of the body.
+    """Decode the entries of the body.
 
     Raises:
         InvalidRecord: They are malformed, out of sequence, or not `count`.
@@ -249,7 +249,7 @@ def body_descriptors(key: str, state: Register) -> tuple[Descriptor, ...]:
 
 
 def append(state: Register, drafts: tuple[Draft, ...], writer: Writer, nonce: bytes) -> Register:
-    """Gives the state with `drafts` behind the others; existing entries are copied as bytes.
+    """Return the state with `drafts` behind the others; existing entries are copied as bytes.
 
     Args:
         state: What stands; the drafts must fit (`room`).
@@ -273,12 +273,12 @@ def append(state: Register, drafts: tuple[Draft, ...], writer: Writer, nonce: by
 
 
 def room(state: Register) -> int:
-    """Gives how many entries fit before older ones must move to a segment."""
+    """Return how many entries fit before older ones must move to a segment."""
     return ENTRIES_MAX - state.count
 
 
 def dequeue(key: str, state: Register, through: int, nonce: bytes) -> Register:
-    """Gives the state with everything up to `through` acknowledged and gone.
+    """Return the state with everything up to `through` acknowledged and gone.
 
     Raises:
         InvariantViolated: `through` is not in `acked_through < through < next_sequence`.
@@ -300,7 +300,7 @@ def dequeue(key: str, state: Register, through: int, nonce: bytes) -> Register:
 
 
 def open_epoch(state: Register, owner: bytes, nonce: bytes) -> Register:
-    """Gives the state in which `owner` holds the next epoch."""
+    """Return the state in which `owner` holds the next epoch."""
     return replace(
         state, revision=state.revision + 1, nonce=nonce, epoch=state.epoch + 1, owner=owner
     )
@@ -323,7 +323,7 @@ class Spill:
 
 
 def spill(key: str, state: Register) -> Spill:
-    """Moves the older half of the held entries out of the register.
+    """Move the older half of the held entries out of the register.
 
     Raises:
         InvariantViolated: The register holds fewer than two entries.

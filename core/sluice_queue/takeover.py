@@ -33,7 +33,7 @@ from sluice_store.port import ObjectStore
 
 
 def counter_of(term: int, writes: int) -> int:
-    """Gives the write counter of the `writes`-th landed write, made in life `term`."""
+    """Return the write counter of the `writes`-th landed write, made in life `term`."""
     return term << TERM_SHIFT | writes
 
 
@@ -126,7 +126,7 @@ class _Fence:
         return await self._send(seen)
 
     def _build(self, seen: RegisterRead) -> None:
-        """Makes the state with the new life; what stood before is the last word on old writes."""
+        """Build the state with the new life; what stood before is the last word on old writes."""
         state, before = seen.state, seen.state.writer(self.producer_id)
         if before is not None and before.counter >= counter_of(self.term, 0):
             raise ProducerSuperseded(self.client.lane.key, self.term, before.counter)

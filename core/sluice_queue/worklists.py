@@ -19,7 +19,7 @@ LIST_AGE_S_MAX: Final = 3600
 
 
 def too_old(written_at_ns: UnixNs, now_ns: UnixNs) -> bool:
-    """Tells whether a list may no longer be appended and must be written anew."""
+    """Return True if a list may no longer be appended and must be written anew."""
     return now_ns - written_at_ns >= LIST_AGE_S_MAX * NS_PER_S
 
 
@@ -30,7 +30,7 @@ async def write_work_list(
     retry: RetrySettings,
     metadata: bytes = b"",
 ) -> Draft:
-    """Writes one work list under a fresh name and gives the entry that points at it.
+    """Write one work list under a fresh name and gives the entry that points at it.
 
     An unknown outcome is settled by writing the same bytes under the same name again; the name is
     never used for anything else.
@@ -75,7 +75,7 @@ async def write_work_list(
 
 
 async def read_work_list(store: ObjectStore, lane: Lane, entry: Descriptor) -> WorkList:
-    """Reads the list that an entry points at and checks that it is that list.
+    """Read the list that an entry points at and checks that it is that list.
 
     Raises:
         WorkListMissing: It is not there.
@@ -102,7 +102,7 @@ def _checked(lane: Lane, entry: Descriptor, body: bytes) -> WorkList:
 def by_lane(
     batches: Sequence[AcceptedManifest], lanes: int
 ) -> dict[int, tuple[AcceptedManifest, ...]]:
-    """Splits batches by the lane of their agent, each lane's in the order given."""
+    """Split batches by the lane of their agent, each lane's in the order given."""
     split: dict[int, list[AcceptedManifest]] = {}
     for batch in batches:
         split.setdefault(lane_of(batch.agent_id, lanes), []).append(batch)
