@@ -37,9 +37,10 @@ from sluice_queue.lane import Lane, RegisterClient, Runtime
 from sluice_queue.metrics import QueueMetrics
 from sluice_queue.producer import Producer
 from sluice_queue.register import encode_register
-from sluice_queue.settings import ProducerSettings, RetrySettings
+from sluice_queue.settings import ProducerSettings
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetrySettings
 
 WAITING: Final = (10, 1_000, 100_000)
 APPENDS: Final = 100

@@ -13,8 +13,9 @@ from sluice_cli.output import emit
 from sluice_protocol.conflicts import Decision, DecisionAction, parse_conflict_id
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.outcomes import NotFound
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_store import SystemClock, SystemIds, open_store
+from sluice_store import open_store
 from sluice_store.conflict_pages import ConflictPage, ConflictView, page_of, view_of
 from sluice_store.conflicts import DecisionsReader, Resolver, list_conflicts, read_conflict
 

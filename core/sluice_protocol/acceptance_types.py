@@ -16,7 +16,7 @@ TRIES_MAX: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What one upload requests the gateway to accept.
+    """The request of one upload.
 
     Attributes:
         identity: The identity that the frame claims.

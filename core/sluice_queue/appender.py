@@ -37,7 +37,7 @@ from sluice_queue.decisions import (
 )
 from sluice_queue.entries import Draft
 from sluice_queue.errors import ProducerSuperseded, QueueFull, RegisterLost
-from sluice_queue.lane import Lane, RegisterClient, RetryBudget, Runtime
+from sluice_queue.lane import Lane, RegisterClient, Runtime
 from sluice_queue.pacing import Pacer
 from sluice_queue.register import (
     ENTRIES_MAX,
@@ -50,6 +50,7 @@ from sluice_queue.register import (
 )
 from sluice_queue.settings import ProducerSettings
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetryLoop
 
 READ_FIRST_SWAPS = 64
 """After a conflict, so many swaps begin with a read instead of the state that was remembered."""
@@ -222,20 +223,20 @@ class Appender:
 
     async def _commit(self, group: _Group) -> int:
         """Drive one group until its entries stand; gives the first sequence."""
-        budget = RetryBudget("append", self._lane.key, self._settings.retry, self._runtime)
+        retries = RetryLoop("append", self._lane.key, self._runtime.backoff(self._settings.retry))
         while True:
             started_s = self._now_s()
             try:
-                first = await self._step(group, budget)
+                first = await self._step(group, retries)
             except StoreUnavailable as error:
                 self._seen = None
-                await budget.wait_or_raise(error)
+                await retries.pause(error)
                 continue
             if first is not None:
                 self._pacer.landed(self._now_s(), self._now_s() - started_s)
                 return first
 
-    async def _step(self, group: _Group, budget: RetryBudget) -> int | None:
+    async def _step(self, group: _Group, retries: RetryLoop) -> int | None:
         """Resolves or sends the group once."""
         seen = self._seen
         if self._wary and group.sent is None:
@@ -243,7 +244,7 @@ class Appender:
             # register sent in vain.
             seen, self._wary = None, self._wary - 1
         if seen is None:
-            seen = await self._client.read_as(self.producer_id, self.counter, budget)
+            seen = await self._client.read_as(self.producer_id, self.counter, retries)
         self._seen = seen
         self._learn(seen)
         if group.sent is not None:
@@ -252,7 +253,7 @@ class Appender:
                 return first
         if group.sent is None:
             await self._build(group, seen)
-        return await self._send(group, seen, budget)
+        return await self._send(group, seen, retries)
 
     def _learn(self, seen: RegisterRead) -> None:
         """After a conflict: with another producer there will be more, with the consumer not."""
@@ -322,7 +323,7 @@ class Appender:
             case NotFound():
                 raise StoreUnavailable("create", segment, "segment not yet there, try again")
 
-    async def _send(self, group: _Group, seen: RegisterRead, budget: RetryBudget) -> int | None:
+    async def _send(self, group: _Group, seen: RegisterRead, retries: RetryLoop) -> int | None:
         """Send the group's bytes on the state that was seen."""
         after = group.after
         if after is None:
@@ -361,5 +362,5 @@ class Appender:
                     group.sent = None
             case Unknown():
                 self._metrics.unknown.labels(self._lane.queue, "producer").inc()
-        await budget.wait_or_raise(None)
+        await retries.pause()
         return None

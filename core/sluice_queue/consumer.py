@@ -34,11 +34,12 @@ from sluice_queue.decisions import (
 from sluice_queue.entries import Descriptor
 from sluice_queue.errors import AckRefused, ResumeRefused
 from sluice_queue.inspection import read_entries
-from sluice_queue.lane import Lane, RegisterClient, RetryBudget, Runtime
+from sluice_queue.lane import Lane, RegisterClient, Runtime
 from sluice_queue.register import Register, dequeue, open_epoch
 from sluice_queue.settings import ConsumerSettings
 from sluice_queue.worklists import read_work_list
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetryLoop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,15 +216,15 @@ class Consumer:
         if sequence <= self._durable:
             reason = f"already acknowledged, acked_through=`{self._durable}`"
             raise AckRefused(lane.key, sequence, reason)
-        budget = RetryBudget("ack", lane.key, self._settings.retry, self._client.runtime)
+        retries = RetryLoop("ack", lane.key, self._client.runtime.backoff(self._settings.retry))
         while True:
             try:
                 if await self._try_ack(sequence):
                     break
             except StoreUnavailable as error:
-                await budget.wait_or_raise(error)
+                await retries.pause(error)
                 continue
-            await budget.wait_or_raise(None)
+            await retries.pause()
         self._durable = sequence
         self._acked = max(self._acked, sequence)
         self._handed_out = max(self._handed_out, sequence)
@@ -274,17 +275,17 @@ async def _open(
     client: RegisterClient, settings: ConsumerSettings, resume_after: int | None
 ) -> tuple[EpochClaim, Register]:
     """Swaps in the next epoch under a fresh owner id; gives the claim and the state it won."""
-    budget = RetryBudget("open", client.lane.key, settings.retry, client.runtime)
+    retries = RetryLoop("open", client.lane.key, client.runtime.backoff(settings.retry))
     opening = _Opening(client=client, resume_after=resume_after, owner=client.runtime.id_bytes())
     while True:
         try:
-            won = await opening.step(await client.read_or_create(budget))
+            won = await opening.step(await client.read_or_create(retries))
         except StoreUnavailable as error:
-            await budget.wait_or_raise(error)
+            await retries.pause(error)
             continue
         if won is not None:
             return won
-        await budget.wait_or_raise(None)
+        await retries.pause()
 
 
 @dataclass(slots=True, kw_only=True)

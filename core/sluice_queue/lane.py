@@ -8,17 +8,18 @@ from typing import Final
 from ulid import ULID
 
 from sluice_protocol.authority import LANES_MAX
-from sluice_protocol.errors import BadUsage, OutcomeUnknown, StoreUnavailable
+from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.keys import register_key
 from sluice_protocol.outcomes import Found, NotFound, ReplaceOutcome
-from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.decisions import RegisterRead, is_other_register
 from sluice_queue.errors import RegisterLost
 from sluice_queue.metrics import QueueMetrics
 from sluice_queue.register import Register, decode_register, encode_register
-from sluice_queue.settings import RetrySettings
-from sluice_store.clock import Clock, IdSource, SystemClock, SystemIds
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, RetryLoop, RetrySettings
 
 _QUEUE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
@@ -63,6 +64,10 @@ class Runtime:
     rng: random.Random = field(default_factory=random.Random)
     metrics: QueueMetrics = field(default_factory=QueueMetrics)
 
+    def backoff(self, settings: RetrySettings) -> Backoff:
+        """Return the pauses and bounds of one operation."""
+        return Backoff(clock=self.clock, rng=self.rng, settings=settings)
+
     def id_bytes(self) -> bytes:
         """Return 16 fresh bytes."""
         return bytes(ULID.from_str(self.ids.ulid()))
@@ -103,26 +108,24 @@ class RegisterClient:
                 self.observe_date(info.date_ns)
                 return RegisterRead(state=decode_register(self.lane.key, body), etag=info.etag)
 
-    async def read_as(
-        self, producer_id: bytes, counter: int, budget: "RetryBudget"
-    ) -> RegisterRead:
+    async def read_as(self, producer_id: bytes, counter: int, retries: RetryLoop) -> RegisterRead:
         """Read the register as a producer whose last landed write has this counter.
 
         Raises:
             RegisterLost: It is not the register that the producer wrote to.
             StoreError: The store did not answer.
-            OutcomeUnknown: The bounds of `budget` are spent.
+            OutcomeUnknown: The bounds of `retries` are spent.
         """
         seen = await self.read() if counter else None
         if is_other_register(seen.state if seen is not None else None, producer_id, counter):
             raise RegisterLost(self.lane.key)
-        return seen if seen is not None else await self.read_or_create(budget)
+        return seen if seen is not None else await self.read_or_create(retries)
 
-    async def read_or_create(self, budget: "RetryBudget") -> RegisterRead:
+    async def read_or_create(self, retries: RetryLoop) -> RegisterRead:
         """Read the register; where none stands, creates an empty one first.
 
         Raises:
-            OutcomeUnknown: The bounds of `budget` are spent.
+            OutcomeUnknown: The bounds of `retries` are spent.
         """
         while True:
             try:
@@ -133,9 +136,9 @@ class RegisterClient:
                 # Whatever comes of it, the next read shows one register that all agree on.
                 await self.store.create(self.lane.key, encode_register(empty))
             except StoreUnavailable as error:
-                await budget.wait_or_raise(error)
+                await retries.pause(error)
                 continue
-            await budget.wait_or_raise(None)
+            await retries.pause()
 
     async def swap(self, seen: RegisterRead, state: Register) -> ReplaceOutcome:
         """Write `state` over what was seen.
@@ -144,32 +147,3 @@ class RegisterClient:
             StoreError: The store refused; nothing was written.
         """
         return await self.store.replace(self.lane.key, encode_register(state), if_match=seen.etag)
-
-
-class RetryBudget:
-    """Counts the tries of one operation and waits between them, with full jitter."""
-
-    def __init__(
-        self, operation: str, key: ObjectKey, settings: RetrySettings, runtime: Runtime
-    ) -> None:
-        self._operation = operation
-        self._key = key
-        self._settings = settings
-        self._runtime = runtime
-        self._ends_ns = runtime.clock.monotonic_ns() + int(settings.total_s * NS_PER_S)
-        self.count = 0
-
-    async def wait_or_raise(self, cause: Exception | None) -> None:
-        """Wait before the next try.
-
-        Raises:
-            OutcomeUnknown: Count or time is spent; the cause is chained.
-        """
-        self.count += 1
-        spent = self.count >= self._settings.tries_max
-        if spent or self._runtime.clock.monotonic_ns() >= self._ends_ns:
-            raise OutcomeUnknown(self._operation, self._key, self.count) from cause
-        bound_s = min(
-            self._settings.backoff_max_s, self._settings.backoff_s * 2 ** min(self.count - 1, 30)
-        )
-        await self._runtime.clock.sleep(self._runtime.rng.uniform(0, bound_s))

@@ -39,6 +39,7 @@ from sluice_protocol.acceptance import (
     step,
 )
 from sluice_protocol.authority import Authority
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import (
     ChecksumRefused,
     InvalidRecord,
@@ -60,7 +61,6 @@ from sluice_protocol.manifests import (
     encode_reference,
 )
 from sluice_protocol.outcomes import Found, NotFound, Unknown, UnknownReason
-from sluice_store.clock import Clock
 from sluice_store.port import ObjectStore
 
 BACKOFF_S_FIRST: Final = 0.05

@@ -37,7 +37,7 @@ from sluice_gateway.spool import claim
 from sluice_protocol.authority import Authority, mode_switch_key
 from sluice_protocol.errors import BadUsage, InvalidRecord, StoreError
 from sluice_protocol.outcomes import ObjectInfo
-from sluice_store.clock import SystemClock, SystemIds
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
 

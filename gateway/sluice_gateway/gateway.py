@@ -25,12 +25,12 @@ from sluice_gateway.switch import NOTICE_S_MAX
 from sluice_gateway.timing import Phases
 from sluice_gateway.upload import Upload
 from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, RetriesExhausted
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import ErrorCode, InvariantViolated
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import quarantine_key
 from sluice_protocol.units import NS_PER_S
 from sluice_protocol.upload_http import HIGH_WATER_HEADER, RETRY_HEADER, parse_high_water
-from sluice_store.clock import Clock, IdSource
 from sluice_store.conflicts import DecisionsReader
 
 log = structlog.get_logger()

@@ -22,6 +22,7 @@ from sluice_gateway.accept import Acceptor, Run
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.upload import Upload
 from sluice_protocol.acceptance import Accepted, Conflict
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import BadUsage, InvalidRecord, SluiceError, StoreError
 from sluice_protocol.frame import decode_head
 from sluice_protocol.identity import Identity
@@ -46,7 +47,6 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
-from sluice_store.clock import Clock, IdSource
 from sluice_store.port import ObjectStore
 
 AT_ONCE: Final = 8

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import TypeVar
 
 from sluice_gateway.metrics import GatewayMetrics
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import StoreError
 from sluice_protocol.outcomes import (
     CreateOutcome,
@@ -15,7 +16,6 @@ from sluice_protocol.outcomes import (
     Unknown,
 )
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
-from sluice_store.clock import Clock
 from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
 
 _Answer = TypeVar("_Answer")

@@ -28,6 +28,7 @@ from sluice_protocol.authority import (
     decode_mode_switch,
     mode_switch_key,
 )
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import ACCEPTED, AUTHORITY_SETTINGS, DECISIONS, QUARANTINE_CONFLICTS
 from sluice_protocol.manifests import (
@@ -39,9 +40,9 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Found, NotFound, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_store.authority import AuthorityHistory, create_once, read_history
-from sluice_store.clock import Clock
+from sluice_store.authority import AuthorityHistory, read_history
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, OtherBytes, create_known, create_once
 
 NOTICE_S_MAX: Final = 30.0
 """A gateway that could not look for a switch for this long takes no uploads."""
@@ -52,7 +53,7 @@ ADOPT_AT_ONCE: Final = 16
 log = structlog.get_logger()
 
 
-async def switch_to_spool(remote: ObjectStore, spool_writer: str) -> Authority:
+async def switch_to_spool(remote: ObjectStore, spool_writer: str, clock: Clock) -> Authority:
     """Makes one spooling gateway the one that accepts.
 
     Raises:
@@ -79,10 +80,10 @@ async def switch_to_spool(remote: ObjectStore, spool_writer: str) -> Authority:
         history,
         ModeSwitch(number=history.next_number, acceptance="local_spool", spool_writer=spool_writer),
     )
-    return await _publish(remote, history, body)
+    return await _publish(remote, history, body, Backoff.seeded_by(clock))
 
 
-async def switch_to_manifest(remote: ObjectStore, local: ObjectStore) -> Authority:
+async def switch_to_manifest(remote: ObjectStore, local: ObjectStore, clock: Clock) -> Authority:
     """Makes every gateway on the object store accept; the caller holds the spool's lock.
 
     Raises:
@@ -97,8 +98,11 @@ async def switch_to_manifest(remote: ObjectStore, local: ObjectStore) -> Authori
     await _check_all_landed(local)
     wanted = ModeSwitch(number=history.next_number, acceptance="s3_manifest")
     body = await _record(remote, history, wanted)
-    closed = await create_once(local, mode_switch_key(wanted.number), body)
-    return await _publish(remote, history, closed)
+    backoff = Backoff.seeded_by(clock)
+    closed = await create_once(local, mode_switch_key(wanted.number), body, backoff)
+    # The record of an earlier call that was interrupted wins: the spool already obeys it.
+    begun = closed.body if isinstance(closed, OtherBytes) else body
+    return await _publish(remote, history, begun, backoff)
 
 
 async def _check_own_spool(remote: ObjectStore, local: ObjectStore) -> None:
@@ -133,9 +137,11 @@ async def _record(remote: ObjectStore, history: AuthorityHistory, wanted: ModeSw
     )
 
 
-async def _publish(remote: ObjectStore, history: AuthorityHistory, body: bytes) -> Authority:
+async def _publish(
+    remote: ObjectStore, history: AuthorityHistory, body: bytes, backoff: Backoff
+) -> Authority:
     number = history.next_number
-    if await create_once(remote, mode_switch_key(number), body) != body:
+    if isinstance(await create_once(remote, mode_switch_key(number), body, backoff), OtherBytes):
         raise BadUsage(f"another switch came first: look at it, key=`{mode_switch_key(number)}`")
     return apply_mode_switch(history.current, decode_mode_switch(number, body))
 
@@ -161,10 +167,11 @@ async def adopt(
         return
     await _settle(remote, number, clock, settle_s)
     count = 0
+    backoff = Backoff.seeded_by(clock)
     marker = encode_record(TransferMarker(result="copied", landed_at_unix_ns=clock.now_ns()))
     for prefix in (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS):
-        count += await _adopt_prefix(local, remote, prefix, marker)
-    await create_once(local, done, marker)
+        count += await _adopt_prefix(local, remote, prefix, marker, backoff)
+    await create_known(local, done, marker, backoff)
     log.info("spool knows what was accepted before", switch=number, copied=count)
 
 
@@ -179,22 +186,24 @@ async def _settle(remote: ObjectStore, number: int, clock: Clock, settle_s: floa
         await clock.sleep(left_s)
 
 
-async def _adopt_prefix(local: ObjectStore, remote: ObjectStore, prefix: str, marker: bytes) -> int:
+async def _adopt_prefix(
+    local: ObjectStore, remote: ObjectStore, prefix: str, marker: bytes, backoff: Backoff
+) -> int:
     known = {item.key async for page in local.list(prefix) for item in page.objects}
     count = 0
     async for page in remote.list(prefix):
         missing = [item.key for item in page.objects if item.key not in known]
         for first in range(0, len(missing), ADOPT_AT_ONCE):
             some = missing[first : first + ADOPT_AT_ONCE]
-            await asyncio.gather(*(_adopt_one(local, remote, key, marker) for key in some))
+            await asyncio.gather(*(_adopt_one(local, remote, key, marker, backoff) for key in some))
         count += len(missing)
     return count
 
 
 async def _adopt_one(
-    local: ObjectStore, remote: ObjectStore, key: ObjectKey, marker: bytes
+    local: ObjectStore, remote: ObjectStore, key: ObjectKey, marker: bytes, backoff: Backoff
 ) -> None:
     found = await remote.get(key)
     if isinstance(found, Found):
-        await create_once(local, transfer_marker_key(key), marker)
-        await create_once(local, key, found.body)
+        await create_known(local, transfer_marker_key(key), marker, backoff)
+        await create_known(local, key, found.body, backoff)

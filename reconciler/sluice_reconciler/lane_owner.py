@@ -20,8 +20,8 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.outcomes import Applied, Exists, Mismatch, Unknown
 from sluice_queue.appender import Appender
 from sluice_queue.errors import ProducerSuperseded
-from sluice_queue.lane import Lane, RetryBudget, Runtime
-from sluice_queue.settings import RetrySettings
+from sluice_queue.lane import Lane, Runtime
+from sluice_queue.settings import SWAP_RETRY
 from sluice_queue.takeover import take_over
 from sluice_queue.worklists import write_work_list
 from sluice_reconciler.lane_state import (
@@ -35,6 +35,7 @@ from sluice_reconciler.lane_state import (
 )
 from sluice_reconciler.sequence_ranges import EnqueueStatus
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetryLoop
 
 
 class LaneTakenOver(SluiceError):
@@ -68,7 +69,7 @@ class LaneOwner:
         self._stored = stored
         self._appender = appender
         self._runtime = runtime
-        self._retry = RetrySettings()
+        self._retry = SWAP_RETRY
         self.ledger = Ledger(stored.record.boots)
         self.forgotten = False
 
@@ -192,7 +193,7 @@ async def _swap(
         OutcomeUnknown: The bounds are spent.
     """
     key, body = lane_key(lane), encode_lane(record)
-    budget = RetryBudget("swap", key, RetrySettings(), runtime)
+    retries = RetryLoop("swap", key, runtime.backoff(SWAP_RETRY))
     while True:
         try:
             outcome = await store.replace(key, body, if_match=stored.etag)
@@ -202,18 +203,18 @@ async def _swap(
                 case Mismatch() | Unknown():
                     now = await read_lane_state(store, lane)
         except StoreUnavailable as error:
-            await budget.wait_or_raise(error)
+            await retries.pause(error)
             continue
         if now is not None and now.record.nonce == record.nonce:
             return now
         if now is None or now.etag != stored.etag:
             raise LaneTakenOver(key, record.life)
-        await budget.wait_or_raise(None)
+        await retries.pause()
 
 
 async def _raise_life(store: ObjectStore, lane: Lane, runtime: Runtime) -> StoredLaneState:
     """Puts the next life into the lane's state; creates the state where none stands."""
-    budget = RetryBudget("take", lane_key(lane), RetrySettings(), runtime)
+    retries = RetryLoop("take", lane_key(lane), runtime.backoff(SWAP_RETRY))
     while True:
         stored = await read_lane_state(store, lane)
         if stored is None:
@@ -234,7 +235,7 @@ async def _raise_life(store: ObjectStore, lane: Lane, runtime: Runtime) -> Store
                 return await _swap(store, lane, stored, record, runtime)
             except LaneTakenOver:
                 pass  # a rival swapped first: raise the life above its own
-        await budget.wait_or_raise(None)
+        await retries.pause()
 
 
 async def _create(store: ObjectStore, lane: Lane, runtime: Runtime) -> None:

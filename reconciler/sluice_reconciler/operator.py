@@ -9,6 +9,7 @@ from sluice_protocol.conflicts import Decision, parse_conflict_id
 from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
 from sluice_protocol.keys import AUDIT, GC_PLANS
 from sluice_protocol.outcomes import NotFound
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_reconciler.audit_summaries import (
     PAGE_DEFAULT,
     PAGE_MAX,
@@ -18,7 +19,6 @@ from sluice_reconciler.audit_summaries import (
     list_audits,
     list_plans,
 )
-from sluice_store.clock import SystemClock, SystemIds
 from sluice_store.conflict_pages import PAGE_DEFAULT as CONFLICTS_DEFAULT
 from sluice_store.conflict_pages import (
     ConflictPage,

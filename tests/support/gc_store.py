@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, takewhile
 
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import ChecksumRefused, StoreUnavailable
 from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import (
@@ -40,7 +41,6 @@ from sluice_protocol.units import (
     ObjectVersion,
     UnixNs,
 )
-from sluice_store.clock import Clock
 from sluice_store.port import (
     IncarnationPage,
     ListedIncarnation,

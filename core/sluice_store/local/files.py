@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sluice_protocol.clock import IdSource
 from sluice_protocol.errors import ChecksumRefused
 from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import (
@@ -39,7 +40,6 @@ from sluice_protocol.outcomes import (
     UnknownReason,
 )
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
-from sluice_store.clock import IdSource
 from sluice_store.local.attributes import read_sha256, write_sha256
 from sluice_store.local.durable import DurableNames
 from sluice_store.local.errors import translated

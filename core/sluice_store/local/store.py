@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import StoreMisconfigured
 from sluice_protocol.outcomes import (
     CreateOutcome,
@@ -18,8 +19,8 @@ from sluice_protocol.outcomes import (
     OverwriteOutcome,
     ReplaceOutcome,
 )
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion
-from sluice_store.clock import Clock, IdSource, SystemClock, SystemIds
 from sluice_store.local.errors import translated
 from sluice_store.local.files import LocalFiles
 from sluice_store.local.listing import walk_incarnations, walk_objects

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Final
 
+from sluice_protocol.clock import Clock
 from sluice_protocol.keys import digest_of
 from sluice_protocol.units import NS_PER_S, NULL_VERSION, ETag, ObjectKey, ObjectVersion, UnixNs
-from sluice_store.clock import Clock
 from sluice_store.memory.ranges import cut_range
 from sluice_store.memory.versions import History, Version
 from sluice_store.port import ListedIncarnation, ListedObject, Versioning

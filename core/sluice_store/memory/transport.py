@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar, assert_never
 
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import StoreDenied, StoreUnavailable
 from sluice_protocol.outcomes import UnknownReason
 from sluice_protocol.resolution import NoResponse, NotSent, Responded
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_store.clock import Clock
 from sluice_store.memory.bucket import MemoryBucket, Reply
 from sluice_store.memory.faults import Call, Crashed, Fault, FaultPlan
 from sluice_store.port import (

@@ -32,8 +32,8 @@ from sluice_gc.runner import Runner
 from sluice_gc.show import explain_blob
 from sluice_protocol.keys import GC_PROOFS, blob_key, parse_blob_key
 from sluice_protocol.outcomes import Deleted, DeleteOutcome, Unknown, UnknownReason
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import Digest, ObjectKey, ObjectVersion
-from sluice_store.clock import SystemClock, SystemIds
 from sluice_store.local import open_local_store
 
 ORPHANS = 5
@@ -209,7 +209,7 @@ from support.gc_world import KEYS, RUN
 from dataclasses import replace
 from sluice_gc.engine import LocalEngine
 from sluice_gc.runner import Runner
-from sluice_store.clock import SystemClock
+from sluice_protocol.system_clock import SystemClock
 from sluice_store.local import open_local_store
 
 async def main():

@@ -42,8 +42,9 @@ from sluice_protocol.keys import (
 )
 from sluice_protocol.manifests import transfer_marker_key
 from sluice_protocol.outcomes import CreateOutcome, Found, NotFound, Unknown, UnknownReason
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import Digest, ObjectKey
-from sluice_store import SystemIds, create_authority, open_store
+from sluice_store import create_authority, open_store
 
 HOST = TestKey("host-1", ("host-1",))
 OPS = TestKey("ops", (), roles=("operator",))
@@ -97,7 +98,7 @@ async def spooling(tmp_path: Path) -> AsyncIterator[Spooling]:
     ):
         await create_authority(authority, AGREED)
         local, remote = CountingStore(spool), Remote(authority)
-        agreed = (await agree(local, remote)).current
+        agreed = (await agree(local, remote, SystemClock())).current
         gateway = build_gateway(local, agreed, settings, WRITER)
         attach_lander(gateway, local, remote, agreed)
         assert gateway.lander is not None

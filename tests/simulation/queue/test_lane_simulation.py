@@ -17,8 +17,9 @@ from sluice_queue.appender import Appender
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane, Runtime
-from sluice_queue.settings import ProducerSettings, RetrySettings
+from sluice_queue.settings import ProducerSettings
 from sluice_queue.worklists import write_work_list
+from sluice_store.retry import RetrySettings
 
 LANE = Lane(queue="spark", lane=0)
 SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(40)

@@ -13,8 +13,9 @@ from sluice_protocol.errors import OutcomeUnknown, StoreUnavailable
 from sluice_queue.appender import Appender
 from sluice_queue.consumer import Consumer
 from sluice_queue.lane import Lane, Runtime
-from sluice_queue.settings import ProducerSettings, RetrySettings
+from sluice_queue.settings import ProducerSettings
 from sluice_queue.worklists import write_work_list
+from sluice_store.retry import RetrySettings
 
 LANE = Lane(queue="spark", lane=0)
 PATIENT = RetrySettings(tries_max=200, total_s=1e6)

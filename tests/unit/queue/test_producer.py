@@ -14,7 +14,8 @@ from sluice_protocol.units import NS_PER_S, ETag, ObjectKey
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.producer import Producer
-from sluice_queue.settings import ProducerSettings, RetrySettings
+from sluice_queue.settings import ProducerSettings
+from sluice_store.retry import RetrySettings
 
 
 class Slow(SimStore):
@@ -87,10 +88,10 @@ def test_a_list_that_grew_old_is_written_anew_before_it_is_appended() -> None:
 
 
 def _tries(producer: Producer) -> object:
-    from sluice_queue.lane import RetryBudget  # noqa: PLC0415
+    from sluice_store.retry import RetryLoop  # noqa: PLC0415
 
     lane = producer._appender.client.lane
-    return RetryBudget("test", lane.key, RetrySettings(), producer._runtime)
+    return RetryLoop("test", lane.key, producer._runtime.backoff(RetrySettings()))
 
 
 def test_spent_bounds_are_told_as_unknown_and_the_producer_stops() -> None:
