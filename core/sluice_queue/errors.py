@@ -1,10 +1,10 @@
-"""What only the queue can refuse."""
+"""Errors that only the queue raises."""
 
 from sluice_protocol.errors import ErrorCode, SluiceError
 
 
 class QueueFull(SluiceError):
-    """A lane's register names as many segments as it may: the consumer is far behind."""
+    """A lane's register names the maximum of segments: the consumer is far behind."""
 
     code = ErrorCode.OVERLOADED
 
@@ -21,7 +21,7 @@ class QueueFull(SluiceError):
 
 
 class AckRefused(SluiceError):
-    """An acknowledgement of a sequence that the lane cannot take; nothing changed."""
+    """The lane cannot apply an acknowledgement of this sequence; nothing changed."""
 
     code = ErrorCode.BAD_REQUEST
 
@@ -36,7 +36,7 @@ class AckRefused(SluiceError):
 
 
 class ResumeRefused(SluiceError):
-    """A consumer's persisted sequence does not fit the lane: going on would lose or repeat."""
+    """A consumer's stored sequence does not match the lane: entries would be lost or repeated."""
 
     def __init__(self, register: str, sequence: int, reason: str) -> None:
         super().__init__(register, sequence, reason)
@@ -51,7 +51,7 @@ class ResumeRefused(SluiceError):
 
 
 class WorkListMissing(SluiceError):
-    """An entry names a work list that is not there: the lane stops, the list is never skipped."""
+    """An entry names a work list that does not exist: the lane halts, the list is never skipped."""
 
     code = ErrorCode.CORRUPT_OBJECT
 
@@ -63,13 +63,13 @@ class WorkListMissing(SluiceError):
 
     def __str__(self) -> str:
         return (
-            "work list is missing: rebuild it with `sluice rebuild`, the lane waits,"
-            f" register=`{self.register}`, sequence=`{self.sequence}`, key=`{self.location}`"
+            f"work list is missing and the lane is halted: rebuild it with `sluice rebuild`, "
+            f"register=`{self.register}`, sequence=`{self.sequence}`, key=`{self.location}`"
         )
 
 
 class ProducerSuperseded(SluiceError):
-    """Another process appends under this producer's id: this one must stop, nothing was written."""
+    """Another process appends under this producer's id: stop this one; nothing was written."""
 
     def __init__(self, register: str, counter: int, current: int) -> None:
         super().__init__(register, counter, current)
@@ -79,13 +79,13 @@ class ProducerSuperseded(SluiceError):
 
     def __str__(self) -> str:
         return (
-            "producer superseded: another process took over this producer's id, stop this one,"
-            f" register=`{self.register}`, counter=`{self.counter}`, current=`{self.current}`"
+            f"producer superseded: another process took over its id, stop this one, "
+            f"register=`{self.register}`, counter=`{self.counter}`, current=`{self.current}`"
         )
 
 
 class RegisterLost(SluiceError):
-    """A register that this producer wrote to is gone, or another one was begun in its place."""
+    """The register that this producer wrote to is missing or was replaced by another one."""
 
     def __init__(self, register: str) -> None:
         super().__init__(register)
@@ -93,6 +93,6 @@ class RegisterLost(SluiceError):
 
     def __str__(self) -> str:
         return (
-            "register lost: what waited in it is not enqueued any more; stop its consumer and run"
-            f" `sluice rebuild`, register=`{self.register}`"
+            f"register lost with its pending entries: stop its consumer and run `sluice "
+            f"rebuild`, register=`{self.register}`"
         )
