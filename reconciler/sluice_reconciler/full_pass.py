@@ -313,7 +313,7 @@ class _Walk:
         except InvalidRecord as error:
             await self._hold_back(key, HoldReason.INVALID_MANIFEST, error.reason, date_ns)
             return False
-        return await put_derived(self._store, place, body)
+        return await put_derived(self._store, place, body, self._intake.backoff)
 
 
 def _copy(run: SequenceRange) -> SequenceRange:

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from sluice_protocol.errors import InvalidRecord, OutcomeUnknown, UnsupportedVersion
+from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     PackSpan,
@@ -31,11 +31,12 @@ from sluice_protocol.keys import (
     raw_blob_by_time_key,
 )
 from sluice_protocol.manifests import encode_reference
-from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo, Unknown
+from sluice_protocol.outcomes import Applied, Found, ObjectInfo
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
 from sluice_protocol.versions import decoder_for
 from sluice_reconciler.verify import VerifiedBatch
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, create_known
 
 PACK_ENTRIES_MAX: Final = 4096
 REMEMBERED_MAX: Final = 500_000
@@ -206,25 +207,14 @@ class PackIndex:
         return sum(map(len, self._folders.values()))
 
 
-TRIES_MAX = 5
-
-
-async def put_derived(store: ObjectStore, key: ObjectKey, body: bytes) -> bool:
-    """Creates a derived object; True when it was not there.
+async def put_derived(store: ObjectStore, key: ObjectKey, body: bytes, backoff: Backoff) -> bool:
+    """Create a derived object and return True when it did not exist.
 
     Raises:
         OutcomeUnknown: No try had a known outcome; the next pass tries again.
-        StoreError: The store refused.
+        StoreError: The store refused the request, or it was not sent.
     """
-    for _ in range(TRIES_MAX):
-        match await store.create(key, body):
-            case Applied():
-                return True
-            case Exists():
-                return False
-            case Unknown():
-                continue
-    raise OutcomeUnknown("create", key, TRIES_MAX)
+    return isinstance(await create_known(store, key, body, backoff), Applied)
 
 
 def by_time_of(sound: VerifiedBatch) -> tuple[TimeEntry, TimeEntry]:

@@ -35,6 +35,7 @@ from sluice_reconciler.verify import (
     verify_batch,
 )
 from sluice_store.port import ObjectStore
+from sluice_store.retry import WRITE_RETRY
 
 log = structlog.get_logger()
 
@@ -101,6 +102,7 @@ class BatchPipeline:
         self.settings = settings
         self.metrics = metrics
         self._rng: random.Random = runtime.rng
+        self.backoff = runtime.backoff(WRITE_RETRY)
         self._gate = asyncio.Semaphore(settings.concurrency or CONCURRENCY)
         self.marked: set[ObjectKey] = set()
         self._taking: dict[ObjectKey, asyncio.Future[None]] = {}
@@ -277,7 +279,7 @@ class BatchPipeline:
 
     async def _put(self, made: tuple[ObjectKey, bytes, int]) -> int:
         key, body, entries = made
-        return entries if await put_derived(self.store, key, body) else 0
+        return entries if await put_derived(self.store, key, body, self.backoff) else 0
 
     def _saw(self, sound: Sequence[VerifiedBatch]) -> None:
         """Feeds the live state and the lag; the store's clock is that of the latest answer."""

@@ -404,7 +404,7 @@ class Rebuild:
         if isinstance(read, Found):
             for one, body in unpack(key, read.body):
                 if one not in wrong:
-                    await put_derived(self._store, one, body)
+                    await put_derived(self._store, one, body, self._intake.backoff)
             await self._drop(key)
 
     async def _drop(self, key: ObjectKey) -> None:
@@ -431,12 +431,13 @@ class Rebuild:
                 await self._put_right(by_time.key, by_time.body)
             await self._put_right(*by_blob_of(sound))
             if await self._compare_entry(raw.key, None) is not None:
-                await put_derived(self._store, raw.key, raw.body)
+                await put_derived(self._store, raw.key, raw.body, self._intake.backoff)
         return ()
 
     async def _put_right(self, key: ObjectKey, body: bytes) -> None:
         """Writes a derived object where it is missing or has other bytes."""
-        if not await put_derived(self._store, key, body) and await self._compare(key, body):
+        created = await put_derived(self._store, key, body, self._intake.backoff)
+        if not created and await self._compare(key, body):
             await self._store.overwrite(key, body)
 
     async def _refer(self, listed: ListedObject) -> Sequence[DerivedDifference]:

@@ -1,4 +1,4 @@
-"""What a running agent tells about itself."""
+"""The health endpoints and metrics of a running agent."""
 
 import asyncio
 import socket
@@ -33,16 +33,16 @@ def settings(folder: Path, gateway: str, health: str) -> AgentSettings:
 
 
 def test_health_and_metrics(tmp_path: Path) -> None:
-    """Ready while all is well; not ready, with the reason, while gateways refuse this agent."""
+    """/readyz is 200, or 503 with the reason while gateways refuse this agent."""
     refusing = [False]
     (tmp_path / "app.log").write_bytes(b"one\n")
 
-    async def until(port: int, told: str) -> None:
+    async def until(port: int, reported: str) -> None:
         for _ in range(300):
-            if told in (await get(port, "/metrics"))[1]:
+            if reported in (await get(port, "/metrics"))[1]:
                 return
             await asyncio.sleep(0.02)
-        raise AssertionError(told)
+        raise AssertionError(reported)
 
     async def main(gateway: GatewayDouble) -> None:
         port, stop = free_port(), asyncio.Event()
@@ -70,8 +70,8 @@ def test_health_and_metrics(tmp_path: Path) -> None:
         asyncio.run(main(gateway))
 
 
-def test_an_address_that_cannot_be_used_is_told(tmp_path: Path) -> None:
-    """At start, and the spool can be opened again afterwards."""
+def test_an_unusable_address_is_reported(tmp_path: Path) -> None:
+    """The command fails at start, and the spool can be opened again afterwards."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
