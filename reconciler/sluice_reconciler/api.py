@@ -16,9 +16,8 @@ from sluice_protocol.errors import retryable as may_retry
 from sluice_protocol.services import holds_token
 from sluice_queue.status import read_status
 from sluice_reconciler.completeness import BootReport
-from sluice_reconciler.events import parse_events
+from sluice_reconciler.events import parse_counted_events
 from sluice_reconciler.http_queue import HttpQueue
-from sluice_reconciler.live_window import LiveView
 from sluice_reconciler.openapi import OPENAPI
 from sluice_reconciler.operator import Operator, number_of
 from sluice_reconciler.service import Reconciler
@@ -47,7 +46,7 @@ def make_app(reconciler: Reconciler) -> web.Application:
     """Gives the operator API around a reconciler that runs as long as the application."""
     app = web.Application(middlewares=[_guarded], client_max_size=BODY_BYTES_MAX)
     app[RECONCILER] = reconciler
-    app[OPERATOR] = Operator(reconciler.intake.store)
+    app[OPERATOR] = Operator(reconciler.store)
     app.cleanup_ctx.append(_runs)
     app.router.add_routes(
         [
@@ -183,7 +182,7 @@ async def _gaps(request: web.Request) -> web.Response:
 
 
 async def _unhealthy(request: web.Request) -> web.Response:
-    store = request.app[RECONCILER].intake.store
+    store = request.app[RECONCILER].store
     found = []
     async for mark in list_hold_records(store):
         found.append(mark)
@@ -201,20 +200,11 @@ def _answered(ask: Callable[[Operator, web.Request], Awaitable[object]]) -> _Han
 
 async def _live(request: web.Request) -> web.Response:
     """Gives recent records as NDJSON, a summary in the last line; waits for new ones if asked."""
-    intake = request.app[RECONCILER].intake
+    live = request.app[RECONCILER].live
     agent, after = request.query.get("agent"), request.query.get("after")
     limit = number_of(request, "limit", LISTED_MAX, LIVE_LINES_MAX)
     wait_s = number_of(request, "wait", 1, LIVE_WAIT_S_MAX) if "wait" in request.query else 0
-
-    def view() -> LiveView:
-        now_ns = intake.waiting.now_ns()
-        return intake.live.view(now_ns, agent_id=agent, after=after, limit=limit)
-
-    # Woken by whatever comes, also of other agents, so that `next` moves on with it.
-    seen, place = view(), intake.live.place
-    if wait_s and not seen.lines:
-        await intake.live_reader.wait(place, wait_s)
-        seen = view()
+    seen = await live.view(agent_id=agent, after=after, limit=limit, wait_s=wait_s)
     summary = {"partial": seen.partial, "reasons": seen.reasons, "next": seen.next}
     last = msgspec.json.encode({"summary": summary | {"more": seen.more}})
     body = b"".join(line + b"\n" for line in (*seen.lines, last))
@@ -224,19 +214,13 @@ async def _live(request: web.Request) -> web.Response:
 async def _events(request: web.Request) -> web.Response:
     """Takes an object event as a hint; the store is read for what it names."""
     reconciler = request.app[RECONCILER]
-    try:
-        hints = parse_events(await request.read())
-    except BadUsage:
-        reconciler.metrics.events.labels("invalid").inc()
-        raise
-    reconciler.metrics.events.labels("accepted").inc(len(hints.keys))
-    reconciler.metrics.events.labels("foreign").inc(hints.foreign)
+    hints = parse_counted_events(await request.read(), reconciler.metrics)
     taken = reconciler.hint(hints.keys)
     return _json({"taken": taken, "foreign": hints.foreign})
 
 
 async def _queue(request: web.Request) -> web.Response:
-    store = request.app[RECONCILER].intake.store
+    store = request.app[RECONCILER].store
     return _json({"lanes": await read_status(store, request.query.get("queue"))})
 
 

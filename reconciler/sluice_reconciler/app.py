@@ -14,7 +14,7 @@ from sluice_queue.settings import SPARK_QUEUE
 from sluice_queue.view import list_lanes
 from sluice_reconciler.api import make_app
 from sluice_reconciler.full_pass import PassReport
-from sluice_reconciler.inventory import InventoryScanResult, scan_inventory
+from sluice_reconciler.inventory import InventoryScanResult
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.port import ObjectStore
@@ -76,11 +76,7 @@ async def run_inventory(url: str, settings: ReconcilerSettings, report: str) -> 
     async with open_store(url) as store, open_store(place) as reports:
         await refuse_lost_queue(store, settings)
         reconciler = await Reconciler.of(store, settings=settings.on(url))
-        for desk in reconciler.intake.desks.values():
-            await desk.refresh()
-        found = await scan_inventory(reconciler.intake, reports, ObjectKey(key))
-        await reconciler.intake.close()
-        return found
+        return await reconciler.scan_inventory(reports, ObjectKey(key))
 
 
 async def serve(url: str, settings: ReconcilerSettings) -> None:

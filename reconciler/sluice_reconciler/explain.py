@@ -186,7 +186,7 @@ async def _place(store: ObjectStore, lane: Lane, who: Identity) -> QueuePosition
     boot = ledger.boot(who.agent_id, who.boot_id)
     if boot is None:
         return None
-    done = ledger.standing(who) is not EnqueueStatus.NEW
+    done = ledger.status(who) is not EnqueueStatus.NEW
     if done:
         done = not (await new_batches(store, ledger, [who]))[0]
     view = await read_lane(store, lane.queue, lane.lane)

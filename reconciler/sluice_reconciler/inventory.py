@@ -72,12 +72,12 @@ class InventoryScanResult:
 
 
 async def scan_inventory(
-    intake: BatchPipeline, reports: ObjectStore, manifest_key: ObjectKey
+    pipeline: BatchPipeline, reports: ObjectStore, manifest_key: ObjectKey
 ) -> InventoryScanResult:
     """Takes every batch that a report names and that was not done.
 
     Args:
-        intake: Where keys go.
+        pipeline: Processes the keys.
         reports: The bucket that holds the report, from its root.
         manifest_key: The report's `manifest.json`.
 
@@ -86,7 +86,7 @@ async def scan_inventory(
         StoreError: A store did not answer.
     """
     manifest, date_ns = await _read_manifest(reports, manifest_key)
-    scan = _Scan(intake)
+    scan = _Scan(pipeline)
     for file in manifest.files:
         try:
             await scan.take(_keys(manifest, file, await _read_file(reports, file)))
@@ -106,9 +106,9 @@ async def scan_inventory(
 class _Scan:
     """Adds up what the files of one report named."""
 
-    def __init__(self, intake: BatchPipeline) -> None:
-        self._intake = intake
-        self._known: ComparedRanges = {}
+    def __init__(self, pipeline: BatchPipeline) -> None:
+        self._pipeline = pipeline
+        self._compared: ComparedRanges = {}
         self.named = 0
         self.foreign = 0
         self.unreadable: list[str] = []
@@ -131,7 +131,7 @@ class _Scan:
 
     async def _flush(self, chunk: list[ObjectKey]) -> None:
         if chunk:
-            done = await self._intake.take_new(chunk, known=self._known)
+            done = await self._pipeline.process_new(chunk, compared=self._compared)
             self.outcome = self.outcome.plus(done)
 
 

@@ -46,7 +46,9 @@ def test_sqs_messages_of_every_shape_are_taken_once_and_removed(
             async with open_event_queue(url, endpoint=endpoint, region="us-east-1") as source:
                 taken = 0
                 for _ in messages:
-                    taken += (await process_events(source, reconciler.intake)).enqueued
+                    taken += (
+                        await process_events(source, reconciler.pipeline, reconciler.metrics)
+                    ).enqueued
                     if taken == 2:
                         break
                 assert taken == 2

@@ -12,14 +12,15 @@ from sluice_protocol.keys import WORK_LISTS
 from sluice_protocol.outcomes import CreateOutcome
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_queue.lane import Tools
-from sluice_reconciler.metrics import Stage, StageBacklog
+from sluice_reconciler.metrics import Stage, StageBacklog, StoreClock
 from sluice_reconciler.service import Reconciler
 
 
 def test_oldest_age_is_that_of_the_longest_waiting_until_it_is_past() -> None:
     """Each stage by itself; ages go on with the clock; nothing waiting is 0."""
-    waiting = StageBacklog(SimClock())
-    waiting.dated(UnixNs(100 * NS_PER_S))
+    store_clock = StoreClock(SimClock())
+    waiting = StageBacklog(store_clock)
+    store_clock.observe(UnixNs(100 * NS_PER_S))
     one, two = ObjectKey("one"), ObjectKey("two")
     waiting.begin(Stage.INDEX, one, UnixNs(90 * NS_PER_S))
     waiting.begin(Stage.INDEX, two, UnixNs(97 * NS_PER_S))
@@ -49,7 +50,7 @@ def test_batch_whose_append_failed_waits_until_a_pass_took_it() -> None:
         await accept(store, 0)
         tools = Tools(clock=store.clock, ids=SimIds(1), rng=random.Random(1))
         reconciler = Reconciler(store, Authority(authority_id="A", lanes=1), tools=tools)
-        waiting = reconciler.intake.waiting
+        waiting = reconciler._backlog
         assert (await reconciler.once()).outcome.left == 1
         assert [len(keys) for keys in waiting.known().values()] == [0, 1]
         store.away = False

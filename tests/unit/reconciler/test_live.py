@@ -15,9 +15,10 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import blob_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.ndjson import columns_from_ndjson
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_reconciler.live_reader import LiveReader, newest_lines
 from sluice_reconciler.live_window import LINE_OVERHEAD_BYTES, LiveView, LiveWindow
+from sluice_reconciler.metrics import StoreClock
 
 AT_NS = 1_700_000_000 * NS_PER_S
 
@@ -61,7 +62,7 @@ def test_it_is_partial_until_it_has_watched_for_a_window_and_when_it_was_started
     assert not live.view(AT_NS + NS_PER_S, limit=9).partial
     anew = view(live, after="Q.99")
     assert (anew.lines, anew.reasons[0]) == ((b"1",), anew.reasons[0])
-    assert "started anew" in anew.reasons[0]
+    assert "restarted" in anew.reasons[0]
 
 
 @given(
@@ -118,14 +119,16 @@ def test_reader_keeps_the_newest_records_of_young_batches_and_passes_over_what_i
 
     async def run() -> None:
         store, live = SimStore(clock=SimClock()), state(agent_bytes_max=1000)
-        reader = LiveReader(store, live)
+        store_clock = StoreClock(store.clock)
+        store_clock.observe(UnixNs(AT_NS))
+        reader = LiveReader(store, live, store_clock)
         old = seeded(store, 0, ["old"], at_ns=AT_NS - 11 * NS_PER_S)
         young = seeded(store, 10, [f"line {n}" for n in range(50)], at_ns=AT_NS - NS_PER_S)
         broken = manifest(100, at_ns=AT_NS - 3 * NS_PER_S, frame=b"broken")
         store._put(blob_key(broken.digest), b"broken")
         gone = manifest(110, at_ns=AT_NS - 2 * NS_PER_S, frame=b"gone")
         running = asyncio.create_task(reader.run())
-        reader.saw([broken, gone, old, young], AT_NS)
+        reader.offer([broken, gone, old, young])
         await reader.wait(50, 5)
         running.cancel()
         seen = view(live, after="P.0")
@@ -136,9 +139,7 @@ def test_reader_keeps_the_newest_records_of_young_batches_and_passes_over_what_i
         assert (last["body"], last["attributes"], last["severity"]) == ("line 49", {"n": "49"}, 9)
         assert (last["resource"], last["kind"]) == ({"host": "h"}, "logs")
         assert last["accepted_at_unix_ns"] == AT_NS - NS_PER_S
-        assert [word in " ".join(seen.reasons) for word in ("forgotten", "passed over")] == [
-            True
-        ] * 2
+        assert [word in " ".join(seen.reasons) for word in ("dropped", "skipped")] == [True] * 2
 
     asyncio.run(run())
 

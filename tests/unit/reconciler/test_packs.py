@@ -27,7 +27,6 @@ from sluice_queue.lane import Tools
 from sluice_reconciler.differences import DifferenceKind
 from sluice_reconciler.explain import explain
 from sluice_reconciler.indexes import TimeEntry, pack, unpack
-from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.scanners import TimeIndexScanner
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -94,7 +93,7 @@ def test_packs_give_back_every_entry_byte_for_byte(given_entries: list[TimeEntry
         if span is not None:
             assert key.startswith(f"{ACCEPTED_BY_TIME}{hour_path(span.last_ns)}/")
             assert hour_path(span.first_ns) == hour_path(span.last_ns)
-            with pytest.raises(InvalidRecord, match="other bytes"):
+            with pytest.raises(InvalidRecord, match="do not match the hash"):
                 unpack(key, body + b"\n")
 
 
@@ -117,7 +116,7 @@ def test_one_flush_makes_one_object_per_hour_and_index() -> None:
         }
         assert stand == set(keys)
         assert all(all(path.indexes.values()) for path in await explain(store, batches[5].digest))
-        assert [one async for one in Rebuild(make(store, 2).intake, Tools()).differences()] == []
+        assert [one async for one in make(store, 2).rebuild().differences()] == []
 
     asyncio.run(run())
 
@@ -136,9 +135,9 @@ def test_scanner_takes_what_others_packed() -> None:
         for key in [key for key in store.held if key.startswith(("queue/", "reconciler/"))]:
             del store.held[key]
         again = make(store, 2)
-        assert (await TimeIndexScanner(again.intake).scan()).enqueued == 5
+        assert (await again.scan_time_index()).enqueued == 5
         assert len(await enqueued(store)) == 5
-        assert (await TimeIndexScanner(other.intake).scan()).sound == 0
+        assert (await other.scan_time_index()).sound == 0
         assert (await again.once()).outcome.enqueued == 4
         assert len(await enqueued(store)) == len(batches)
 
@@ -153,7 +152,7 @@ def test_scanner_is_not_carried_away_by_a_name_from_the_future() -> None:
         store.clock.at_ns = BASE_NS
         await store.create(ObjectKey(f"{ACCEPTED_BY_TIME}{'9' * 20}-x.json"), b"{}")
         reconciler = make(store)
-        scanner = TimeIndexScanner(reconciler.intake)
+        scanner = TimeIndexScanner(store, reconciler.pipeline, reconciler._requests)
         await scanner.scan()
         one = await accept_at(store, 0, BASE_NS)
         await store.create(index_keys(one)[0], encode_record(one))
@@ -169,7 +168,7 @@ def test_rebuild_finds_and_mends_what_is_wrong_in_packs() -> None:
         store = SimStore(clock=SimClock())
         batches = await three_hours(store)
         await make(store).once()
-        rebuild = Rebuild(make(store, 2).intake, Tools())
+        rebuild = make(store, 2).rebuild()
         first, second = [key for key in by_time(store) if parse_pack_key(key)][:2]
         raws = [key for key in by_time(store) if parse_pack_key(key)][2:]
         del store.held[first]
@@ -207,7 +206,7 @@ def test_packed_entry_with_other_bytes_is_told_and_made_right() -> None:
         )
         for key, body, _ in made:
             await store.create(key, body)
-        rebuild = Rebuild(make(store, 2).intake, Tools())
+        rebuild = make(store, 2).rebuild()
         found = [(one.key, one.wrong) async for one in rebuild.differences()]
         place = index_keys(batches[0])[0]
         assert found == [(place, DifferenceKind.MISSING), (place, DifferenceKind.DIFFERENT)]

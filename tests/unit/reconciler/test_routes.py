@@ -15,7 +15,7 @@ from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import encode_record
 from sluice_queue.lane import Tools
 from sluice_reconciler.events import parse_events
-from sluice_reconciler.scanners import CHECKPOINT, TimeIndexScanner
+from sluice_reconciler.scanners import CHECKPOINT
 from sluice_reconciler.service import Reconciler
 
 
@@ -37,20 +37,18 @@ def test_scanner_takes_what_others_indexed_once_and_remembers_how_far() -> None:
         for one in batches[:3]:
             await store.create(index_keys(one)[0], encode_record(one))
         reconciler = make(store)
-        scanner = TimeIndexScanner(reconciler.intake)
-        first = await scanner.scan()
+        first = await reconciler.scan_time_index()
         assert (first.sound, first.enqueued) == (3, 3)
         reads = store.counts["get"]
-        assert (await scanner.scan()).sound == 0
+        assert (await reconciler.scan_time_index()).sound == 0
         assert store.counts["get"] == reads
         assert CHECKPOINT in store.held
         await store.create(index_keys(batches[3])[0], encode_record(batches[3]))
         await store.create(index_keys(batches[4])[0], b"{broken")
-        assert (await scanner.scan()).enqueued == 1
-        again = TimeIndexScanner(make(store, 2).intake)
-        await again._intake.desks["spark", 0].refresh()
-        await again._intake.desks["spark", 1].refresh()
-        assert (await again.scan()).sound == 0
+        assert (await reconciler.scan_time_index()).enqueued == 1
+        again = make(store, 2)
+        await again._workers.refresh()
+        assert (await again.scan_time_index()).sound == 0
         assert len(await enqueued(store)) == 4
 
     asyncio.run(run())
@@ -66,16 +64,16 @@ def test_tail_finds_what_came_behind_the_last_key_of_each_life() -> None:
                 await accept(store, seq, agent=agent)
         reconciler = make(store)
         assert (await reconciler.once()).outcome.enqueued == 10
-        assert (await reconciler.tail.scan()).sound == 0
+        assert (await reconciler.scan_boot_tails()).sound == 0
         await accept(store, 50, agent="a")
         await accept(store, 70, agent="b")
         await accept(store, 60, agent="b")
         gets = store.counts["get"]
-        assert (await reconciler.tail.scan()).enqueued == 3
+        assert (await reconciler.scan_boot_tails()).enqueued == 3
         assert store.counts["get"] < gets + 20
-        assert (await reconciler.tail.scan()).sound == 0
+        assert (await reconciler.scan_boot_tails()).sound == 0
         await accept(store, 0, agent="new life")
-        assert (await reconciler.tail.scan()).sound == 0
+        assert (await reconciler.scan_boot_tails()).sound == 0
         assert (await reconciler.once()).outcome.enqueued == 1
 
     asyncio.run(run())
@@ -93,9 +91,9 @@ def test_all_routes_at_once_end_in_the_same_state() -> None:
         keys = [accepted_key(one.identity) for one in batches]
         await asyncio.gather(
             reconciler.once(),
-            TimeIndexScanner(reconciler.intake).scan(),
-            reconciler.intake.take_new(keys),
-            reconciler.intake.take_new(keys[::-1]),
+            reconciler.scan_time_index(),
+            reconciler.pipeline.process_new(keys),
+            reconciler.pipeline.process_new(keys[::-1]),
         )
         found = [one.identity for one in await enqueued(store)]
         assert sorted(found) == sorted(one.identity for one in batches)
@@ -111,9 +109,9 @@ def test_routes_that_meet_the_same_batches_do_the_work_once() -> None:
         keys = [accepted_key((await accept(store, seq)).identity) for seq in range(0, 200, 10)]
         reconciler = make(store)
         await asyncio.gather(
-            reconciler.intake.take(keys),
-            reconciler.intake.take(keys[::-1]),
-            reconciler.intake.take(keys[5:]),
+            reconciler.pipeline.process(keys),
+            reconciler.pipeline.process(keys[::-1]),
+            reconciler.pipeline.process(keys[5:]),
         )
         # Manifest and blob once each; the rest are the lane's own objects.
         assert (store.counts["head"], len(await enqueued(store))) == (20, 20)
@@ -130,9 +128,9 @@ def test_a_route_that_fails_leaves_its_batches_to_the_one_that_waited() -> None:
         store = sim()
         keys = [accepted_key((await accept(store, seq)).identity) for seq in range(0, 50, 10)]
         reconciler = make(store)
-        first = asyncio.create_task(reconciler.intake.take(keys))
+        first = asyncio.create_task(reconciler.pipeline.process(keys))
         await asyncio.sleep(0)
-        second = asyncio.create_task(reconciler.intake.take(keys))
+        second = asyncio.create_task(reconciler.pipeline.process(keys))
         await asyncio.sleep(0)
         first.cancel()
         assert (await second).enqueued == 5
@@ -150,11 +148,11 @@ def test_tail_waits_at_a_hole_for_a_batch_that_comes_out_of_order() -> None:
         reconciler = make(store)
         await reconciler.once()
         await accept(store, 20)
-        assert (await reconciler.tail.scan()).enqueued == 1
+        assert (await reconciler.scan_boot_tails()).enqueued == 1
         await accept(store, 10)
-        assert (await reconciler.tail.scan()).enqueued == 1
+        assert (await reconciler.scan_boot_tails()).enqueued == 1
         heads = store.counts["head"]
-        assert (await reconciler.tail.scan()).sound == 0
+        assert (await reconciler.scan_boot_tails()).sound == 0
         assert store.counts["head"] == heads
 
     asyncio.run(run())
