@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,9 +27,11 @@ from sluice_gc.objects import put_table
 from sluice_gc.plan_shard import FactsSum, PlanTask, plan_shards
 from sluice_gc.shards import Shard, split_shards
 from sluice_gc.spark_engine import SparkEngine
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.session import SessionSettings, open_session
 from sluice_store import open_store
+from sluice_store.retry import Backoff
 
 SHARDS: Final = 256
 TASKS_PER_CORE: Final = 8
@@ -90,14 +93,17 @@ async def _make(folder: Path, blobs: int) -> Files:
     """Writes the shards of a store with `blobs` blobs, as an audit would."""
     rng = np.random.default_rng(blobs)
     files: Files = []
+    backoff = Backoff.seeded_by(SystemClock())
     async with open_store(f"file://{folder}/store") as store:
         for shard in split_shards(SHARDS):
             digests = _digests(rng, shard, blobs // SHARDS)
             named = np.sort(rng.permutation(len(digests))[: int(len(digests) * REFERENCED)])
             names = pa.table([_column(digests[named])], schema=NAMES)
             put = [
-                await put_table(store, "audit/", "names", shard.name, names),
-                await put_table(store, "audit/", "blobs", shard.name, _blobs(rng, digests)),
+                await put_table(store, "audit/", "names", shard.name, names, backoff=backoff),
+                await put_table(
+                    store, "audit/", "blobs", shard.name, _blobs(rng, digests), backoff=backoff
+                ),
             ]
             files.append((shard.name, (put[0],), (put[1],)))
     return files
@@ -157,7 +163,7 @@ def _plan(session: Any, folder: Path, files: Files, blobs: int) -> float:  # noq
 
 
 async def _run(engine: SparkEngine, tasks: list[PlanTask]) -> list[Any]:
-    return list(await engine.run(plan_shards, tasks))
+    return list(await engine.run(partial(plan_shards, clock=SystemClock()), tasks))
 
 
 def _control(folder: Path, blobs: int) -> float:

@@ -23,6 +23,7 @@ from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.lake import LOGS, accepted_date
 from sluice_protocol.records import logs_from_lines
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.answer import Answer
 from sluice_query.request import Query
@@ -36,7 +37,7 @@ from sluice_spark.inventory import list_files
 from sluice_spark.records import Decoded, records_table
 from sluice_spark.tables import commit_files, find_table, open_table
 from sluice_spark.writing import parquet_options
-from sluice_store import SystemClock, create_authority, open_store
+from sluice_store import create_authority, open_store
 
 LINES = int(os.environ.get("SLUICE_BENCH_LINES", "10000000"))
 LINES_PER_FRAME = 50_000

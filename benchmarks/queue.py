@@ -32,14 +32,15 @@ from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.appender import GROUP_MAX, Appender
 from sluice_queue.consumer import Consumer
 from sluice_queue.entries import Draft
-from sluice_queue.lane import Lane, RegisterClient, Tools
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import Lane, RegisterClient, Runtime
 from sluice_queue.metrics import QueueMetrics
 from sluice_queue.producer import Producer
 from sluice_queue.register import encode_register
-from sluice_queue.settings import ProducerSettings, RetrySettings
-from sluice_queue.view import read_lane
+from sluice_queue.settings import ProducerSettings
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetrySettings
 
 WAITING: Final = (10, 1_000, 100_000)
 APPENDS: Final = 100
@@ -125,7 +126,7 @@ async def send_some(client: RegisterClient) -> int:
 
 async def copy_register(store: ObjectStore, lane: Lane, control: Lane) -> None:
     """Gives the control the very bytes that the subject begins with."""
-    seen = await RegisterClient(store, lane, Tools()).read()
+    seen = await RegisterClient(store, lane, Runtime()).read()
     if seen is None:
         raise RuntimeError(lane.key)
     await store.overwrite(control.key, encode_register(seen.state))
@@ -153,7 +154,7 @@ async def cpu_per_append(store: ObjectStore, lines: list[str]) -> dict[str, list
     for number, waiting in enumerate(WAITING):
         lane, control = Lane(queue="bench", lane=number), Lane(queue="control", lane=number)
         appender = await fill(store, lane, waiting)
-        client = RegisterClient(store, control, Tools())
+        client = RegisterClient(store, control, Runtime())
         taken: dict[str, list[Sample]] = {"append": [], "send": []}
         for round_number in range(6):
             await copy_register(store, lane, control)
@@ -182,10 +183,10 @@ async def four_producers(store: ObjectStore, lines: list[str]) -> None:
     done = asyncio.Event()
 
     async def one(number: int) -> None:
-        tools = Tools(metrics=metrics)
+        runtime = Runtime(metrics=metrics)
         count = number * 10_000_000
         async with Producer.open(
-            store, queue="group", lane=0, tools=tools, settings=settings
+            store, queue="group", lane=0, runtime=runtime, settings=settings
         ) as producer:
             while not done.is_set():
                 await producer.produce([batch(count + at) for at in range(10)])

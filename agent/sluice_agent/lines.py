@@ -12,11 +12,11 @@ import numpy as np
 
 from sluice_agent.timestamps import Zone, parse_timestamps
 from sluice_protocol.columns import AttributeColumns, LogColumns, TextColumn
+from sluice_protocol.records import RAW_ATTRIBUTE
 from sluice_protocol.units import UnixNs
 
 PATH_ATTRIBUTE: Final = "log.file.path"
 """OpenTelemetry's name of the attribute that says which file a line stood in."""
-RAW_ATTRIBUTE: Final = "sluice.raw"
 CONTINUES_ATTRIBUTE: Final = "sluice.continues"
 """Set on a piece of a line longer than the limit: the next record goes on with the same line."""
 _NEWLINE: Final = 10

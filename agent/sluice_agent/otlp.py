@@ -30,11 +30,11 @@ from sluice_agent.otlp_schema import (
     Points,
     Scope,
 )
+from sluice_protocol.columns import SEVERITY_MAX
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.records import LogRecord, MetricPoint
 from sluice_protocol.units import UnixNs
 
-SEVERITY_MAX: Final = 24
 GAUGE, DELTA, CUMULATIVE = 0, 1, 2
 _TS_END: Final = 2**63
 _TEMPORALITY: Final = {

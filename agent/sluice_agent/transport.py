@@ -20,16 +20,15 @@ from sluice_agent.answers import Answer, Lost, NoAnswer
 from sluice_agent.clock import Clock
 from sluice_agent.signing import SigningKey
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.signatures import (
+from sluice_protocol.signatures import content_digest, sign_request
+from sluice_protocol.units import NS_PER_S, Digest, UnixNs
+from sluice_protocol.upload_http import (
+    FRAME_MEDIA_TYPE,
     HIGH_WATER_HEADER,
     RETRY_HEADER,
-    content_digest,
-    sign_request,
+    UPLOAD_PATH,
 )
-from sluice_protocol.units import NS_PER_S, Digest, UnixNs
 
-CONTENT_TYPE: Final = "application/vnd.lightmetrics.batch"
-UPLOAD_PATH: Final = "/v1/batches"
 ANSWER_BYTES_MAX: Final = 64 * 1024
 
 
@@ -106,7 +105,7 @@ class HttpTransport:
         headers = {
             "content-digest": content_digest(upload.digest),
             "content-length": str(len(upload.frame)),
-            "content-type": CONTENT_TYPE,
+            "content-type": FRAME_MEDIA_TYPE,
         }
         if upload.retry:
             headers[RETRY_HEADER] = "1"

@@ -10,11 +10,12 @@ from rich.table import Table
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
-from sluice_protocol.conflicts import Action, Decision, parse_conflict_id
+from sluice_protocol.conflicts import Decision, DecisionAction, parse_conflict_id
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.outcomes import Missing
+from sluice_protocol.outcomes import NotFound
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_store import SystemClock, SystemIds, open_store
+from sluice_store import open_store
 from sluice_store.conflict_pages import ConflictPage, ConflictView, page_of, view_of
 from sluice_store.conflicts import DecisionsReader, Resolver, list_conflicts, read_conflict
 
@@ -47,7 +48,7 @@ def show(conflict_id: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = F
 @app.command
 def resolve(
     conflict_id: str,
-    action: Action,
+    action: DecisionAction,
     /,
     *,
     store: StoreUrl = STORE_DEFAULT,
@@ -80,10 +81,10 @@ async def _show(url: str, conflict_id: str) -> ConflictView:
         return view_of(detail, await DecisionsReader(store).refresh())
 
 
-async def _resolve(url: str, conflict_id: str, action: Action, note: str) -> Decision:
+async def _resolve(url: str, conflict_id: str, action: DecisionAction, note: str) -> Decision:
     name = parse_conflict_id(conflict_id)
     async with open_store(url) as store:
-        if isinstance(await store.head(name.key), Missing):
+        if isinstance(await store.head(name.key), NotFound):
             raise BadUsage(f"there is no such conflict, id=`{conflict_id}`")
         who = f"operator:{getpass.getuser()}"
         resolver = Resolver(store=store, clock=SystemClock(), ids=SystemIds(), decided_by=who)

@@ -3,8 +3,8 @@
 import asyncio
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import INGEST_QUEUE
 from sluice_queue.lane import Lane
-from sluice_queue.settings import SPARK_QUEUE
 from sluice_reconciler.app import LEDGER_LOG
 from sluice_store.port import ObjectStore
 
@@ -37,4 +37,4 @@ def _read(url: str, lanes: int) -> dict[Lane, int]:
                 " the record tables and give --first-sequence,"
                 f" ledger=`{found.entered(lane)}`, records=`{ahead}`"
             )
-    return {Lane(queue=SPARK_QUEUE, lane=lane): found.entered(lane) for lane in range(lanes)}
+    return {Lane(queue=INGEST_QUEUE, lane=lane): found.entered(lane) for lane in range(lanes)}

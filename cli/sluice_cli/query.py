@@ -16,6 +16,7 @@ from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import format_size
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
 from sluice_query.answer import Answer, Summary, answer_lines, record_json
@@ -36,7 +37,7 @@ from sluice_query.search import Searcher
 from sluice_query.service import serve_queries
 from sluice_query.settings import QuerySettings, ServeSettings
 from sluice_query.spooled import attach_spool
-from sluice_store import SystemClock, open_store, read_authority
+from sluice_store import open_store, read_authority
 from sluice_store.url import parse_local_path
 
 app = App(name="query", help="Search records by time, text and agent.")

@@ -105,7 +105,7 @@ def decode_authority(body: bytes) -> Authority:
     return settings
 
 
-class Switch(msgspec.Struct, frozen=True, kw_only=True):
+class ModeSwitch(msgspec.Struct, frozen=True, kw_only=True):
     """One change of the acceptance mode; everything else of the authority stays as it was.
 
     Attributes:
@@ -122,24 +122,24 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True):
     switched_at_unix_ns: int = 0
 
 
-def switch_key(number: int) -> ObjectKey:
+def mode_switch_key(number: int) -> ObjectKey:
     """Gives the key of the switch with this number."""
     return ObjectKey(f"{AUTHORITY}switches/{number:06d}.json")
 
 
-def decode_switch(number: int, body: bytes) -> Switch:
+def decode_mode_switch(number: int, body: bytes) -> ModeSwitch:
     """Reads a switch.
 
     Raises:
         InvalidRecord: The record is not of this schema, or stands in another's place.
     """
-    switch = decode_record(switch_key(number), body, Switch)
+    switch = decode_record(mode_switch_key(number), body, ModeSwitch)
     if switch.number != number:
-        raise InvalidRecord(switch_key(number), "the switch has another number than its key")
+        raise InvalidRecord(mode_switch_key(number), "the switch has another number than its key")
     return switch
 
 
-def apply_switch(settings: Authority, switch: Switch) -> Authority:
+def apply_mode_switch(settings: Authority, switch: ModeSwitch) -> Authority:
     """Gives the settings after a switch.
 
     Raises:
@@ -151,5 +151,5 @@ def apply_switch(settings: Authority, switch: Switch) -> Authority:
     try:
         check_authority(after)
     except BadUsage as error:
-        raise InvalidRecord(switch_key(switch.number), str(error)) from error
+        raise InvalidRecord(mode_switch_key(switch.number), str(error)) from error
     return after

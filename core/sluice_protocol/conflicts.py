@@ -27,8 +27,8 @@ from sluice_protocol.keys import (
 from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.units import Digest, ObjectKey
 
-Action = Literal["accept_existing", "quarantine_identity"]
-Agent = tuple[str, str]
+DecisionAction = Literal["accept_existing", "quarantine_identity"]
+AgentBoot = tuple[str, str]
 """An agent id and one boot id of it."""
 
 NOTE_CHARS_MAX: Final = 2000
@@ -75,7 +75,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: Literal["sluice.decision.v1"] = "sluice.decision.v1"
     decision_id: str
-    action: Action
+    action: DecisionAction
     conflict_id: str
     agent_id: str
     boot_id: str
@@ -94,7 +94,7 @@ class Decisions:
     """
 
     by_conflict: Mapping[str, Decision] = field(default_factory=dict)
-    quarantined: frozenset[Agent] = frozenset()
+    quarantined: frozenset[AgentBoot] = frozenset()
 
     def state_of(self, conflict_id: str) -> str:
         """Gives `open`, or the action that was decided."""

@@ -129,20 +129,32 @@ class InvalidFrame(SluiceError):
 
 
 class UnsupportedVersion(SluiceError):
-    """A frame, envelope or stored record of a version that this build does not know."""
+    """A frame, envelope or stored record of a version that this build cannot read.
+
+    Attributes:
+        field: The field that contains the version.
+        found: The version in that field.
+        supported: The versions that this build reads.
+        key: Key of the stored object; empty for a frame that has no key yet.
+    """
 
     code = ErrorCode.UNSUPPORTED_VERSION
 
-    def __init__(self, field: str, found: int | str) -> None:
-        """Carries the version field and what stood in it."""
-        super().__init__(field, found)
+    def __init__(
+        self, field: str, found: int | str, supported: tuple[int | str, ...], key: str = ""
+    ) -> None:
+        super().__init__(field, found, supported, key)
         self.field = field
         self.found = found
+        self.supported = supported
+        self.key = key
 
     def __str__(self) -> str:
-        """Says which version was found."""
+        known = ", ".join(str(version) for version in self.supported)
+        where = f", key=`{self.key}`" if self.key else ""
         return (
-            f"unsupported version: upgrade this reader, field=`{self.field}`, found=`{self.found}`"
+            f"unsupported version: upgrade this reader, field=`{self.field}`,"
+            f" found=`{self.found}`, supported=`{known}`{where}"
         )
 
 

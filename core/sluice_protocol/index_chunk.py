@@ -18,8 +18,9 @@ write the same chunk, late data is another file and so another chunk. Source: AD
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -27,10 +28,12 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
 from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.versions import decoder_for
 
 MAGIC: Final = b"LMI1"
+SCHEMA: Final = "sluice.index.v1"
 GRAM_BYTES: Final = 6
 WINDOW_GRAMS: Final = 5
 TEXT_BYTES_MIN: Final = GRAM_BYTES + WINDOW_GRAMS - 1
@@ -77,8 +80,12 @@ class IndexedFile(msgspec.Struct, frozen=True, kw_only=True):
         return (1 << self.bits_log2) // 8
 
 
+class _Schema(msgspec.Struct, frozen=True, kw_only=True):
+    schema: str
+
+
 class _Head(msgspec.Struct, frozen=True, kw_only=True):
-    schema: str = "sluice.index.v1"
+    schema: str = SCHEMA
     table: str
     files: tuple[IndexedFile, ...]
 
@@ -96,6 +103,9 @@ class FileIndex:
         bits = np.frombuffer(self.filter, np.uint8)
         places = _places(found, self.file.bits_log2)
         return bool(np.all(bits[places >> np.uint64(3)] >> (places & np.uint64(7)) & 1))
+
+
+ChunkDecoder = Callable[[str, bytes], tuple[FileIndex, ...]]
 
 
 def minimizers(data: bytes | memoryview) -> Hashes:
@@ -156,26 +166,47 @@ def encode_chunk(table: str, files: Sequence[FileIndex]) -> bytes:
     return zstandard.ZstdCompressor(level=3, write_content_size=True).compress(body)
 
 
-def decode_chunk(key: str, body: bytes) -> tuple[FileIndex, ...]:
-    """Reads a chunk.
+def _decode_chunk_v1(key: str, raw: bytes) -> tuple[FileIndex, ...]:
+    at = _HEAD.size + _HEAD.unpack_from(raw)[1]
+    head = decode_record(key, raw[_HEAD.size : at], _Head)
+    # Views: a copy of every filter costs as much as unpacking the chunk.
+    view, found = memoryview(raw), []
+    for file in head.files:
+        found.append(FileIndex(file=file, filter=view[at : at + file.filter_bytes]))
+        at += file.filter_bytes
+    if at != len(raw):
+        raise InvalidRecord(key, "index chunk does not end where its head states")
+    return tuple(found)
+
+
+CHUNK_DECODERS: Final[Mapping[str, ChunkDecoder]] = MappingProxyType({SCHEMA: _decode_chunk_v1})
+"""The decoder of each chunk schema that this build reads."""
+
+
+def decode_chunk(
+    key: str, body: bytes, *, decoders: Mapping[str, ChunkDecoder] = CHUNK_DECODERS
+) -> tuple[FileIndex, ...]:
+    """Decode a chunk.
+
+    Args:
+        key: Key of the chunk, for errors.
+        body: The stored bytes.
+        decoders: The decoder of each schema to read.
 
     Raises:
-        InvalidRecord: It is not a chunk of this version, or is cut short; leave it out, no file is
-            pruned by it then.
+        InvalidRecord: The bytes are not a chunk, are cut short, or have a schema that this build
+            cannot read. A search then reads the files of the chunk without pruning.
     """
     raw = _decompress(key, body)
     magic, size_bytes = _HEAD.unpack_from(raw)
     if magic != MAGIC:
         raise InvalidRecord(key, "index chunk does not begin with LMI1")
-    head = decode_record(key, raw[_HEAD.size : _HEAD.size + size_bytes], _Head)
-    # Views: a copy of every filter costs as much as unpacking the chunk.
-    view, found, at = memoryview(raw), [], _HEAD.size + size_bytes
-    for file in head.files:
-        found.append(FileIndex(file=file, filter=view[at : at + file.filter_bytes]))
-        at += file.filter_bytes
-    if at != len(raw):
-        raise InvalidRecord(key, "index chunk does not end where its head says")
-    return tuple(found)
+    schema = decode_record(key, raw[_HEAD.size : _HEAD.size + size_bytes], _Schema).schema
+    try:
+        decode = decoder_for(decoders, schema, field="schema", key=key)
+    except UnsupportedVersion as error:
+        raise InvalidRecord(key, f"index chunk: {error}") from error
+    return decode(key, raw)
 
 
 def _decompress(key: str, body: bytes) -> bytes:

@@ -39,6 +39,9 @@ GC_PROOFS: Final = "gc/v1/proofs/"
 GC_TRASH: Final = "gc/v1/trash/"
 LAKE: Final = "lake/v1/"
 
+INGEST_QUEUE: Final = "spark"
+"""The queue that the Spark ingest consumes; it has no other consumer."""
+
 ALL_PREFIXES: Final = (
     *(RAW_BLOBS, RAW_BLOBS_BY_TIME, ACCEPTED, ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, QUARANTINE),
     *(QUARANTINE_BY_BLOB, WORK_LISTS, ROLLUP, INDEX, QUEUE, AUTHORITY, DELETES, DECISIONS),
@@ -54,6 +57,7 @@ _IDENTITY_TAIL: Final = re.compile(
     r"/(?P<start>[0-9]{20})-(?P<end>[0-9]{20})"
 )
 _PACK: Final = re.compile(r"([0-9]{20})-([0-9]{20})-[0-9a-f]{32}\.ndjson")
+_KEY_VERSION: Final = re.compile(r"[a-z-]+/(v[0-9]+)/")
 _BLOB: Final = re.compile(r"raw-blobs/v1/sha256/(..)/(..)/([0-9a-f]{64})\.lmbatch")
 
 
@@ -151,6 +155,18 @@ def parse_pack_key(key: str) -> PackSpan | None:
     if found is None:
         return None
     return PackSpan(first_ns=UnixNs(int(found[2])), last_ns=UnixNs(int(found[1])))
+
+
+def key_version(key: str) -> str:
+    """Return the layout version in a key, such as `v1` of `accepted-by-time/v1/…`.
+
+    Raises:
+        InvalidRecord: The key has no version segment.
+    """
+    found = _KEY_VERSION.match(key)
+    if found is None:
+        raise InvalidRecord(key, "key has no version segment")
+    return found[1]
 
 
 def accepted_by_blob_prefix(digest: Digest) -> str:
@@ -286,14 +302,14 @@ def parse_quarantine_key(key: str) -> tuple[Identity, Digest]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlobReference:
+class BlobReferenceKey:
     """A reverse reference: this blob is named by this identity."""
 
     digest: Digest
     identity: Identity
 
 
-def parse_by_blob_key(key: str) -> BlobReference:
+def parse_by_blob_key(key: str) -> BlobReferenceKey:
     """Gives the digest and identity of an `accepted-by-blob/` or `quarantine-by-blob/` key.
 
     Raises:
@@ -302,5 +318,7 @@ def parse_by_blob_key(key: str) -> BlobReference:
     for root in (ACCEPTED_BY_BLOB, QUARANTINE_BY_BLOB):
         fan = re.match(re.escape(root) + r"sha256/(..)/(..)/([0-9a-f]{64})/", key)
         if fan is not None and fan[3][:4] == fan[1] + fan[2]:
-            return BlobReference(digest=Digest(fan[3]), identity=_parse_tail(fan[0], ".json", key))
+            return BlobReferenceKey(
+                digest=Digest(fan[3]), identity=_parse_tail(fan[0], ".json", key)
+            )
     raise InvalidRecord(key, "key is not a reverse reference")

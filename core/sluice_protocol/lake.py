@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
-from sluice_protocol.keys import LAKE
+from sluice_protocol.keys import INGEST_QUEUE, LAKE
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S, ObjectKey
 
@@ -197,8 +197,6 @@ ROLLUPS: Final = Table(
 
 RECORD_TABLES: Final[dict[Kind, Table]] = {"logs": LOGS, "metrics": METRICS, "entries": ENTRIES}
 TABLES: Final = (LOGS, METRICS, ENTRIES, BATCHES, DEAD_LETTERS, ROLLUPS)
-INGEST_QUEUE: Final = "spark"
-"""The queue that the ingest job consumes, and no other consumer."""
 
 
 def table_prefix(name: str) -> ObjectKey:

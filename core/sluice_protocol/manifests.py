@@ -18,12 +18,11 @@ from sluice_protocol.keys import (
 )
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
 
-ACCEPTED_SCHEMA: Final = "lightmetrics.accepted_batch.v1"
-CONFLICT_SCHEMA: Final = "lightmetrics.identity_conflict.v1"
-REFERENCE_SCHEMA: Final = "lightmetrics.blob_reference.v1"
-WORK_LIST_SCHEMA: Final = "lightmetrics.work_list.v1"
+TRANSFER_MARKERS: Final = "landed/v1/"
+"""Prefix of the transfer markers; it exists only in a spool."""
 
 Kind = Literal["logs", "metrics", "entries"]
+TransferResult = Literal["accepted", "conflict", "copied"]
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
@@ -141,6 +140,28 @@ class WorkList(msgspec.Struct, frozen=True, kw_only=True):
     batches: tuple[AcceptedManifest, ...]
 
 
+class HighWaterMark(msgspec.Struct, frozen=True, kw_only=True):
+    """The highest sequence number that an agent told with an accepted upload."""
+
+    schema: Literal["sluice.high_water.v1"] = "sluice.high_water.v1"
+    agent_id: str
+    boot_id: str
+    seq_end: int
+
+
+class TransferMarker(msgspec.Struct, frozen=True, kw_only=True):
+    """Says that a record of the spool stands in the authority.
+
+    Attributes:
+        result: `accepted`, `conflict` (its bytes are in quarantine there), or `copied`.
+        landed_at_unix_ns: When, by the landing machine's clock.
+    """
+
+    schema: Literal["sluice.landed.v1"] = "sluice.landed.v1"
+    result: TransferResult
+    landed_at_unix_ns: int
+
+
 def decode_accepted(key: str, body: bytes) -> AcceptedManifest:
     """Reads an accepted manifest and checks that it agrees with the key it stands under.
 
@@ -181,3 +202,8 @@ def decode_conflict(key: str, body: bytes) -> ConflictManifest:
 def encode_reference(manifest_key: ObjectKey) -> bytes:
     """Gives the body of the reverse reference to a manifest."""
     return encode_record(BlobReference(manifest_key=manifest_key))
+
+
+def transfer_marker_key(key: ObjectKey) -> ObjectKey:
+    """Gives the key of the marker of a spooled record."""
+    return ObjectKey(f"{TRANSFER_MARKERS}{key}")

@@ -10,7 +10,7 @@ Every answer carries `date_ns`, the store's own clock, whole seconds on S3 (RFC 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey, UnixNs
+from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Applied:
     """
 
     etag: ETag
-    incarnation: Incarnation | None
+    incarnation: ObjectVersion | None
     date_ns: UnixNs
 
 
@@ -77,7 +77,7 @@ class ObjectInfo:
     key: ObjectKey
     size_bytes: int
     etag: ETag
-    incarnation: Incarnation | None
+    incarnation: ObjectVersion | None
     last_modified_ns: UnixNs
     sha256: Digest | None
     date_ns: UnixNs
@@ -92,7 +92,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
+class NotFound:
     """A read that found nothing; it proves nothing of writes in flight."""
 
     date_ns: UnixNs
@@ -109,5 +109,5 @@ CreateOutcome = Applied | Exists | Unknown
 ReplaceOutcome = Applied | Mismatch | Unknown
 OverwriteOutcome = Applied | Unknown
 DeleteOutcome = Deleted | Unknown
-GetOutcome = Found | Missing
-HeadOutcome = ObjectInfo | Missing
+GetOutcome = Found | NotFound
+HeadOutcome = ObjectInfo | NotFound

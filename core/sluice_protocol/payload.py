@@ -21,7 +21,6 @@ from sluice_protocol.cbor import (
     key_order,
     shown,
 )
-from sluice_protocol.column_checks import check_columns
 from sluice_protocol.columns import (
     AttributeColumns,
     Columns,
@@ -29,6 +28,7 @@ from sluice_protocol.columns import (
     LogColumns,
     MetricColumns,
     TextColumn,
+    check_columns,
 )
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.manifests import Kind

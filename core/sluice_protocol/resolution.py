@@ -1,6 +1,6 @@
 """What an exchange with an object store over HTTP means: the rules, as pure functions.
 
-An adapter reports how the exchange ended (`Seen`), and gets back what it means (`WriteVerdict`,
+An adapter reports how the exchange ended (`ExchangeResult`) and gets its meaning (`WriteVerdict`,
 `ReadVerdict`, `DeleteVerdict`). mypy makes both sides name every case. The rules stand here and
 nowhere else:
 
@@ -21,7 +21,7 @@ from typing import Final
 from sluice_protocol.outcomes import UnknownReason
 
 
-class Condition(Enum):
+class WriteCondition(Enum):
     """The precondition that a write carried."""
 
     IF_ABSENT = auto()
@@ -30,7 +30,7 @@ class Condition(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class Responded:
     """The store answered, with this status and the error code of its body, if it has one."""
 
     status: int
@@ -45,17 +45,17 @@ class NotSent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class NoResponse:
     """Sending had begun and no whole answer came."""
 
     reason: UnknownReason
     detail: str
 
 
-Seen = Answered | NotSent | Lost
+ExchangeResult = Responded | NotSent | NoResponse
 
 
-class Refusal(Enum):
+class RefusalReason(Enum):
     """Why a store definitely did nothing; an adapter raises the error that goes with it."""
 
     UNREACHABLE = auto()
@@ -79,7 +79,7 @@ class ConditionFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NothingThere:
+class NoSuchObject:
     """A read met no object, or no such incarnation."""
 
 
@@ -96,15 +96,15 @@ class Uncertain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RequestRefused:
     """The request did nothing, and the reason."""
 
-    refusal: Refusal
+    refusal: RefusalReason
 
 
-WriteVerdict = Succeeded | ConditionFailed | Uncertain | Refused
-ReadVerdict = Succeeded | NothingThere | PastEnd | Refused
-DeleteVerdict = Succeeded | Uncertain | Refused
+WriteVerdict = Succeeded | ConditionFailed | Uncertain | RequestRefused
+ReadVerdict = Succeeded | NoSuchObject | PastEnd | RequestRefused
+DeleteVerdict = Succeeded | Uncertain | RequestRefused
 
 _CHECKSUM_CODES: Final = frozenset(
     {
@@ -123,88 +123,90 @@ _PLACE_CODES: Final = frozenset(
 )
 
 
-def resolve_write(condition: Condition, seen: Seen) -> WriteVerdict:
+def resolve_write(condition: WriteCondition, seen: ExchangeResult) -> WriteVerdict:
     """Tells what the exchange of a write means under its condition."""
     match seen:
-        case Answered(status=412) if condition is not Condition.NONE:
+        case Responded(status=412) if condition is not WriteCondition.NONE:
             return ConditionFailed()
-        case Answered(status=404, code=code) if _key_is_gone(condition, code):
+        case Responded(status=404, code=code) if _key_is_gone(condition, code):
             return ConditionFailed()
-        case Answered(status=409):
+        case Responded(status=409):
             return Uncertain(reason=UnknownReason.CONFLICT)
         case _:
             return _resolve_effect(seen)
 
 
-def _key_is_gone(condition: Condition, code: str) -> bool:
+def _key_is_gone(condition: WriteCondition, code: str) -> bool:
     """An `If-Match` on a free key is answered 404; without a body it can mean nothing else."""
-    return condition is Condition.IF_MATCH and code in {"", "NoSuchKey", "NotFound", "404"}
+    return condition is WriteCondition.IF_MATCH and code in {"", "NoSuchKey", "NotFound", "404"}
 
 
-def resolve_delete(seen: Seen) -> DeleteVerdict:
+def resolve_delete(seen: ExchangeResult) -> DeleteVerdict:
     """Tells what the exchange of a delete of one incarnation means; gone before is gone."""
-    if isinstance(seen, Answered) and seen.status == 404 and seen.code != "NoSuchBucket":  # noqa: PLR2004
+    if isinstance(seen, Responded) and seen.status == 404 and seen.code != "NoSuchBucket":  # noqa: PLR2004
         return Succeeded()
-    if isinstance(seen, Answered) and seen.status == 409:  # noqa: PLR2004
+    if isinstance(seen, Responded) and seen.status == 409:  # noqa: PLR2004
         return Uncertain(reason=UnknownReason.CONFLICT)
     return _resolve_effect(seen)
 
 
-def _resolve_effect(seen: Seen) -> DeleteVerdict:  # noqa: PLR0911 - a line per case
+def _resolve_effect(seen: ExchangeResult) -> DeleteVerdict:  # noqa: PLR0911 - a line per case
     match seen:
         case NotSent():
-            return Refused(refusal=Refusal.UNREACHABLE)
-        case Lost(reason=reason):
+            return RequestRefused(refusal=RefusalReason.UNREACHABLE)
+        case NoResponse(reason=reason):
             return Uncertain(reason=reason)
-        case Answered(status=status) if 200 <= status <= 299:  # noqa: PLR2004
+        case Responded(status=status) if 200 <= status <= 299:  # noqa: PLR2004
             return Succeeded()
-        case Answered(code="RequestTimeout"):
+        case Responded(code="RequestTimeout"):
             return Uncertain(reason=UnknownReason.TIMEOUT)
-        case Answered(status=501):
-            return Refused(refusal=Refusal.UNSUPPORTED)  # it names the header that it does not know
-        case Answered(status=status) if 300 <= status <= 499 and status != 429:  # noqa: PLR2004
-            return Refused(refusal=refusal_of(seen))
-        case Answered():
+        case Responded(status=501):
+            return RequestRefused(
+                refusal=RefusalReason.UNSUPPORTED
+            )  # it names the header that it does not know
+        case Responded(status=status) if 300 <= status <= 499 and status != 429:  # noqa: PLR2004
+            return RequestRefused(refusal=refusal_reason(seen))
+        case Responded():
             return Uncertain(reason=UnknownReason.SERVER_ERROR)
 
 
-def resolve_read(seen: Seen) -> ReadVerdict:  # noqa: PLR0911 - a line per case
+def resolve_read(seen: ExchangeResult) -> ReadVerdict:  # noqa: PLR0911 - a line per case
     """Tells what the exchange of a read means; a read has no unknown, it is made again."""
     match seen:
-        case NotSent() | Lost():
-            return Refused(refusal=Refusal.UNREACHABLE)
-        case Answered(status=200 | 206):
+        case NotSent() | NoResponse():
+            return RequestRefused(refusal=RefusalReason.UNREACHABLE)
+        case Responded(status=200 | 206):
             return Succeeded()
-        case Answered(status=416):
+        case Responded(status=416):
             return PastEnd()
-        case Answered(status=404, code=code) if code != "NoSuchBucket":
-            return NothingThere()
-        case Answered(status=405, code=code) if code in {"", "MethodNotAllowed"}:
-            return NothingThere()  # the incarnation is a delete marker
-        case Answered(status=status) if status != 501 and (status >= 500 or status in {409, 429}):  # noqa: PLR2004
-            return Refused(refusal=Refusal.UNREACHABLE)
-        case Answered():
-            return Refused(refusal=refusal_of(seen))
+        case Responded(status=404, code=code) if code != "NoSuchBucket":
+            return NoSuchObject()
+        case Responded(status=405, code=code) if code in {"", "MethodNotAllowed"}:
+            return NoSuchObject()  # the incarnation is a delete marker
+        case Responded(status=status) if status != 501 and (status >= 500 or status in {409, 429}):  # noqa: PLR2004
+            return RequestRefused(refusal=RefusalReason.UNREACHABLE)
+        case Responded():
+            return RequestRefused(refusal=refusal_reason(seen))
 
 
-def refusal_of(seen: Answered) -> Refusal:  # noqa: C901, PLR0911 - a line per case
+def refusal_reason(seen: Responded) -> RefusalReason:  # noqa: C901, PLR0911 - a line per case
     """Tells why the store refused, from its error code where it sent one, else its status."""
     match seen:
-        case Answered(code="RequestTimeTooSkewed"):
-            return Refusal.CLOCK_SKEWED
-        case Answered(code="NoSuchBucket"):
-            return Refusal.NO_BUCKET
-        case Answered(code=code) if code in _CHECKSUM_CODES:
-            return Refusal.CHECKSUM
-        case Answered(code=code) if code in _PLACE_CODES:
-            return Refusal.WRONG_PLACE
-        case Answered(status=401 | 403) | Answered(code="ExpiredToken"):
-            return Refusal.DENIED
-        case Answered(status=301 | 302 | 307 | 308):
-            return Refusal.WRONG_PLACE
-        case Answered(status=405 | 501):
-            return Refusal.UNSUPPORTED
-        case Answered(status=404):
-            return Refusal.NO_BUCKET
-        case Answered():
-            return Refusal.DENIED if seen.code in _DENIED_CODES else Refusal.REJECTED
+        case Responded(code="RequestTimeTooSkewed"):
+            return RefusalReason.CLOCK_SKEWED
+        case Responded(code="NoSuchBucket"):
+            return RefusalReason.NO_BUCKET
+        case Responded(code=code) if code in _CHECKSUM_CODES:
+            return RefusalReason.CHECKSUM
+        case Responded(code=code) if code in _PLACE_CODES:
+            return RefusalReason.WRONG_PLACE
+        case Responded(status=401 | 403) | Responded(code="ExpiredToken"):
+            return RefusalReason.DENIED
+        case Responded(status=301 | 302 | 307 | 308):
+            return RefusalReason.WRONG_PLACE
+        case Responded(status=405 | 501):
+            return RefusalReason.UNSUPPORTED
+        case Responded(status=404):
+            return RefusalReason.NO_BUCKET
+        case Responded():
+            return RefusalReason.DENIED if seen.code in _DENIED_CODES else RefusalReason.REJECTED

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 
 from sluice_protocol.errors import DigestMismatch, Unauthenticated
 from sluice_protocol.units import Digest
+from sluice_protocol.upload_http import SLUICE_HEADERS
 
 SIGNATURE_AGE_S_MAX: Final = 300
 """A signature older than this is stale."""
@@ -37,9 +38,6 @@ SIGNATURE_ALG: Final = "ed25519"
 SIGNATURE_HEADER_CHARS_MAX: Final = 2048
 KEY_ID_CHARS_MAX: Final = 256
 
-RETRY_HEADER: Final = "sluice-retry"
-HIGH_WATER_HEADER: Final = "sluice-high-water"
-SLUICE_HEADERS: Final = (RETRY_HEADER, HIGH_WATER_HEADER)
 BODY_COMPONENTS: Final = (
     *("@method", "@authority", "@path"),
     *("content-digest", "content-length", "content-type"),

@@ -14,13 +14,13 @@ Digest = NewType("Digest", str)
 ETag = NewType("ETag", str)
 """The store's opaque tag of one state of one key, quotes included where the store sends them."""
 
-Incarnation = NewType("Incarnation", str)
+ObjectVersion = NewType("ObjectVersion", str)
 """One stored version of a key: an S3 version id, or the local store's generation.
 
-S3 calls the version written while versioning was off or suspended `null`: see `NULL_INCARNATION`.
+S3 calls the version written while versioning was off or suspended `null`: see `NULL_VERSION`.
 """
 
-NULL_INCARNATION: Final = Incarnation("null")
+NULL_VERSION: Final = ObjectVersion("null")
 
 NS_PER_S: Final = 1_000_000_000
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024

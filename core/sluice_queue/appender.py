@@ -22,22 +22,22 @@ from sluice_protocol.errors import (
     StoreUnavailable,
 )
 from sluice_protocol.keys import segment_key
-from sluice_protocol.outcomes import Applied, Exists, Found, Mismatch, Missing, Unknown
+from sluice_protocol.outcomes import Applied, Exists, Found, Mismatch, NotFound, Unknown
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.decisions import (
-    AppendTry,
+    AppendAttempt,
+    Committed,
     Evicted,
-    Landed,
-    NotLanded,
-    Pending,
-    Seen,
-    Superseded,
-    judge_append,
+    InFlight,
+    NotCommitted,
+    ProducerFenced,
+    RegisterRead,
+    decide_append,
     may_append,
 )
 from sluice_queue.entries import Draft
 from sluice_queue.errors import ProducerSuperseded, QueueFull, RegisterLost
-from sluice_queue.lane import Lane, RegisterClient, Tools, Tries
+from sluice_queue.lane import Lane, RegisterClient, Runtime
 from sluice_queue.pacing import Pacer
 from sluice_queue.register import (
     ENTRIES_MAX,
@@ -50,8 +50,9 @@ from sluice_queue.register import (
 )
 from sluice_queue.settings import ProducerSettings
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetryLoop
 
-WARY_SWAPS = 64
+READ_FIRST_SWAPS = 64
 """After a conflict, so many swaps begin with a read instead of the state that was remembered."""
 
 GROUP_MAX = ENTRIES_MAX // 2
@@ -76,7 +77,7 @@ class _Group:
     """
 
     callers: list[_Waiting]
-    sent: AppendTry | None = None
+    sent: AppendAttempt | None = None
     doubt: bool = False
     body: bytes = b""
     after: Register | None = None
@@ -99,7 +100,7 @@ class Appender:
         store: ObjectStore,
         lane: Lane,
         *,
-        tools: Tools | None = None,
+        runtime: Runtime | None = None,
         settings: ProducerSettings | None = None,
         producer: tuple[bytes, int] | None = None,
     ) -> None:
@@ -108,25 +109,25 @@ class Appender:
         Args:
             store: Where the register lies.
             lane: Which lane.
-            tools: Time, ids and chance.
+            runtime: Time, ids and chance.
             settings: Bounds.
             producer: Id and counter of an earlier life, to go on as the same producer and to fence
                 that life off; a fresh id otherwise.
         """
-        self._tools = tools if tools is not None else Tools()
+        self._runtime = runtime if runtime is not None else Runtime()
         self._settings = settings if settings is not None else ProducerSettings()
-        self._metrics = self._tools.metrics
-        self._client = RegisterClient(store, lane, self._tools)
+        self._metrics = self._runtime.metrics
+        self._client = RegisterClient(store, lane, self._runtime)
         self._lane = lane
         self._pending: list[_Waiting] = []
         self._lock = asyncio.Lock()
         self._group: _Group | None = None
-        self._seen: Seen | None = None
+        self._seen: RegisterRead | None = None
         self._wary = 0
         self._collided = False
         self._pacer = Pacer()
         self._broken: SluiceError | None = None
-        fresh = (self._tools.id_bytes(), 0)
+        fresh = (self._runtime.id_bytes(), 0)
         self.producer_id, self.counter = producer if producer is not None else fresh
 
     @property
@@ -186,12 +187,12 @@ class Appender:
 
     async def _pause(self) -> None:
         """Lets callers pile up while other producers contend for the register."""
-        wait_s = self._pacer.wait_s(self._now_s(), self._tools.rng)
+        wait_s = self._pacer.wait_s(self._now_s(), self._runtime.rng)
         if wait_s:
-            await self._tools.clock.sleep(wait_s)
+            await self._runtime.clock.sleep(wait_s)
 
     def _now_s(self) -> float:
-        return self._tools.clock.monotonic_ns() / NS_PER_S
+        return self._runtime.clock.monotonic_ns() / NS_PER_S
 
     def _told(self, group: _Group, error: SluiceError) -> SluiceError:
         """Gives what the callers may be told: unknown exactly when a write is in doubt."""
@@ -222,20 +223,20 @@ class Appender:
 
     async def _commit(self, group: _Group) -> int:
         """Drives one group until its entries stand; gives the first sequence."""
-        tries = Tries("append", self._lane.key, self._settings.retry, self._tools)
+        budget = RetryLoop("append", self._lane.key, self._runtime.backoff(self._settings.retry))
         while True:
             started_s = self._now_s()
             try:
-                first = await self._step(group, tries)
+                first = await self._step(group, budget)
             except StoreUnavailable as error:
                 self._seen = None
-                await tries.again(error)
+                await budget.pause(error)
                 continue
             if first is not None:
                 self._pacer.landed(self._now_s(), self._now_s() - started_s)
                 return first
 
-    async def _step(self, group: _Group, tries: Tries) -> int | None:
+    async def _step(self, group: _Group, budget: RetryLoop) -> int | None:
         """Resolves or sends the group once."""
         seen = self._seen
         if self._wary and group.sent is None:
@@ -243,7 +244,7 @@ class Appender:
             # register sent in vain.
             seen, self._wary = None, self._wary - 1
         if seen is None:
-            seen = await self._client.read_as(self.producer_id, self.counter, tries)
+            seen = await self._client.read_as(self.producer_id, self.counter, budget)
         self._seen = seen
         self._learn(seen)
         if group.sent is not None:
@@ -252,45 +253,45 @@ class Appender:
                 return first
         if group.sent is None:
             await self._build(group, seen)
-        return await self._send(group, seen, tries)
+        return await self._send(group, seen, budget)
 
-    def _learn(self, seen: Seen) -> None:
+    def _learn(self, seen: RegisterRead) -> None:
         """After a conflict: with another producer there will be more, with the consumer not."""
         collided, self._collided = self._collided, False
         writers = seen.state.writers
         if collided and writers and writers[0].producer_id != self.producer_id:
-            self._wary = WARY_SWAPS
+            self._wary = READ_FIRST_SWAPS
             self._pacer.conflicted()
 
-    def _resolve(self, group: _Group, seen: Seen) -> int | None:
+    def _resolve(self, group: _Group, seen: RegisterRead) -> int | None:
         """Judges the write in flight by a read made after it."""
         if group.sent is None:
             return None
-        verdict = judge_append(group.sent, seen)
+        verdict = decide_append(group.sent, seen)
         match verdict:
-            case Landed(first_sequence=first):
+            case Committed(first_sequence=first):
                 self.counter = group.sent.counter
                 return first
-            case Pending():
+            case InFlight():
                 return None
-            case NotLanded():
+            case NotCommitted():
                 group.sent, group.doubt = None, False
             case Evicted():
                 self._metrics.maybe_doubled.labels(self._lane.queue).inc()
                 group.sent, group.doubt = None, False
-            case Superseded(counter=counter):
+            case ProducerFenced(counter=counter):
                 raise ProducerSuperseded(self._lane.key, self.counter, counter)
             case _ as never:
                 assert_never(never)
         return None
 
-    async def _build(self, group: _Group, seen: Seen) -> None:
+    async def _build(self, group: _Group, seen: RegisterRead) -> None:
         """Makes the next state on what was seen; a full register first spills its older half."""
         if over := may_append(seen, self.producer_id, self.counter):
             raise ProducerSuperseded(self._lane.key, self.counter, over.counter)
         state = await self._with_room(seen.state, len(group.drafts))
         writer = Writer(producer_id=self.producer_id, counter=self.counter + 1, first_sequence=0)
-        group.after = append(state, group.drafts, writer, self._tools.id_bytes())
+        group.after = append(state, group.drafts, writer, self._runtime.id_bytes())
         group.body = encode_register(group.after)
 
     async def _with_room(self, state: Register, wanted: int) -> Register:
@@ -319,15 +320,15 @@ class Appender:
                 return
             case Found():
                 raise InvalidRecord(segment, "another segment stands under these sequences")
-            case Missing():
+            case NotFound():
                 raise StoreUnavailable("create", segment, "segment not yet there, try again")
 
-    async def _send(self, group: _Group, seen: Seen, tries: Tries) -> int | None:
+    async def _send(self, group: _Group, seen: RegisterRead, budget: RetryLoop) -> int | None:
         """Sends the group's bytes on the state that was seen."""
         after = group.after
         if after is None:
             return None
-        group.sent = AppendTry(
+        group.sent = AppendAttempt(
             producer_id=self.producer_id,
             counter=self.counter + 1,
             on=seen.etag,
@@ -347,13 +348,13 @@ class Appender:
             raise
         match outcome:
             case Applied(etag=etag, date_ns=date_ns):
-                self._client.saw(date_ns)
-                self._seen = Seen(state=after, etag=etag)
+                self._client.observe_date(date_ns)
+                self._seen = RegisterRead(state=after, etag=etag)
                 self.counter += 1
                 self._metrics.entries.labels(self._lane.queue).inc(len(group.drafts))
                 return after.next_sequence - len(group.drafts)
             case Mismatch(date_ns=date_ns):
-                self._client.saw(date_ns)
+                self._client.observe_date(date_ns)
                 self._metrics.conflicts.labels(self._lane.queue, "producer").inc()
                 group.doubt = doubted
                 self._collided = True
@@ -361,5 +362,5 @@ class Appender:
                     group.sent = None
             case Unknown():
                 self._metrics.unknown.labels(self._lane.queue, "producer").inc()
-        await tries.again(None)
+        await budget.pause()
         return None

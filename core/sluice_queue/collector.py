@@ -18,10 +18,10 @@ from typing import Final
 
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import QUEUE, WORK_LISTS, hour_path
-from sluice_protocol.outcomes import Deleted, Missing, ObjectInfo, Unknown
+from sluice_protocol.outcomes import Deleted, NotFound, ObjectInfo, Unknown
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.lane import Lane, Tools
-from sluice_queue.view import LaneView, list_lanes, read_lane
+from sluice_queue.inspection import LaneSnapshot, list_lanes, read_lane
+from sluice_queue.lane import Lane, Runtime
 from sluice_store.port import ObjectStore
 
 GRACE_S_DEFAULT: Final = 3600.0
@@ -58,7 +58,7 @@ class Collector:
         *,
         retry_horizon_ns: int,
         grace_s: float = GRACE_S_DEFAULT,
-        tools: Tools | None = None,
+        runtime: Runtime | None = None,
     ) -> None:
         """Binds the collector to a store.
 
@@ -66,12 +66,12 @@ class Collector:
             store: Where the queues lie.
             retry_horizon_ns: The authority's, in ns.
             grace_s: Time between an acknowledgement and the delete, seconds.
-            tools: Where it counts.
+            runtime: Where it counts.
         """
         self._store = store
         self._horizon_ns = retry_horizon_ns
         self._grace_ns = int(grace_s * NS_PER_S)
-        self._tools = tools if tools is not None else Tools()
+        self._runtime = runtime if runtime is not None else Runtime()
         self._named: dict[Lane, dict[int, ObjectKey]] = {}
         self._acked: dict[ObjectKey, tuple[str, UnixNs]] = {}
 
@@ -89,7 +89,7 @@ class Collector:
         unnamed = await self._delete_unnamed()
         return Collected(acked_lists=acked, unnamed_lists=unnamed, segments=segments)
 
-    async def _observe(self, lane: Lane) -> LaneView:
+    async def _observe(self, lane: Lane) -> LaneSnapshot:
         """Takes note of what the register names, and of what it named and is acknowledged now."""
         view = await read_lane(self._store, lane.queue, lane.lane)
         named = self._named.setdefault(lane, {})
@@ -109,7 +109,7 @@ class Collector:
                 del self._acked[key]
         return len(ripe)
 
-    async def _delete_segments(self, view: LaneView) -> int:
+    async def _delete_segments(self, view: LaneSnapshot) -> int:
         lane = view.lane
         deleted = 0
         async for page in self._store.list(f"{QUEUE}{lane.queue}.{lane.lane:03d}/segments/"):
@@ -151,7 +151,7 @@ class Collector:
     async def _delete(self, key: ObjectKey, queue: str, kind: str) -> bool:
         """Deletes what stands there now; False when nobody knows whether it is gone."""
         match await self._store.head(key):
-            case Missing():
+            case NotFound():
                 return True
             case ObjectInfo(incarnation=None):
                 return False  # a store without incarnations: only its own lifecycle may delete
@@ -161,7 +161,7 @@ class Collector:
             return False
         match await self._store.delete(key, incarnation):
             case Deleted():
-                self._tools.metrics.collected.labels(queue, kind).inc()
+                self._runtime.metrics.collected.labels(queue, kind).inc()
                 return True
             case Unknown():
                 return False

@@ -20,25 +20,26 @@ from sluice_protocol.manifests import WorkList
 from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_protocol.units import ETag
 from sluice_queue.decisions import (
-    AckAgain,
     Acked,
-    Holder,
-    OpenAgain,
+    EpochClaim,
+    InFlight,
     Overtaken,
-    Pending,
-    Seen,
-    holds,
-    judge_ack,
-    judge_open,
+    RegisterRead,
+    RetryAck,
+    RetryOpen,
+    decide_ack,
+    decide_open,
+    owns_epoch,
 )
 from sluice_queue.entries import Descriptor
 from sluice_queue.errors import AckRefused, ResumeRefused
-from sluice_queue.lane import Lane, RegisterClient, Tools, Tries
+from sluice_queue.inspection import read_entries
+from sluice_queue.lane import Lane, RegisterClient, Runtime
 from sluice_queue.register import Register, dequeue, open_epoch
 from sluice_queue.settings import ConsumerSettings
-from sluice_queue.view import read_entries
 from sluice_queue.worklists import read_work_list
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetryLoop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ class Consumer:
     def __init__(
         self,
         client: RegisterClient,
-        holder: Holder,
+        holder: EpochClaim,
         acked_through: int,
         settings: ConsumerSettings,
     ) -> None:
@@ -81,7 +82,7 @@ class Consumer:
         self._client = client
         self._holder = holder
         self._settings = settings
-        self._metrics = client.tools.metrics
+        self._metrics = client.runtime.metrics
         self._durable = acked_through
         self._acked = acked_through
         self._handed_out = acked_through
@@ -95,7 +96,7 @@ class Consumer:
         queue: str,
         lane: int,
         resume_after: int | None = None,
-        tools: Tools | None = None,
+        runtime: Runtime | None = None,
         settings: ConsumerSettings | None = None,
     ) -> "Consumer":
         """Takes the lane's next epoch and fences every earlier consumer off.
@@ -106,7 +107,7 @@ class Consumer:
             lane: Number of the lane.
             resume_after: The last sequence that the caller persisted with its own results; it is
                 acknowledged at once, and the next descriptor is the one right behind it.
-            tools: Time, ids and chance.
+            runtime: Time, ids and chance.
             settings: Bounds.
 
         Raises:
@@ -115,7 +116,7 @@ class Consumer:
             OutcomeUnknown: The bounds are spent.
             StoreError: The store refused.
         """
-        with_tools = tools if tools is not None else Tools()
+        with_tools = runtime if runtime is not None else Runtime()
         bounds = settings if settings is not None else ConsumerSettings()
         client = RegisterClient(store, Lane(queue=queue, lane=lane), with_tools)
         holder, state = await _open(client, bounds, resume_after)
@@ -216,15 +217,15 @@ class Consumer:
         if sequence <= self._durable:
             reason = f"already acknowledged, acked_through=`{self._durable}`"
             raise AckRefused(lane.key, sequence, reason)
-        tries = Tries("ack", lane.key, self._settings.retry, self._client.tools)
+        budget = RetryLoop("ack", lane.key, self._client.runtime.backoff(self._settings.retry))
         while True:
             try:
                 if await self._try_ack(sequence):
                     break
             except StoreUnavailable as error:
-                await tries.again(error)
+                await budget.pause(error)
                 continue
-            await tries.again(None)
+            await budget.pause()
         self._durable = sequence
         self._acked = max(self._acked, sequence)
         self._handed_out = max(self._handed_out, sequence)
@@ -234,38 +235,38 @@ class Consumer:
     async def _try_ack(self, sequence: int) -> bool:
         lane = self._client.lane
         seen = await self._read()
-        match judge_ack(self._holder, sequence, seen):
+        match decide_ack(self._holder, sequence, seen):
             case Acked():
                 return True
             case Overtaken(epoch=epoch):
                 raise Fenced(lane.key, self._holder.epoch, epoch)
-            case AckAgain():
+            case RetryAck():
                 pass
         if sequence >= seen.state.next_sequence:
             reason = f"the lane has not come so far, next=`{seen.state.next_sequence}`"
             raise AckRefused(lane.key, sequence, reason)
-        after = dequeue(lane.key, seen.state, sequence, self._client.tools.id_bytes())
+        after = dequeue(lane.key, seen.state, sequence, self._client.runtime.id_bytes())
         return await self._swap(seen, after)
 
-    async def _swap(self, seen: Seen, after: Register) -> bool:
+    async def _swap(self, seen: RegisterRead, after: Register) -> bool:
         queue = self._client.lane.queue
         self._metrics.swaps.labels(queue, "consumer").inc()
         match await self._client.swap(seen, after):
             case Applied(date_ns=date_ns):
-                self._client.saw(date_ns)
+                self._client.observe_date(date_ns)
                 return True
             case Mismatch(date_ns=date_ns):
-                self._client.saw(date_ns)
+                self._client.observe_date(date_ns)
                 self._metrics.conflicts.labels(queue, "consumer").inc()
             case Unknown():
                 self._metrics.unknown.labels(queue, "consumer").inc()
         return False
 
-    async def _read(self) -> Seen:
+    async def _read(self) -> RegisterRead:
         """Reads the register and checks the fence."""
         lane = self._client.lane
         seen = await self._client.read()
-        if seen is None or not holds(seen.state, self._holder):
+        if seen is None or not owns_epoch(seen.state, self._holder):
             self._metrics.fenced.labels(lane.queue).inc()
             raise Fenced(lane.key, self._holder.epoch, seen.state.epoch if seen is not None else 0)
         return seen
@@ -273,19 +274,19 @@ class Consumer:
 
 async def _open(
     client: RegisterClient, settings: ConsumerSettings, resume_after: int | None
-) -> tuple[Holder, Register]:
+) -> tuple[EpochClaim, Register]:
     """Swaps in the next epoch under a fresh owner id; gives the claim and the state it won."""
-    tries = Tries("open", client.lane.key, settings.retry, client.tools)
-    opening = _Opening(client=client, resume_after=resume_after, owner=client.tools.id_bytes())
+    budget = RetryLoop("open", client.lane.key, client.runtime.backoff(settings.retry))
+    opening = _Opening(client=client, resume_after=resume_after, owner=client.runtime.id_bytes())
     while True:
         try:
-            won = await opening.step(await client.read_or_create(tries))
+            won = await opening.step(await client.read_or_create(budget))
         except StoreUnavailable as error:
-            await tries.again(error)
+            await budget.pause(error)
             continue
         if won is not None:
             return won
-        await tries.again(None)
+        await budget.pause()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -298,32 +299,32 @@ class _Opening:
     on: ETag | None = None
     after: Register | None = None
 
-    async def step(self, seen: Seen) -> tuple[Holder, Register] | None:
+    async def step(self, seen: RegisterRead) -> tuple[EpochClaim, Register] | None:
         """Judges the write in flight, or builds and sends one; gives the claim once it stands."""
         if self.after is not None and self.on is not None:
-            match judge_open(self._claim(self.after), self.on, seen):
-                case Holder() as claim:
+            match decide_open(self._claim(self.after), self.on, seen):
+                case EpochClaim() as claim:
                     return claim, seen.state
-                case OpenAgain():
+                case RetryOpen():
                     self.after = None
-                case Pending():
+                case InFlight():
                     pass  # the same bytes again: only one of them can land
         return await self._send(seen)
 
-    async def _send(self, seen: Seen) -> tuple[Holder, Register] | None:
+    async def _send(self, seen: RegisterRead) -> tuple[EpochClaim, Register] | None:
         if self.after is None:
             _check_resume(self.client.lane, seen.state, self.resume_after)
-            self.after = open_epoch(seen.state, self.owner, self.client.tools.id_bytes())
+            self.after = open_epoch(seen.state, self.owner, self.client.runtime.id_bytes())
             self.on = seen.etag
         match await self.client.swap(seen, self.after):
             case Applied(date_ns=date_ns):
-                self.client.saw(date_ns)
+                self.client.observe_date(date_ns)
                 return self._claim(self.after), self.after
             case Mismatch() | Unknown():
                 return None
 
-    def _claim(self, after: Register) -> Holder:
-        return Holder(epoch=after.epoch, owner=self.owner)
+    def _claim(self, after: Register) -> EpochClaim:
+        return EpochClaim(epoch=after.epoch, owner=self.owner)
 
 
 def _check_resume(lane: Lane, state: Register, resume_after: int | None) -> None:

@@ -19,13 +19,13 @@ from typing import Final
 from sluice_protocol.units import ETag
 from sluice_queue.register import WRITERS_MAX, Register
 
-LIFE_SHIFT: Final = 32
+TERM_SHIFT: Final = 32
 """A counter is a producer's life above this bit, and its landed writes of all lives below."""
-_WRITES_MASK: Final = (1 << LIFE_SHIFT) - 1
+_WRITES_MASK: Final = (1 << TERM_SHIFT) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class RegisterRead:
     """One read of the register."""
 
     state: Register
@@ -37,7 +37,7 @@ def writes_of(counter: int) -> int:
     return counter & _WRITES_MASK
 
 
-def is_another(state: Register | None, producer_id: bytes, counter: int) -> bool:
+def is_other_register(state: Register | None, producer_id: bytes, counter: int) -> bool:
     """Tells whether a register is not the one that a producer's writes landed in.
 
     It is gone, or begun anew: the list of writers never shrinks, so with room in it everybody who
@@ -55,7 +55,7 @@ def is_another(state: Register | None, producer_id: bytes, counter: int) -> bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppendTry:
+class AppendAttempt:
     """One producer's write in flight.
 
     Attributes:
@@ -72,19 +72,19 @@ class AppendTry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Landed:
+class Committed:
     """The write is in the register."""
 
     first_sequence: int
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class InFlight:
     """The state written on still stands: send the same bytes again, only one of them can land."""
 
 
 @dataclass(frozen=True, slots=True)
-class NotLanded:
+class NotCommitted:
     """The write is not in the register and can no longer land: build it anew on what stands."""
 
 
@@ -94,65 +94,65 @@ class Evicted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Superseded:
+class ProducerFenced:
     """Another process writes under this producer's id: stop."""
 
     counter: int
 
 
-AppendVerdict = Landed | Pending | NotLanded | Evicted | Superseded
+AppendVerdict = Committed | InFlight | NotCommitted | Evicted | ProducerFenced
 
 
-def judge_append(tried: AppendTry, seen: Seen) -> AppendVerdict:
+def decide_append(tried: AppendAttempt, seen: RegisterRead) -> AppendVerdict:
     """Tells what became of a write from a read made after it."""
     if seen.etag == tried.on:
-        return Pending()
+        return InFlight()
     mine = seen.state.writer(tried.producer_id)
     if mine is None:
         writes_since = seen.state.revision - tried.revision
         full = len(seen.state.writers) >= WRITERS_MAX
-        return Evicted() if full and writes_since >= WRITERS_MAX else NotLanded()
+        return Evicted() if full and writes_since >= WRITERS_MAX else NotCommitted()
     if mine.counter == tried.counter:
-        return Landed(first_sequence=mine.first_sequence)
+        return Committed(first_sequence=mine.first_sequence)
     if mine.counter > tried.counter:
-        return Superseded(counter=mine.counter)
-    return NotLanded()
+        return ProducerFenced(counter=mine.counter)
+    return NotCommitted()
 
 
-def may_append(seen: Seen, producer_id: bytes, counter: int) -> Superseded | None:
+def may_append(seen: RegisterRead, producer_id: bytes, counter: int) -> ProducerFenced | None:
     """Tells whether a producer whose last landed write is `counter` may write on this state."""
     mine = seen.state.writer(producer_id)
     if mine is not None and mine.counter > counter:
-        return Superseded(counter=mine.counter)
+        return ProducerFenced(counter=mine.counter)
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class EpochClaim:
     """A consumer's claim: the epoch that it opened, under its own id."""
 
     epoch: int
     owner: bytes
 
 
-def holds(state: Register, holder: Holder) -> bool:
+def owns_epoch(state: Register, holder: EpochClaim) -> bool:
     """Tells whether the claim stands: the epoch is the holder's only with its id beside it."""
     return (state.epoch, state.owner) == (holder.epoch, holder.owner)
 
 
 @dataclass(frozen=True, slots=True)
-class OpenAgain:
+class RetryOpen:
     """Another state stands: take the epoch after the one that it shows."""
 
 
-OpenVerdict = Holder | Pending | OpenAgain
+OpenVerdict = EpochClaim | InFlight | RetryOpen
 
 
-def judge_open(claim: Holder, on: ETag, seen: Seen) -> OpenVerdict:
+def decide_open(claim: EpochClaim, on: ETag, seen: RegisterRead) -> OpenVerdict:
     """Tells from a later read whether a consumer's opening landed."""
     if seen.etag == on:
-        return Pending()
-    return claim if holds(seen.state, claim) else OpenAgain()
+        return InFlight()
+    return claim if owns_epoch(seen.state, claim) else RetryOpen()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +168,15 @@ class Overtaken:
 
 
 @dataclass(frozen=True, slots=True)
-class AckAgain:
+class RetryAck:
     """The acknowledgement is not in the register: build it on what stands."""
 
 
-AckVerdict = Acked | Overtaken | AckAgain
+AckVerdict = Acked | Overtaken | RetryAck
 
 
-def judge_ack(holder: Holder, through: int, seen: Seen) -> AckVerdict:
+def decide_ack(holder: EpochClaim, through: int, seen: RegisterRead) -> AckVerdict:
     """Tells from a read whether an acknowledgement stands, may be tried, or is forbidden."""
-    if not holds(seen.state, holder):
+    if not owns_epoch(seen.state, holder):
         return Overtaken(epoch=seen.state.epoch)
-    return Acked() if seen.state.acked_through >= through else AckAgain()
+    return Acked() if seen.state.acked_through >= through else RetryAck()

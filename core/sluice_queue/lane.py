@@ -8,17 +8,18 @@ from typing import Final
 from ulid import ULID
 
 from sluice_protocol.authority import LANES_MAX
-from sluice_protocol.errors import BadUsage, OutcomeUnknown, StoreUnavailable
+from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.keys import register_key
-from sluice_protocol.outcomes import Found, Missing, ReplaceOutcome
-from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.decisions import Seen, is_another
+from sluice_protocol.outcomes import Found, NotFound, ReplaceOutcome
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import ObjectKey, UnixNs
+from sluice_queue.decisions import RegisterRead, is_other_register
 from sluice_queue.errors import RegisterLost
 from sluice_queue.metrics import QueueMetrics
 from sluice_queue.register import Register, decode_register, encode_register
-from sluice_queue.settings import RetrySettings
-from sluice_store.clock import Clock, IdSource, SystemClock, SystemIds
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, RetryLoop, RetrySettings
 
 _QUEUE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
@@ -48,7 +49,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
+class Runtime:
     """Time, ids and chance, as a simulation hands them in.
 
     Attributes:
@@ -63,6 +64,10 @@ class Tools:
     rng: random.Random = field(default_factory=random.Random)
     metrics: QueueMetrics = field(default_factory=QueueMetrics)
 
+    def backoff(self, settings: RetrySettings) -> Backoff:
+        """Return the pauses and bounds of one operation."""
+        return Backoff(clock=self.clock, rng=self.rng, settings=settings)
+
     def id_bytes(self) -> bytes:
         """Gives 16 fresh bytes."""
         return bytes(ULID.from_str(self.ids.ulid()))
@@ -71,25 +76,25 @@ class Tools:
 class RegisterClient:
     """Reads and swaps one lane's register, and keeps the newest time that the store told."""
 
-    def __init__(self, store: ObjectStore, lane: Lane, tools: Tools) -> None:
+    def __init__(self, store: ObjectStore, lane: Lane, runtime: Runtime) -> None:
         """Binds the lane to a store."""
         self.store = store
         self.lane = lane
-        self.tools = tools
+        self.runtime = runtime
         self.date_ns = UnixNs(0)
         self._dated_at_ns = 0
 
-    def saw(self, date_ns: UnixNs) -> None:
+    def observe_date(self, date_ns: UnixNs) -> None:
         """Takes note of the store's clock in an answer."""
         self.date_ns = UnixNs(max(self.date_ns, date_ns))
-        self._dated_at_ns = self.tools.clock.monotonic_ns()
+        self._dated_at_ns = self.runtime.clock.monotonic_ns()
 
     @property
     def store_now_ns(self) -> UnixNs:
         """The store's clock by its last answer plus the time since."""
-        return UnixNs(self.date_ns + self.tools.clock.monotonic_ns() - self._dated_at_ns)
+        return UnixNs(self.date_ns + self.runtime.clock.monotonic_ns() - self._dated_at_ns)
 
-    async def read(self) -> Seen | None:
+    async def read(self) -> RegisterRead | None:
         """Reads the register, or gives None where none stands.
 
         Raises:
@@ -97,79 +102,49 @@ class RegisterClient:
             InvalidRecord: The bytes are no register.
         """
         match await self.store.get(self.lane.key):
-            case Missing(date_ns=date_ns):
-                self.saw(date_ns)
+            case NotFound(date_ns=date_ns):
+                self.observe_date(date_ns)
                 return None
             case Found(info=info, body=body):
-                self.saw(info.date_ns)
-                return Seen(state=decode_register(self.lane.key, body), etag=info.etag)
+                self.observe_date(info.date_ns)
+                return RegisterRead(state=decode_register(self.lane.key, body), etag=info.etag)
 
-    async def read_as(self, producer_id: bytes, counter: int, tries: "Tries") -> Seen:
+    async def read_as(self, producer_id: bytes, counter: int, budget: RetryLoop) -> RegisterRead:
         """Reads the register as a producer whose last landed write has this counter.
 
         Raises:
             RegisterLost: It is not the register that the producer wrote to.
             StoreError: The store did not answer.
-            OutcomeUnknown: The bounds of `tries` are spent.
+            OutcomeUnknown: The bounds of `budget` are spent.
         """
         seen = await self.read() if counter else None
-        if is_another(seen.state if seen is not None else None, producer_id, counter):
+        if is_other_register(seen.state if seen is not None else None, producer_id, counter):
             raise RegisterLost(self.lane.key)
-        return seen if seen is not None else await self.read_or_create(tries)
+        return seen if seen is not None else await self.read_or_create(budget)
 
-    async def read_or_create(self, tries: "Tries") -> Seen:
+    async def read_or_create(self, budget: RetryLoop) -> RegisterRead:
         """Reads the register; where none stands, creates an empty one first.
 
         Raises:
-            OutcomeUnknown: The bounds of `tries` are spent.
+            OutcomeUnknown: The bounds of `budget` are spent.
         """
         while True:
             try:
                 seen = await self.read()
                 if seen is not None:
                     return seen
-                empty = Register(revision=1, nonce=self.tools.id_bytes())
+                empty = Register(revision=1, nonce=self.runtime.id_bytes())
                 # Whatever comes of it, the next read shows one register that all agree on.
                 await self.store.create(self.lane.key, encode_register(empty))
             except StoreUnavailable as error:
-                await tries.again(error)
+                await budget.pause(error)
                 continue
-            await tries.again(None)
+            await budget.pause()
 
-    async def swap(self, seen: Seen, state: Register) -> ReplaceOutcome:
+    async def swap(self, seen: RegisterRead, state: Register) -> ReplaceOutcome:
         """Writes `state` over what was seen.
 
         Raises:
             StoreError: The store refused; nothing was written.
         """
         return await self.store.replace(self.lane.key, encode_register(state), if_match=seen.etag)
-
-
-class Tries:
-    """Counts the tries of one operation and waits between them, with full jitter."""
-
-    def __init__(
-        self, operation: str, key: ObjectKey, settings: RetrySettings, tools: Tools
-    ) -> None:
-        """Starts the operation's time."""
-        self._operation = operation
-        self._key = key
-        self._settings = settings
-        self._tools = tools
-        self._ends_ns = tools.clock.monotonic_ns() + int(settings.total_s * NS_PER_S)
-        self.count = 0
-
-    async def again(self, cause: Exception | None) -> None:
-        """Waits before the next try.
-
-        Raises:
-            OutcomeUnknown: Count or time is spent; the cause is chained.
-        """
-        self.count += 1
-        spent = self.count >= self._settings.tries_max
-        if spent or self._tools.clock.monotonic_ns() >= self._ends_ns:
-            raise OutcomeUnknown(self._operation, self._key, self.count) from cause
-        bound_s = min(
-            self._settings.backoff_max_s, self._settings.backoff_s * 2 ** min(self.count - 1, 30)
-        )
-        await self._tools.clock.sleep(self._tools.rng.uniform(0, bound_s))

@@ -14,7 +14,7 @@ from sluice_protocol.errors import OutcomeUnknown, SluiceError
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.appender import Appender
 from sluice_queue.entries import Draft
-from sluice_queue.lane import Lane, Tools
+from sluice_queue.lane import Lane, Runtime
 from sluice_queue.settings import ProducerSettings
 from sluice_queue.worklists import too_old, write_work_list
 from sluice_store.port import ObjectStore
@@ -72,13 +72,13 @@ class Producer:
         store: ObjectStore,
         lane: Lane,
         *,
-        tools: Tools | None = None,
+        runtime: Runtime | None = None,
         settings: ProducerSettings | None = None,
     ) -> None:
         """Binds a producer to a lane; its flusher runs inside `open`."""
-        self._tools = tools if tools is not None else Tools()
+        self._runtime = runtime if runtime is not None else Runtime()
         self._settings = settings if settings is not None else ProducerSettings()
-        self._appender = Appender(store, lane, tools=self._tools, settings=self._settings)
+        self._appender = Appender(store, lane, runtime=self._runtime, settings=self._settings)
         self._buffer: list[_Buffered] = []
         self._unflushed_bytes = 0
         self._wake = asyncio.Event()
@@ -94,11 +94,11 @@ class Producer:
         *,
         queue: str,
         lane: int,
-        tools: Tools | None = None,
+        runtime: Runtime | None = None,
         settings: ProducerSettings | None = None,
     ) -> AsyncIterator["Producer"]:
         """Runs a producer; leaving the block flushes what is left."""
-        producer = cls(store, Lane(queue=queue, lane=lane), tools=tools, settings=settings)
+        producer = cls(store, Lane(queue=queue, lane=lane), runtime=runtime, settings=settings)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(producer.run(tasks))
@@ -168,7 +168,7 @@ class Producer:
 
     async def _gather(self) -> None:
         """Waits for the interval to pass, or for enough bytes."""
-        sleeping = asyncio.ensure_future(self._tools.clock.sleep(self._settings.flush_interval_s))
+        sleeping = asyncio.ensure_future(self._runtime.clock.sleep(self._settings.flush_interval_s))
         urgent = asyncio.ensure_future(self._urgent.wait())
         try:
             await asyncio.wait((sleeping, urgent), return_when=asyncio.FIRST_COMPLETED)

@@ -28,10 +28,13 @@ Source: `docs/queue.md`; ADR 0040.
 """
 
 import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from sluice_protocol.errors import InvalidRecord, InvariantViolated, UnsupportedVersion
+from sluice_protocol.versions import decoder_for
 from sluice_queue.entries import Descriptor, Draft, decode_entries, encode_entry, skip_entries
 
 MAGIC: Final = b"LMQ1"
@@ -41,8 +44,9 @@ ENTRIES_MAX: Final = 4096
 WRITERS_MAX: Final = 64
 SEGMENTS_MAX: Final = 4096
 ID_BYTES: Final = 16
-NOBODY: Final = bytes(ID_BYTES)
+NO_OWNER: Final = bytes(ID_BYTES)
 
+_VERSION: Final = struct.Struct("<4sH")
 _HEADER: Final = struct.Struct("<4sHHQ16sQ16sQQIHHII")
 _WRITER: Final = struct.Struct("<16sQQ")
 _SEGMENT: Final = struct.Struct("<QQQ")
@@ -80,7 +84,7 @@ class Register:
     revision: int
     nonce: bytes
     epoch: int = 0
-    owner: bytes = NOBODY
+    owner: bytes = NO_OWNER
     next_sequence: int = 1
     acked_through: int = 0
     count: int = 0
@@ -101,6 +105,10 @@ class Register:
     def writer(self, producer_id: bytes) -> Writer | None:
         """Gives what is remembered of a producer, or None."""
         return next((one for one in self.writers if one.producer_id == producer_id), None)
+
+
+RegisterDecoder = Callable[[str, bytes], Register]
+SegmentDecoder = Callable[[str, bytes], tuple[Descriptor, ...]]
 
 
 def encode_register(state: Register) -> bytes:
@@ -157,25 +165,27 @@ def _broken(state: Register) -> str | None:
     return None
 
 
-def decode_register(key: str, body: bytes) -> Register:
-    """Reads the header of a state; the entries stay bytes.
-
-    Raises:
-        InvalidRecord: The bytes are no register, or its fields contradict one another.
-        UnsupportedVersion: A later version wrote it.
-    """
-    if len(body) < _HEADER.size or body[:4] != MAGIC:
-        raise InvalidRecord(key, "not a queue register")
-    fields = _HEADER.unpack_from(body)
-    version, flags, writers, segments, entry_bytes = (
-        fields[1],
-        fields[2],
-        fields[10],
-        fields[12],
-        fields[13],
+def _writers(body: bytes) -> tuple[Writer, ...]:
+    return tuple(
+        Writer(producer_id=who, counter=counter, first_sequence=first)
+        for who, counter, first in _WRITER.iter_unpack(body)
     )
-    if (version, flags) != (VERSION, 0):
-        raise UnsupportedVersion("queue register version", version)
+
+
+def _segments(body: bytes) -> tuple[SegmentRef, ...]:
+    return tuple(
+        SegmentRef(first=first, last=last, size_bytes=size)
+        for first, last, size in _SEGMENT.iter_unpack(body)
+    )
+
+
+def _decode_register_v1(key: str, body: bytes) -> Register:
+    if len(body) < _HEADER.size:
+        raise InvalidRecord(key, "queue register is shorter than its header")
+    fields = _HEADER.unpack_from(body)
+    flags, writers, segments, entry_bytes = fields[2], fields[10], fields[12], fields[13]
+    if flags != 0:
+        raise UnsupportedVersion("queue register flags", flags, (0,), key)
     segments_at = _HEADER.size + writers * _WRITER.size
     entries_at = segments_at + segments * _SEGMENT.size
     if len(body) != entries_at + entry_bytes:
@@ -197,21 +207,33 @@ def decode_register(key: str, body: bytes) -> Register:
     return state
 
 
-def _writers(body: bytes) -> tuple[Writer, ...]:
-    return tuple(
-        Writer(producer_id=who, counter=counter, first_sequence=first)
-        for who, counter, first in _WRITER.iter_unpack(body)
-    )
+REGISTER_DECODERS: Final[Mapping[int, RegisterDecoder]] = MappingProxyType(
+    {VERSION: _decode_register_v1}
+)
+"""The decoder of each register version that this build reads."""
 
 
-def _segments(body: bytes) -> tuple[SegmentRef, ...]:
-    return tuple(
-        SegmentRef(first=first, last=last, size_bytes=size)
-        for first, last, size in _SEGMENT.iter_unpack(body)
-    )
+def decode_register(
+    key: str, body: bytes, *, decoders: Mapping[int, RegisterDecoder] = REGISTER_DECODERS
+) -> Register:
+    """Decode the header of a register; the entries stay bytes.
+
+    Args:
+        key: Key of the register, for errors.
+        body: The stored bytes.
+        decoders: The decoder of each version to read.
+
+    Raises:
+        InvalidRecord: The bytes are not a register, or its fields contradict each other.
+        UnsupportedVersion: The register has a version or flags that this build cannot read.
+    """
+    if len(body) < _VERSION.size or body[:4] != MAGIC:
+        raise InvalidRecord(key, "not a queue register")
+    version = _VERSION.unpack_from(body)[1]
+    return decoder_for(decoders, version, field="queue register version", key=key)(key, body)
 
 
-def held_descriptors(key: str, state: Register) -> tuple[Descriptor, ...]:
+def body_descriptors(key: str, state: Register) -> tuple[Descriptor, ...]:
     """Decodes the entries of the body.
 
     Raises:
@@ -322,19 +344,34 @@ def spill(key: str, state: Register) -> Spill:
     return Spill(ref=ref, body=body, after=after)
 
 
-def decode_segment(key: str, body: bytes) -> tuple[Descriptor, ...]:
-    """Reads a segment wholly.
-
-    Raises:
-        InvalidRecord: The bytes are no segment, or do not hold what the header says.
-        UnsupportedVersion: A later version wrote it.
-    """
-    if len(body) < _SEGMENT_HEADER.size or body[:4] != SEGMENT_MAGIC:
-        raise InvalidRecord(key, "not a queue segment")
-    _, version, flags, first, last = _SEGMENT_HEADER.unpack_from(body)
-    if (version, flags) != (VERSION, 0):
-        raise UnsupportedVersion("queue segment version", version)
+def _decode_segment_v1(key: str, body: bytes) -> tuple[Descriptor, ...]:
+    if len(body) < _SEGMENT_HEADER.size:
+        raise InvalidRecord(key, "queue segment is shorter than its header")
+    _, _, flags, first, last = _SEGMENT_HEADER.unpack_from(body)
+    if flags != 0:
+        raise UnsupportedVersion("queue segment flags", flags, (0,), key)
     found = decode_entries(key, memoryview(body)[_SEGMENT_HEADER.size :], first)
     if not found or found[-1].sequence != last:
         raise InvalidRecord(key, "queue segment does not end at its last sequence")
     return found
+
+
+SEGMENT_DECODERS: Final[Mapping[int, SegmentDecoder]] = MappingProxyType(
+    {VERSION: _decode_segment_v1}
+)
+"""The decoder of each segment version that this build reads."""
+
+
+def decode_segment(
+    key: str, body: bytes, *, decoders: Mapping[int, SegmentDecoder] = SEGMENT_DECODERS
+) -> tuple[Descriptor, ...]:
+    """Decode a segment and all of its entries.
+
+    Raises:
+        InvalidRecord: The bytes are not a segment, or do not contain what the header states.
+        UnsupportedVersion: The segment has a version or flags that this build cannot read.
+    """
+    if len(body) < _VERSION.size or body[:4] != SEGMENT_MAGIC:
+        raise InvalidRecord(key, "not a queue segment")
+    version = _VERSION.unpack_from(body)[1]
+    return decoder_for(decoders, version, field="queue segment version", key=key)(key, body)

@@ -4,26 +4,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_queue.register import ENTRIES_MAX
+from sluice_store.retry import RetrySettings
 
-SPARK_QUEUE: Final = "spark"
-"""The queue that the Spark ingest consumes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrySettings:
-    """Bounds of one operation on the register.
-
-    Attributes:
-        tries_max: Writes tried before the answer is `OutcomeUnknown`, count.
-        total_s: Time after which no further try begins, seconds.
-        backoff_s: First wait's upper bound, seconds; it doubles with each try.
-        backoff_max_s: Upper bound of any wait, seconds.
-    """
-
-    tries_max: int = 40
-    total_s: float = 60.0
-    backoff_s: float = 0.01
-    backoff_max_s: float = 1.0
+SWAP_RETRY: Final = RetrySettings()
+"""Bounds of one swap of a register, for which several writers may compete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +30,7 @@ class ProducerSettings:
     max_unflushed_bytes: int = 256 * 1024 * 1024
     list_batches_max: int = 4096
     held_entries_max: int = ENTRIES_MAX
-    retry: RetrySettings = RetrySettings()
+    retry: RetrySettings = SWAP_RETRY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,4 +43,4 @@ class ConsumerSettings:
     """
 
     acks_per_dequeue: int = 100
-    retry: RetrySettings = RetrySettings()
+    retry: RetrySettings = SWAP_RETRY

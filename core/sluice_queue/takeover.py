@@ -16,25 +16,26 @@ from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_queue.appender import Appender
 from sluice_queue.decisions import (
-    LIFE_SHIFT,
-    AppendTry,
+    TERM_SHIFT,
+    AppendAttempt,
+    Committed,
     Evicted,
-    Landed,
-    Pending,
-    Seen,
-    judge_append,
+    InFlight,
+    RegisterRead,
+    decide_append,
     writes_of,
 )
 from sluice_queue.errors import ProducerSuperseded
-from sluice_queue.lane import Lane, RegisterClient, Tools, Tries
+from sluice_queue.lane import Lane, RegisterClient, Runtime
 from sluice_queue.register import WRITERS_MAX, Register, Writer
 from sluice_queue.settings import ProducerSettings
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetryLoop
 
 
-def counter_of(life: int, writes: int) -> int:
-    """Gives the write counter of the `writes`-th landed write, made in life `life`."""
-    return life << LIFE_SHIFT | writes
+def counter_of(term: int, writes: int) -> int:
+    """Gives the write counter of the `writes`-th landed write, made in life `term`."""
+    return term << TERM_SHIFT | writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +58,9 @@ async def take_over(
     lane: Lane,
     *,
     producer_id: bytes,
-    life: int,
+    term: int,
     writes: int = 0,
-    tools: Tools | None = None,
+    runtime: Runtime | None = None,
 ) -> TakenOver:
     """Fences every earlier life of a producer off and goes on as it.
 
@@ -67,9 +68,9 @@ async def take_over(
         store: Where the lane lies.
         lane: Which lane.
         producer_id: 16 bytes, the same in every life.
-        life: Higher than any life before; the caller's own durable record gives it out.
+        term: Higher than any life before; the caller's own durable record gives it out.
         writes: How many landed writes the caller's record knows of.
-        tools: Time, ids and chance.
+        runtime: Time, ids and chance.
 
     Raises:
         ProducerSuperseded: A higher life stands already.
@@ -77,22 +78,22 @@ async def take_over(
         OutcomeUnknown: The bounds are spent.
         StoreError: The store refused.
     """
-    with_tools = tools if tools is not None else Tools()
+    with_tools = runtime if runtime is not None else Runtime()
     bounds = ProducerSettings()
     client = RegisterClient(store, lane, with_tools)
-    tries = Tries("take over", lane.key, bounds.retry, with_tools)
-    fence = _Fence(client=client, producer_id=producer_id, life=life, writes=writes)
+    budget = RetryLoop("take over", lane.key, with_tools.backoff(bounds.retry))
+    fence = _Fence(client=client, producer_id=producer_id, term=term, writes=writes)
     while True:
         try:
-            if await fence.step(await client.read_as(producer_id, writes, tries)):
+            if await fence.step(await client.read_as(producer_id, writes, budget)):
                 break
         except StoreUnavailable as error:
-            await tries.again(error)
+            await budget.pause(error)
             continue
-        await tries.again(None)
-    counter = counter_of(life, fence.writes)
+        await budget.pause()
+    counter = counter_of(term, fence.writes)
     appender = Appender(
-        store, lane, tools=with_tools, settings=bounds, producer=(producer_id, counter)
+        store, lane, runtime=with_tools, settings=bounds, producer=(producer_id, counter)
     )
     return TakenOver(appender=appender, writes=fence.writes, forgotten=fence.forgotten)
 
@@ -103,19 +104,19 @@ class _Fence:
 
     client: RegisterClient
     producer_id: bytes
-    life: int
-    tried: AppendTry | None = None
+    term: int
+    tried: AppendAttempt | None = None
     after: Register | None = None
     writes: int = 0
     forgotten: bool = False
 
-    async def step(self, seen: Seen) -> bool:
+    async def step(self, seen: RegisterRead) -> bool:
         """Judges the swap in flight, or builds and sends one; True once it stands."""
         if self.tried is not None:
-            match judge_append(self.tried, seen):
-                case Landed():
+            match decide_append(self.tried, seen):
+                case Committed():
                     return True
-                case Pending():
+                case InFlight():
                     pass  # the same bytes again: only one of them can land
                 case Evicted():
                     self.after, self.forgotten = None, True
@@ -125,16 +126,16 @@ class _Fence:
             self._build(seen)
         return await self._send(seen)
 
-    def _build(self, seen: Seen) -> None:
+    def _build(self, seen: RegisterRead) -> None:
         """Makes the state with the new life; what stood before is the last word on old writes."""
         state, before = seen.state, seen.state.writer(self.producer_id)
-        if before is not None and before.counter >= counter_of(self.life, 0):
-            raise ProducerSuperseded(self.client.lane.key, self.life, before.counter)
+        if before is not None and before.counter >= counter_of(self.term, 0):
+            raise ProducerSuperseded(self.client.lane.key, self.term, before.counter)
         if before is not None:
             self.writes = max(self.writes, writes_of(before.counter))
         if before is None and len(state.writers) >= WRITERS_MAX:
             self.forgotten = True
-        counter = counter_of(self.life, self.writes)
+        counter = counter_of(self.term, self.writes)
         me = Writer(
             producer_id=self.producer_id,
             counter=counter,
@@ -144,22 +145,22 @@ class _Fence:
         self.after = replace(
             state,
             revision=state.revision + 1,
-            nonce=self.client.tools.id_bytes(),
+            nonce=self.client.runtime.id_bytes(),
             writers=(me, *others)[:WRITERS_MAX],
         )
-        self.tried = AppendTry(
+        self.tried = AppendAttempt(
             producer_id=self.producer_id,
             counter=counter,
             on=seen.etag,
             revision=self.after.revision,
         )
 
-    async def _send(self, seen: Seen) -> bool:
+    async def _send(self, seen: RegisterRead) -> bool:
         if self.after is None:
             return False
         match await self.client.swap(seen, self.after):
             case Applied(date_ns=date_ns):
-                self.client.saw(date_ns)
+                self.client.observe_date(date_ns)
                 return True
             case Mismatch() | Unknown():
                 return False

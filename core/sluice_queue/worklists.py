@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from typing import Final
 
-from sluice_protocol.errors import InvalidRecord, InvariantViolated, StoreUnavailable
+from sluice_protocol.errors import InvalidRecord, InvariantViolated
 from sluice_protocol.keys import lane_of, work_list_key
 from sluice_protocol.manifests import AcceptedManifest, WorkList, decode_record, encode_record
-from sluice_protocol.outcomes import Applied, Exists, Found, Missing, Unknown
+from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_queue.entries import Descriptor, Draft
 from sluice_queue.errors import WorkListMissing
-from sluice_queue.lane import Lane, RegisterClient, Tries
-from sluice_queue.settings import RetrySettings
+from sluice_queue.lane import Lane, RegisterClient
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetrySettings, create_known
 
 LIST_AGE_S_MAX: Final = 3600
 """A list older than this, by the store's clock, is never appended: the collector may take it."""
@@ -47,20 +47,10 @@ async def write_work_list(
     if client.date_ns == 0:
         await client.read()  # the name needs the store's clock
     at_ns = client.store_now_ns
-    key = work_list_key(lane.queue, lane.lane, client.tools.ids.ulid(), at_ns)
-    tries = Tries("create", key, retry, client.tools)
-    while True:
-        try:
-            outcome = await client.store.create(key, body)
-        except StoreUnavailable as error:
-            await tries.again(error)
-            continue
-        match outcome:
-            case Applied(date_ns=date_ns) | Exists(date_ns=date_ns):
-                client.saw(date_ns)
-                break
-            case Unknown():
-                await tries.again(None)
+    key = work_list_key(lane.queue, lane.lane, client.runtime.ids.ulid(), at_ns)
+    backoff = client.runtime.backoff(retry)
+    outcome = await create_known(client.store, key, body, backoff, retry_unsent=True)
+    client.observe_date(outcome.date_ns)
     times = [batch.accepted_at_unix_ns for batch in batches]
     return Draft(
         location=key,
@@ -83,7 +73,7 @@ async def read_work_list(store: ObjectStore, lane: Lane, entry: Descriptor) -> W
         StoreError: The store did not answer.
     """
     match await store.get(entry.location):
-        case Missing():
+        case NotFound():
             raise WorkListMissing(lane.key, entry.sequence, entry.location)
         case Found(body=body):
             return _checked(lane, entry, body)

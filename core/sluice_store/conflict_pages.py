@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from sluice_protocol.conflicts import Action, Decision, Decisions, Difference
+from sluice_protocol.conflicts import Decision, DecisionAction, Decisions, Difference
 from sluice_protocol.manifests import AcceptedManifest, ConflictManifest
 from sluice_store.conflicts import CONFLICTS_PAGE_MAX, ConflictDetail, ListedConflict
 
@@ -66,7 +66,7 @@ class ConflictView(msgspec.Struct, frozen=True, kw_only=True):
 class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an operator decides."""
 
-    action: Action
+    action: DecisionAction
     note: str = ""
 
 

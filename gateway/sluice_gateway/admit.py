@@ -15,8 +15,8 @@ from aiohttp import web
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.problems import Refusal
 from sluice_protocol.errors import ErrorCode, TooLarge
+from sluice_protocol.upload_http import FRAME_MEDIA_TYPE
 
-MEDIA_TYPE: Final = "application/vnd.lightmetrics.batch"
 HIGH_MARK: Final = 0.75
 """Share of the budget above which connections are shed."""
 SHED_SHARE: Final = 0.1
@@ -75,8 +75,8 @@ def check_head(request: web.Request, frame_bytes_max: int) -> int:
         Refusal: 415 for another media type or any Content-Encoding, 411 without Content-Length.
         TooLarge: The announced length is over the limit.
     """
-    if request.content_type != MEDIA_TYPE:
-        raise Refusal(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {MEDIA_TYPE}")
+    if request.content_type != FRAME_MEDIA_TYPE:
+        raise Refusal(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {FRAME_MEDIA_TYPE}")
     if "Content-Encoding" in request.headers:
         raise Refusal(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send the frame without Content-Encoding")
     return check_length(request, frame_bytes_max)

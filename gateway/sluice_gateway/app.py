@@ -34,10 +34,10 @@ from sluice_gateway.observe import ObservedStore
 from sluice_gateway.principals import PrincipalsFile
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import claim
-from sluice_protocol.authority import Authority, switch_key
+from sluice_protocol.authority import Authority, mode_switch_key
 from sluice_protocol.errors import BadUsage, InvalidRecord, StoreError
 from sluice_protocol.outcomes import ObjectInfo
-from sluice_store.clock import SystemClock, SystemIds
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
 
@@ -258,7 +258,7 @@ async def follow_mode(gateway: Gateway, next_number: int, stop: asyncio.Event) -
         asked_at_ns = gateway.clock.monotonic_ns()
         try:
             async with asyncio.timeout(MODE_AFTER_S):
-                found = await gateway.store.head(switch_key(next_number))
+                found = await gateway.store.head(mode_switch_key(next_number))
         except (StoreError, TimeoutError) as error:
             log.warning("authority not read", reason=str(error))
             continue

@@ -13,7 +13,7 @@ from sluice_gateway.problems import Refusal
 from sluice_gateway.receive import Pace, receive
 from sluice_protocol.conflicts import Decision, parse_conflict_id
 from sluice_protocol.errors import BadUsage, ErrorCode
-from sluice_protocol.outcomes import Missing
+from sluice_protocol.outcomes import NotFound
 from sluice_store.conflict_pages import (
     PAGE_DEFAULT,
     ConflictPage,
@@ -74,7 +74,7 @@ async def resolve(gateway: Gateway, request: web.Request) -> Decision:
         raise Refusal(ErrorCode.FORBIDDEN, "")
     name = parse_conflict_id(request.match_info["id"])
     wanted = await _resolve_request(gateway, request)
-    if isinstance(await gateway.store.head(name.key), Missing):
+    if isinstance(await gateway.store.head(name.key), NotFound):
         raise Refusal(ErrorCode.NOT_FOUND, "there is no such conflict")
     resolver = Resolver(
         store=gateway.store, clock=gateway.clock, ids=gateway.ids, decided_by=sender.principal

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
 from aiohttp import web
@@ -25,17 +24,14 @@ from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.switch import NOTICE_S_MAX
 from sluice_gateway.timing import Phases
 from sluice_gateway.upload import Upload
-from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, Spent
+from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, RetriesExhausted
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import ErrorCode, InvariantViolated
-from sluice_protocol.high_water import parse_high_water
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import quarantine_key
 from sluice_protocol.units import NS_PER_S
-from sluice_store.clock import Clock, IdSource
+from sluice_protocol.upload_http import HIGH_WATER_HEADER, RETRY_HEADER, parse_high_water
 from sluice_store.conflicts import DecisionsReader
-
-RETRY_HEADER: Final = "Sluice-Retry"
-HIGH_WATER_HEADER: Final = "Sluice-High-Water"
 
 log = structlog.get_logger()
 
@@ -188,7 +184,7 @@ class Gateway:
             case Corrupt(reason=reason):
                 log.error("corrupt object", identity=upload.identity, reason=reason)
                 raise Refusal(ErrorCode.CORRUPT_OBJECT, "a stored object is damaged: see the log")
-            case Spent():
+            case RetriesExhausted():
                 raise spent_refusal(run)
 
     def _conflict(self, upload: Upload, run: Run) -> Problem:

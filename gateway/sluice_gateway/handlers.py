@@ -17,6 +17,7 @@ from sluice_gateway.problems import Problem, Refusal, problem_of, problem_respon
 from sluice_gateway.refuse import send_refusal
 from sluice_gateway.timing import Phases
 from sluice_protocol.errors import ErrorCode, SluiceError
+from sluice_protocol.upload_http import UPLOAD_PATH
 
 GATEWAY: Final = web.AppKey("gateway", Gateway)
 PHASES: Final = web.RequestKey("phases", Phases)
@@ -168,7 +169,7 @@ async def no_expectation(request: web.Request) -> None:
 def routes() -> list[web.RouteDef]:
     """Gives every route."""
     return [
-        web.post("/v1/batches", post_batch, expect_handler=no_expectation),
+        web.post(UPLOAD_PATH, post_batch, expect_handler=no_expectation),
         web.get("/v1/conflicts", get_conflicts),
         web.get("/v1/conflicts/{id}", get_conflict),
         web.post("/v1/conflicts/{id}/resolve", post_resolve, expect_handler=no_expectation),

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import msgspec
 
-from sluice_gateway.admit import MEDIA_TYPE
 from sluice_gateway.answers import AcceptedAnswer
 from sluice_gateway.problems import PROBLEM_TYPE, Problem
 from sluice_protocol.conflicts import Decision
+from sluice_protocol.upload_http import FRAME_MEDIA_TYPE, UPLOAD_PATH
 from sluice_store.conflict_pages import ConflictPage, ConflictView, ResolveRequest
 
 _REFUSALS: Final = {
@@ -34,13 +34,13 @@ def openapi_document() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "sluice gateway", "version": "1"},
-        "paths": {"/v1/batches": {"post": _upload()}, **_conflict_paths(), **_plain_paths()},
+        "paths": {UPLOAD_PATH: {"post": _upload()}, **_conflict_paths(), **_plain_paths()},
         "components": {"schemas": components},
     }
 
 
 def _upload() -> dict[str, Any]:
-    body = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
+    body = {FRAME_MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
     return {
         "summary": "Uploads one batch",
         "requestBody": {"required": True, "content": body},

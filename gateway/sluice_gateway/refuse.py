@@ -10,7 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
-from sluice_store.clock import Clock
+from sluice_protocol.clock import Clock
 
 DISCARD_BYTES_MAX: Final = 256 * 1024
 DISCARD_S_MAX: Final = 2.0

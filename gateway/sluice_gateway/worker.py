@@ -31,9 +31,9 @@ from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import agree, claim, locked
 from sluice_gateway.switch import adopt
 from sluice_protocol.errors import SluiceError, StoreError
+from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
 from sluice_store.authority import read_history
-from sluice_store.clock import SystemClock
 
 GC_THRESHOLD: Final = 20_000
 """Objects made before the youngest are looked through; an upload makes some hundred."""
@@ -147,7 +147,7 @@ async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway,
     stack.enter_context(locked(plan.settings.spool))
     local = await stack.enter_async_context(open_store(plan.settings.spool))
     remote = await stack.enter_async_context(open_store(plan.store_url))
-    history = await agree(local, remote)
+    history = await agree(local, remote, SystemClock())
     authority = history.current
     await prove(local, plan.settings.spool, plan.settings)
     gateway = build_gateway(local, authority, plan.settings, plan.collector_id)

@@ -1,8 +1,8 @@
 """Reads the deletes that apply to a question."""
 
-from sluice_protocol.deletes import DeleteRecord, decode_delete
 from sluice_protocol.keys import DELETES
-from sluice_protocol.outcomes import Found, Missing
+from sluice_protocol.outcomes import Found, NotFound
+from sluice_protocol.record_deletes import DeleteRecord, decode_delete
 from sluice_query.request import Query
 from sluice_store.port import ObjectStore
 
@@ -20,7 +20,7 @@ async def read_deletes(store: ObjectStore, query: Query) -> tuple[DeleteRecord, 
             match await store.get(listed.key):
                 case Found(body=body):
                     found.append(decode_delete(listed.key, body))
-                case Missing():
+                case NotFound():
                     continue
     return tuple(record for record in found if _applies(record, query))
 

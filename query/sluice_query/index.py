@@ -14,7 +14,7 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.index_chunk import TEXT_BYTES_MIN, decode_chunk
 from sluice_protocol.keys import INDEX
 from sluice_protocol.lake import LOGS
-from sluice_protocol.outcomes import Found, Missing
+from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ObjectKey
 from sluice_query.literals import required_texts
 from sluice_query.request import Query
@@ -62,7 +62,7 @@ async def _ask_chunks(store: ObjectStore, segments: Segments, wanted: Sequence[b
     async def ask(chunk: ListedObject) -> frozenset[str]:
         async with gate:
             match await store.get(chunk.key):
-                case Missing():
+                case NotFound():
                     return frozenset()
                 case Found(body=body):
                     return await asyncio.to_thread(_without, chunk.key, body, names, wanted)

@@ -5,9 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice_protocol.deletes import DeleteRecord
+from sluice_protocol.clock import Clock
 from sluice_protocol.identity import Identity
 from sluice_protocol.lake import RECORD_TABLES
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.answer import Answer, Point, Row, Summary
@@ -29,7 +30,6 @@ from sluice_query.sql import (
     shown_columns,
 )
 from sluice_query.waiting import Tail, Waiting, choose_missing, fetch_tail, read_waiting
-from sluice_store.clock import Clock
 from sluice_store.port import ObjectStore
 
 _NS_PER_MS = NS_PER_S // 1000

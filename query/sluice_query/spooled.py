@@ -28,8 +28,14 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, SluiceError, StoreMisconfigured
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import ACCEPTED, agent_prefix, parse_accepted_key
-from sluice_protocol.landed import LANDED, LandedMarker, marker_key
-from sluice_protocol.manifests import AcceptedManifest, decode_accepted, decode_record
+from sluice_protocol.manifests import (
+    TRANSFER_MARKERS,
+    AcceptedManifest,
+    TransferMarker,
+    decode_accepted,
+    decode_record,
+    transfer_marker_key,
+)
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_query.ledger import LedgerRow
@@ -129,11 +135,11 @@ async def _list_landed(
 ) -> set[ObjectKey]:
     """Gives what landed so long ago that it needs no look; notes what landed after that."""
     settled: set[ObjectKey] = set()
-    async for page in store.list(f"{LANDED}{prefix}"):
+    async for page in store.list(f"{TRANSFER_MARKERS}{prefix}"):
         # Both times are of the spool's own clock.
         until_ns = UnixNs(page.date_ns - int(settings.landed_s * NS_PER_S))
         for one in page.objects:
-            key = ObjectKey(one.key.removeprefix(LANDED))
+            key = ObjectKey(one.key.removeprefix(TRANSFER_MARKERS))
             (settled if one.last_modified_ns < until_ns else listed.landed).add(key)
     return settled
 
@@ -156,11 +162,11 @@ async def _read(
 
 async def _is_refused(store: ObjectStore, key: ObjectKey) -> bool:
     """Tells whether the authority keeps another batch under this identity, which it shows."""
-    marker = marker_key(key)
+    marker = transfer_marker_key(key)
     found = await store.get(marker)
     if not isinstance(found, Found):
         return False
-    return decode_record(marker, found.body, LandedMarker).result == "conflict"
+    return decode_record(marker, found.body, TransferMarker).result == "conflict"
 
 
 def choose_spooled(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sluice_protocol.deletes import DeleteRecord
 from sluice_protocol.lake import RECORD_TABLES
 from sluice_protocol.manifests import Kind
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_query.request import Aggregate, Query, Series
 
 SEARCHED: Final[dict[Kind, str]] = {"logs": "body", "metrics": "name"}

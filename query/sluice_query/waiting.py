@@ -13,16 +13,15 @@ from typing import Final
 from sluice_protocol.errors import InvalidFrame, SluiceError, TooLarge, UnsupportedVersion
 from sluice_protocol.frame import Frame, decode_frame
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import digest_of
-from sluice_protocol.lake import INGEST_QUEUE
+from sluice_protocol.keys import INGEST_QUEUE, digest_of
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
 from sluice_queue.entries import Descriptor
+from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.lane import Lane
-from sluice_queue.view import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
 from sluice_store.port import ObjectStore
 

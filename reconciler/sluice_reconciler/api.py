@@ -14,7 +14,7 @@ from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError, status_of
 from sluice_protocol.errors import effect_of as effect
 from sluice_protocol.errors import retryable as may_retry
 from sluice_protocol.services import holds_token
-from sluice_queue.status import read_status
+from sluice_queue.inspection import read_status
 from sluice_reconciler.completeness import BootReport
 from sluice_reconciler.events import parse_counted_events
 from sluice_reconciler.http_queue import HttpQueue

@@ -7,14 +7,13 @@ import structlog
 from aiohttp import web
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.keys import LAKE
+from sluice_protocol.keys import INGEST_QUEUE, LAKE
 from sluice_protocol.services import check_open, parse_listen
 from sluice_protocol.units import ObjectKey
-from sluice_queue.settings import SPARK_QUEUE
-from sluice_queue.view import list_lanes
+from sluice_queue.inspection import list_lanes
 from sluice_reconciler.api import make_app
 from sluice_reconciler.full_pass import PassReport
-from sluice_reconciler.inventory import InventoryScanResult
+from sluice_reconciler.scanners import InventoryScanResult
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.port import ObjectStore
@@ -35,12 +34,12 @@ async def refuse_lost_queue(store: ObjectStore, settings: ReconcilerSettings) ->
         BadUsage: No lane of the queue is left, and the lake has its ledger.
         StoreError: The store did not answer.
     """
-    if SPARK_QUEUE not in settings.queue_names or await list_lanes(store, SPARK_QUEUE):
+    if INGEST_QUEUE not in settings.queue_names or await list_lanes(store, INGEST_QUEUE):
         return
     async for page in store.list(LEDGER_LOG):
         if page.objects:
             raise BadUsage(
-                f"the queue `{SPARK_QUEUE}` is gone, but the lake was fed from it: run"
+                f"the queue `{INGEST_QUEUE}` is gone, but the lake was fed from it: run"
                 " `sluice rebuild`, which goes on where the lake stands"
             )
         return

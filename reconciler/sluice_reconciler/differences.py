@@ -24,7 +24,7 @@ from sluice_protocol.manifests import (
     decode_accepted,
     decode_record,
 )
-from sluice_protocol.outcomes import Found, Missing
+from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.indexes import (
@@ -155,7 +155,7 @@ class IndexComparison:
     async def _check_derived(self, listed: ListedObject) -> Sequence[DerivedDifference]:
         """Check that a derived object, or each entry of a packed object, has a source."""
         match await self._store.get(listed.key):
-            case Missing():
+            case NotFound():
                 return ()
             case Found(body=body):
                 pass
@@ -188,7 +188,7 @@ class IndexComparison:
     async def _expected_body(self, key: ObjectKey, source: ObjectKey) -> bytes | None:
         """Return the body that a source defines for this key; None without such a source."""
         match await self._store.get(source):
-            case Missing():
+            case NotFound():
                 return None
             case Found(info=info, body=body):
                 pass
@@ -211,7 +211,7 @@ async def read_source(store: ObjectStore, key: ObjectKey) -> VerifiedBatch | Non
         StoreError: The store is unreachable or refused the request.
     """
     match await store.get(key):
-        case Missing():
+        case NotFound():
             return None
         case Found(info=info, body=body):
             pass
@@ -231,7 +231,7 @@ async def compare_object(
         StoreError: The store is unreachable or refused the request.
     """
     match await store.get(key):
-        case Missing():
+        case NotFound():
             return DerivedDifference(key=key, wrong=DifferenceKind.MISSING)
         case Found(body=found) if body is not None and found != body:
             return DerivedDifference(key=key, wrong=DifferenceKind.DIFFERENT)

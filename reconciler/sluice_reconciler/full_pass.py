@@ -20,7 +20,7 @@ from sluice_protocol.keys import (
     parse_quarantine_key,
 )
 from sluice_protocol.manifests import decode_conflict
-from sluice_protocol.outcomes import Found, Missing
+from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_reconciler.completeness import BootReport, BootTally, HighWaterReader
 from sluice_reconciler.concurrency import RequestLimit, run_all
@@ -31,6 +31,7 @@ from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
 from sluice_reconciler.sequence_ranges import SEAL_MASK, BootRanges, EnqueueStatus, seal_of
 from sluice_reconciler.verify import HoldReason, HoldRecord, HoldRecords
 from sluice_store.port import ListPage, ObjectStore
+from sluice_store.retry import Backoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,7 @@ class FullPass:
         workers: The lanes, with their ledgers.
         holds: The records of held objects.
         requests: The bound on requests in flight.
+        backoff: How a write of unknown outcome is retried.
         high_water: Reads what agents reported as their highest sequence numbers.
         shards: Spans of agents that are listed concurrently.
         chunk: Keys that are passed to the pipeline together, at most.
@@ -76,6 +78,7 @@ class FullPass:
     workers: LaneWorkers
     holds: HoldRecords
     requests: RequestLimit
+    backoff: Backoff
     high_water: HighWaterReader
     shards: int
     chunk: int
@@ -299,7 +302,7 @@ class _QuarantineWalk:
             if place in self._existing:
                 return False
             match await store.get(key):
-                case Missing():
+                case NotFound():
                     return False
                 case Found(body=found):
                     decode_conflict(key, found)
@@ -313,4 +316,4 @@ class _QuarantineWalk:
             await self._pass.holds.hold(record)
             self.held += 1
             return False
-        return await put_derived(store, place, body)
+        return await put_derived(store, place, body, self._pass.backoff)

@@ -9,35 +9,37 @@ may be in several packed objects and exist alone too; readers accept both forms.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from sluice_protocol.errors import InvalidRecord, OutcomeUnknown
+from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     PackSpan,
     accepted_by_blob_key,
     accepted_by_time_key,
     digest_of,
+    key_version,
     pack_key,
     parse_pack_key,
     quarantine_by_blob_key,
     raw_blob_by_time_key,
 )
 from sluice_protocol.manifests import encode_reference
-from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo, Unknown
+from sluice_protocol.outcomes import Applied, Found, ObjectInfo
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
+from sluice_protocol.versions import decoder_for
 from sluice_reconciler.verify import VerifiedBatch
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, create_known
 
 PACK_ENTRIES_MAX: Final = 4096
 REMEMBERED_MAX: Final = 500_000
 """Entries that `PackIndex` remembers, about 200 bytes each."""
-
-PUT_TRIES_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
     key: str
 
 
+PackDecoder = Callable[[ObjectKey, bytes], list[tuple[ObjectKey, bytes]]]
 _LINES: Final = msgspec.json.Decoder(_Line)
 
 
@@ -97,7 +100,24 @@ def _packed(folder: str, entries: Sequence[TimeEntry]) -> tuple[ObjectKey, bytes
     return pack_key(folder, span, digest_of(body)), body, len(ordered)
 
 
-def unpack(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
+def _unpack_v1(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
+    try:
+        lines = _LINES.decode_lines(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRecord(key, f"the packed object is not lines of entries: {error}") from error
+    folder = key.rpartition("/")[0]
+    if any(one.key.rpartition("/")[0] != folder for one in lines):
+        raise InvalidRecord(key, "the packed object contains an entry of another folder")
+    return [(ObjectKey(one.key), bytes(one.entry)) for one in lines]
+
+
+PACK_DECODERS: Final[Mapping[str, PackDecoder]] = MappingProxyType({"v1": _unpack_v1})
+"""The decoder of each version of packed index objects that this build reads."""
+
+
+def unpack(
+    key: ObjectKey, body: bytes, *, decoders: Mapping[str, PackDecoder] = PACK_DECODERS
+) -> list[tuple[ObjectKey, bytes]]:
     """Return key and bytes of each entry of a packed object, or the one entry that is not packed.
 
     Raises:
@@ -109,13 +129,10 @@ def unpack(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
     if f"-{digest_of(body)[:32]}." not in key:
         raise InvalidRecord(key, "the bytes of the packed object do not match the hash in its name")
     try:
-        lines = _LINES.decode_lines(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRecord(key, f"the packed object is not lines of entries: {error}") from error
-    folder = key.rpartition("/")[0]
-    if any(one.key.rpartition("/")[0] != folder for one in lines):
-        raise InvalidRecord(key, "the packed object contains an entry of another folder")
-    return [(ObjectKey(one.key), bytes(one.entry)) for one in lines]
+        decode = decoder_for(decoders, key_version(key), field="key version", key=key)
+    except UnsupportedVersion as error:
+        raise InvalidRecord(key, f"packed index object: {error}") from error
+    return decode(key, body)
 
 
 async def is_indexed(store: ObjectStore, entry: TimeEntry) -> bool:
@@ -188,22 +205,14 @@ class PackIndex:
         return sum(map(len, self._folders.values()))
 
 
-async def put_derived(store: ObjectStore, key: ObjectKey, body: bytes) -> bool:
+async def put_derived(store: ObjectStore, key: ObjectKey, body: bytes, backoff: Backoff) -> bool:
     """Create a derived object; return True if it did not exist.
 
     Raises:
         OutcomeUnknown: No attempt had a known outcome; the next pass retries.
         StoreError: The store is unreachable or refused the request.
     """
-    for _ in range(PUT_TRIES_MAX):
-        match await store.create(key, body):
-            case Applied():
-                return True
-            case Exists():
-                return False
-            case Unknown():
-                continue
-    raise OutcomeUnknown("create", key, PUT_TRIES_MAX)
+    return isinstance(await create_known(store, key, body, backoff), Applied)
 
 
 def by_time_of(batch: VerifiedBatch) -> tuple[TimeEntry, TimeEntry]:

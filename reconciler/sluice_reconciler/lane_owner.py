@@ -22,8 +22,8 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.outcomes import Applied, Exists, Mismatch, Unknown
 from sluice_queue.appender import Appender
 from sluice_queue.errors import ProducerSuperseded
-from sluice_queue.lane import Lane, Tools, Tries
-from sluice_queue.settings import RetrySettings
+from sluice_queue.lane import Lane, Runtime
+from sluice_queue.settings import SWAP_RETRY
 from sluice_queue.takeover import take_over
 from sluice_queue.worklists import write_work_list
 from sluice_reconciler.lane_state import (
@@ -37,6 +37,7 @@ from sluice_reconciler.lane_state import (
 )
 from sluice_reconciler.sequence_ranges import EnqueueStatus
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetryLoop
 
 
 class LaneTakenOver(SluiceError):
@@ -63,20 +64,20 @@ class LaneOwner:
         lane: Lane,
         stored: StoredLaneState,
         appender: Appender,
-        tools: Tools,
+        runtime: Runtime,
     ) -> None:
         self._store = store
         self._lane = lane
         self._stored = stored
         self._appender = appender
-        self._tools = tools
-        self._retry = RetrySettings()
+        self._runtime = runtime
+        self._retry = SWAP_RETRY
         self.ledger = Ledger(stored.record.boots)
         self.forgotten = False
         """Whether the register no longer shows what became of an append intent."""
 
     @classmethod
-    async def take(cls, store: ObjectStore, lane: Lane, tools: Tools) -> "LaneOwner":
+    async def take(cls, store: ObjectStore, lane: Lane, runtime: Runtime) -> "LaneOwner":
         """Take the lane over and resolve the append intent of an earlier owner.
 
         Raises:
@@ -85,20 +86,20 @@ class LaneOwner:
             OutcomeUnknown: The retries of a write are spent.
             StoreError: The store is unreachable or refused the request.
         """
-        stored = await _raise_owner_term(store, lane, tools)
+        stored = await _raise_owner_term(store, lane, runtime)
         record = stored.record
         try:
             taken = await take_over(
                 store,
                 lane,
                 producer_id=bytes.fromhex(record.producer_id),
-                life=record.owner_term,
+                term=record.owner_term,
                 writes=record.writes,
-                tools=tools,
+                runtime=runtime,
             )
         except ProducerSuperseded as error:
             raise LaneTakenOver(lane_key(lane), record.owner_term) from error
-        owner = cls(store, lane, stored, taken.appender, tools)
+        owner = cls(store, lane, stored, taken.appender, runtime)
         owner.forgotten = taken.forgotten and bool(record.pending)
         if taken.writes > record.writes:
             for batch in record.pending:
@@ -156,12 +157,12 @@ class LaneOwner:
         """Swap the lane's state. Only a state that this owner wrote is ever replaced."""
         record = replace(
             self._stored.record,
-            nonce=self._tools.id_bytes().hex(),
+            nonce=self._runtime.id_bytes().hex(),
             writes=writes,
             pending=pending,
             boots=self.ledger.stored(),
         )
-        self._stored = await _swap(self._store, self._lane, self._stored, record, self._tools)
+        self._stored = await _swap(self._store, self._lane, self._stored, record, self._runtime)
 
 
 def _pending(who: Identity) -> PendingBatch:
@@ -174,7 +175,7 @@ def _pending(who: Identity) -> PendingBatch:
 
 
 async def _swap(
-    store: ObjectStore, lane: Lane, stored: StoredLaneState, record: LaneRecord, tools: Tools
+    store: ObjectStore, lane: Lane, stored: StoredLaneState, record: LaneRecord, runtime: Runtime
 ) -> StoredLaneState:
     """Replace the state that was read. The nonce identifies a write of unknown outcome.
 
@@ -183,7 +184,7 @@ async def _swap(
         OutcomeUnknown: The retries are spent.
     """
     key, body = lane_key(lane), encode_lane(record)
-    tries = Tries("swap", key, RetrySettings(), tools)
+    budget = RetryLoop("swap", key, runtime.backoff(SWAP_RETRY))
     while True:
         try:
             outcome = await store.replace(key, body, if_match=stored.etag)
@@ -193,39 +194,39 @@ async def _swap(
                 case Mismatch() | Unknown():
                     now = await read_lane_state(store, lane)
         except StoreUnavailable as error:
-            await tries.again(error)
+            await budget.pause(error)
             continue
         if now is not None and now.record.nonce == record.nonce:
             return now
         if now is None or now.etag != stored.etag:
             raise LaneTakenOver(key, record.owner_term)
-        await tries.again(None)
+        await budget.pause()
 
 
-async def _raise_owner_term(store: ObjectStore, lane: Lane, tools: Tools) -> StoredLaneState:
+async def _raise_owner_term(store: ObjectStore, lane: Lane, runtime: Runtime) -> StoredLaneState:
     """Write the next owner term into the lane's state; create the state if there is none."""
-    tries = Tries("take", lane_key(lane), RetrySettings(), tools)
+    budget = RetryLoop("take", lane_key(lane), runtime.backoff(SWAP_RETRY))
     while True:
         stored = await read_lane_state(store, lane)
         if stored is None:
-            await _create(store, lane, tools)
+            await _create(store, lane, runtime)
         else:
             old = stored.record
-            record = replace(old, nonce=tools.id_bytes().hex(), owner_term=old.owner_term + 1)
+            record = replace(old, nonce=runtime.id_bytes().hex(), owner_term=old.owner_term + 1)
             try:
-                return await _swap(store, lane, stored, record, tools)
+                return await _swap(store, lane, stored, record, runtime)
             except LaneTakenOver:
                 pass  # A rival swapped first: raise the term above its own.
-        await tries.again(None)
+        await budget.pause()
 
 
-async def _create(store: ObjectStore, lane: Lane, tools: Tools) -> None:
+async def _create(store: ObjectStore, lane: Lane, runtime: Runtime) -> None:
     """Create an empty state. Whatever the outcome, the next read returns the one that exists."""
     record = LaneRecord(
         queue=lane.queue,
         lane=lane.lane,
-        nonce=tools.id_bytes().hex(),
-        producer_id=tools.id_bytes().hex(),
+        nonce=runtime.id_bytes().hex(),
+        producer_id=runtime.id_bytes().hex(),
     )
     match await store.create(lane_key(lane), encode_lane(record)):
         case Applied() | Exists() | Unknown():

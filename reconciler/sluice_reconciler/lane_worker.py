@@ -17,7 +17,7 @@ from sluice_protocol.keys import accepted_key, lane_of, parse_accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey
 from sluice_queue.errors import RegisterLost
-from sluice_queue.lane import Lane, Tools
+from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lane_owner import LaneOwner, LaneTakenOver
 from sluice_reconciler.lane_state import Ledger, is_register_lost, read_ledger
 from sluice_reconciler.metrics import ReconcilerMetrics
@@ -42,11 +42,11 @@ class LaneWorker:
     """The worker of one lane."""
 
     def __init__(
-        self, store: ObjectStore, lane: Lane, tools: Tools, metrics: ReconcilerMetrics
+        self, store: ObjectStore, lane: Lane, runtime: Runtime, metrics: ReconcilerMetrics
     ) -> None:
         self._store = store
         self.lane = lane
-        self._tools = tools
+        self._runtime = runtime
         self._metrics = metrics
         self._owner: LaneOwner | None = None
         self._lock = asyncio.Lock()
@@ -114,7 +114,7 @@ class LaneWorker:
 
     async def _enqueue(self, batches: Sequence[AcceptedManifest]) -> int:
         if self._owner is None:
-            self._owner = await LaneOwner.take(self._store, self.lane, self._tools)
+            self._owner = await LaneOwner.take(self._store, self.lane, self._runtime)
             self._ledger = self._owner.ledger
             if self._owner.forgotten:
                 self._metrics.maybe_doubled.labels(self.lane.queue).inc()
@@ -161,13 +161,13 @@ class LaneWorkers:
         store: ObjectStore,
         lanes: int,
         queues: Sequence[str],
-        tools: Tools,
+        runtime: Runtime,
         metrics: ReconcilerMetrics,
     ) -> None:
         self._store = store
         self._lanes = lanes
         self._workers = tuple(
-            LaneWorker(store, Lane(queue=queue, lane=lane), tools, metrics)
+            LaneWorker(store, Lane(queue=queue, lane=lane), runtime, metrics)
             for queue in queues
             for lane in range(lanes)
         )

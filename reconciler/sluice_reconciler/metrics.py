@@ -27,8 +27,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_store.clock import Clock
 
 BACKLOG_MAX: Final = 100_000
 """Batches that one stage remembers; beyond it the latest is dropped, as the oldest sets the age."""

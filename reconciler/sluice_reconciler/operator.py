@@ -8,7 +8,8 @@ from aiohttp import web
 from sluice_protocol.conflicts import Decision, parse_conflict_id
 from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
 from sluice_protocol.keys import AUDIT, GC_PLANS
-from sluice_protocol.outcomes import Missing
+from sluice_protocol.outcomes import NotFound
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_reconciler.audit_summaries import (
     PAGE_DEFAULT,
     PAGE_MAX,
@@ -18,7 +19,6 @@ from sluice_reconciler.audit_summaries import (
     list_audits,
     list_plans,
 )
-from sluice_store.clock import SystemClock, SystemIds
 from sluice_store.conflict_pages import PAGE_DEFAULT as CONFLICTS_DEFAULT
 from sluice_store.conflict_pages import (
     ConflictPage,
@@ -124,7 +124,7 @@ class Operator:
             wanted = msgspec.json.decode(await request.read(), type=ResolveRequest)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadUsage(f"body is not a decision: {error}") from error
-        if isinstance(await self._store.head(name.key), Missing):
+        if isinstance(await self._store.head(name.key), NotFound):
             raise NoSuchConflict(name.id)
         resolver = Resolver(
             store=self._store, clock=SystemClock(), ids=SystemIds(), decided_by=DECIDED_BY

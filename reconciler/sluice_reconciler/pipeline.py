@@ -19,6 +19,7 @@ from sluice_reconciler.new_batches import ComparedRanges, RecentKeys
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_reconciler.verify import HoldRecord, HoldRecords, VerifiedBatch, verify_batch
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff
 
 RECENT_MAX = 100_000
 """Completed keys that a process remembers."""
@@ -66,6 +67,7 @@ class PipelineParts:
         live: Reads newly indexed batches for the live window.
         clock: The store's time.
         backlog: Batches pending at each stage.
+        backoff: How a write of unknown outcome is retried.
         metrics: Where the pipeline counts.
         rng: Selects the blobs that are read in full.
     """
@@ -77,6 +79,7 @@ class PipelineParts:
     live: LiveReader
     clock: StoreClock
     backlog: StageBacklog
+    backoff: Backoff
     metrics: ReconcilerMetrics
     rng: random.Random
 
@@ -218,7 +221,8 @@ class BatchPipeline:
 
     async def _put(self, made: tuple[ObjectKey, bytes, int]) -> int:
         key, body, entries = made
-        return entries if await put_derived(self._parts.store, key, body) else 0
+        created = await put_derived(self._parts.store, key, body, self._parts.backoff)
+        return entries if created else 0
 
     def _set_lag(self, stage: str, verified: Sequence[VerifiedBatch]) -> None:
         oldest_ns = min((one.manifest.accepted_at_ns for one in verified), default=None)

@@ -24,13 +24,13 @@ from sluice_protocol.keys import (
     parse_quarantine_key,
 )
 from sluice_protocol.manifests import AcceptedManifest, WorkList, decode_accepted, encode_record
-from sluice_protocol.outcomes import Applied, Exists, Found, Missing, ObjectInfo, Unknown
+from sluice_protocol.outcomes import Applied, Exists, Found, NotFound, ObjectInfo, Unknown
 from sluice_protocol.units import ObjectKey
 from sluice_queue.entries import Descriptor
 from sluice_queue.errors import WorkListMissing
-from sluice_queue.lane import Lane, Tools
+from sluice_queue.inspection import list_lanes, read_lane
+from sluice_queue.lane import Lane, Runtime
 from sluice_queue.register import Register, decode_register, encode_register
-from sluice_queue.view import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.differences import (
@@ -50,6 +50,7 @@ from sluice_reconciler.lane_state import (
 )
 from sluice_reconciler.new_batches import identity_of
 from sluice_store.port import ListedObject, ObjectStore
+from sluice_store.retry import WRITE_RETRY
 
 _DELETED_WITHOUT_SOURCE: Final = (ACCEPTED_BY_TIME, RAW_BLOBS_BY_TIME)
 """Index roots where a repair deletes entries without a source. A reverse reference is kept: it can
@@ -67,14 +68,14 @@ class LaneRebuild:
         store: ObjectStore,
         requests: RequestLimit,
         lanes: Sequence[Lane],
-        tools: Tools,
+        runtime: Runtime,
         persisted: Mapping[Lane, int],
     ) -> None:
         self._store = store
         self._requests = requests
         self._lanes = lanes
         self._lanes_per_queue = 1 + max((lane.lane for lane in lanes), default=0)
-        self._tools = tools
+        self._runtime = runtime
         self._persisted = persisted
 
     async def differences(self) -> list[DerivedDifference]:
@@ -147,14 +148,14 @@ class LaneRebuild:
         record = LaneRecord(
             queue=lane.queue,
             lane=lane.lane,
-            nonce=self._tools.id_bytes().hex(),
-            producer_id=self._tools.id_bytes().hex(),
+            nonce=self._runtime.id_bytes().hex(),
+            producer_id=self._runtime.id_bytes().hex(),
             owner_term=stored.record.owner_term + 1 if stored is not None else 0,
         )
         await self._store.overwrite(lane_key(lane), encode_lane(record))
         state = Register(
             revision=1,
-            nonce=self._tools.id_bytes(),
+            nonce=self._runtime.id_bytes(),
             next_sequence=first,
             acked_through=first - 1,
         )
@@ -217,7 +218,7 @@ class Rebuild:
         store: ObjectStore,
         requests: RequestLimit,
         lanes: Sequence[Lane],
-        tools: Tools,
+        runtime: Runtime,
         persisted: Mapping[Lane, int] | None = None,
     ) -> None:
         """Create a rebuild; nothing is read yet.
@@ -226,13 +227,14 @@ class Rebuild:
             store: The acceptance authority.
             requests: The bound on requests in flight.
             lanes: Every lane of every queue that batches are appended to.
-            tools: Source of ids.
+            runtime: Source of ids.
             persisted: The last sequence that each lane's consumer persisted, where it is known.
         """
         self._store = store
         self._requests = requests
+        self._backoff = runtime.backoff(WRITE_RETRY)
         known = persisted if persisted is not None else {}
-        self._lanes = LaneRebuild(store, requests, lanes, tools, known)
+        self._lanes = LaneRebuild(store, requests, lanes, runtime, known)
 
     async def differences(self) -> AsyncIterator[DerivedDifference]:
         """Return every derived object that is missing, extra, different or unreadable.
@@ -298,7 +300,7 @@ class Rebuild:
         if isinstance(read, Found):
             for entry, body in unpack(key, read.body):
                 if entry not in wrong:
-                    await put_derived(self._store, entry, body)
+                    await put_derived(self._store, entry, body, self._backoff)
             await self._delete(key)
 
     async def _delete(self, key: ObjectKey) -> None:
@@ -307,7 +309,7 @@ class Rebuild:
             match await self._store.head(key):
                 case ObjectInfo(incarnation=incarnation) if incarnation is not None:
                     await self._store.delete(key, incarnation)
-                case ObjectInfo() | Missing():
+                case ObjectInfo() | NotFound():
                     return
 
     async def _index(self, listed: ListedObject, comparison: IndexComparison) -> None:
@@ -319,11 +321,11 @@ class Rebuild:
             await self._put_or_replace(by_time.key, by_time.body)
         await self._put_or_replace(*by_blob_of(batch))
         if await comparison.compare_entry(raw, any_body=True) is not None:
-            await put_derived(self._store, raw.key, raw.body)
+            await put_derived(self._store, raw.key, raw.body, self._backoff)
 
     async def _put_or_replace(self, key: ObjectKey, body: bytes) -> None:
         """Write a derived object if it is missing or has other bytes."""
-        created = await put_derived(self._store, key, body)
+        created = await put_derived(self._store, key, body, self._backoff)
         if not created and await compare_object(self._store, key, body) is not None:
             await self._store.overwrite(key, body)
 

@@ -2,15 +2,19 @@
 
 - `TimeIndexScanner` reads new entries of the by-time index, from a durable checkpoint.
 - `BootTailScanner` lists each recently active boot behind its last known key.
+- `scan_inventory` reads an S3 Inventory report, for a cold scan without a listing.
 """
 
 import itertools
 from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
+import structlog
 
-from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import (
     ACCEPTED_BY_TIME,
     RECONCILER,
@@ -22,10 +26,14 @@ from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_re
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.concurrency import RequestLimit
+from sluice_reconciler.events import accepted_of
 from sluice_reconciler.indexes import unpack
-from sluice_reconciler.new_batches import RecentKeys
+from sluice_reconciler.new_batches import ComparedRanges, RecentKeys
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
+from sluice_store.inventory import InventoryRow, read_inventory_manifest, read_inventory_rows
 from sluice_store.port import ObjectStore
+
+log = structlog.get_logger()
 
 CHECKPOINT: Final = ObjectKey(f"{RECONCILER}scanner.json")
 CHECKPOINT_INTERVAL_S: Final = 60
@@ -35,6 +43,7 @@ OVERLAP_S: Final = 600
 START_BACK_S: Final = 86_400
 RECENT_MAX: Final = 200_000
 CHUNK: Final = 2048
+"""Keys or entries that a scan collects before they are processed."""
 ENTRIES_READ_MAX: Final = 64
 """Entries that are read before their batches are processed; each may be a pack of thousands."""
 
@@ -192,3 +201,95 @@ def _are_adjacent(before: ObjectKey, after: ObjectKey) -> bool:
         return parse_accepted_key(before).seq_end + 1 >= parse_accepted_key(after).seq_start
     except InvalidRecord:
         return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryScanResult:
+    """What the scan of an inventory report did.
+
+    Attributes:
+        age_s: Age of the report by the store's clock, seconds.
+        named: Accepted keys that it names.
+        foreign: Other keys that it names.
+        unreadable: Files that are missing, altered or malformed, each with the reason.
+        outcome: What the pipeline did with the keys that were not done.
+    """
+
+    age_s: float
+    named: int
+    foreign: int
+    unreadable: tuple[str, ...]
+    outcome: PipelineResult
+
+
+async def scan_inventory(
+    pipeline: BatchPipeline, reports: ObjectStore, manifest_key: ObjectKey
+) -> InventoryScanResult:
+    """Process every batch that an S3 Inventory report names.
+
+    A report is days old and may omit objects created or deleted around its time, so it only names
+    candidates: the store is read for what it names, and what it does not name proves nothing. A
+    file that is missing, altered or malformed is reported, and the others are read.
+
+    Args:
+        pipeline: Processes the keys.
+        reports: The bucket with the report, from its root.
+        manifest_key: The report's `manifest.json`.
+
+    Raises:
+        BadUsage: There is no such report, or its manifest does not match its checksum.
+        StoreError: A store is unreachable or refused a request.
+        OutcomeUnknown: As `BatchPipeline.process`.
+    """
+    try:
+        manifest, date_ns = await read_inventory_manifest(reports, manifest_key)
+    except InvalidRecord as error:
+        raise BadUsage(f"{error.reason}, key=`{error.key}`") from error
+    scan = _InventoryScan(pipeline)
+    for file in manifest.files:
+        try:
+            await scan.process(await read_inventory_rows(reports, manifest, file))
+        except InvalidRecord as error:
+            log.warning("inventory_file_skipped", key=file.key, reason=error.reason)
+            scan.unreadable.append(f"{file.key}: {error.reason}")
+    return InventoryScanResult(
+        age_s=max(0.0, (date_ns - manifest.created_at_ns) / NS_PER_S),
+        named=scan.named,
+        foreign=scan.foreign,
+        unreadable=tuple(scan.unreadable),
+        outcome=scan.outcome,
+    )
+
+
+class _InventoryScan:
+    """The totals over the files of one report."""
+
+    def __init__(self, pipeline: BatchPipeline) -> None:
+        self._pipeline = pipeline
+        self._compared: ComparedRanges = {}
+        self.named = 0
+        self.foreign = 0
+        self.unreadable: list[str] = []
+        self.outcome = PipelineResult()
+
+    async def process(self, rows: Iterator[InventoryRow]) -> None:
+        """Process the keys of a file's current objects, a chunk at a time."""
+        chunk: list[ObjectKey] = []
+        for row in rows:
+            if not row.is_current_object:
+                continue
+            key = accepted_of(row.key)
+            if key is None:
+                self.foreign += 1
+                continue
+            self.named += 1
+            chunk.append(key)
+            if len(chunk) >= CHUNK:
+                await self._flush(chunk)
+                chunk = []
+        await self._flush(chunk)
+
+    async def _flush(self, chunk: list[ObjectKey]) -> None:
+        if chunk:
+            done = await self._pipeline.process_new(chunk, compared=self._compared)
+            self.outcome = self.outcome.plus(done)

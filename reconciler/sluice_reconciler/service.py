@@ -10,26 +10,31 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.collector import Collector
-from sluice_queue.lane import Lane, Tools
+from sluice_queue.inspection import read_status
+from sluice_queue.lane import Lane, Runtime
 from sluice_queue.metrics import QueueMetrics
-from sluice_queue.status import read_status
 from sluice_reconciler.completeness import HighWaterReader
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.events import process_events
 from sluice_reconciler.full_pass import FullPass, PassReport
 from sluice_reconciler.http_queue import HttpQueue
-from sluice_reconciler.inventory import InventoryScanResult, scan_inventory
 from sluice_reconciler.lane_worker import LaneWorkers, Takeover
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.live_window import LiveWindow
 from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
 from sluice_reconciler.pipeline import BatchPipeline, PipelineParts, PipelineResult
 from sluice_reconciler.rebuild import Rebuild
-from sluice_reconciler.scanners import BootTailScanner, TimeIndexScanner
+from sluice_reconciler.scanners import (
+    BootTailScanner,
+    InventoryScanResult,
+    TimeIndexScanner,
+    scan_inventory,
+)
 from sluice_reconciler.settings import CONCURRENCY, ReconcilerSettings
 from sluice_reconciler.verify import HoldRecords
 from sluice_store.authority import read_authority
 from sluice_store.port import ListPage, ObjectStore
+from sluice_store.retry import WRITE_RETRY
 
 log = structlog.get_logger()
 
@@ -80,7 +85,7 @@ class Reconciler:
         authority: Authority,
         *,
         settings: ReconcilerSettings | None = None,
-        tools: Tools | None = None,
+        runtime: Runtime | None = None,
         metrics: ReconcilerMetrics | None = None,
     ) -> None:
         self.store = store
@@ -88,14 +93,14 @@ class Reconciler:
         self.settings = settings if settings is not None else ReconcilerSettings()
         self.metrics = metrics if metrics is not None else ReconcilerMetrics()
         self.health = ReconcilerHealth()
-        if tools is None:
-            tools = Tools(metrics=QueueMetrics(self.metrics.registry))
-        self._tools = tools
+        if runtime is None:
+            runtime = Runtime(metrics=QueueMetrics(self.metrics.registry))
+        self._runtime = runtime
         self._requests = RequestLimit(self.settings.concurrency or CONCURRENCY)
         self._workers = LaneWorkers(
-            store, authority.lanes, self.settings.queue_names, tools, self.metrics
+            store, authority.lanes, self.settings.queue_names, runtime, self.metrics
         )
-        self._clock = StoreClock(tools.clock)
+        self._clock = StoreClock(runtime.clock)
         self._backlog = StageBacklog(self._clock)
         self._backlog.export(self.metrics.oldest_waiting)
         self.live = LiveReader(store, self._live_window(), self._clock)
@@ -108,17 +113,17 @@ class Reconciler:
             store,
             retry_horizon_ns=authority.retry_horizon_ns,
             grace_s=self.settings.collect_grace_s,
-            tools=tools,
+            runtime=runtime,
         )
         self._hints: asyncio.Queue[ObjectKey] = asyncio.Queue(HINTS_MAX)
         self.http_queues = {
-            name: HttpQueue(store, name, tools, lease_s=self.settings.lease_s)
+            name: HttpQueue(store, name, runtime, lease_s=self.settings.lease_s)
             for name in self.settings.http_queue_names
         }
 
     def _live_window(self) -> LiveWindow:
         return LiveWindow(
-            process=self._tools.ids.ulid(),
+            process=self._runtime.ids.ulid(),
             bytes_max=self.settings.live_bytes_max,
             agent_bytes_max=self.settings.live_agent_bytes_max,
         )
@@ -132,8 +137,9 @@ class Reconciler:
             live=self.live,
             clock=self._clock,
             backlog=self._backlog,
+            backoff=self._runtime.backoff(WRITE_RETRY),
             metrics=self.metrics,
-            rng=self._tools.rng,
+            rng=self._runtime.rng,
         )
         return BatchPipeline(parts, self.settings)
 
@@ -144,6 +150,7 @@ class Reconciler:
             workers=self._workers,
             holds=holds,
             requests=self._requests,
+            backoff=self._runtime.backoff(WRITE_RETRY),
             high_water=HighWaterReader(self.store),
             shards=self.settings.shards,
             chunk=self.settings.list_batches_max,
@@ -157,7 +164,7 @@ class Reconciler:
         store: ObjectStore,
         *,
         settings: ReconcilerSettings | None = None,
-        tools: Tools | None = None,
+        runtime: Runtime | None = None,
         metrics: ReconcilerMetrics | None = None,
     ) -> "Reconciler":
         """Create the reconciler of a store's authority.
@@ -167,7 +174,7 @@ class Reconciler:
             StoreError: The store is unreachable or refused the request.
         """
         authority = await read_authority(store)
-        return cls(store, authority, settings=settings, tools=tools, metrics=metrics)
+        return cls(store, authority, settings=settings, runtime=runtime, metrics=metrics)
 
     # --- single runs -----------------------------------------------------------------------------
 
@@ -223,7 +230,7 @@ class Reconciler:
             persisted: The last sequence that each lane's consumer persisted, where it is known.
         """
         lanes = [worker.lane for worker in self._workers]
-        return Rebuild(self.store, self._requests, lanes, self._tools, persisted)
+        return Rebuild(self.store, self._requests, lanes, self._runtime, persisted)
 
     # --- the service -----------------------------------------------------------------------------
 
@@ -255,7 +262,7 @@ class Reconciler:
 
     async def _passes(self) -> None:
         """Make passes; each is followed by a pause, so that they take a fifth of the time."""
-        clock = self._tools.clock
+        clock = self._runtime.clock
         while True:
             started_ns = clock.monotonic_ns()
             await self._try_pass()
@@ -275,14 +282,14 @@ class Reconciler:
             self.metrics.passes.labels("done").inc()
 
     async def _make_pass(self, takeover: Takeover | None) -> PassReport:
-        started_ns = self._tools.clock.monotonic_ns()
+        started_ns = self._runtime.clock.monotonic_ns()
         pending = self._backlog.known()
         report = await self._full_pass.run(takeover)
         done = report.outcome
         if not done.left:
             for stage, keys in pending.items():
                 self._backlog.end(stage, keys)
-        took_ns = self._tools.clock.monotonic_ns() - started_ns
+        took_ns = self._runtime.clock.monotonic_ns() - started_ns
         self.metrics.pass_seconds.set(took_ns / NS_PER_S)
         self.metrics.oldest_gap.set(max((boot.oldest_gap_s for boot in report.boots), default=0))
         self.metrics.tail_missing.set(sum(boot.tail_missing for boot in report.boots))
@@ -310,7 +317,7 @@ class Reconciler:
                 await do()
             except SluiceError as error:
                 log.warning("route_failed", route=route, reason=str(error))
-            await self._tools.clock.sleep(seconds)
+            await self._runtime.clock.sleep(seconds)
 
     async def _receive_events(self) -> None:
         """Process events until an error; `_every` then opens the event queue again."""
@@ -368,4 +375,4 @@ class Reconciler:
                 await self.pipeline.process_new(keys)
             except SluiceError as error:
                 log.warning("route_failed", route="events", reason=str(error))
-                await self._tools.clock.sleep(HINT_RETRY_S)
+                await self._runtime.clock.sleep(HINT_RETRY_S)

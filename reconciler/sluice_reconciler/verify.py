@@ -22,7 +22,7 @@ from sluice_protocol.manifests import (
     decode_record,
     encode_record,
 )
-from sluice_protocol.outcomes import Found, Missing, ObjectInfo
+from sluice_protocol.outcomes import Found, NotFound, ObjectInfo
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_store.port import ObjectStore
 
@@ -72,7 +72,7 @@ async def list_hold_records(store: ObjectStore) -> AsyncIterator[HoldRecord]:
     async for page in store.list(UNHEALTHY):
         for listed in page.objects:
             match await store.get(listed.key):
-                case Missing():
+                case NotFound():
                     continue
                 case Found(body=body):
                     try:
@@ -129,7 +129,7 @@ class HoldRecords:
         match await self._store.head(place):
             case ObjectInfo(incarnation=incarnation) if incarnation is not None:
                 await self._store.delete(place, incarnation)
-            case ObjectInfo() | Missing():
+            case ObjectInfo() | NotFound():
                 pass
         self._known.discard(place)
 
@@ -163,7 +163,7 @@ async def verify_batch(
         StoreError: The store is unreachable or refused the request.
     """
     match await store.get(key):
-        case Missing():
+        case NotFound():
             return None
         case Found(info=info, body=body):
             pass
@@ -189,7 +189,7 @@ async def _blob_defect(
     """Return what is wrong with the blob, or None."""
     blob = ObjectKey(manifest.raw_blob_key)
     match await store.head(blob):
-        case Missing():
+        case NotFound():
             return HoldReason.BLOB_MISSING, f"no blob at {blob}"
         case ObjectInfo(size_bytes=size) if size != manifest.frame_bytes:
             return HoldReason.BLOB_CORRUPT, f"blob is {size} bytes, not {manifest.frame_bytes}"
@@ -205,7 +205,7 @@ async def _blob_bytes_defect(
     store: ObjectStore, blob: ObjectKey, manifest: AcceptedManifest
 ) -> tuple[HoldReason, str] | None:
     match await store.get(blob):
-        case Missing():
+        case NotFound():
             return HoldReason.BLOB_MISSING, f"no blob at {blob}"
         case Found(body=body):
             found = digest_of(body)

@@ -35,7 +35,8 @@ from pyspark.sql.streaming.datasource import (
 
 from pyspark_sluice.faces import read_descriptors, read_records
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.lake import INGEST_QUEUE, RECORD_TABLES, Table
+from sluice_protocol.keys import INGEST_QUEUE
+from sluice_protocol.lake import RECORD_TABLES, Table
 from sluice_protocol.manifests import Kind
 from sluice_spark.descriptors import DESCRIPTORS
 from sluice_spark.lanes import (

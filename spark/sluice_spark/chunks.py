@@ -18,20 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import zstandard
 
-from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.keys import rollup_key
 from sluice_protocol.lake import ROLLUPS
-from sluice_protocol.outcomes import Applied, Exists
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_spark.covers import Cover
 from sluice_spark.schemas import arrow_schema
 from sluice_store import ObjectStore, open_store
+from sluice_store.retry import Backoff, create_known
 
 WHOLE: Final = "whole"
 """Column of rows on their way into chunks: whether the hour of the row is written whole."""
 HOUR_S: Final = 3600
 _DIGITS: Final = 20
-TRIES_MAX: Final = 5
 UNITS_AT_ONCE: Final = 16
 
 
@@ -60,13 +59,10 @@ async def put_chunks(store_url: str, cover: Cover, rows: pa.Table) -> None:
         OutcomeUnknown: The bounds are spent.
         StoreError: The store did not answer.
     """
+    backoff = Backoff.seeded_by(SystemClock())
     async with open_store(store_url) as store:
         for key, body in encode_chunks(cover, rows):
-            for _ in range(TRIES_MAX):
-                if isinstance(await store.create(key, body), Applied | Exists):
-                    break
-            else:
-                raise OutcomeUnknown("create", key, TRIES_MAX)
+            await create_known(store, key, body, backoff)
 
 
 def encode_chunks(cover: Cover, rows: pa.Table) -> Iterator[tuple[ObjectKey, bytes]]:

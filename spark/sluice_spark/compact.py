@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import structlog
 from deltalake import DeltaTable
 
-from sluice_protocol.deletes import DeleteRecord, decode_delete
 from sluice_protocol.keys import DELETES
 from sluice_protocol.lake import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
 from sluice_protocol.manifests import Kind
 from sluice_protocol.outcomes import Found
+from sluice_protocol.record_deletes import DeleteRecord, decode_delete
 from sluice_spark.errors import CommitConflict
 from sluice_spark.housekeeping import (
     Overlap,

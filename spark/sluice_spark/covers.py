@@ -10,15 +10,15 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.keys import ROLLUP
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Exists, Found
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import ObjectKey
 from sluice_store import ObjectStore
+from sluice_store.retry import Backoff, create_known
 
 COVERS = f"{ROLLUP}covers/"
-TRIES_MAX = 5
 
 
 class Cover(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,12 +88,9 @@ async def next_cover(
     if through == after and known.issuperset(deletes):
         return None
     wanted = Cover(number=number, after=after, through=through, deletes=honoured)
-    for _ in range(TRIES_MAX):
-        match await store.create(cover_key(number), encode_record(wanted)):
-            case Applied():
-                return wanted
-            case Exists():
-                return await read_cover(store, number)
-            case _:
-                continue
-    raise OutcomeUnknown("create", cover_key(number), TRIES_MAX)
+    backoff = Backoff.seeded_by(SystemClock())
+    match await create_known(store, cover_key(number), encode_record(wanted), backoff):
+        case Applied():
+            return wanted
+        case Exists():
+            return await read_cover(store, number)

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import StoreError, StoreUnavailable
 from sluice_protocol.outcomes import Found
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import ObjectKey
 from sluice_spark.descriptors import Waiting
 from sluice_store import open_store
-from sluice_store.clock import Clock, SystemClock
 from sluice_store.port import ObjectStore
 
 GROUP_BYTES: Final = 8 * 1024 * 1024

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from sluice_protocol.deletes import DeleteRecord
 from sluice_protocol.lake import accepted_date
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.inventory import DataFile
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import structlog
 
-from sluice_protocol.errors import InvalidRecord, OutcomeUnknown
+from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.index_chunk import (
     AGENTS_MAX,
     FileIndex,
@@ -29,18 +29,19 @@ from sluice_protocol.index_chunk import (
 )
 from sluice_protocol.keys import INDEX, index_key
 from sluice_protocol.lake import LOGS
-from sluice_protocol.outcomes import Applied, Exists, Found
+from sluice_protocol.outcomes import Applied, Found
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_spark.inventory import DataFile, list_files
 from sluice_spark.session import Session
 from sluice_spark.tables import find_table
 from sluice_store import ObjectStore, open_store
 from sluice_store.lake import lake_location, open_filesystem
+from sluice_store.retry import Backoff, create_known
 
 CHUNK_FILES_MAX: Final = 16
 """Files of one chunk: a search reads whole chunks."""
 CHUNK_FILE_BYTES_MAX: Final = 1024 * 1024 * 1024
-TRIES_MAX: Final = 5
 
 _log = structlog.get_logger("sluice.index")
 
@@ -120,15 +121,8 @@ def make_chunk(store_url: str, files: Sequence[DataFile]) -> bool:
 
 async def _create(store_url: str, key: ObjectKey, body: bytes) -> bool:
     async with open_store(store_url) as store:
-        for _ in range(TRIES_MAX):
-            match await store.create(key, body):
-                case Applied():
-                    return True
-                case Exists():
-                    return False
-                case _:
-                    continue
-    raise OutcomeUnknown("create", key, TRIES_MAX)
+        outcome = await create_known(store, key, body, Backoff.seeded_by(SystemClock()))
+        return isinstance(outcome, Applied)
 
 
 async def read_indexed(store: ObjectStore) -> set[str]:

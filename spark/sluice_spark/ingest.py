@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from sluice_protocol.errors import BadUsage, SluiceError
-from sluice_protocol.lake import INGEST_QUEUE
+from sluice_protocol.keys import INGEST_QUEUE
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.descriptors import Waiting, decode_descriptors
 from sluice_spark.errors import JobFailed
 from sluice_spark.facts import Fact
@@ -29,7 +30,6 @@ from sluice_spark.session import (
 from sluice_spark.settings import IngestSettings
 from sluice_spark.tasks import plan_tasks, run_tasks
 from sluice_spark.tracebacks import last_line
-from sluice_store.clock import SystemClock, SystemIds
 
 _LOOK_S: Final = 0.5
 """How often it looks whether it was told to stop."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_queue.entries import Descriptor
-from sluice_queue.view import LaneView, list_lanes, read_lane
+from sluice_queue.inspection import LaneSnapshot, list_lanes, read_lane
 from sluice_store import read_authority
 from sluice_store.port import ObjectStore
 
@@ -68,7 +68,7 @@ def parse_offset(offset: Mapping[str, int | str], *, authority_id: str, queue: s
 
 async def read_lanes(
     store: ObjectStore, queue: str, after: Mapping[int, int] | None = None
-) -> list[LaneView]:
+) -> list[LaneSnapshot]:
     """Reads every lane of a queue, and its entries behind `after` that still wait."""
     lanes = await list_lanes(store, queue)
     starts = after or {}
@@ -89,7 +89,7 @@ async def read_latest(store: ObjectStore, queue: str) -> Ends:
     return Ends(authority_id=authority.authority_id, queue=queue, lanes=lanes)
 
 
-def _entries(view: LaneView, end: int | None) -> Iterator[Entry]:
+def _entries(view: LaneSnapshot, end: int | None) -> Iterator[Entry]:
     for descriptor in view.descriptors:
         if end is None or descriptor.sequence <= end:
             yield Entry(lane=view.lane.lane, descriptor=descriptor)
@@ -113,7 +113,7 @@ class Limit:
         return over_bytes or (self.batches is not None and batches > self.batches)
 
 
-def admit(views: Sequence[LaneView], start: Ends, limit: Limit, target: Ends | None) -> Ends:
+def admit(views: Sequence[LaneSnapshot], start: Ends, limit: Limit, target: Ends | None) -> Ends:
     """Gives how far the next micro-batch goes: oldest entries first, at least one when one waits.
 
     Args:
@@ -138,7 +138,7 @@ def admit(views: Sequence[LaneView], start: Ends, limit: Limit, target: Ends | N
     return Ends(authority_id=start.authority_id, queue=start.queue, lanes=lanes)
 
 
-def between(views: Sequence[LaneView], start: Ends, end: Ends) -> list[Entry]:
+def between(views: Sequence[LaneSnapshot], start: Ends, end: Ends) -> list[Entry]:
     """Gives the entries behind `start` up to `end` that still wait, in order, without gaps.
 
     What is acknowledged meanwhile is in the lake and is left out.

@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 from deltalake import DeltaTable
 
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.lake import BATCHES, DEAD_LETTERS, RECORD_TABLES
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S
@@ -24,7 +25,6 @@ from sluice_spark.judging import Place, Positions, Round, judge_rows, plan_bound
 from sluice_spark.ledger import SmallFiles, read_identities
 from sluice_spark.notes import encode_notes, read_dead
 from sluice_spark.tables import commit_files, open_table, read_versions
-from sluice_store.clock import Clock, IdSource
 
 ATTEMPTS_MAX: Final = 8
 """Races lost in a row before the job gives up."""

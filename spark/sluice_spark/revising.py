@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sluice_protocol.deletes import DeleteRecord
 from sluice_protocol.lake import ROLLUPS, WINDOW_DATE
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.chunks import HOUR_S, WHOLE, Unit
 from sluice_spark.housekeeping import is_retention, quoted

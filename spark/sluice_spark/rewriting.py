@@ -18,6 +18,7 @@ from deltalake import CommitProperties, Transaction
 from deltalake.transaction import RemoveAction
 
 from sluice_protocol.lake import ACCEPTED_DATE, Table
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.errors import CommitConflict
 from sluice_spark.facts import FileFact, decode_fact, encode_fact, stats_of
@@ -28,7 +29,6 @@ from sluice_spark.schemas import arrow_schema, spark_schema
 from sluice_spark.session import Session
 from sluice_spark.tables import add_action, delta_schema, find_table, translated
 from sluice_spark.writing import parquet_options
-from sluice_store.clock import SystemClock, SystemIds
 from sluice_store.lake import lake_location, open_filesystem
 
 MAINTENANCE_APP: Final = "sluice-maintenance"

@@ -17,9 +17,9 @@ import structlog
 from deltalake import CommitProperties, DeltaTable, Transaction
 from msgspec.structs import replace
 
-from sluice_protocol.deletes import DeleteRecord, delete_key
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.lake import METRICS, ROLLUPS, WINDOW_DATE
+from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_spark.chunks import WHOLE, drop_superseded, put_chunks
 from sluice_spark.compact import read_horizon
 from sluice_spark.covers import Cover, next_cover, read_cover

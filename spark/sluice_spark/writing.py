@@ -13,17 +13,18 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
 from sluice_protocol.frame import Frame, decode_frame
 from sluice_protocol.lake import ACCEPTED_DATE, RECORD_TABLES, accepted_date
 from sluice_protocol.manifests import Kind
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.descriptors import Waiting
 from sluice_spark.facts import DeadFact, DeadReason, Fact, FileFact, stats_of
 from sluice_spark.fetching import Fetched, ReadAhead
 from sluice_spark.files import partition_folder, sync_file
 from sluice_spark.records import Decoded, records_table
-from sluice_store.clock import Clock, IdSource, SystemClock, SystemIds
 from sluice_store.lake import TableLocation, lake_location, open_filesystem
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024

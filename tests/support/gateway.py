@@ -40,11 +40,11 @@ from sluice_protocol.outcomes import (
     ReplaceOutcome,
 )
 from sluice_protocol.signatures import content_digest, sign_request
-from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey
+from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
+from sluice_protocol.upload_http import FRAME_MEDIA_TYPE
 from sluice_store import create_authority, open_store
 from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
 
-MEDIA_TYPE = "application/vnd.lightmetrics.batch"
 TS_NS = 1_800_000_000_000_000_000
 
 
@@ -115,7 +115,7 @@ def upload_fields(frame: bytes, **extra: str) -> dict[str, str]:
     fields = {
         "Content-Digest": content_digest(digest_of(frame)),
         "Content-Length": str(len(frame)),
-        "Content-Type": MEDIA_TYPE,
+        "Content-Type": FRAME_MEDIA_TYPE,
     }
     return fields | {name.replace("_", "-"): value for name, value in extra.items()}
 
@@ -208,11 +208,11 @@ class CountingStore:
         self.calls.append(("head", key))
         return await self.inner.head(key)
 
-    async def head_incarnation(self, key: ObjectKey, incarnation: Incarnation) -> HeadOutcome:
+    async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         self.calls.append(("head", key))
         return await self.inner.head_incarnation(key, incarnation)
 
-    async def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         self.calls.append(("delete", key))
         return await self.inner.delete(key, incarnation)
 

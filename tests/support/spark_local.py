@@ -8,6 +8,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.lane import Lane
 from sluice_queue.worklists import read_work_list
 from sluice_spark.descriptors import Waiting, waiting_of
@@ -17,7 +18,7 @@ from sluice_spark.lanes import read_lanes
 from sluice_spark.microbatch import Ingester, Totals, open_snapshot
 from sluice_spark.tasks import plan_tasks
 from sluice_spark.writing import write_rows
-from sluice_store import SystemClock, SystemIds, open_store
+from sluice_store import open_store
 
 
 def waiting_rows(url: str) -> list[Waiting]:

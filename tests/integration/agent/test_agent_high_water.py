@@ -11,9 +11,8 @@ from support.gateway import CountingStore, TestKey, bodies_under, clean_env, run
 
 from sluice_agent.signing import make_key, principal_entry
 from sluice_protocol.errors import StoreUnavailable
-from sluice_protocol.high_water import HighWaterMark
 from sluice_protocol.keys import ACCEPTED, HIGH_WATER, parse_accepted_key
-from sluice_protocol.manifests import decode_accepted, decode_record
+from sluice_protocol.manifests import HighWaterMark, decode_accepted, decode_record
 from sluice_protocol.outcomes import CreateOutcome
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store import open_store

@@ -15,8 +15,8 @@ from sluice_gc.errors import GcRefused, Refusal
 from sluice_gc.planner import Planner
 from sluice_gc.runner import Runner
 from sluice_gc.spark_engine import SparkEngine
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.session import SessionSettings, open_session
-from sluice_store.clock import SystemClock, SystemIds
 
 pytestmark = pytest.mark.spark
 

@@ -12,9 +12,10 @@ from aiohttp.test_utils import TestServer
 from support.query_lake import deployment, log_batch, metric_batch, question
 from support.spark_lake import Deployment
 
-from sluice_protocol.deletes import DeleteRecord, delete_key
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import encode_record
+from sluice_protocol.record_deletes import DeleteRecord, delete_key
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
 from sluice_query.errors import ReconcilerAway
 from sluice_query.live import Reconciler, follow_live
@@ -24,7 +25,7 @@ from sluice_query.settings import QuerySettings
 from sluice_reconciler.api import make_app
 from sluice_reconciler.service import Reconciler as Service
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_store import SystemClock, open_store
+from sluice_store import open_store
 
 
 @asynccontextmanager

@@ -19,10 +19,11 @@ from support.query_spool import Site, site
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 
-from sluice_protocol.deletes import DeleteRecord
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import RAW_BLOBS, blob_key
 from sluice_protocol.outcomes import GetOutcome
+from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_query import search
 from sluice_query.answer import Answer
@@ -30,7 +31,7 @@ from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_query.spooled import attach_spool
 from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE
-from sluice_store import SystemClock, open_store, read_authority
+from sluice_store import open_store, read_authority
 
 SPAN = ("--from", str(DAY0_NS), "--to", str(DAY0_NS + 3600 * NS_PER_S))
 STEPS = (

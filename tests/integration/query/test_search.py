@@ -17,8 +17,8 @@ from support.query_lake import (
 from support.spark_lake import Deployment, make_batch
 from support.spark_local import ingest_locally
 
-from sluice_protocol.deletes import DeleteRecord
 from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_query.errors import QueryTimedOut
 from sluice_query.request import Aggregate, Series

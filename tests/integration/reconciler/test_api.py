@@ -15,9 +15,8 @@ from support.reconciler_seed import accept, accept_logs, enqueued
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.high_water import HighWaterMark
 from sluice_protocol.keys import accepted_key, high_water_key
-from sluice_protocol.manifests import encode_record
+from sluice_protocol.manifests import HighWaterMark, encode_record
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.api import make_app
 from sluice_reconciler.app import serve

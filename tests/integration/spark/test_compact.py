@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 from support.spark_lake import T0_NS, Deployment, assert_lake_holds, lake_rows, make_batch
 from support.spark_local import ingest_locally
 
-from sluice_protocol.deletes import DeleteRecord, delete_key
 from sluice_protocol.lake import LOGS
 from sluice_protocol.manifests import encode_record
+from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_spark.compact import CompactReport, run_compact
 from sluice_spark.errors import CommitConflict
 from sluice_spark.inventory import list_files

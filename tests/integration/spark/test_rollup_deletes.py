@@ -10,8 +10,8 @@ from support.spark_lake import T0_NS, Deployment, make_batch
 from support.spark_local import ingest_locally
 from support.spark_rollups import expected, merged
 
-from sluice_protocol.deletes import DeleteRecord, delete_key
 from sluice_protocol.manifests import encode_record
+from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_spark import rollup
 from sluice_spark.compact import run_compact
 from sluice_spark.rollup import run_rollup

@@ -23,7 +23,7 @@ from sluice_protocol.keys import (
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.lane import Tools
+from sluice_queue.lane import Runtime
 from sluice_reconciler.differences import DifferenceKind
 from sluice_reconciler.explain import explain
 from sluice_reconciler.indexes import TimeEntry, pack, unpack
@@ -36,12 +36,12 @@ BASE_NS = 1_699_999_200 * NS_PER_S
 
 
 def make(store: SimStore, seed: int = 1, *, packed: bool = True) -> Reconciler:
-    tools = Tools(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
+    runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
     return Reconciler(
         store,
         Authority(authority_id="A", lanes=1),
         settings=ReconcilerSettings(pack_by_time=packed),
-        tools=tools,
+        runtime=runtime,
     )
 
 

@@ -1,4 +1,4 @@
-from sluice_protocol.deletes import DeleteRecord
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_spark.housekeeping import (
     delete_condition,
     falls_wholly,

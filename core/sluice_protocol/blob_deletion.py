@@ -2,9 +2,9 @@
 
 A clause looks at what was read and gives a reason to keep the blob, or None when it holds. What
 was not read, could not be read, or does not match is a reason to keep: `None` in the evidence
-never speaks for a deletion. `judge` goes through clauses in order and stops at the first that
+never speaks for a deletion. `decide_deletion` checks clauses in order and stops at the first that
 keeps. The same functions decide in a plan (`PLAN_CLAUSES`), at the moment of deletion
-(`DELETION_CLAUSES`), for noncurrent versions of a referenced blob (`SUPERSEDED_CLAUSES`), and in
+(`DELETION_CLAUSES`), for noncurrent versions of a referenced blob (`NONCURRENT_CLAUSES`), and in
 every model and simulation.
 
 Why these clauses keep every accepted blob. A gateway answers 200 only if the manifest appeared
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sluice_protocol.units import NULL_INCARNATION, Digest, Incarnation, ObjectKey, UnixNs
+from sluice_protocol.units import NULL_VERSION, Digest, ObjectKey, ObjectVersion, UnixNs
 
 
 class Clause(StrEnum):
@@ -37,7 +37,7 @@ class Clause(StrEnum):
     CURRENT = "current"
 
 
-class Look(StrEnum):
+class ManifestLookup(StrEnum):
     """What stood at a key that should say whether a manifest names the blob."""
 
     ABSENT = "absent"
@@ -53,13 +53,13 @@ class Candidate:
 
     key: ObjectKey
     digest: Digest
-    incarnation: Incarnation
+    incarnation: ObjectVersion
     last_modified_ns: UnixNs
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditWord:
+class AuditResult:
     """What a certificate says of one sha256.
 
     Attributes:
@@ -76,18 +76,18 @@ class AuditWord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnvelopeLook:
+class EnvelopeLookup:
     """What stood at the two keys that the blob's own envelope names."""
 
-    accepted: Look
-    quarantine: Look
+    accepted: ManifestLookup
+    quarantine: ManifestLookup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedNow:
     """The candidate in a listing of its key's incarnations, made at deletion time."""
 
-    incarnation: Incarnation
+    incarnation: ObjectVersion
     last_modified_ns: UnixNs
     current: bool
 
@@ -96,7 +96,7 @@ class ListedNow:
 class CurrentRead:
     """The current incarnation of the key, read whole and hashed."""
 
-    incarnation: Incarnation
+    incarnation: ObjectVersion
     digest: Digest
 
 
@@ -120,9 +120,9 @@ class Evidence:
     retry_horizon_ns: int
     now_ns: UnixNs | None = None
     versioning_enabled: bool | None = None
-    audit: AuditWord | None = None
+    audit: AuditResult | None = None
     references: int | None = None
-    envelope: EnvelopeLook | None = None
+    envelope: EnvelopeLookup | None = None
     listed: ListedNow | None = None
     current: CurrentRead | None = None
 
@@ -136,14 +136,14 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class MayGo:
+class MayDelete:
     """Every clause holds: this exact incarnation may be deleted."""
 
 
 ClauseCheck = Callable[[Evidence], Keep | None]
 
 
-def judge(evidence: Evidence, clauses: tuple[ClauseCheck, ...]) -> Keep | MayGo:
+def decide_deletion(evidence: Evidence, clauses: tuple[ClauseCheck, ...]) -> Keep | MayDelete:
     """Gives the first reason to keep the candidate, or that it may go.
 
     No clauses at all prove nothing, so they keep.
@@ -154,7 +154,7 @@ def judge(evidence: Evidence, clauses: tuple[ClauseCheck, ...]) -> Keep | MayGo:
         kept = check(evidence)
         if kept is not None:
             return kept
-    return MayGo()
+    return MayDelete()
 
 
 def versioning_enabled(evidence: Evidence) -> Keep | None:
@@ -168,7 +168,7 @@ def versioning_enabled(evidence: Evidence) -> Keep | None:
 
 def incarnation_exact(evidence: Evidence) -> Keep | None:
     """An incarnation `null` is overwritten in place: deleting it may hit a newer blob."""
-    if evidence.candidate.incarnation in (NULL_INCARNATION, ""):
+    if evidence.candidate.incarnation in (NULL_VERSION, ""):
         return Keep(clause=Clause.INCARNATION, reason="the incarnation is null")
     return None
 
@@ -221,9 +221,9 @@ def envelope_unnamed(evidence: Evidence) -> Keep | None:
     look = evidence.envelope
     if look is None:
         return Keep(clause=Clause.ENVELOPE, reason="the envelope is unreadable")
-    if look.accepted not in (Look.ABSENT, Look.NAMES_OTHER):
+    if look.accepted not in (ManifestLookup.ABSENT, ManifestLookup.NAMES_OTHER):
         return Keep(clause=Clause.ENVELOPE, reason=f"accepted manifest: {look.accepted.value}")
-    if look.quarantine is not Look.ABSENT:
+    if look.quarantine is not ManifestLookup.ABSENT:
         return Keep(clause=Clause.ENVELOPE, reason=f"quarantine manifest: {look.quarantine.value}")
     return None
 
@@ -281,7 +281,7 @@ DELETION_CLAUSES: Final[tuple[ClauseCheck, ...]] = (
 )
 """What must hold, all of it read again, when an unreferenced incarnation is deleted."""
 
-SUPERSEDED_CLAUSES: Final[tuple[ClauseCheck, ...]] = (
+NONCURRENT_CLAUSES: Final[tuple[ClauseCheck, ...]] = (
     versioning_enabled,
     incarnation_exact,
     old_enough,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_protocol.identity import Identity
-from sluice_protocol.outcomes import Applied, Exists, Missing, ObjectInfo, Unknown
+from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo, Unknown
 from sluice_protocol.units import Digest, UnixNs
 
 TRIES_MAX: Final = 12
@@ -106,12 +106,12 @@ class Corrupt:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class RetriesExhausted:
     """Verdict: 503 `outcome_unknown`. The tries are spent; the same bytes may be sent again."""
 
 
-Verdict = Accepted | Conflict | Corrupt | Spent
-Request = (
+Verdict = Accepted | Conflict | Corrupt | RetriesExhausted
+StoreRequest = (
     CreateBlob
     | HeadBlob
     | HashBlob
@@ -121,7 +121,7 @@ Request = (
     | CreateQuarantine
     | HeadQuarantine
 )
-Action = Request | Verdict
+Action = StoreRequest | Verdict
 
 
 # --- observations ------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class ManifestUnreadable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class OverwriteRefused:
     """The store refused to overwrite the blob: no permission, a policy, or a lock."""
 
     reason: str
@@ -178,11 +178,11 @@ Observation = (
     | Exists
     | Unknown
     | ObjectInfo
-    | Missing
+    | NotFound
     | BlobHashed
     | ManifestRead
     | ManifestUnreadable
-    | Refused
+    | OverwriteRefused
 )
 
 
@@ -190,7 +190,7 @@ Observation = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class KnownManifest:
     """The manifest that owns the identity, as far as this gateway has seen it.
 
     Attributes:
@@ -225,12 +225,12 @@ class Progress:
     """
 
     offer: Offer
-    doing: Action
+    action: Action
     proved_at_ns: UnixNs | None = None
     aged_ns: UnixNs | None = None
     date_ns: UnixNs | None = None
     accepted_at_ns: UnixNs | None = None
-    standing: Standing | None = None
+    manifest: KnownManifest | None = None
     quarantined_at_ns: UnixNs | None = None
     gone: int = 0
     tries: int = 0

@@ -18,7 +18,6 @@ from sluice_protocol.keys import DELETES
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import ObjectKey
 
-DELETE_SCHEMA: Final = "sluice.delete.v1"
 _KEY: Final = re.compile(re.escape(DELETES) + r"([0-9A-HJKMNP-TV-Z]{26})\.json")
 
 

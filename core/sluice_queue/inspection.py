@@ -6,16 +6,16 @@ from typing import Final
 
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import QUEUE, segment_key
-from sluice_protocol.outcomes import Found, Missing
-from sluice_protocol.units import UnixNs
+from sluice_protocol.outcomes import Found, NotFound
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_queue.entries import Descriptor
 from sluice_queue.lane import Lane
 from sluice_queue.register import (
     Register,
     SegmentRef,
+    body_descriptors,
     decode_register,
     decode_segment,
-    held_descriptors,
 )
 from sluice_store.port import ObjectStore
 
@@ -23,7 +23,7 @@ _REGISTER: Final = re.compile(r"queue/v1/(?P<queue>[a-z0-9_-]+)\.(?P<lane>\d{3})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaneView:
+class LaneSnapshot:
     """What stood in a lane at one moment.
 
     Attributes:
@@ -53,7 +53,7 @@ async def read_lane(
     *,
     after: int | None = None,
     entries_max: int | None = None,
-) -> LaneView:
+) -> LaneSnapshot:
     """Reads a lane's register and its waiting entries, those in segments included.
 
     Args:
@@ -69,14 +69,14 @@ async def read_lane(
     """
     place = Lane(queue=queue, lane=lane)
     match await store.get(place.key):
-        case Missing(date_ns=date_ns):
+        case NotFound(date_ns=date_ns):
             empty = Register(revision=0, nonce=bytes(16))
-            return LaneView(lane=place, state=empty, descriptors=(), date_ns=date_ns)
+            return LaneSnapshot(lane=place, state=empty, descriptors=(), date_ns=date_ns)
         case Found(info=info, body=body):
             state = decode_register(place.key, body)
             start = max(after if after is not None else 0, state.acked_through)
             entries = await read_entries(store, place, state, after=start, entries_max=entries_max)
-            return LaneView(
+            return LaneSnapshot(
                 lane=place,
                 state=state,
                 descriptors=entries,
@@ -100,7 +100,7 @@ async def read_entries(
         if ref.last > after and len(found) < limit:
             found += [one for one in await read_segment(store, lane, ref) if one.sequence > after]
     if len(found) < limit:
-        held = held_descriptors(lane.key, state)
+        held = body_descriptors(lane.key, state)
         found += [one for one in held if one.sequence > after]
     return tuple(found[:limit])
 
@@ -114,7 +114,7 @@ async def read_segment(store: ObjectStore, lane: Lane, ref: SegmentRef) -> tuple
     """
     key = segment_key(lane.queue, lane.lane, ref.first, ref.last)
     match await store.get(key):
-        case Missing():
+        case NotFound():
             raise InvalidRecord(key, "segment named by the register is missing; rebuild the queue")
         case Found(body=body):
             if len(body) != ref.size_bytes:
@@ -147,3 +147,60 @@ async def _next_register(store: ObjectStore, prefix: str, after: str) -> Lane | 
             if match is not None:
                 return Lane(queue=match["queue"], lane=int(match["lane"]))
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneStatus:
+    """One lane as a person sees it.
+
+    Attributes:
+        queue: Name of the queue.
+        lane: Number of the lane.
+        latest: Highest sequence given so far, 0 for none.
+        acked_through: Highest sequence acknowledged.
+        waiting: Entries not acknowledged.
+        waiting_batches: Batches in them.
+        oldest_waiting_s: Age of the oldest waiting batch since its acceptance, seconds, or None.
+        epoch: Epoch of the consumer, 0 before the first.
+        segments: Segments that the register names.
+        register_bytes: Size of the register.
+    """
+
+    queue: str
+    lane: int
+    latest: int
+    acked_through: int
+    waiting: int
+    waiting_batches: int
+    oldest_waiting_s: float | None
+    epoch: int
+    segments: int
+    register_bytes: int
+
+
+async def read_status(store: ObjectStore, queue: str | None = None) -> list[LaneStatus]:
+    """Gives the status of every lane, of one queue or of all.
+
+    Raises:
+        StoreError: The store did not answer.
+        InvalidRecord: A register or segment is malformed.
+    """
+    lanes = await list_lanes(store, queue)
+    return [status_of(await read_lane(store, one.queue, one.lane)) for one in lanes]
+
+
+def status_of(view: LaneSnapshot) -> LaneStatus:
+    """Gives the status that a view shows."""
+    oldest = min((one.first_accepted_at_ns for one in view.descriptors), default=None)
+    return LaneStatus(
+        queue=view.lane.queue,
+        lane=view.lane.lane,
+        latest=view.latest,
+        acked_through=view.state.acked_through,
+        waiting=view.state.waiting,
+        waiting_batches=sum(one.batches for one in view.descriptors),
+        oldest_waiting_s=None if oldest is None else max(0, view.date_ns - oldest) / NS_PER_S,
+        epoch=view.state.epoch,
+        segments=len(view.state.segments),
+        register_bytes=view.register_bytes,
+    )
