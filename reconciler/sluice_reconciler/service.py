@@ -348,7 +348,7 @@ class Reconciler:
         )
         self.metrics.registers_lost.set(len(lost))
         for key in lost:
-            log.error("register_lost", register=key, action="run `sluice rebuild`")
+            log.error("register_lost", register=key)
         return lost
 
     def hint(self, keys: Sequence[ObjectKey]) -> int:

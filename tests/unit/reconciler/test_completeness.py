@@ -52,7 +52,7 @@ def test_a_life_full_of_holes_takes_bounded_memory_and_hides_nothing() -> None:
     tally.add(who(holes * 10, holes * 10 + 9), 2 * holes * SECOND_NS)
     told = {
         ("a", "b"): ReportedHighWater(
-            seq_end=holes * 10 + 19, told_at_ns=UnixNs(3 * holes * SECOND_NS)
+            seq_end=holes * 10 + 19, reported_at_ns=UnixNs(3 * holes * SECOND_NS)
         )
     }
     report = tally.report(3 * holes * SECOND_NS, told)
