@@ -1,4 +1,4 @@
-"""A cold scan from inventory reports, CSV and Parquet, whole and damaged."""
+"""A cold scan from inventory reports, CSV and Parquet, intact and damaged."""
 
 import asyncio
 import gzip
@@ -70,8 +70,8 @@ def make(store: ObjectStore) -> Reconciler:
     return Reconciler(store, Authority(authority_id="A", lanes=2))
 
 
-def test_reports_name_what_is_not_done_and_nothing_twice(tmp_path: Path) -> None:
-    """CSV and Parquet lead to the same queue; a second scan and a pass add nothing."""
+def test_batches_that_a_report_names_are_enqueued_once(tmp_path: Path) -> None:
+    """A second scan and a pass enqueue no batch twice."""
 
     async def run() -> None:
         async with (
@@ -101,8 +101,8 @@ def test_reports_name_what_is_not_done_and_nothing_twice(tmp_path: Path) -> None
     asyncio.run(run())
 
 
-def test_damaged_reports_are_told_and_do_not_stop_the_scan(tmp_path: Path) -> None:
-    """A missing file, an altered one and a malformed one are named; the sound one is taken."""
+def test_damaged_report_files_are_reported_and_the_others_are_read(tmp_path: Path) -> None:
+    """A missing, an altered and a malformed file are reported; the intact one is read."""
 
     async def run() -> None:
         async with (

@@ -1,4 +1,4 @@
-"""The whole path of the reconciler and the queue over the S3 client, against moto's server."""
+"""Reconciler and queue over the S3 client, with moto's server."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ from sluice_store import open_store
 def test_reconcile_consume_and_rebuild_on_s3(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Etags, conditions and dates of S3 carry the same promises as the embedded store's."""
+    """ETags, conditions and dates of S3 give the same guarantees as those of the embedded store."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     port = free_port()

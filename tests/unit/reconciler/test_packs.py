@@ -1,4 +1,4 @@
-"""By-time entries packed into one object per flush and hour (ADR 0047)."""
+"""By-time entries packed into one object per hour (ADR 0047)."""
 
 import asyncio
 import random
@@ -26,7 +26,7 @@ from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Runtime
 from sluice_reconciler.differences import DifferenceKind
 from sluice_reconciler.explain import explain
-from sluice_reconciler.indexes import TimeEntry, pack, unpack
+from sluice_reconciler.indexes import PACK_DECODERS, TimeEntry, pack, unpack
 from sluice_reconciler.scanners import TimeIndexScanner
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -54,7 +54,7 @@ async def accept_at(store: SimStore, seq: int, at_ns: int) -> AcceptedManifest:
 
 
 async def three_hours(store: SimStore) -> list[AcceptedManifest]:
-    """Leaves four batches in one hour, four in the next, and one in the third."""
+    """Accept four batches in one hour, four in the next, and one in the third."""
     at = [BASE_NS + number * HOUR_NS // 4 for number in range(9)]
     return [await accept_at(store, 10 * number, ns) for number, ns in enumerate(at)]
 
@@ -80,8 +80,8 @@ entries = st.lists(
 
 
 @given(entries)
-def test_packs_give_back_every_entry_byte_for_byte(given_entries: list[TimeEntry]) -> None:
-    """Also those whose bytes no line could keep: they stand alone."""
+def test_unpack_returns_every_packed_entry_byte_for_byte(given_entries: list[TimeEntry]) -> None:
+    """Entries whose bytes do not fit a line are not packed."""
     made = pack(given_entries)
     assert sum(count for _, _, count in made) == len({one.key for one in given_entries})
     found = [entry for key, body, _ in made for entry in unpack(key, body)]
@@ -97,8 +97,21 @@ def test_packs_give_back_every_entry_byte_for_byte(given_entries: list[TimeEntry
                 unpack(key, body + b"\n")
 
 
-def test_one_flush_makes_one_object_per_hour_and_index() -> None:
-    """Nine batches over three hours: two packs and one that is alone, of either index."""
+def test_a_second_pack_version_is_read_next_to_the_first() -> None:
+    folder = "accepted-by-time/v2/date=2023-11-14/hour=22"
+    entries = [
+        TimeEntry(at_ns=UnixNs(at), key=ObjectKey(f"{folder}/{at}.json"), body=b"{}")
+        for at in (1, 2)
+    ]
+    [(key, body, _)] = pack(entries)
+    decoders = {**PACK_DECODERS, "v2": PACK_DECODERS["v1"]}
+    assert unpack(key, body, decoders=decoders) == [(one.key, one.body) for one in entries]
+    with pytest.raises(InvalidRecord, match="found=`v2`, supported=`v1`"):
+        unpack(key, body)
+
+
+def test_batches_processed_together_make_one_object_per_hour_and_index() -> None:
+    """Nine batches over three hours: two packed objects and one entry alone in either index."""
 
     async def run() -> None:
         store = SimStore(clock=SimClock())
@@ -109,20 +122,20 @@ def test_one_flush_makes_one_object_per_hour_and_index() -> None:
         assert len(spans) == 6
         assert spans.count(None) == 2
         keys = [key for one in batches for key in index_keys(one)]
-        stand = {
+        existing = {
             key
             for place in [*by_time(store), *(k for k in store.held if "accepted-by-blob" in k)]
             for key, _ in unpack(ObjectKey(place), store.held[place].body)
         }
-        assert stand == set(keys)
+        assert existing == set(keys)
         assert all(all(path.indexes.values()) for path in await explain(store, batches[5].digest))
         assert [one async for one in make(store, 2).rebuild().differences()] == []
 
     asyncio.run(run())
 
 
-def test_scanner_takes_what_others_packed() -> None:
-    """From packs, from entries that stand alone, and not from a pack that is damaged."""
+def test_scanner_enqueues_what_another_process_packed() -> None:
+    """It reads packed objects and entries that are not packed, and skips a damaged object."""
 
     async def run() -> None:
         store = SimStore(clock=SimClock())
@@ -144,8 +157,8 @@ def test_scanner_takes_what_others_packed() -> None:
     asyncio.run(run())
 
 
-def test_scanner_is_not_carried_away_by_a_name_from_the_future() -> None:
-    """A stray object far ahead leaves the checkpoint at the store's time."""
+def test_name_with_a_future_time_does_not_move_the_checkpoint() -> None:
+    """An object with a future time does not move the checkpoint beyond the store's time."""
 
     async def run() -> None:
         store = SimStore(clock=SimClock())
@@ -161,8 +174,8 @@ def test_scanner_is_not_carried_away_by_a_name_from_the_future() -> None:
     asyncio.run(run())
 
 
-def test_rebuild_finds_and_mends_what_is_wrong_in_packs() -> None:
-    """A lost pack, a damaged one, and one that holds an entry that nothing stands behind."""
+def test_rebuild_finds_and_repairs_defects_of_packed_objects() -> None:
+    """A missing packed object, a damaged one, and one with an entry that has no source."""
 
     async def run() -> None:
         store = SimStore(clock=SimClock())
@@ -189,8 +202,8 @@ def test_rebuild_finds_and_mends_what_is_wrong_in_packs() -> None:
     asyncio.run(run())
 
 
-def test_packed_entry_with_other_bytes_is_told_and_made_right() -> None:
-    """The right entry is written alone, and the wrong one leaves the pack."""
+def test_packed_entry_with_other_bytes_is_reported_and_repaired() -> None:
+    """The right entry is written alone, and the wrong one is removed from the packed object."""
 
     async def run() -> None:
         store = SimStore(clock=SimClock())

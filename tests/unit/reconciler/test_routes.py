@@ -1,4 +1,4 @@
-"""The scanner, the tail, and object events."""
+"""The scanners, and object events."""
 
 import asyncio
 import contextlib
@@ -28,8 +28,7 @@ def make(store: SimStore, seed: int = 1) -> Reconciler:
     return Reconciler(store, Authority(authority_id="A", lanes=2), runtime=runtime)
 
 
-def test_scanner_takes_what_others_indexed_once_and_remembers_how_far() -> None:
-    """A by-time entry that an event worker wrote is enqueued by the next scan, once."""
+def test_scanner_enqueues_what_others_indexed_once_and_stores_a_checkpoint() -> None:
 
     async def run() -> None:
         store = sim()
@@ -54,8 +53,8 @@ def test_scanner_takes_what_others_indexed_once_and_remembers_how_far() -> None:
     asyncio.run(run())
 
 
-def test_tail_finds_what_came_behind_the_last_key_of_each_life() -> None:
-    """After a pass, new batches of known lives are taken by listing only what lies behind them."""
+def test_tail_scan_finds_batches_behind_the_last_key_of_each_boot() -> None:
+    """After a pass, only the part of each known boot behind its last key is listed."""
 
     async def run() -> None:
         store = sim()
@@ -79,8 +78,8 @@ def test_tail_finds_what_came_behind_the_last_key_of_each_life() -> None:
     asyncio.run(run())
 
 
-def test_all_routes_at_once_end_in_the_same_state() -> None:
-    """Full pass, scanner and hints over the same batches enqueue each of them once."""
+def test_concurrent_routes_enqueue_each_batch_once() -> None:
+    """Full pass, scanner and hints enqueue each of the same batches once."""
 
     async def run() -> None:
         store = sim()
@@ -101,8 +100,8 @@ def test_all_routes_at_once_end_in_the_same_state() -> None:
     asyncio.run(run())
 
 
-def test_routes_that_meet_the_same_batches_do_the_work_once() -> None:
-    """Who comes second waits for the first and reads nothing again; so does the next pass."""
+def test_routes_with_the_same_batches_do_the_work_once() -> None:
+    """The second route waits for the first and reads nothing again; neither does the next pass."""
 
     async def run() -> None:
         store = sim()
@@ -113,7 +112,7 @@ def test_routes_that_meet_the_same_batches_do_the_work_once() -> None:
             reconciler.pipeline.process(keys[::-1]),
             reconciler.pipeline.process(keys[5:]),
         )
-        # Manifest and blob once each; the rest are the lane's own objects.
+        # Each blob is read once.
         assert (store.counts["head"], len(await enqueued(store))) == (20, 20)
         assert (await reconciler.once()).outcome.sound == 0
         assert store.counts["head"] == 20
@@ -121,8 +120,7 @@ def test_routes_that_meet_the_same_batches_do_the_work_once() -> None:
     asyncio.run(run())
 
 
-def test_a_route_that_fails_leaves_its_batches_to_the_one_that_waited() -> None:
-    """Waiting for another route is no promise that it succeeds."""
+def test_batches_of_a_route_that_failed_are_processed_by_the_route_that_waited() -> None:
 
     async def run() -> None:
         store = sim()
@@ -139,8 +137,8 @@ def test_a_route_that_fails_leaves_its_batches_to_the_one_that_waited() -> None:
     asyncio.run(run())
 
 
-def test_tail_waits_at_a_hole_for_a_batch_that_comes_out_of_order() -> None:
-    """Two uploads of one life overtake each other: the later one is found without a pass."""
+def test_tail_scan_finds_a_batch_accepted_out_of_order() -> None:
+    """Two uploads of one boot are accepted out of order: the late one is found without a pass."""
 
     async def run() -> None:
         store = sim()
@@ -159,15 +157,14 @@ def test_tail_waits_at_a_hole_for_a_batch_that_comes_out_of_order() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_event_bytes_are_refused_by_name(body: bytes) -> None:
-    """No body makes the parser fail with anything but its own error."""
+def test_invalid_event_bytes_raise_bad_usage(body: bytes) -> None:
+    """Any body is parsed or refused with BadUsage."""
     with contextlib.suppress(BadUsage):
         parse_events(body)
 
 
 @given(st.recursive(st.none() | st.text() | st.integers(), lambda s: st.lists(s, max_size=3)))
-def test_events_of_odd_json_are_refused_by_name(value: object) -> None:
-    """Nor does JSON of another shape."""
+def test_json_of_another_shape_raises_bad_usage(value: object) -> None:
     import msgspec  # noqa: PLC0415
 
     for shape in (value, {"Records": value}, {"detail": value}, {"Message": value}):
