@@ -1,12 +1,12 @@
-"""The agent's composition root: inputs, intake, spool and sender wired together and run.
+"""The agent's composition root: create inputs, batcher, spool and uploader, and run them.
 
-inputs ──put──> intake ──commit──> spool ──> sender ──> any gateway
-   ^── waits while the spool is full ──┘
+inputs ──put──> batcher ──commit──> spool ──> uploader ──> any gateway
+   ^── blocked while the spool is full ──┘
 """
 
 import asyncio
 import contextlib
-import random  # noqa: TID251 - the jitter of a running agent
+import random  # noqa: TID251 - jitter of a running agent
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -15,23 +15,24 @@ from typing import Final
 
 import structlog
 
-from sluice_agent.batch import SpoolSettings
-from sluice_agent.clock import Clock, SystemClock, fresh_boot_id
+from sluice_agent.batching import Batcher
 from sluice_agent.disk import RealDisk
 from sluice_agent.errors import SpoolLocked, SpoolUnwritable
 from sluice_agent.files import FileInput
 from sluice_agent.health import serve_health
-from sluice_agent.hostmetrics import HostInput
-from sluice_agent.intake import Intake
+from sluice_agent.host_metrics import HostMetricsInput
+from sluice_agent.line_readers import PipeInput
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.pipe import PipeInput
-from sluice_agent.receiver import Receiver, serve_otlp
-from sluice_agent.sender import Sender
+from sluice_agent.otlp_receiver import OtlpReceiver, serve_otlp
 from sluice_agent.settings import AgentSettings, Durability
-from sluice_agent.signing import read_key
-from sluice_agent.spool import Spool
+from sluice_agent.signing_key import read_key
+from sluice_agent.spool import Spool, SpoolSettings
 from sluice_agent.transport import HttpTransport, client_tls, open_session
+from sluice_agent.uploader import Uploader
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, SluiceError
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import NS_PER_S
 
 POLL_S: Final = 0.25
 SWEEP_S: Final = 0.5
@@ -41,17 +42,17 @@ _LOG: Final = structlog.get_logger("sluice.agent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What one run of an agent did.
+class AgentRunResult:
+    """The result of one run of an agent.
 
     Attributes:
-        agent_id: Under which id.
-        boot_id: In which life.
+        agent_id: The agent's id.
+        boot_id: The boot under which this run sealed batches.
         sealed_records: Records made durable.
         sealed_batches: Batches made durable.
-        parked: Batches that no gateway will take as they are.
-        waiting: Batches that still wait in the spool.
-        dropped_records: Records dropped because the settings say so.
+        parked: Batches that gateways rejected permanently.
+        waiting: Batches in the spool that are not accepted yet.
+        dropped_records: Records dropped because `when_full` is `drop_newest`.
     """
 
     agent_id: str
@@ -65,84 +66,87 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """The parts of one running agent.
+    """The components of one running agent.
 
     Attributes:
-        settings: What a person set.
-        clock: Time.
-        metrics: What is counted.
-        spool: Where batches wait.
-        intake: The way into it.
-        sender: The way out of it.
+        settings: The operator's settings.
+        clock: The clock.
+        metrics: The agent's metrics.
+        spool: The durable store of sealed batches.
+        batcher: Collects records and seals them into the spool.
+        uploader: Sends the batches of the spool.
     """
 
     settings: AgentSettings
     clock: Clock
     metrics: AgentMetrics
     spool: Spool
-    intake: Intake
-    sender: Sender
+    batcher: Batcher
+    uploader: Uploader
 
-    def trouble(self) -> str:
-        """Gives what a person must act on; empty when all is well."""
-        if self.sender.is_refused:
+    def problem(self) -> str:
+        """Return the condition that an operator must resolve; empty if there is none."""
+        if self.uploader.is_refused:
             return "gateways refuse this agent: check its key, its clock and the principals file"
         if self.metrics.is_blocked:
-            return "spool is full: inputs wait; check the gateways, or drop parked batches"
+            return (
+                "spool is full and inputs are blocked: check the gateways, or drop parked batches"
+            )
         return ""
 
-    def outcome(self) -> Outcome:
-        """Gives what this run did so far."""
-        return Outcome(
+    def result(self) -> AgentRunResult:
+        """Return what this run has done so far."""
+        return AgentRunResult(
             agent_id=self.settings.agent_id,
             boot_id=self.spool.boot_id,
             sealed_records=self.metrics.sealed_records,
             sealed_batches=self.metrics.sealed_batches,
-            parked=self.sender.parked,
+            parked=self.uploader.parked,
             waiting=len(self.spool.ready()),
             dropped_records=self.metrics.dropped_records,
         )
 
 
-async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> Outcome:
-    """Ships files and host metrics until `stop`, or with `once` until everything is accepted.
+async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRunResult:
+    """Ship files and host metrics until `stop`, or with `once` until every batch is accepted.
 
     Raises:
-        SluiceError: What the agent cannot mend by itself: a spool in doubt, unusable settings.
+        SluiceError: The agent cannot continue: unusable settings, or a spool whose durability is
+            unknown.
     """
     if not settings.paths and not settings.host_metrics_s and not settings.otlp:
-        raise BadUsage("there is nothing to ship: name --paths, --otlp or --host-metrics-s")
+        raise BadUsage("nothing to ship: set --paths, --otlp or --host-metrics-s")
     async with _opened(settings, settings.for_spool(), stop_when_refused=settings.once) as agent:
         await _with_background(_ship_files(agent, stop), agent)
-        return agent.outcome()
+        return agent.result()
 
 
 async def run_forward(
     settings: AgentSettings, *, durability: Durability, descriptor: int, stop: asyncio.Event
-) -> Outcome:
-    """Ships a pipe until it ends, with the promise that `durability` makes.
+) -> AgentRunResult:
+    """Ship the lines of a pipe until its end, with the guarantee of `durability`.
 
     Raises:
-        SluiceError: What the agent cannot mend by itself.
+        SluiceError: The agent cannot continue.
     """
     accepted = durability is Durability.ACCEPTED
     spool = settings.for_spool(sync=durability is not Durability.FAST)
     async with _opened(settings, spool, stop_when_refused=accepted, slots=SLOTS) as agent:
         pipe = PipeInput(descriptor, zone=settings.zone())
         await _with_background(_ship_pipe(agent, pipe, stop, wait_for_all=accepted), agent)
-        return agent.outcome()
+        return agent.result()
 
 
-# -- the inputs' loops -------------------------------------------------------------------
+# -- input loops -------------------------------------------------------------------------
 
 
 async def _ship_files(agent: Agent, stop: asyncio.Event) -> None:
     settings = agent.settings
-    files = FileInput(settings.for_files(), agent.spool.marks())
+    files = FileInput(settings.for_files(), agent.spool.checkpoints())
     reading = [_follow(agent, files, stop)]
     if settings.host_metrics_s:
         reading.append(_sample(agent, stop))
-    receiver = Receiver(agent.intake, agent.metrics, agent.clock)
+    receiver = OtlpReceiver(agent.batcher, agent.metrics, agent.clock)
     try:
         async with serve_otlp(settings.otlp, receiver):
             complete = await _within(stop, settings.drain_s, *reading)
@@ -153,34 +157,34 @@ async def _ship_files(agent: Agent, stop: asyncio.Event) -> None:
 
 
 async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:
-    """Reads files until `stop`, or with `once` until all are at their end."""
+    """Read files until `stop`, or with `once` until every file is at its end."""
     while not stop.is_set():
         polled = await asyncio.to_thread(
             files.poll,
-            now_s=agent.clock.monotonic_s(),
+            now_s=agent.clock.monotonic_ns() / NS_PER_S,
             now_ns=agent.clock.now_ns(),
-            sealed=agent.spool.marks(),
+            sealed=agent.spool.checkpoints(),
             final=agent.settings.once,
         )
-        if polled.placed:
-            await asyncio.to_thread(agent.spool.place, polled.placed)
-        for part in polled.parts:
-            await agent.intake.put(part)
-        if polled.gone:
-            await asyncio.to_thread(agent.spool.sweep, sources_gone=polled.gone)
-        if not polled.parts and agent.settings.once:
+        if polled.new_checkpoints:
+            await asyncio.to_thread(agent.spool.save_checkpoints, polled.new_checkpoints)
+        for block in polled.blocks:
+            await agent.batcher.put(block)
+        if polled.finished:
+            await asyncio.to_thread(agent.spool.sweep, finished_sources=polled.finished)
+        if not polled.blocks and agent.settings.once:
             return
-        if not polled.parts:
+        if not polled.blocks:
             await _pause(stop, POLL_S)
 
 
 async def _sample(agent: Agent, stop: asyncio.Event) -> None:
-    """Samples the host's metrics until `stop`, or with `once` one time."""
-    host = HostInput()
+    """Sample the host's metrics until `stop`, or once with the setting `once`."""
+    host = HostMetricsInput()
     while not stop.is_set():
-        part = await asyncio.to_thread(host.sample, now_ns=agent.clock.now_ns())
-        if part is not None:
-            await agent.intake.put(part)
+        block = await asyncio.to_thread(host.sample, now_ns=agent.clock.now_ns())
+        if block is not None:
+            await agent.batcher.put(block)
         if agent.settings.once:
             return
         await _pause(stop, agent.settings.host_metrics_s)
@@ -196,39 +200,39 @@ async def _ship_pipe(
 async def _read_pipe(agent: Agent, pipe: PipeInput, stop: asyncio.Event) -> None:
     ended = False
     while not ended and not stop.is_set():
-        piped = await asyncio.to_thread(pipe.read, now_ns=agent.clock.now_ns())
-        ended = piped.ended
-        if piped.part is not None:
-            await agent.intake.put(piped.part)
+        read_result = await asyncio.to_thread(pipe.read, now_ns=agent.clock.now_ns())
+        ended = read_result.ended
+        if read_result.block is not None:
+            await agent.batcher.put(read_result.block)
 
 
 async def _drain(agent: Agent, stop: asyncio.Event, *, wait_for_all: bool) -> None:
-    """Seals what was gathered and sends for a while; what is left waits in the spool."""
+    """Seal the remaining records and send for `drain_s`; unsent batches remain in the spool."""
     drain_s = agent.settings.drain_s
-    if not await _within(stop, drain_s, agent.intake.flush()):
+    if not await _within(stop, drain_s, agent.batcher.flush()):
         return
     if wait_for_all:
-        await _within(stop, drain_s, agent.sender.drained())
+        await _within(stop, drain_s, agent.uploader.drained())
     else:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(agent.sender.drained(), drain_s)
+            await asyncio.wait_for(agent.uploader.drained(), drain_s)
     await _sweep_once(agent)
 
 
 async def _pause(stop: asyncio.Event, seconds: float) -> None:
-    """Waits, but no longer than until `stop`."""
+    """Wait for `stop`, at most for `seconds`."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stop.wait(), seconds)
 
 
 async def _within(stop: asyncio.Event, grace_s: float, *work: Coroutine[None, None, None]) -> bool:
-    """Runs all of `work`; after `stop` it has `grace_s` to end by itself, then it is cancelled.
+    """Run all of `work`; after `stop` it has `grace_s` to finish before it is cancelled.
 
-    It is not cancelled at once because a batch that is cut and not committed would leave a hole in
-    the sequence that nobody can tell from a loss.
+    The grace period is needed because a batch that is sealed and not committed leaves a gap in
+    the sequence that looks like a loss.
 
     Returns:
-        Whether it ended by itself; after a cancellation nothing more may be sealed.
+        True if the work finished. After a cancellation nothing may be sealed any more.
     """
     stopped: asyncio.Task[object] = asyncio.create_task(stop.wait())
     working: asyncio.Task[object] = asyncio.create_task(_all(*work))
@@ -238,7 +242,10 @@ async def _within(stop: asyncio.Event, grace_s: float, *work: Coroutine[None, No
         if working.done():
             working.result()
             return True
-        _LOG.warning("stopped_while_waiting", reason="spool full or unwritable, or not accepted")
+        _LOG.warning(
+            "shutdown_incomplete",
+            reason=("the spool is full or unwritable, or batches are not accepted"),
+        )
         return False
     finally:
         stopped.cancel()
@@ -252,7 +259,7 @@ async def _all(*work: Coroutine[None, None, None]) -> None:
             group.create_task(each)
 
 
-# -- background and wiring ---------------------------------------------------------------
+# -- background tasks and wiring ---------------------------------------------------------
 
 
 async def _sweep(agent: Agent) -> None:
@@ -262,23 +269,23 @@ async def _sweep(agent: Agent) -> None:
 
 
 async def _sweep_once(agent: Agent) -> None:
-    """Removes what was accepted and takes back what a person wants sent again."""
+    """Remove accepted batches and reclaim the parked batches that an operator chose to retry."""
     try:
         await asyncio.to_thread(agent.spool.sweep)
-        for batch in await asyncio.to_thread(agent.spool.adopt_again):
-            agent.sender.add(batch)
+        for batch in await asyncio.to_thread(agent.spool.reclaim_retried):
+            agent.uploader.add(batch)
     except SpoolUnwritable as error:
         agent.metrics.spool_errors.inc()
         _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
 
 
 async def _with_background(main: Coroutine[None, None, None], agent: Agent) -> None:
-    """Runs `main` beside sender, intake and sweeper; the first error of any of them ends all."""
+    """Run `main` with uploader, batcher and sweeper; the first error of any of them ends all."""
     try:
         async with asyncio.TaskGroup() as group:
             background = [
                 group.create_task(task)
-                for task in (agent.sender.run(), agent.intake.run(), _sweep(agent))
+                for task in (agent.uploader.run(), agent.batcher.run(), _sweep(agent))
             ]
             await main
             for task in background:
@@ -303,7 +310,7 @@ async def _opened(
     clock, metrics = SystemClock(), AgentMetrics()
     key = read_key(settings.key) if settings.key is not None else None
     spool = await asyncio.to_thread(_open_spool, spool_settings, slots)
-    for name, reason in spool.set_aside:
+    for name, reason in spool.corrupt_files:
         metrics.corrupt.inc()
         _LOG.error("spool_file_corrupt", name=name, reason=reason)
     metrics.watch(spool)
@@ -313,48 +320,55 @@ async def _opened(
         total_s=settings.upload_s,
         connect_s=CONNECT_S,
     )
-    intake = Intake(
+    batcher = Batcher(
         spool,
-        settings.for_batches(),
+        settings.for_batching(),
         clock=clock,
         metrics=metrics,
         when_full=settings.when_full,
     )
-    sender = Sender(
-        settings.for_sender(stop_when_refused=stop_when_refused),
+    uploader = Uploader(
+        settings.for_uploader(stop_when_refused=stop_when_refused),
         spool,
         HttpTransport(session, key=key, clock=clock),
         clock=clock,
         rng=random.Random(),  # noqa: S311 - jitter, not a secret
         metrics=metrics,
     )
-    intake.on_sealed = sender.add
+    batcher.on_sealed = uploader.add
     agent = Agent(
-        settings=settings, clock=clock, metrics=metrics, spool=spool, intake=intake, sender=sender
+        settings=settings,
+        clock=clock,
+        metrics=metrics,
+        spool=spool,
+        batcher=batcher,
+        uploader=uploader,
     )
     _LOG.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
     try:
-        async with session, serve_health(settings.health, metrics, agent.trouble):
+        async with session, serve_health(settings.health, metrics, agent.problem):
             yield agent
     finally:
         await asyncio.to_thread(spool.close)
 
 
 def _open_spool(settings: SpoolSettings, slots: int) -> Spool:
-    """Opens the spool; with slots, one of its numbered parts that nobody holds.
+    """Open the spool; with `slots`, open the first of its numbered slots that is not locked.
 
-    Parts that hold something come first: what a killed forward left behind is sent by the next.
+    Slots that contain batches are tried first, so that the next `forward` sends what a killed one
+    left in its slot.
     """
+    boot_id = SystemIds().ulid()
     if not slots:
-        return Spool(settings, RealDisk(), boot_id=fresh_boot_id())
-    parts = [settings.directory / f"{slot:02d}" for slot in range(slots)]
-    for part in sorted(parts, key=_is_empty):
+        return Spool(settings, RealDisk(), boot_id=boot_id)
+    slot_paths = [settings.directory / f"{slot:02d}" for slot in range(slots)]
+    for slot_path in sorted(slot_paths, key=_is_empty):
         try:
-            return Spool(replace(settings, directory=part), RealDisk(), boot_id=fresh_boot_id())
+            return Spool(replace(settings, directory=slot_path), RealDisk(), boot_id=boot_id)
         except SpoolLocked:
             continue
     raise SpoolLocked(str(settings.directory))
 
 
-def _is_empty(part: Path) -> bool:
-    return not any(next(part.glob(f"{folder}/*.batch"), None) for folder in ("ready", "again"))
+def _is_empty(slot_path: Path) -> bool:
+    return not any(next(slot_path.glob(f"{folder}/*.batch"), None) for folder in ("ready", "again"))

@@ -1,10 +1,10 @@
-"""OTLP in JSON to columns, as pure functions.
+"""Convert OTLP requests in JSON to records, as pure functions.
 
-A record's attributes are those of its resource, then `otel.scope.name`, then its own; the later
-win. Values that are no text are written as JSON. A histogram becomes the points `<name>.count`,
-`<name>.sum` and one `<name>.bucket` for each bound (`le`, cumulative over the bounds, as Prometheus
-counts); a summary becomes count, sum and one `<name>` for each `quantile`. Exponential histograms
-are refused and counted, not guessed at.
+The attributes of a record are those of its resource, then `otel.scope.name`, then those of the
+record; later values replace earlier ones. Values that are not strings are written as JSON. A
+histogram becomes the points `<name>.count`, `<name>.sum` and one `<name>.bucket` for each bound
+(`le`, cumulative as in Prometheus). A summary becomes count, sum and one `<name>` for each
+`quantile`. Exponential histograms are rejected and counted; nothing is approximated.
 
 Source: OpenTelemetry protocol 1.x, JSON encoding; ADR 0034.
 """
@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from sluice_agent.otlp_schema import (
+from sluice_agent.otlp_messages import (
     AnyValue,
     DataPoint,
     KeyValue,
@@ -46,8 +46,8 @@ _TEMPORALITY: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtlpPoints:
-    """The points of a request, and how many were refused."""
+class OtlpMetrics:
+    """The points of a request, and the number of points rejected."""
 
     points: tuple[MetricPoint, ...]
     refused: int
@@ -58,10 +58,10 @@ _METRICS: Final = msgspec.json.Decoder(MetricsRequest)
 
 
 def logs_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> list[LogRecord]:
-    """Reads a logs request.
+    """Decode a logs request.
 
     Raises:
-        BadUsage: It is no OTLP in JSON, or a value is out of its range.
+        BadUsage: It is not OTLP in JSON, or a value is out of range.
     """
     try:
         request = _LOGS.decode(body)
@@ -75,11 +75,11 @@ def logs_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> list[LogRecord]:
         raise BadUsage(f"body is not OTLP logs in JSON: {error}") from error
 
 
-def metrics_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> OtlpPoints:
-    """Reads a metrics request.
+def metrics_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> OtlpMetrics:
+    """Decode a metrics request.
 
     Raises:
-        BadUsage: It is no OTLP in JSON, or a value is out of its range.
+        BadUsage: It is not OTLP in JSON, or a value is out of range.
     """
     try:
         request = _METRICS.decode(body)
@@ -97,7 +97,7 @@ def metrics_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> OtlpPoints:
         for metric, _ in named
         if metric.exponential_histogram is not None
     )
-    return OtlpPoints(points=points, refused=refused)
+    return OtlpMetrics(points=points, refused=refused)
 
 
 def _log(one: OtlpLog, shared: dict[str, str], arrived_ns: UnixNs) -> LogRecord:
@@ -120,43 +120,48 @@ def _points(metric: Metric, shared: dict[str, str], arrived_ns: UnixNs) -> Itera
     if not metric.name:
         raise ValueError("a metric has no name")
     for points, kind in ((metric.gauge, GAUGE), (metric.sum, None)):
-        for one, told in _each(points, shared):
+        for one, attributes in _each(points, shared):
             value = one.as_double if one.as_double is not None else one.as_int
             if value is not None:
                 type_ = _type(points) if kind is None else kind
-                yield _point(metric.name, value, type_, one, told, arrived_ns)
-    for one, told in _each(metric.histogram, shared):
-        yield from _histogram(metric, one, told, arrived_ns)
-    for one, told in _each(metric.summary, shared):
-        yield _point(f"{metric.name}.count", one.count, CUMULATIVE, one, told, arrived_ns)
-        yield _point(f"{metric.name}.sum", one.sum or 0.0, CUMULATIVE, one, told, arrived_ns)
+                yield _point(metric.name, value, type_, one, attributes, arrived_ns)
+    for one, attributes in _each(metric.histogram, shared):
+        yield from _histogram(metric, one, attributes, arrived_ns)
+    for one, attributes in _each(metric.summary, shared):
+        yield _point(f"{metric.name}.count", one.count, CUMULATIVE, one, attributes, arrived_ns)
+        yield _point(f"{metric.name}.sum", one.sum or 0.0, CUMULATIVE, one, attributes, arrived_ns)
         for each in one.quantile_values:
-            named = {**told, "quantile": str(each.quantile)}
+            named = {**attributes, "quantile": str(each.quantile)}
             yield _point(metric.name, each.value, GAUGE, one, named, arrived_ns)
 
 
 def _histogram(
-    metric: Metric, one: DataPoint, told: dict[str, str], arrived_ns: UnixNs
+    metric: Metric, one: DataPoint, attributes: dict[str, str], arrived_ns: UnixNs
 ) -> Iterator[MetricPoint]:
     kind = _type(metric.histogram)
-    yield _point(f"{metric.name}.count", one.count, kind, one, told, arrived_ns)
+    yield _point(f"{metric.name}.count", one.count, kind, one, attributes, arrived_ns)
     if one.sum is not None:
-        yield _point(f"{metric.name}.sum", one.sum, kind, one, told, arrived_ns)
+        yield _point(f"{metric.name}.sum", one.sum, kind, one, attributes, arrived_ns)
     counts = itertools.accumulate(int(count) for count in one.bucket_counts)
     for bound, count in zip((*one.explicit_bounds, math.inf), counts, strict=False):
-        named = {**told, "le": "+Inf" if bound == math.inf else str(bound)}
+        named = {**attributes, "le": "+Inf" if bound == math.inf else str(bound)}
         yield _point(f"{metric.name}.bucket", count, kind, one, named, arrived_ns)
 
 
 def _point(
-    name: str, value: Number, kind: int, one: DataPoint, told: dict[str, str], arrived_ns: UnixNs
+    name: str,
+    value: Number,
+    kind: int,
+    one: DataPoint,
+    attributes: dict[str, str],
+    arrived_ns: UnixNs,
 ) -> MetricPoint:
     return MetricPoint(
         ts_ns=_time(one.time_unix_nano) or arrived_ns,
         name=name,
         value=float(value),
         type=kind,
-        attributes=told,
+        attributes=attributes,
     )
 
 
@@ -194,7 +199,7 @@ def _text(value: AnyValue) -> str:
 
 
 def _plain(value: AnyValue) -> object:
-    """Gives the value as JSON has it; bytes stay base64, integers become numbers."""
+    """Return the value as JSON represents it; bytes remain base64, integers become numbers."""
     if value.int_value is not None:
         return int(value.int_value)
     if value.array_value is not None:

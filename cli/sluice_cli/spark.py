@@ -108,7 +108,7 @@ def index(
     json: Json = False,
 ) -> int:
     """Makes index chunks of new files of `logs`, by which text searches leave files out."""
-    from sluice_spark.indexing import run_index  # noqa: PLC0415 - takes a second to import
+    from sluice_spark.index_chunks import run_index  # noqa: PLC0415 - takes a second to import
 
     with _session(store, settings.master, settings.driver_memory) as session:
         report = run_index(session, store)

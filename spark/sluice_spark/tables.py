@@ -17,8 +17,8 @@ from deltalake.transaction import AddAction
 
 from sluice_protocol.lake import TABLES, Table, ingest_app_id
 from sluice_spark.errors import CommitConflict, TableRefused
-from sluice_spark.facts import FileFact
 from sluice_spark.schemas import schema_json
+from sluice_spark.written_files import WrittenFile
 from sluice_store.lake import TableLocation, lake_location
 
 CONFIGURATION: Final = {
@@ -33,7 +33,7 @@ Versions = Mapping[int, int]
 
 
 @contextmanager
-def translated(location: TableLocation) -> Iterator[None]:
+def translated_errors(location: TableLocation) -> Iterator[None]:
     """Turns delta-rs's errors into ours."""
     try:
         yield
@@ -92,7 +92,7 @@ def open_table(store_url: str, table: Table) -> DeltaTable:
     location = lake_location(store_url, table.name)
     if location.is_local:
         Path(location.uri).mkdir(parents=True, exist_ok=True)
-    with translated(location):
+    with translated_errors(location):
         return DeltaTable.create(
             location.uri,
             delta_schema(table),
@@ -141,7 +141,7 @@ def read_versions(opened: DeltaTable, lanes: Sequence[int]) -> dict[int, int]:
 def commit_files(
     opened: DeltaTable,
     table: Table,
-    facts: Sequence[FileFact],
+    facts: Sequence[WrittenFile],
     versions: Versions,
     metadata: Mapping[str, str],
 ) -> None:
@@ -153,7 +153,7 @@ def commit_files(
     location = TableLocation(uri=opened.table_uri)
     actions = [add_action(table, fact, data_change=True) for fact in facts]
     transactions = [Transaction(ingest_app_id(lane), last) for lane, last in versions.items()]
-    with translated(location):
+    with translated_errors(location):
         opened.create_write_transaction(
             actions,
             "append",
@@ -165,7 +165,7 @@ def commit_files(
         )
 
 
-def add_action(table: Table, fact: FileFact, *, data_change: bool) -> AddAction:
+def add_action(table: Table, fact: WrittenFile, *, data_change: bool) -> AddAction:
     """Gives a written file as delta-rs takes it."""
     return AddAction(
         path=fact.path,

@@ -60,7 +60,7 @@ def reconciler(store: Any, clock: SimClock, seed: int) -> Reconciler:
     )
 
 
-async def run_processes(
+async def run_slot(
     store: SimStore, clock: SimClock, seed: int, who: int, stop: asyncio.Event
 ) -> int:
     """Run one reconciler after the other until stopped; return how many ran."""
@@ -119,7 +119,7 @@ def simulate(seed: int) -> tuple[list[Identity], list[Identity], list[str], int]
         accepted = []
         async with asyncio.TaskGroup() as tasks:
             slots = [
-                tasks.create_task(run_processes(store, clock, seed, who, quiet)) for who in range(2)
+                tasks.create_task(run_slot(store, clock, seed, who, quiet)) for who in range(2)
             ]
             tasks.create_task(consume(store, clock, table, stop))
             for _ in range(8):

@@ -165,8 +165,8 @@ def test_service_answers_as_the_command_does(service: str, place: Deployment) ->
     [
         ("from=now&to=1h", "ends before it starts"),
         ("limit=many", "limit must be a number"),
-        ("limit=1&limit=2", "stands twice"),
-        ("colour=red", "no such parameter"),
+        ("limit=1&limit=2", "parameter is repeated"),
+        ("colour=red", "unknown parameter"),
         ("kind=traces", "kind must be"),
         ("regex=maybe&q=x", "regex must be true or false"),
         ("metric=m&agg=median", "agg must be one of"),

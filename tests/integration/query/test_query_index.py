@@ -8,8 +8,8 @@ from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 
 from sluice_protocol.lake import LOGS
-from sluice_spark.indexing import group_files, make_chunk
-from sluice_spark.inventory import list_files
+from sluice_spark.data_files import list_files
+from sluice_spark.index_chunks import group_files, make_chunk
 from sluice_spark.tables import find_table
 
 RACKS = ("frankfurt", "helsinki-east", "ljubljana", "reykjavik", "valletta-2")

@@ -1,4 +1,4 @@
-"""Gathering, joining, settings, keys, host metrics and the pipe: the small parts."""
+"""Batching, columns, settings, keys and the pipe."""
 
 import os
 import tomllib
@@ -7,15 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sluice_agent.entry import FileMark
-from sluice_agent.hostmetrics import HostInput
-from sluice_agent.joining import join_logs
-from sluice_agent.lines import attribute_columns, logs_from_block, split_lines, text_column
-from sluice_agent.parts import BatchLimits, Gathering, Part, join_marks
-from sluice_agent.pipe import PipeInput
+from sluice_agent.batching import BatchBuilder, BatchLimits, RecordBlock, join_checkpoints
+from sluice_agent.columns import (
+    attribute_columns,
+    join_logs,
+    logs_from_block,
+    split_lines,
+    text_column,
+)
+from sluice_agent.line_readers import PipeInput
 from sluice_agent.settings import AgentSettings
-from sluice_agent.signing import make_key, principal_entry, read_key
-from sluice_protocol.columns import LogColumns, MetricColumns
+from sluice_agent.signing_key import make_key, principal_entry, read_key
+from sluice_agent.spool_format import FileCheckpoint
+from sluice_protocol.columns import LogColumns
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity
@@ -40,13 +44,13 @@ def through_a_frame(columns: LogColumns) -> LogColumns:
     ("block", "lines"),
     [(b"", []), (b"\n", [b""]), (b"a", [b"a"]), (b"a\n", [b"a"]), (b"a\n\nb", [b"a", b"", b"b"])],
 )
-def test_blocks_are_cut_at_newlines(block: bytes, lines: list[bytes]) -> None:
+def test_blocks_are_split_at_newlines(block: bytes, lines: list[bytes]) -> None:
     """A trailing newline ends a line and begins none."""
     assert split_lines(block).slices() == lines
 
 
-def test_joined_parts_are_their_records_in_order() -> None:
-    """Parts with and without attributes and severity make one frame, checked by its decoder."""
+def test_concatenated_columns_keep_the_order() -> None:
+    """Columns with and without attributes and severity form one frame, checked by its decoder."""
     bare = logs(b"one", b"two")
     named = logs(b"three", path="/var/log/x")
     odd = logs(b"caf\xe9", path="/var/log/y")
@@ -67,34 +71,37 @@ def test_joined_parts_are_their_records_in_order() -> None:
 
 
 def test_a_batch_is_due_by_size_count_or_age() -> None:
-    """And gathers nothing beyond its bounds, except one part that is larger by itself."""
+    """It never exceeds its limits, except for a single block that exceeds them alone."""
     limits = BatchLimits(bytes_max=100, records_max=3, age_s_max=2)
-    one = Part(columns=logs(b"x"), cost_bytes=40)
-    gathering = Gathering(limits=limits)
-    assert not gathering.is_due(now_s=99)
-    assert gathering.take() is None
-    gathering.add(one, now_s=0)
-    assert not gathering.is_due(now_s=1.9)
-    assert gathering.is_due(now_s=2)
-    gathering.add(one, now_s=1)
-    assert not gathering.has_room_for(one)
-    assert not gathering.has_room_for(Part(columns=logs(b"x", b"y"), cost_bytes=1))
-    gathered = gathering.take()
+    one = RecordBlock(columns=logs(b"x"), cost_bytes=40)
+    builder = BatchBuilder(limits=limits)
+    assert not builder.is_due(now_s=99)
+    assert builder.take() is None
+    builder.add(one, now_s=0)
+    assert not builder.is_due(now_s=1.9)
+    assert builder.is_due(now_s=2)
+    builder.add(one, now_s=1)
+    assert not builder.has_room_for(one)
+    assert not builder.has_room_for(RecordBlock(columns=logs(b"x", b"y"), cost_bytes=1))
+    gathered = builder.take()
     assert gathered is not None
     assert len(gathered.columns) == 2
-    assert gathering.has_room_for(Part(columns=logs(b"x"), cost_bytes=1000))
+    assert builder.has_room_for(RecordBlock(columns=logs(b"x"), cost_bytes=1000))
 
 
-def test_marks_of_one_file_become_one() -> None:
-    """From where the first part began to where the last one ended."""
-    marks = [FileMark(source="1:1", path="/a", start=n, offset=n + 10) for n in (0, 10)]
-    parts = [Part(columns=logs(b"x"), cost_bytes=1, marks=(mark,)) for mark in marks]
-    (mark,) = join_marks(parts)
-    assert (mark.start, mark.offset) == (0, 20)
+def test_checkpoints_of_one_file_become_one() -> None:
+    """The checkpoint covers the file from the start of the first block to the end of the last."""
+    checkpoints = [FileCheckpoint(source="1:1", path="/a", start=n, offset=n + 10) for n in (0, 10)]
+    blocks = [
+        RecordBlock(columns=logs(b"x"), cost_bytes=1, checkpoints=(checkpoint,))
+        for checkpoint in checkpoints
+    ]
+    (checkpoint,) = join_checkpoints(blocks)
+    assert (checkpoint.start, checkpoint.offset) == (0, 20)
 
 
-def test_a_key_is_made_once_and_kept_private(tmp_path: Path) -> None:
-    """Mode 0600, never overwritten, refused when others may read it; its entry is TOML."""
+def test_a_key_is_created_once_and_is_private(tmp_path: Path) -> None:
+    """Mode 0600, never overwritten, rejected when others may read it; its entry is TOML."""
     path = tmp_path / "deep" / "key.pem"
     made = make_key(path)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -111,58 +118,40 @@ def test_a_key_is_made_once_and_kept_private(tmp_path: Path) -> None:
         read_key(tmp_path / "none")
     other = tmp_path / "other"
     other.touch(mode=0o600)
-    with pytest.raises(BadUsage, match="no private key"):
+    with pytest.raises(BadUsage, match="not a private key"):
         read_key(other)
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "message"),
     [
         ({"gateway": ""}, "gateways"), ({"gateway": "ftp://x"}, "gateways"),
         ({"gateway": "http://"}, "gateways"), ({"gateway": "http://a,b"}, "gateways"),
         ({"spool_bytes": 1}, "spool"), ({"uploads": 0}, "uploads"),
     ],
 )  # fmt: skip
-def test_settings_that_cannot_work_are_refused(how: dict, told: str) -> None:
-    """Before anything is touched."""
-    with pytest.raises(BadUsage, match=told):
+def test_invalid_settings_are_rejected(how: dict, message: str) -> None:
+    """The error is raised before any input is opened."""
+    with pytest.raises(BadUsage, match=message):
         AgentSettings(**{"gateway": "http://a", **how})
 
 
-def test_settings_read_on_use_are_refused_too() -> None:
-    """Batches, zone and resource."""
+def test_settings_checked_on_use_are_rejected() -> None:
+    """Batches, time zone and resource."""
     with pytest.raises(BadUsage, match="batch bytes"):
-        AgentSettings(gateway="http://a", batch_bytes=1 << 30).for_batches()
+        AgentSettings(gateway="http://a", batch_bytes=1 << 30).for_batching()
     with pytest.raises(BadUsage, match="time zone"):
         AgentSettings(gateway="http://a", timezone="Nowhere/Else").zone()
     with pytest.raises(BadUsage, match="key=value"):
         AgentSettings(gateway="http://a", resource=("novalue",)).for_spool()
 
 
-def test_host_metrics_make_a_frame() -> None:
-    """This machine's own: load, CPU, memory and file systems, checked by the frame's decoder."""
-    part = HostInput().sample(now_ns=NOW)
-    assert part is not None
-    assert isinstance(part.columns, MetricColumns)
-    who = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=len(part.columns) - 1)
-    decoded = decode_frame(encode_frame(identity=who, columns=part.columns)).columns
-    assert isinstance(decoded, MetricColumns)
-    assert {"system.cpu.load_average.1m", "system.cpu.time", "system.memory.limit"} <= set(
-        decoded.names
-    )
-
-
-def test_host_metrics_without_procfs_are_none(tmp_path: Path) -> None:
-    """What the system does not tell is left out."""
-    assert HostInput(tmp_path).sample(now_ns=NOW) is None
-
-
-def test_a_pipe_gives_whole_lines() -> None:
-    """Halves wait for their other half; at the end the rest is a line."""
+def test_a_pipe_returns_whole_lines() -> None:
+    """An incomplete line is kept for the next read; at the end of the pipe the rest is a line."""
     reading, writing = os.pipe()
     try:
         pipe = PipeInput(reading)
-        assert pipe.read(now_ns=NOW).part is None
+        assert pipe.read(now_ns=NOW).block is None
         os.write(writing, b"one\ntw")
         assert bodies(pipe) == [b"one"]
         os.write(writing, b"o\n")
@@ -170,26 +159,26 @@ def test_a_pipe_gives_whole_lines() -> None:
         os.write(writing, b"rest")
         assert bodies(pipe) == []
         os.close(writing)
-        piped = pipe.read(now_ns=NOW)
-        assert piped.ended
-        assert piped.part is not None
-        assert piped.part.columns.body.slices() == [b"rest"]
+        read_result = pipe.read(now_ns=NOW)
+        assert read_result.ended
+        assert read_result.block is not None
+        assert read_result.block.columns.body.slices() == [b"rest"]
     finally:
         os.close(reading)
 
 
-def test_a_pipe_cuts_endless_lines(tmp_path: Path) -> None:
-    """A line over the limit is cut between characters, and its pieces say that they go on."""
+def test_a_pipe_splits_very_long_lines(tmp_path: Path) -> None:
+    """The line is split between characters, and its pieces are marked as continued."""
     line = "é".encode() * (1024 * 1024 + 7)
     path = tmp_path / "input"
     path.write_bytes(b"x" + line)
     with path.open("rb", buffering=0) as file:
         pipe, pieces = PipeInput(file.fileno()), []
         while True:
-            piped = pipe.read(now_ns=NOW)
-            if piped.part is not None:
-                pieces.append(piped.part.columns)
-            if piped.ended:
+            read_result = pipe.read(now_ns=NOW)
+            if read_result.block is not None:
+                pieces.append(read_result.block.columns)
+            if read_result.ended:
                 break
     assert b"".join(piece.body.data for piece in pieces) == b"x" + line
     named = [piece.attributes.names if piece.attributes else () for piece in pieces]
@@ -197,5 +186,5 @@ def test_a_pipe_cuts_endless_lines(tmp_path: Path) -> None:
 
 
 def bodies(pipe: PipeInput) -> list[bytes]:
-    part = pipe.read(now_ns=NOW).part
-    return [] if part is None else part.columns.body.slices()
+    block = pipe.read(now_ns=NOW).block
+    return [] if block is None else block.columns.body.slices()
