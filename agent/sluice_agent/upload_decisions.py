@@ -64,7 +64,7 @@ class GatewayResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoResponse:
+class NoGatewayResponse:
     """The request ended without a complete response; its effect is unknown."""
 
     failure: ConnectionFailure
@@ -105,7 +105,7 @@ class StopSending:
 Reaction = Forget | Park | SendAgain | StopSending
 
 
-def decide_reaction(response: GatewayResponse | NoResponse, *, sent: Digest) -> Reaction:
+def decide_reaction(response: GatewayResponse | NoGatewayResponse, *, sent: Digest) -> Reaction:
     """Decide what happens to a batch after an upload.
 
     Args:
@@ -113,7 +113,7 @@ def decide_reaction(response: GatewayResponse | NoResponse, *, sent: Digest) -> 
         sent: The sha256 of the bytes that were sent. A 200 without this digest (from a captive
             portal, a proxy, or for another batch) accepts nothing.
     """
-    if isinstance(response, NoResponse):
+    if isinstance(response, NoGatewayResponse):
         return SendAgain(reason=response.failure)
     if response.status == _OK:
         return Forget() if response.frame_sha256 == sent else SendAgain(reason="foreign_answer")
