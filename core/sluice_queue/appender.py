@@ -50,7 +50,7 @@ from sluice_queue.register import (
 )
 from sluice_queue.settings import ProducerSettings
 from sluice_store.port import ObjectStore
-from sluice_store.retry import RetryLoop
+from sluice_store.retry import RetryBudget
 
 READ_FIRST_SWAPS = 64
 """After a conflict, so many swaps begin with a read instead of the state that was remembered."""
@@ -223,20 +223,20 @@ class Appender:
 
     async def _commit(self, group: _Group) -> int:
         """Drives one group until its entries stand; gives the first sequence."""
-        budget = RetryLoop("append", self._lane.key, self._runtime.backoff(self._settings.retry))
+        budget = RetryBudget("append", self._lane.key, self._runtime.backoff(self._settings.retry))
         while True:
             started_s = self._now_s()
             try:
                 first = await self._step(group, budget)
             except StoreUnavailable as error:
                 self._seen = None
-                await budget.pause(error)
+                await budget.wait_or_raise(error)
                 continue
             if first is not None:
                 self._pacer.landed(self._now_s(), self._now_s() - started_s)
                 return first
 
-    async def _step(self, group: _Group, budget: RetryLoop) -> int | None:
+    async def _step(self, group: _Group, budget: RetryBudget) -> int | None:
         """Resolves or sends the group once."""
         seen = self._seen
         if self._wary and group.sent is None:
@@ -323,7 +323,7 @@ class Appender:
             case NotFound():
                 raise StoreUnavailable("create", segment, "segment not yet there, try again")
 
-    async def _send(self, group: _Group, seen: RegisterRead, budget: RetryLoop) -> int | None:
+    async def _send(self, group: _Group, seen: RegisterRead, budget: RetryBudget) -> int | None:
         """Sends the group's bytes on the state that was seen."""
         after = group.after
         if after is None:
@@ -362,5 +362,5 @@ class Appender:
                     group.sent = None
             case Unknown():
                 self._metrics.unknown.labels(self._lane.queue, "producer").inc()
-        await budget.pause()
+        await budget.wait_or_raise()
         return None

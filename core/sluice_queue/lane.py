@@ -19,7 +19,7 @@ from sluice_queue.errors import RegisterLost
 from sluice_queue.metrics import QueueMetrics
 from sluice_queue.register import Register, decode_register, encode_register
 from sluice_store.port import ObjectStore
-from sluice_store.retry import Backoff, RetryLoop, RetrySettings
+from sluice_store.retry import Backoff, RetryBudget, RetrySettings
 
 _QUEUE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
@@ -109,7 +109,7 @@ class RegisterClient:
                 self.observe_date(info.date_ns)
                 return RegisterRead(state=decode_register(self.lane.key, body), etag=info.etag)
 
-    async def read_as(self, producer_id: bytes, counter: int, budget: RetryLoop) -> RegisterRead:
+    async def read_as(self, producer_id: bytes, counter: int, budget: RetryBudget) -> RegisterRead:
         """Reads the register as a producer whose last landed write has this counter.
 
         Raises:
@@ -122,7 +122,7 @@ class RegisterClient:
             raise RegisterLost(self.lane.key)
         return seen if seen is not None else await self.read_or_create(budget)
 
-    async def read_or_create(self, budget: RetryLoop) -> RegisterRead:
+    async def read_or_create(self, budget: RetryBudget) -> RegisterRead:
         """Reads the register; where none stands, creates an empty one first.
 
         Raises:
@@ -137,9 +137,9 @@ class RegisterClient:
                 # Whatever comes of it, the next read shows one register that all agree on.
                 await self.store.create(self.lane.key, encode_register(empty))
             except StoreUnavailable as error:
-                await budget.pause(error)
+                await budget.wait_or_raise(error)
                 continue
-            await budget.pause()
+            await budget.wait_or_raise()
 
     async def swap(self, seen: RegisterRead, state: Register) -> ReplaceOutcome:
         """Writes `state` over what was seen.
