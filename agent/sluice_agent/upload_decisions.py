@@ -18,7 +18,7 @@ import random  # noqa: TID251 - the type of the seeded argument
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import ClassVar, Final
 
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.units import Digest
@@ -74,11 +74,14 @@ class NoGatewayResponse:
 class Forget:
     """The batch is accepted permanently: remove its file."""
 
+    name: ClassVar[str] = "forget"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Park:
     """Move the batch to `parked/` with a reason and continue with the next one."""
 
+    name: ClassVar[str] = "park"
     reason: str
 
 
@@ -91,6 +94,7 @@ class SendAgain:
         pause_s: The pause that this gateway requested; None if it requested none.
     """
 
+    name: ClassVar[str] = "sendagain"
     reason: str
     pause_s: float | None = None
 
@@ -99,10 +103,12 @@ class SendAgain:
 class StopSending:
     """Keep every batch, stop all uploads and alert an operator."""
 
+    name: ClassVar[str] = "stopsending"
     reason: str
 
 
 Reaction = Forget | Park | SendAgain | StopSending
+"""Its `name` is a label of `sluice_agent_answers_total` and is printed by `sluice upload`."""
 
 
 def decide_reaction(response: GatewayResponse | NoGatewayResponse, *, sent: Digest) -> Reaction:

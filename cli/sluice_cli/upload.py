@@ -103,7 +103,7 @@ def _report(sent: UploadRequest, received: UploadResult) -> UploadReport:
     return UploadReport(
         frame_sha256=sent.digest,
         status=response.status if isinstance(response, GatewayResponse) else 0,
-        reaction=type(decide_reaction(response, sent=sent.digest)).__name__.lower(),
+        reaction=decide_reaction(response, sent=sent.digest).name,
         answer=failure or received.body.decode(errors="replace"),
     )
 
