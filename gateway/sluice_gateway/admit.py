@@ -16,7 +16,7 @@ from sluice_gateway.metrics import GatewayMetrics
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.upload_http import FRAME_MEDIA_TYPE
 from sluice_web.json_bodies import check_length
-from sluice_web.problems import RequestRefused
+from sluice_web.problems import HttpRefusal
 
 HIGH_MARK: Final = 0.75
 """Share of the budget above which connections are shed."""
@@ -77,7 +77,7 @@ def check_head(request: web.Request, frame_bytes_max: int) -> int:
         TooLarge: The announced length is over the limit.
     """
     if request.content_type != FRAME_MEDIA_TYPE:
-        raise RequestRefused(
+        raise HttpRefusal(
             ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {FRAME_MEDIA_TYPE}"
         )
     if "Content-Encoding" in request.headers:

@@ -181,7 +181,7 @@ class Gateway:
                 return self._conflict(upload, run)
             case Corrupt(reason=reason):
                 log.error("corrupt object", identity=upload.identity, reason=reason)
-                raise RequestRefused(
+                raise HttpRefusal(
                     ErrorCode.CORRUPT_OBJECT, "a stored object is damaged: see the log"
                 )
             case RetriesExhausted():

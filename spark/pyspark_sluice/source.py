@@ -47,12 +47,12 @@ from pyspark_sluice.offsets import (
     read_start,
 )
 from pyspark_sluice.partition_readers import read_descriptors, read_records
+from sluice_lake.tables import RECORD_TABLES, Table
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import INGEST_QUEUE
-from sluice_protocol.lake import RECORD_TABLES, Table
 from sluice_protocol.manifests import Kind
 from sluice_spark.descriptors import DESCRIPTORS
-from sluice_spark.schemas import spark_schema
+from sluice_spark.session import spark_schema
 from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
 

@@ -29,13 +29,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import zstandard
 
+from sluice_lake.schemas import arrow_schema
+from sluice_lake.tables import ROLLUPS
 from sluice_protocol.keys import ROLLUP, rollup_key
-from sluice_protocol.lake import ROLLUPS
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Exists, Found
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_spark.schemas import arrow_schema
 from sluice_store import ObjectStore, open_store
 from sluice_store.retry import Backoff, create_known
 

@@ -82,8 +82,8 @@ def test_bad_usage_is_one_line_and_code_2(place: Deployment) -> None:
     for arguments, says in (
         (("--from", "now", "--to", "1h"), "ends before it starts"),
         ((*SPAN, "-q", "(", "--regex"), "regex does not compile"),
-        ((*SPAN, "--attribute", "x"), "attribute must be KEY=VALUE"),
-        (("--from", "noon"), "time must be RFC 3339"),
+        ((*SPAN, "--attribute", "x"), "--attribute: must be KEY=VALUE"),
+        (("--from", "noon"), "--from: time must be RFC 3339"),
     ):
         done = _query(place, *arguments)
         assert done.returncode == 2
