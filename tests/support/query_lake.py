@@ -101,12 +101,12 @@ def metric_batch(
     return sent(metrics_from_records(points), start=start, agent=agent)
 
 
-def question(**changes: object) -> Query:
+def make_query(**changes: object) -> Query:
     wide = Query(from_ns=UnixNs(DAY0_NS), to_ns=UnixNs(DAY0_NS + 86_400 * NS_PER_S))
     return replace(wide, **changes)  # type: ignore[arg-type]
 
 
-def ask(
+def run_query(
     place: Deployment,
     query: Query,
     settings: QuerySettings | None = None,

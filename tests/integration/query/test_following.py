@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from support.query_lake import DAY0_NS, deployment, log_batch, question
+from support.query_lake import DAY0_NS, deployment, log_batch, make_query
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 
@@ -43,7 +43,7 @@ async def _told(place: Deployment) -> list[list[object]]:
         searcher = Searcher(
             store=store, store_url=place.url, settings=QuerySettings(), clock=StandingClock()
         )
-        async for answer in follow(searcher, question(limit=2)):
+        async for answer in follow(searcher, make_query(limit=2)):
             told.append([row["body"] for row in answer.records])
             step = next(steps, None)
             if step is None:

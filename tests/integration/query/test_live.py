@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
-from support.query_lake import deployment, log_batch, metric_batch, question
+from support.query_lake import deployment, log_batch, make_query, metric_batch
 from support.spark_lake import Deployment
 
 from sluice_protocol.errors import BadUsage
@@ -71,7 +71,7 @@ def test_a_follower_is_told_what_the_reconciler_reads(tmp_path: Path) -> None:
     async def run() -> list[object]:
         async with open_store(place.url) as store:
             await store.create(delete_key(gone.delete_id), encode_record(gone))
-        wanted = question(text="err(or)? [0-9]", regex=True, agents=("host-1", "host-2"))
+        wanted = make_query(text="err(or)? [0-9]", regex=True, agents=("host-1", "host-2"))
         async with following(place, wanted, token="s3cret", live_bytes_max=1 << 20) as told:
             await asyncio.to_thread(
                 place.accept, [log_batch(["err 1", "fine", "err 2 secret"], at_ns=now_ns)]
@@ -105,7 +105,7 @@ def test_a_follower_is_refused_in_one_line(
     place = deployment(tmp_path)
 
     async def run() -> None:
-        async with following(place, question(), token=token, **settings) as told:
+        async with following(place, make_query(), token=token, **settings) as told:
             await anext(told)
 
     with pytest.raises(BadUsage, match=says):
@@ -122,7 +122,7 @@ def test_a_reconciler_that_is_away_is_named(tmp_path: Path) -> None:
                 store=store, store_url=place.url, settings=QuerySettings(), clock=SystemClock()
             )
             source = LiveRecordsClient(session=session, url="http://127.0.0.1:9")
-            await anext(follow_live(searcher, question(), source))
+            await anext(follow_live(searcher, make_query(), source))
 
     with pytest.raises(ReconcilerUnreachable, match="reconciler is unreachable"):
         asyncio.run(run())

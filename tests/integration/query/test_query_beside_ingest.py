@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from support.query_lake import ask, bodies, deployment, log_batch, question
+from support.query_lake import bodies, deployment, log_batch, make_query, run_query
 from support.spark_local import ingest_locally
 
 BATCHES = 24
@@ -21,12 +21,12 @@ def test_every_query_beside_an_ingest_sees_every_record_once(tmp_path: Path) -> 
     ingest.start()
     seen = []
     while ingest.is_alive():
-        answer = ask(place, question())
+        answer = run_query(place, make_query())
         assert sorted(map(str, bodies(answer))) == sorted(wanted)
         assert not answer.summary.partial, answer.summary.reasons
         seen.append(answer.summary.waiting_batches)
     ingest.join()
-    final = ask(place, question())
+    final = run_query(place, make_query())
     assert sorted(map(str, bodies(final))) == sorted(wanted)
     assert final.summary.waiting_batches == 0
     # The questions really fell between the commits.

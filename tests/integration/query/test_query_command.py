@@ -185,9 +185,9 @@ def test_service_refuses_in_problem_documents(service: str, parameters: str, say
 def test_service_answers_many_at_once(service: str) -> None:
     """Twenty questions at once are all answered."""
 
-    async def ask() -> list[int]:
+    async def run_query() -> list[int]:
         url = f"{service}/v1/query?from={DAY0_NS}&to={DAY0_NS + 10**12}&stats_only=true"
         done = await asyncio.gather(*(asyncio.to_thread(_get, url) for _ in range(20)))
         return [status for status, _, _ in done]
 
-    assert asyncio.run(ask()) == [200] * 20
+    assert asyncio.run(run_query()) == [200] * 20

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from support.query_lake import ask, deployment, log_batch, question
+from support.query_lake import deployment, log_batch, make_query, run_query
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 
@@ -24,7 +24,7 @@ def place(tmp_path: Path) -> Deployment:
 
 def _refused(place: Deployment) -> str:
     with pytest.raises(TableRefused) as caught:
-        ask(place, question())
+        run_query(place, make_query())
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.gateway import CountingStore
-from support.query_lake import DAY0_NS, ask, bodies, log_batch, put_delete, question
+from support.query_lake import DAY0_NS, bodies, log_batch, make_query, put_delete, run_query
 from support.query_spool import Site, site
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
@@ -57,7 +57,7 @@ def here(tmp_path: Path) -> Site:
 
 
 def _found(here: Site, settings: QuerySettings | None = None) -> list[str]:
-    answer = ask(here.place, question(), settings, here.spool)
+    answer = run_query(here.place, make_query(), settings, here.spool)
     assert not answer.summary.partial, answer.summary.reasons
     return sorted(map(str, bodies(answer)))
 
@@ -66,7 +66,7 @@ def test_a_spooled_batch_is_found_once_at_each_stage(here: Site) -> None:
     """Accepted, landed, enqueued, ingested: once, and at first only with the spool."""
     batch = log_batch(["one", "two"])
     here.accept([batch])
-    assert bodies(ask(here.place, question())) == []
+    assert bodies(run_query(here.place, make_query())) == []
     assert _found(here) == ["one", "two"]
     here.land()
     assert not (here.spool.root / blob_key(batch.manifest.digest)).exists()
@@ -75,7 +75,7 @@ def test_a_spooled_batch_is_found_once_at_each_stage(here: Site) -> None:
     assert _found(here) == ["one", "two"]
     ingest_locally(here.place.url)
     assert _found(here) == ["one", "two"]
-    assert ask(here.place, question(), None, here.spool).summary.waiting_batches == 0
+    assert run_query(here.place, make_query(), None, here.spool).summary.waiting_batches == 0
 
 
 def test_stages_beside_each_other_merge_in_time_order(here: Site) -> None:
@@ -94,13 +94,13 @@ def test_stages_beside_each_other_merge_in_time_order(here: Site) -> None:
     here.accept(batches[2:3])
     here.land()
     here.accept(batches[3:])
-    answer = ask(here.place, question(), None, here.spool)
+    answer = run_query(here.place, make_query(), None, here.spool)
     assert bodies(answer) == ["stage 3", "stage 2", "stage 1", "stage 0"]
     assert answer.summary.waiting_batches == 3
     for number in range(4):
-        chosen = question(agents=(f"host-{number}",), text="stage")
-        assert bodies(ask(here.place, chosen, None, here.spool)) == [f"stage {number}"]
-    assert bodies(ask(here.place, question(kind="metrics"), None, here.spool)) == []
+        chosen = make_query(agents=(f"host-{number}",), text="stage")
+        assert bodies(run_query(here.place, chosen, None, here.spool)) == [f"stage {number}"]
+    assert bodies(run_query(here.place, make_query(kind="metrics"), None, here.spool)) == []
 
 
 def test_deletes_apply_to_spooled_batches(here: Site) -> None:
@@ -247,7 +247,7 @@ def test_a_blob_that_lands_while_it_is_read_is_found(here: Site) -> None:
                 clock=SystemClock(),
                 spool=await attach_spool(local, await read_authority(store)),
             )
-            return await searcher.search(question())
+            return await searcher.search(make_query())
 
     answer = asyncio.run(run())
     assert (bodies(answer), answer.summary.reasons) == (["moving"], ())
@@ -268,7 +268,7 @@ def test_questions_beside_landing_and_ingestion_see_each_batch_once(here: Site) 
     mover.start()
     seen = set()
     while mover.is_alive():
-        answer = ask(here.place, question(), None, here.spool)
+        answer = run_query(here.place, make_query(), None, here.spool)
         assert bodies(answer) == [f"line {n:02}" for n in range(12)]
         assert not answer.summary.partial, answer.summary.reasons
         seen.add(answer.summary.waiting_batches)
@@ -281,7 +281,7 @@ def test_a_spool_over_its_bound_makes_the_answer_partial(here: Site) -> None:
     for number in range(5):
         here.accept([log_batch([f"line {number}"], start=number)])
     settings = QuerySettings(tail_frames_max=2)
-    answer = ask(here.place, question(), settings, here.spool)
+    answer = run_query(here.place, make_query(), settings, here.spool)
     assert bodies(answer) == ["line 3", "line 4"]
     assert answer.summary.reasons[0].startswith("3 spooled batches were left out")
 
@@ -314,7 +314,7 @@ def test_a_queue_that_is_not_read_whole_doubles_nothing(here: Site) -> None:
     here.land()
     for one in batches[:2]:
         here.enqueue([one])
-    answer = ask(here.place, question(), QuerySettings(tail_lists_max=1), here.spool)
+    answer = run_query(here.place, make_query(), QuerySettings(tail_lists_max=1), here.spool)
     assert bodies(answer) == ["line 1"]
     assert answer.summary.reasons[0].startswith("spooled batches were left out")
 
@@ -324,7 +324,7 @@ def test_a_damaged_blob_in_the_spool_is_named(here: Site) -> None:
     wrong = log_batch(["wrong"])
     here.accept([wrong, log_batch(["good"], start=1)])
     here.spool.put_blob(wrong, b"other bytes")
-    answer = ask(here.place, question(), None, here.spool)
+    answer = run_query(here.place, make_query(), None, here.spool)
     assert bodies(answer) == ["good"]
     assert "other bytes" in answer.summary.reasons[0]
 
@@ -369,6 +369,6 @@ def test_a_spool_of_another_authority_is_refused(here: Site, tmp_path: Path) -> 
     """One line that says which to give; so is a directory in which nobody spooled."""
     other = Deployment(root=tmp_path / "other").init("B")
     with pytest.raises(BadUsage, match="belongs to another authority"):
-        ask(here.place, question(), None, other)
+        run_query(here.place, make_query(), None, other)
     with pytest.raises(BadUsage, match="no gateway has spooled there"):
-        ask(here.place, question(), None, Deployment(root=tmp_path / "empty"))
+        run_query(here.place, make_query(), None, Deployment(root=tmp_path / "empty"))

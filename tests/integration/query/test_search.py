@@ -6,13 +6,13 @@ import pytest
 from support.query_lake import (
     DAY0_NS,
     MINUTE_NS,
-    ask,
     bodies,
     deployment,
     log_batch,
+    make_query,
     metric_batch,
     put_delete,
-    question,
+    run_query,
 )
 from support.spark_lake import Deployment, make_batch
 from support.spark_local import ingest_locally
@@ -32,9 +32,9 @@ def place(tmp_path: Path) -> Deployment:
 
 def test_a_store_without_a_lake_answers_from_the_queue(place: Deployment) -> None:
     """Before the first ingestion there is no table, and what waits is found all the same."""
-    assert ask(place, question()).summary.results == 0
+    assert run_query(place, make_query()).summary.results == 0
     place.deliver([log_batch(["one", "two"])])
-    answer = ask(place, question())
+    answer = run_query(place, make_query())
     assert bodies(answer) == ["one", "two"]
     assert (answer.summary.segments_read, answer.summary.waiting_batches) == (0, 1)
 
@@ -45,11 +45,11 @@ def test_lake_and_tail_merge_in_time_order(place: Deployment) -> None:
     place.deliver([log_batch(["b0", "b1"], agent="host-2", from_ns=DAY0_NS + 5, step_ns=10)])
     ingest_locally(place.url)
     place.deliver([log_batch(["c0", "c1"], start=3, from_ns=DAY0_NS + 7, step_ns=10)])
-    answer = ask(place, question())
+    answer = run_query(place, make_query())
     assert bodies(answer) == ["a0", "b0", "c0", "a1", "b1", "c1", "a2"]
     assert answer.summary.waiting_batches == 1
     assert not answer.summary.partial
-    latest = ask(place, question(newest_first=True, limit=2))
+    latest = run_query(place, make_query(newest_first=True, limit=2))
     assert bodies(latest) == ["a2", "c1"]
     assert latest.summary.more
 
@@ -63,7 +63,7 @@ def test_batches_enqueued_twice_come_once(place: Deployment) -> None:
     second = log_batch(["y"], start=1)
     place.deliver([second])
     place.enqueue([second])
-    answer = ask(place, question())
+    answer = run_query(place, make_query())
     assert bodies(answer) == ["x", "y"]
 
 
@@ -75,7 +75,7 @@ def test_records_between_two_commits_come_once(place: Deployment) -> None:
     for path in sorted((ledger / "_delta_log").glob("*.json"))[1:]:
         path.unlink()
     # The queue still holds what the ledger has lost: its entries are acknowledged only after it.
-    assert sorted(map(str, bodies(ask(place, question())))) == ["x", "y"]
+    assert sorted(map(str, bodies(run_query(place, make_query())))) == ["x", "y"]
 
 
 def test_time_range_is_exact_to_the_nanosecond(place: Deployment) -> None:
@@ -85,7 +85,7 @@ def test_time_range_is_exact_to_the_nanosecond(place: Deployment) -> None:
             ingest_locally(place.url)
         else:
             place.deliver([log_batch(["a", "b", "c"], step_ns=1)])
-        answer = ask(place, question(from_ns=DAY0_NS + 1, to_ns=DAY0_NS + 2))
+        answer = run_query(place, make_query(from_ns=DAY0_NS + 1, to_ns=DAY0_NS + 2))
         assert bodies(answer) == ["b"]
         assert answer.records[0]["ts_ns"] == DAY0_NS + 1
 
@@ -109,7 +109,7 @@ def test_text_regex_agent_and_attributes(place: Deployment, ingested: bool) -> N
         ({"attributes": (("p", "2"),)}, []),
         ({"attributes": (("service.name", "web"),), "agents": ("host-2",)}, ["get /c 404"]),
     ):
-        assert bodies(ask(place, question(**conditions))) == wanted, conditions
+        assert bodies(run_query(place, make_query(**conditions))) == wanted, conditions
 
 
 def test_stats_only_counts_without_records(place: Deployment) -> None:
@@ -117,7 +117,7 @@ def test_stats_only_counts_without_records(place: Deployment) -> None:
     place.deliver([log_batch(["a1", "a2", "b"])])
     ingest_locally(place.url)
     place.deliver([log_batch(["a3"], start=3, from_ns=DAY0_NS + MINUTE_NS)])
-    answer = ask(place, question(text="a", stats_only=True))
+    answer = run_query(place, make_query(text="a", stats_only=True))
     assert answer.records == []
     assert answer.summary.results == 3
     assert answer.summary.first_ts == "2026-09-21T14:13:20.000000000Z"
@@ -130,12 +130,12 @@ def test_files_outside_the_question_are_pruned(place: Deployment) -> None:
         at_ns = DAY0_NS + hour * 60 * MINUTE_NS
         place.deliver([log_batch([f"h{hour}"], start=hour, from_ns=at_ns)])
         ingest_locally(place.url)
-    hour_1 = question(from_ns=DAY0_NS + 60 * MINUTE_NS, to_ns=DAY0_NS + 61 * MINUTE_NS)
-    answer = ask(place, hour_1)
+    hour_1 = make_query(from_ns=DAY0_NS + 60 * MINUTE_NS, to_ns=DAY0_NS + 61 * MINUTE_NS)
+    answer = run_query(place, hour_1)
     assert bodies(answer) == ["h1"]
     assert (answer.summary.segments_read, answer.summary.segments_pruned) == (1, 3)
     assert answer.summary.bytes_read > 0
-    nobody = ask(place, question(agents=("aaa",)))
+    nobody = run_query(place, make_query(agents=("aaa",)))
     assert (nobody.summary.segments_read, nobody.summary.segments_pruned) == (0, 4)
 
 
@@ -149,12 +149,15 @@ def test_all_kinds_come_back_as_they_were_sent(place: Deployment) -> None:
     for ingested in (False, True):
         if ingested:
             ingest_locally(place.url)
-        metrics = ask(place, question(kind="metrics", **wide)).records
+        metrics = run_query(place, make_query(kind="metrics", **wide)).records
         assert [row["name"] for row in metrics] == ["m.0", "m.1", "m.2", "m.3"]
-        entries = ask(place, question(kind="entries", **wide)).records
+        entries = run_query(place, make_query(kind="entries", **wide)).records
         assert [row["key"] for row in entries] == [bytes([n, 0]) for n in (5, 6, 0, 1, 2, 3)]
         assert [row["ts_ns"] is None for row in entries] == [True] * 2 + [False] * 4
-        assert ask(place, question(kind="entries", **wide, agents=("host-3",))).summary.results == 2
+        assert (
+            run_query(place, make_query(kind="entries", **wide, agents=("host-3",))).summary.results
+            == 2
+        )
 
 
 def test_deletes_hide_at_once_and_respect_their_cut_off(place: Deployment) -> None:
@@ -169,7 +172,7 @@ def test_deletes_hide_at_once_and_respect_their_cut_off(place: Deployment) -> No
         ),
     )
     place.deliver([log_batch(["secret late"], start=3, at_ns=DAY0_NS + NS_PER_S)])
-    answer = ask(place, question())
+    answer = run_query(place, make_query())
     assert sorted(map(str, bodies(answer))) == ["plain", "secret late"]
     assert answer.summary.deletes_applied == 1
     put_delete(
@@ -182,7 +185,7 @@ def test_deletes_hide_at_once_and_respect_their_cut_off(place: Deployment) -> No
             to_unix_ns=DAY0_NS + MINUTE_NS,
         ),
     )
-    assert bodies(ask(place, question())) == ["secret late"]
+    assert bodies(run_query(place, make_query())) == ["secret late"]
 
 
 def test_a_delete_that_is_not_understood_stops_the_query(place: Deployment) -> None:
@@ -194,7 +197,7 @@ def test_a_delete_that_is_not_understood_stops_the_query(place: Deployment) -> N
     stored = next(path.rglob("*2.json"))
     stored.write_bytes(stored.read_bytes().replace(b'"agent_id"', b'"agent_glob"'))
     with pytest.raises(InvalidRecord, match="delete cannot be understood"):
-        ask(place, question())
+        run_query(place, make_query())
 
 
 def test_missing_and_corrupt_blobs_make_the_answer_partial(place: Deployment) -> None:
@@ -205,7 +208,7 @@ def test_missing_and_corrupt_blobs_make_the_answer_partial(place: Deployment) ->
     place.accept([gone], blobs=False)
     place.enqueue([gone])
     place.put_blob(wrong, b"other bytes")
-    answer = ask(place, question())
+    answer = run_query(place, make_query())
     assert bodies(answer) == ["good"]
     assert answer.summary.partial
     said = " ".join(answer.summary.reasons)
@@ -220,15 +223,15 @@ def test_dead_letters_make_the_answer_partial_until_they_heal(place: Deployment)
     place.accept([lost], blobs=False)
     place.enqueue([lost])
     ingest_locally(place.url)
-    answer = ask(place, question())
+    answer = run_query(place, make_query())
     assert bodies(answer) == ["good"]
     assert answer.summary.reasons[0].startswith("1 batches could not be ingested (missing)")
-    assert not ask(place, question(agents=("host-1",))).summary.partial
-    assert not ask(place, question(kind="metrics")).summary.partial
+    assert not run_query(place, make_query(agents=("host-1",))).summary.partial
+    assert not run_query(place, make_query(kind="metrics")).summary.partial
     place.put_blob(lost)
     place.enqueue([lost])
     ingest_locally(place.url)
-    healed = ask(place, question())
+    healed = run_query(place, make_query())
     assert sorted(map(str, bodies(healed))) == ["good", "lost"]
     assert not healed.summary.partial
 
@@ -236,7 +239,7 @@ def test_dead_letters_make_the_answer_partial_until_they_heal(place: Deployment)
 def test_a_tail_over_its_bound_makes_the_answer_partial(place: Deployment) -> None:
     """What waits is read up to a bound, and the answer says how much was left out."""
     place.deliver([log_batch([f"line {n}"], start=n) for n in range(5)])
-    answer = ask(place, question(), QuerySettings(tail_frames_max=2))
+    answer = run_query(place, make_query(), QuerySettings(tail_frames_max=2))
     assert answer.summary.results == 2
     assert answer.summary.reasons[0].startswith("3 batches that are not in the lake yet")
 
@@ -245,7 +248,7 @@ def test_a_backlog_over_its_bound_shows_the_newest(place: Deployment) -> None:
     """Of a long queue the newest work lists are read, and the answer says what was left out."""
     for number in range(6):
         place.deliver([log_batch([f"line {number}"], start=number)])
-    answer = ask(place, question(), QuerySettings(tail_lists_max=2))
+    answer = run_query(place, make_query(), QuerySettings(tail_lists_max=2))
     assert sorted(map(str, bodies(answer))) == ["line 4", "line 5"]
     assert answer.summary.reasons[0].startswith("4 work lists of lane ")
 
@@ -269,13 +272,13 @@ def test_metric_series_by_step_and_aggregate(place: Deployment) -> None:
     }
     for aggregate, values in wanted.items():
         series = Series(metric="cpu", step_ns=MINUTE_NS, aggregate=aggregate)
-        points = ask(place, question(**window, series=series)).points
+        points = run_query(place, make_query(**window, series=series)).points
         assert [(one.step_ns - start_ns, one.value) for one in points] == [
             (0, pytest.approx(values[0])),
             (MINUTE_NS, pytest.approx(values[1])),
         ]
     series = Series(metric="cpu", step_ns=MINUTE_NS, aggregate=Aggregate.MAX, by_agent=True)
-    points = ask(place, question(**window, series=series)).points
+    points = run_query(place, make_query(**window, series=series)).points
     assert [(one.agent_id, one.value) for one in points] == [
         ("host-1", 6.0),
         ("host-2", 100.0),
@@ -288,20 +291,20 @@ def test_a_query_past_its_time_is_stopped(place: Deployment) -> None:
     place.deliver([log_batch(["x"])])
     ingest_locally(place.url)
     with pytest.raises(QueryTimedOut, match="narrow the time range"):
-        ask(place, question(), QuerySettings(time_s_max=0.0))
+        run_query(place, make_query(), QuerySettings(time_s_max=0.0))
 
 
 @pytest.mark.parametrize("pattern", ["(", "a{1001}", "[z-a]", r"(?<=x)y", r"\1"])
 def test_patterns_that_do_not_compile_are_refused(place: Deployment, pattern: str) -> None:
     """A regex that RE2 does not take gets one clear line."""
     with pytest.raises(BadUsage, match="regex does not compile") as caught:
-        ask(place, question(text=pattern, regex=True))
+        run_query(place, make_query(text=pattern, regex=True))
     assert "\n" not in str(caught.value)
 
 
 def test_a_pattern_that_would_hang_others_does_not_hang(place: Deployment) -> None:
     """A pattern of exponential fame runs in linear time over a long line."""
     place.deliver([log_batch(["a" * 100_000 + "!"])])
-    answer = ask(place, question(text=r"^(a|a|aa)*$", regex=True))
+    answer = run_query(place, make_query(text=r"^(a|a|aa)*$", regex=True))
     assert answer.summary.results == 0
     assert answer.summary.elapsed_ms < 5_000

@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.query_lake import question
+from support.query_lake import make_query
 
 from sluice_query.literals import literals_of, required_texts
 
@@ -39,10 +39,10 @@ def test_literals_of_patterns(pattern: str, literals: tuple[str, ...]) -> None:
 
 def test_required_texts_of_a_question() -> None:
     """A plain text is required as it is; in either case nothing is sure."""
-    assert required_texts(question(text="a|b")) == ("a|b",)
-    assert required_texts(question(text="abc", ignore_case=True)) == ()
-    assert required_texts(question(text="ab+", regex=True)) == ("a",)
-    assert required_texts(question()) == ()
+    assert required_texts(make_query(text="a|b")) == ("a|b",)
+    assert required_texts(make_query(text="abc", ignore_case=True)) == ()
+    assert required_texts(make_query(text="ab+", regex=True)) == ("a",)
+    assert required_texts(make_query()) == ()
 
 
 _PIECES = st.sampled_from(
