@@ -1,4 +1,4 @@
-"""Index chunks leave out files that cannot match, and never one that can."""
+"""Index chunks rule out files that cannot match, and no other file."""
 
 from pathlib import Path
 
@@ -57,18 +57,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
         ({"text": "rack ljubljana|rack reykjavik", "regex": True}, 2, FILES),
     ],
 )
-def test_files_that_cannot_match_are_left_out(
+def test_files_that_cannot_match_are_not_read(
     place: Deployment, changes: dict[str, object], wanted: list[str] | int, read: int
 ) -> None:
-    """The answer is that of a full scan; only files that may match are read."""
-    answer = run_query(place, make_query(**changes))
-    assert (len(bodies(answer)) if isinstance(wanted, int) else bodies(answer)) == wanted
-    assert answer.summary.segments_read == read
-    assert answer.summary.segments_pruned == FILES - read
+    """The result is that of a full scan."""
+    result = run_query(place, make_query(**changes))
+    assert (len(bodies(result)) if isinstance(wanted, int) else bodies(result)) == wanted
+    assert result.summary.segments_read == read
+    assert result.summary.segments_pruned == FILES - read
 
 
-def test_damaged_and_missing_chunks_only_cost_time(tmp_path: Path) -> None:
-    """A chunk that cannot be read rules nothing out; a file without a chunk is read."""
+def test_damaged_and_missing_chunks_rule_nothing_out(tmp_path: Path) -> None:
     made = deployment(tmp_path, lanes=1)
     made.deliver([log_batch(["needle in a haystack", "hay"])])
     ingest_locally(made.url)
