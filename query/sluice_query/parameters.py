@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from sluice_protocol.errors import BadUsage
@@ -11,6 +11,7 @@ from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.request import (
     LIMIT_DEFAULT,
+    LIMIT_MAX,
     Aggregate,
     ParameterName,
     Query,
@@ -18,15 +19,41 @@ from sluice_query.request import (
     check_query,
     plain_name,
 )
+from sluice_web.parameters import (
+    ChoiceParameter,
+    FlagParameter,
+    IntegerParameter,
+    Parameter,
+    TextParameter,
+)
 
 FROM_DEFAULT: Final = "1h"
 STEP_DEFAULT: Final = "1m"
-_REPEATABLE: Final = frozenset({"agent", "attribute"})
-_PARAMETERS: Final = _REPEATABLE | {
-    *("from", "to", "q", "regex", "ignore_case", "kind", "stats_only", "limit", "newest_first"),
-    *("metric", "step", "agg", "by_agent"),
-}
 _KINDS: Final[Mapping[str, Kind]] = {"logs": "logs", "metrics": "metrics", "entries": "entries"}
+_FROM: Final = TextParameter(name="from")
+_TO: Final = TextParameter(name="to")
+_TEXT: Final = TextParameter(name="q")
+_REGEX: Final = FlagParameter(name="regex")
+_IGNORE_CASE: Final = FlagParameter(name="ignore_case")
+_KIND: Final = ChoiceParameter(name="kind", choices=tuple(_KINDS), default="logs")
+_AGENTS: Final = TextParameter(name="agent", repeated=True)
+_ATTRIBUTES: Final = TextParameter(name="attribute", repeated=True)
+_STATS_ONLY: Final = FlagParameter(name="stats_only")
+_LIMIT: Final = IntegerParameter(name="limit", default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
+_NEWEST_FIRST: Final = FlagParameter(name="newest_first")
+_METRIC: Final = TextParameter(name="metric")
+_STEP: Final = TextParameter(name="step")
+_AGGREGATE: Final = ChoiceParameter(
+    name="agg", choices=tuple(one.value for one in Aggregate), default="avg"
+)
+_BY_AGENT: Final = FlagParameter(name="by_agent")
+PARAMETERS: Final[tuple[Parameter, ...]] = (
+    *(_FROM, _TO, _TEXT, _REGEX, _IGNORE_CASE, _KIND, _AGENTS, _ATTRIBUTES, _STATS_ONLY),
+    *(_LIMIT, _NEWEST_FIRST, _METRIC, _STEP, _AGGREGATE, _BY_AGENT),
+)
+"""Every parameter of a query, for the parser and for the OpenAPI description."""
+_KNOWN: Final = {parameter.name: parameter for parameter in PARAMETERS}
+
 _UNITS_NS: Final = {
     "ms": NS_PER_S // 1000,
     "s": NS_PER_S,
@@ -36,7 +63,6 @@ _UNITS_NS: Final = {
 }
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)", re.ASCII)
 _UNIX_NS: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
-_WHOLE_NUMBER: Final = re.compile(r"-?[0-9]+", re.ASCII)
 
 _Value = TypeVar("_Value")
 
@@ -57,25 +83,25 @@ def parse_query(
     _check_names(given, name)
     read = _Reader(given, name)
     series = None
-    if "metric" in given:
+    if _METRIC.name in given:
         series = Series(
-            metric=given["metric"][0],
-            step_ns=read.value("step", STEP_DEFAULT, parse_duration),
-            aggregate=read.value("agg", "avg", _parse_aggregate),
-            by_agent=read.flag("by_agent"),
+            metric=given[_METRIC.name][0],
+            step_ns=read.value(_STEP, STEP_DEFAULT, parse_duration),
+            aggregate=Aggregate(read.choice(_AGGREGATE)),
+            by_agent=read.flag(_BY_AGENT),
         )
     query = Query(
-        from_ns=read.value("from", FROM_DEFAULT, lambda text: parse_instant(text, now_ns)),
-        to_ns=read.value("to", "now", lambda text: parse_instant(text, now_ns)),
-        kind="metrics" if series else read.value("kind", "logs", _parse_kind),
-        text=given["q"][0] if "q" in given else None,
-        regex=read.flag("regex"),
-        ignore_case=read.flag("ignore_case"),
-        agents=tuple(given.get("agent", ())),
-        attributes=read.values("attribute", parse_pair),
-        stats_only=read.flag("stats_only"),
-        limit=read.value("limit", str(LIMIT_DEFAULT), _parse_limit),
-        newest_first=read.flag("newest_first"),
+        from_ns=read.value(_FROM, FROM_DEFAULT, lambda text: parse_instant(text, now_ns)),
+        to_ns=read.value(_TO, "now", lambda text: parse_instant(text, now_ns)),
+        kind="metrics" if series else _KINDS[read.choice(_KIND)],
+        text=given[_TEXT.name][0] if _TEXT.name in given else None,
+        regex=read.flag(_REGEX),
+        ignore_case=read.flag(_IGNORE_CASE),
+        agents=tuple(given.get(_AGENTS.name, ())),
+        attributes=read.values(_ATTRIBUTES, parse_pair),
+        stats_only=read.flag(_STATS_ONLY),
+        limit=read.integer(_LIMIT),
+        newest_first=read.flag(_NEWEST_FIRST),
         series=series,
     )
     return check_query(query, name)
@@ -127,50 +153,45 @@ class _Reader:
     given: Mapping[str, Sequence[str]]
     name: ParameterName
 
-    def value(self, parameter: str, default: str, parse: Callable[[str], _Value]) -> _Value:
-        return self._parsed(parameter, self.given.get(parameter, (default,))[0], parse)
+    def value(
+        self, parameter: TextParameter, default: str, parse: Callable[[str], _Value]
+    ) -> _Value:
+        return self._parsed(parameter, self.given.get(parameter.name, (default,))[0], parse)
 
-    def values(self, parameter: str, parse: Callable[[str], _Value]) -> tuple[_Value, ...]:
-        return tuple(self._parsed(parameter, text, parse) for text in self.given.get(parameter, ()))
+    def values(
+        self, parameter: TextParameter, parse: Callable[[str], _Value]
+    ) -> tuple[_Value, ...]:
+        found = self.given.get(parameter.name, ())
+        return tuple(self._parsed(parameter, text, parse) for text in found)
 
-    def flag(self, parameter: str) -> bool:
-        return self.value(parameter, "false", _parse_flag)
+    def flag(self, parameter: FlagParameter) -> bool:
+        shown, found = self._shown(parameter)
+        return replace(parameter, name=shown).read(found)
 
-    def _parsed(self, parameter: str, text: str, parse: Callable[[str], _Value]) -> _Value:
+    def choice(self, parameter: ChoiceParameter) -> str:
+        shown, found = self._shown(parameter)
+        return replace(parameter, name=shown).read(found)
+
+    def integer(self, parameter: IntegerParameter) -> int:
+        shown, found = self._shown(parameter)
+        return replace(parameter, name=shown).read(found)
+
+    def _shown(self, parameter: Parameter) -> tuple[str, Mapping[str, str]]:
+        """Return the name for error messages, and the parameter's value under that name."""
+        shown = self.name(parameter.name)
+        values = self.given.get(parameter.name)
+        return shown, {} if values is None else {shown: values[0]}
+
+    def _parsed(self, parameter: Parameter, text: str, parse: Callable[[str], _Value]) -> _Value:
         try:
             return parse(text)
         except BadUsage as error:
-            raise BadUsage(f"{self.name(parameter)}: {error}") from error
+            raise BadUsage(f"{self.name(parameter.name)}: {error}") from error
 
 
 def _check_names(given: Mapping[str, Sequence[str]], name: ParameterName) -> None:
     for parameter, values in given.items():
-        if parameter not in _PARAMETERS:
-            raise BadUsage(f"there is no such parameter, parameter=`{parameter[:40]}`")
-        if parameter not in _REPEATABLE and len(values) > 1:
-            raise BadUsage(f"parameter must not be repeated, parameter=`{name(parameter)}`")
-
-
-def _parse_flag(text: str) -> bool:
-    if text not in ("true", "false", "1", "0", ""):
-        raise BadUsage(f"must be true or false, found=`{text[:40]}`")
-    return text in ("true", "1", "")
-
-
-def _parse_kind(text: str) -> Kind:
-    if text not in _KINDS:
-        raise BadUsage(f"must be logs, metrics or entries, found=`{text[:40]}`")
-    return _KINDS[text]
-
-
-def _parse_aggregate(text: str) -> Aggregate:
-    try:
-        return Aggregate(text)
-    except ValueError as error:
-        raise BadUsage(f"must be one of {', '.join(Aggregate)}, found=`{text[:40]}`") from error
-
-
-def _parse_limit(text: str) -> int:
-    if not _WHOLE_NUMBER.fullmatch(text):
-        raise BadUsage(f"must be a whole number, found=`{text[:40]}`")
-    return int(text[:20])
+        if parameter not in _KNOWN:
+            raise BadUsage(f"unknown parameter, parameter=`{parameter[:40]}`")
+        if not _KNOWN[parameter].repeated and len(values) > 1:
+            raise BadUsage(f"parameter is repeated, parameter=`{name(parameter)}`")

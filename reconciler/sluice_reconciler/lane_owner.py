@@ -35,7 +35,7 @@ from sluice_reconciler.lane_state import (
 )
 from sluice_reconciler.sequence_ranges import EnqueueStatus
 from sluice_store.port import ObjectStore
-from sluice_store.retry import RetryLoop
+from sluice_store.retry import RetryBudget
 
 
 class LaneTakenOver(SluiceError):
@@ -193,7 +193,7 @@ async def _swap(
         OutcomeUnknown: The bounds are spent.
     """
     key, body = lane_key(lane), encode_lane(record)
-    budget = RetryLoop("swap", key, runtime.backoff(SWAP_RETRY))
+    budget = RetryBudget("swap", key, runtime.backoff(SWAP_RETRY))
     while True:
         try:
             outcome = await store.replace(key, body, if_match=stored.etag)
@@ -203,18 +203,18 @@ async def _swap(
                 case Mismatch() | Unknown():
                     now = await read_lane_state(store, lane)
         except StoreUnavailable as error:
-            await budget.pause(error)
+            await budget.wait_or_raise(error)
             continue
         if now is not None and now.record.nonce == record.nonce:
             return now
         if now is None or now.etag != stored.etag:
             raise LaneTakenOver(key, record.life)
-        await budget.pause()
+        await budget.wait_or_raise()
 
 
 async def _raise_life(store: ObjectStore, lane: Lane, runtime: Runtime) -> StoredLaneState:
     """Puts the next life into the lane's state; creates the state where none stands."""
-    budget = RetryLoop("take", lane_key(lane), runtime.backoff(SWAP_RETRY))
+    budget = RetryBudget("take", lane_key(lane), runtime.backoff(SWAP_RETRY))
     while True:
         stored = await read_lane_state(store, lane)
         if stored is None:
@@ -235,7 +235,7 @@ async def _raise_life(store: ObjectStore, lane: Lane, runtime: Runtime) -> Store
                 return await _swap(store, lane, stored, record, runtime)
             except LaneTakenOver:
                 pass  # a rival swapped first: raise the life above its own
-        await budget.pause()
+        await budget.wait_or_raise()
 
 
 async def _create(store: ObjectStore, lane: Lane, runtime: Runtime) -> None:

@@ -52,7 +52,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.manifests import Kind
 from sluice_spark.descriptors import DESCRIPTORS
-from sluice_spark.schemas import spark_schema
+from sluice_spark.session import spark_schema
 from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
 

@@ -25,8 +25,7 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.commits import replace_files
 from sluice_spark.failpoints import FailPoint
-from sluice_spark.schemas import spark_schema
-from sluice_spark.session import Session
+from sluice_spark.session import Session, spark_schema
 from sluice_spark.written_files import (
     WrittenFile,
     decode_result,

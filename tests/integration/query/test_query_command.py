@@ -160,12 +160,12 @@ def test_the_service_streams_the_same_records_as_ndjson(service: str, place: Dep
     ("parameters", "message"),
     [
         ("from=now&to=1h", "ends before it starts"),
-        ("limit=many", "limit: must be a whole number"),
-        ("limit=1&limit=2", "must not be repeated, parameter=`limit`"),
-        ("colour=red", "no such parameter"),
-        ("kind=traces", "kind: must be logs, metrics or entries"),
-        ("regex=maybe&q=x", "regex: must be true or false"),
-        ("metric=m&agg=median", "agg: must be one of"),
+        ("limit=many", "limit must be a number"),
+        ("limit=1&limit=2", "parameter is repeated"),
+        ("colour=red", "unknown parameter"),
+        ("kind=traces", "kind must be"),
+        ("regex=maybe&q=x", "regex must be true or false"),
+        ("metric=m&agg=median", "agg must be one of"),
         ("q=(&regex=true", "regex does not compile"),
     ],
 )

@@ -286,7 +286,7 @@ def test_a_taken_address_is_one_clear_line(tmp_path: Path) -> None:
             async with open_store(url) as store:
                 await create_authority(store, Authority(authority_id="B" * 26, lanes=1))
             settings = ReconcilerSettings(listen=f"127.0.0.1:{client.port}")
-            with pytest.raises(BadUsage, match="give another address"):
+            with pytest.raises(BadUsage, match="choose another address"):
                 await serve(url, settings)
 
     asyncio.run(run())

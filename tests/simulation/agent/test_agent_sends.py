@@ -14,7 +14,7 @@ from sluice_agent.batching import WhenFull
 from sluice_agent.errors import SendingRefused
 from sluice_agent.transport import UploadRequest
 from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoResponse
-from sluice_agent.uploader import ALARM_PROBE_S
+from sluice_agent.uploader import REFUSED_RETRY_S
 from sluice_protocol.units import NS_PER_S
 
 LINES = [b"line %d" % n for n in range(60)]
@@ -104,11 +104,11 @@ def test_a_refusal_stops_all_uploads_until_it_is_resolved() -> None:
         start_s = net.clock.monotonic_ns() / NS_PER_S
         await net.clock.sleep(1)
         before = len(net.sent)
-        await net.clock.sleep(10 * ALARM_PROBE_S)
+        await net.clock.sleep(10 * REFUSED_RETRY_S)
         assert len(net.sent) - before <= 11
         refusing[0] = False
         await agent.uploader.drained()
-        assert net.clock.monotonic_ns() / NS_PER_S - start_s < 13 * ALARM_PROBE_S
+        assert net.clock.monotonic_ns() / NS_PER_S - start_s < 13 * REFUSED_RETRY_S
         assert Counter(net.lines()) == Counter(LINES)
         running.cancel()
 

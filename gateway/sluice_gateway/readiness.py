@@ -9,11 +9,11 @@ from typing import Final
 import structlog
 
 from sluice_gateway.gateway import Gateway
-from sluice_gateway.problems import Refusal
 from sluice_protocol.errors import ErrorCode, InvalidRecord, StoreError, StoreMisconfigured
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.units import NS_PER_S
 from sluice_store.doctor_records import require_doctor
+from sluice_web.problems import Problem, problem_of
 
 ASK_AFTER_S: Final = 5.0
 """A worker that heard nothing from its store for this long asks it one cheap thing."""
@@ -22,16 +22,16 @@ ASK_TIMEOUT_S: Final = 5.0
 log = structlog.get_logger()
 
 
-def why_not_ready(gateway: Gateway) -> Refusal | None:
+def why_not_ready(gateway: Gateway) -> Problem | None:
     """Gives the reason why this worker should get no uploads, or None."""
     if gateway.lifecycle.draining:
-        return Refusal(ErrorCode.DRAINING, "this gateway is stopping")
+        return problem_of(ErrorCode.DRAINING, "this gateway is stopping")
     if not gateway.store.healthy:
-        return Refusal(ErrorCode.STORE_UNAVAILABLE, "the store's last answer was a failure")
+        return problem_of(ErrorCode.STORE_UNAVAILABLE, "the store's last answer was a failure")
     if gateway.unproved:
-        return Refusal(ErrorCode.STORE_UNAVAILABLE, gateway.unproved)
+        return problem_of(ErrorCode.STORE_UNAVAILABLE, gateway.unproved)
     if not gateway.mode_known:
-        return Refusal(ErrorCode.STORE_UNAVAILABLE, "the authority was not read for too long")
+        return problem_of(ErrorCode.STORE_UNAVAILABLE, "the authority was not read for too long")
     return None
 
 
