@@ -1,4 +1,4 @@
-"""Questions over a small deployment: batches delivered, some ingested, some still waiting."""
+"""Queries over a small deployment, with builders of batches and queries."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -101,12 +101,12 @@ def metric_batch(
     return sent(metrics_from_records(points), start=start, agent=agent)
 
 
-def question(**changes: object) -> Query:
+def make_query(**changes: object) -> Query:
     wide = Query(from_ns=UnixNs(DAY0_NS), to_ns=UnixNs(DAY0_NS + 86_400 * NS_PER_S))
     return replace(wide, **changes)  # type: ignore[arg-type]
 
 
-def ask(
+def run_query(
     place: Deployment,
     query: Query,
     settings: QuerySettings | None = None,
@@ -130,8 +130,8 @@ def ask(
     return asyncio.run(run())
 
 
-def bodies(answer: QueryResult) -> list[object]:
-    return [row["body"] for row in answer.records]
+def bodies(result: QueryResult) -> list[object]:
+    return [row["body"] for row in result.records]
 
 
 def put_delete(place: Deployment, record: DeleteRecord) -> None:
@@ -143,6 +143,6 @@ def put_delete(place: Deployment, record: DeleteRecord) -> None:
 
 
 def many_lines(count: int, seed: int = 1) -> list[str]:
-    """Lines that are all different."""
+    """Return lines that are all different."""
     rng = np.random.default_rng(seed)
     return [f"request {place} took {ms} ms" for place, ms in enumerate(rng.integers(0, 999, count))]
