@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
-from sluice_store.s3.sdk import Sdk, open_sdk, sdk_errors
+from sluice_store.s3.sdk import S3Session, open_sdk, sdk_errors
 from sluice_store.s3.settings import S3Settings
 
 Value: TypeAlias = "str | int | bool | Sequence[Value] | Mapping[str, Value] | None"
@@ -142,7 +142,7 @@ class Answer:
 class Administration:
     """One bucket and the roles that use it, as one caller sees them."""
 
-    def __init__(self, s3: Sdk, iam: Any, bucket: str) -> None:  # noqa: ANN401 - the SDK is untyped
+    def __init__(self, s3: S3Session, iam: Any, bucket: str) -> None:  # noqa: ANN401 - the SDK is untyped
         """Takes open clients; `open_administration` makes them."""
         self._s3: Any = s3.client
         self._iam = iam

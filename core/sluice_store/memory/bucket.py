@@ -17,7 +17,7 @@ from sluice_protocol.units import NS_PER_S, NULL_VERSION, ETag, ObjectKey, Objec
 from sluice_store.memory.ranges import cut_range
 from sluice_store.memory.versions import History, Version
 from sluice_store.port import ListedIncarnation, ListedObject, Versioning
-from sluice_store.s3.answers import encode_checksum, parse_checksum
+from sluice_store.s3.exchange import encode_checksum, parse_checksum
 
 PAGE_KEYS: Final = 1000
 

@@ -19,7 +19,7 @@ from sluice_store.port import (
     ListPage,
     Versioning,
 )
-from sluice_store.s3.exchange import Exchange, Request
+from sluice_store.s3.exchange import S3Exchange, S3Request
 
 _T = TypeVar("_T", ListedObject, ListedIncarnation)
 
@@ -53,7 +53,7 @@ class MemoryTransport:
         """How many calls were made, crashed ones included."""
         return self._calls
 
-    async def send(self, request: Request, body: bytes = b"") -> Exchange:
+    async def send(self, request: S3Request, body: bytes = b"") -> S3Exchange:
         """Carries one request."""
         conditional = bool({"If-Match", "If-None-Match"} & set(request.headers))
         call = self._begin(request.method, request.key, conditional=conditional)
@@ -97,12 +97,12 @@ class MemoryTransport:
 
     def _happen(  # noqa: C901, PLR0911, PLR0912 - a line per fault, mypy checks that none is missing
         self, fault: Fault | None, apply: Callable[[], Reply]
-    ) -> Exchange:
+    ) -> S3Exchange:
         match fault:
             case None:
                 return _answered(apply())
             case Fault.NOT_SENT:
-                return Exchange(seen=NotSent(detail=fault), detail=fault)
+                return S3Exchange(seen=NotSent(detail=fault), detail=fault)
             case Fault.TIMEOUT_BEFORE:
                 return _lost(UnknownReason.TIMEOUT)
             case Fault.RESET_BEFORE:
@@ -138,11 +138,11 @@ class MemoryTransport:
             case _:
                 assert_never(fault)
 
-    def _refusal(self, status: int, code: str) -> Exchange:
+    def _refusal(self, status: int, code: str) -> S3Exchange:
         return _answered(self.bucket.refusal(status, code))
 
 
-def perform(bucket: MemoryBucket, request: Request, body: bytes) -> Reply:
+def perform(bucket: MemoryBucket, request: S3Request, body: bytes) -> Reply:
     """Does what a request asks of a bucket."""
     incarnation = dict(request.query).get("versionId")
     if request.method == "PUT":
@@ -158,8 +158,8 @@ def perform(bucket: MemoryBucket, request: Request, body: bytes) -> Reply:
     return reply
 
 
-def _answered(reply: Reply) -> Exchange:
-    return Exchange(
+def _answered(reply: Reply) -> S3Exchange:
+    return S3Exchange(
         seen=Responded(status=reply.status, code=reply.code),
         headers=reply.headers,
         body=reply.body,
@@ -167,8 +167,8 @@ def _answered(reply: Reply) -> Exchange:
     )
 
 
-def _lost(reason: UnknownReason) -> Exchange:
-    return Exchange(seen=NoResponse(reason=reason, detail=reason), detail=reason)
+def _lost(reason: UnknownReason) -> S3Exchange:
+    return S3Exchange(seen=NoResponse(reason=reason, detail=reason), detail=reason)
 
 
 class MemoryPages:

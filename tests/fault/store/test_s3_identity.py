@@ -20,7 +20,7 @@ from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.units import ObjectKey
 from sluice_store.conformance import collect_keys
 from sluice_store.memory.server import serve_memory
-from sluice_store.s3.opening import open_s3_store
+from sluice_store.s3.sdk import open_s3_store
 from sluice_store.s3.settings import parse_s3_url
 
 KEY = ObjectKey("some/key")
