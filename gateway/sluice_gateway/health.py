@@ -13,7 +13,7 @@ from sluice_gateway.problems import Refusal
 from sluice_protocol.errors import ErrorCode, InvalidRecord, StoreError, StoreMisconfigured
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.units import NS_PER_S
-from sluice_store.doctor_records import require_doctor
+from sluice_store.doctor_result import require_doctor
 
 ASK_AFTER_S: Final = 5.0
 """A worker that heard nothing from its store for this long asks it one cheap thing."""

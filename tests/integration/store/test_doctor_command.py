@@ -12,8 +12,7 @@ from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, free_port
 
 from sluice_cli.main import run
 from sluice_store import open_store
-from sluice_store.doctor import DoctorResult
-from sluice_store.doctor_records import read_doctor
+from sluice_store.doctor_result import DoctorResult, read_doctor
 from sluice_store.memory.server import serve_memory
 from sluice_store.port import Versioning
 
