@@ -296,7 +296,7 @@ def versions_xml(rows: Sequence[ListedIncarnation], next_key: str | None) -> str
 
 
 def _version_xml(row: ListedIncarnation) -> str:
-    name = "DeleteMarker" if row.marker else "StoredVersion"
+    name = "DeleteMarker" if row.marker else "Version"
     size = "" if row.marker else f"<Size>{row.size_bytes}</Size><ETag>{escape(row.etag)}</ETag>"
     return (
         f"<{name}><Key>{escape(row.key)}</Key><VersionId>{row.incarnation}</VersionId>"
