@@ -19,8 +19,8 @@ from sluice_policies.settings import Settings, Target, read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import open_store
-from sluice_store.doctor import DoctorResult, Finding, Need, examine
-from sluice_store.doctor_records import seal_result, write_result
+from sluice_store.doctor import examine
+from sluice_store.doctor_result import DoctorFinding, DoctorResult, Need, seal_result, write_result
 from sluice_store.s3.settings import parse_s3_url
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _draw(console: Console, url: str, result: DoctorResult) -> None:
         console.print(f"{url}: good for acceptance and deletion")
 
 
-def _draw_finding(console: Console, finding: Finding) -> None:
+def _draw_finding(console: Console, finding: DoctorFinding) -> None:
     mark = "kept  " if finding.kept else "BROKEN"
     console.print(f"{mark}  {finding.probe} ({finding.need}): {finding.promise}", markup=False)
     if not finding.kept:
