@@ -67,7 +67,7 @@ def entries(*, with_ts: bool = True) -> EntryColumns:
 
 
 def assert_same(left: object, right: object) -> None:
-    """Compares columns value by value; NaN equals NaN of the same bits."""
+    """Compare columns value by value; NaN equals NaN of the same bits."""
     if isinstance(left, np.ndarray):
         assert isinstance(right, np.ndarray)
         assert left.dtype == right.dtype

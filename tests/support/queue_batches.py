@@ -16,7 +16,7 @@ def manifest(
     at_ns: int = 1_700_000_000_000_000_000,
     frame: bytes | None = None,
 ) -> AcceptedManifest:
-    """Gives the manifest of the batch `seq … seq+count-1`; its bytes are `frame`, or made up."""
+    """Return the manifest of the batch `seq … seq+count-1`; its bytes are `frame`, or made up."""
     body = frame if frame is not None else f"{agent}/{boot}/{seq}/{count}".encode()
     digest = digest_of(body)
     who = Identity(agent_id=agent, boot_id=boot, seq_start=seq, seq_end=seq + count - 1)

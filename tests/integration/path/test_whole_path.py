@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from support.gateway import TestKey, gateways, start_gateway, write_principals
-from support.history import Told, wrong_in
+from support.history import UploadResult, broken_guarantees
 from support.racing import race
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
@@ -49,12 +49,12 @@ def sluice(*arguments: str) -> bytes:
     return done.stdout
 
 
-def raced(store: str, ports: list[int], key: TestKey) -> tuple[list[Told], list[Row]]:
+def raced(store: str, ports: list[int], key: TestKey) -> tuple[list[UploadResult], list[Row]]:
     """Races every upload, reconciles twice and ingests; gives the history and the lines due."""
     mine = [frame_of(number) for number in range(BATCHES)]
     rival = [frame_of(number, " (rival)" if number % 3 == 0 else "") for number in range(BATCHES)]
     history = race(key, ports, [mine, rival])
-    assert wrong_in(history) == []
+    assert broken_guarantees(history) == []
     owners = {told.identity: told.digest for told in history if told.status == 200}
     assert len(owners) == BATCHES
     assert sum(told.status == 409 for told in history) == len(range(0, BATCHES, 3))
