@@ -2,7 +2,7 @@
 
 import json
 
-from support.queue_batches import manifest
+from support.builders import manifest
 
 from sluice_protocol.frame import encode_frame
 from sluice_protocol.identity import Identity

@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from support.queue_batches import manifest
+from support.builders import manifest
 from support.queue_store import Faults, SimClock, SimIds, SimStore
 
 from sluice_protocol.errors import Fenced, OutcomeUnknown, StoreUnavailable

@@ -3,7 +3,7 @@
 import asyncio
 import random
 
-from support.queue_batches import manifest
+from support.builders import manifest
 from support.queue_store import SimClock, SimIds, SimStore
 
 from sluice_protocol.keys import WORK_LISTS

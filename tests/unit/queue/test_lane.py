@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from support.queue_batches import manifest
+from support.builders import manifest
 from support.queue_store import SimClock, SimIds, SimStore
 
 from sluice_protocol.errors import Fenced

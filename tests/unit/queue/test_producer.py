@@ -4,7 +4,7 @@ import asyncio
 import random
 
 import pytest
-from support.queue_batches import manifest
+from support.builders import manifest
 from support.queue_store import SimClock, SimIds, SimStore
 
 from sluice_protocol.errors import OutcomeUnknown

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queue_batches import manifest
+from support.builders import manifest
 from support.queue_store import SimClock, SimStore
 
 from sluice_protocol.errors import BadUsage
