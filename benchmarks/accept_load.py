@@ -38,7 +38,7 @@ class UploadBatch:
     """A frame with a unique identity, and its plain and signed headers for one gateway."""
 
     def __init__(self, size_bytes: int, port: int) -> None:
-        """Create log lines that zstd compresses to about `size_bytes`."""
+        """Create an uncompressed frame of about `size_bytes` with one log line."""
         seq = next(SERIAL)
         self.identity = Identity(agent_id="bench", boot_id="b", seq_start=seq, seq_end=seq)
         self.frame = _frame(self.identity, size_bytes)

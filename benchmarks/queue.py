@@ -1,10 +1,10 @@
 """Benchmark `queue`: CPU per append compared with hashing and sending the bytes, and group commit.
 
 1. CPU of one append of one entry with 10, 1 000 and 100 000 entries in the queue. The control
-hashes the register's bytes and swaps them unchanged, on the same store.
+   hashes the register's bytes and swaps them unchanged, on the same store.
 2. Entries and batches per swap, and conflicts, with four producers on one lane.
 3. Entries per second of one producer with many callers, compared with 1 / round trip: one caller
-that waits for each append before the next.
+   that waits for each append before the next.
 
 The store is a directory in memory (`/dev/shm` if it exists), so that disks have no influence.
 """

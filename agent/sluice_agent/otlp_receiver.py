@@ -9,18 +9,22 @@ Source: OpenTelemetry protocol, OTLP/HTTP; ADR 0034.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 from aiohttp import web
 
-from sluice_agent.batching import RECORD_COST_BYTES, Batcher, RecordBlock, SealedCallback
-from sluice_agent.health import listen
+from sluice_agent.batching import RECORD_COST_BYTES, Batcher, RecordBlock
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.otlp import logs_from_otlp, metrics_from_otlp
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, InvalidFrame
 from sluice_protocol.records import logs_from_records, metrics_from_records
 from sluice_protocol.units import UnixNs
+from sluice_web.application import make_application
+from sluice_web.endpoints import Endpoint
+from sluice_web.listening import ServerOptions, listening
+from sluice_web.problems import problem_middleware
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 REQUESTS_MAX: Final = 64
@@ -37,15 +41,30 @@ class OtlpReceiver:
         self._clock = clock
         self._running = 0
 
-    async def logs(self, request: web.Request) -> web.Response:
-        """Handle `POST /v1/logs`."""
-        return await self._take(request, _logs_block)
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Return `POST /v1/logs` and `POST /v1/metrics`."""
+        return (
+            Endpoint(
+                method="POST",
+                path="/v1/logs",
+                handler=self._accept_logs,
+                summary="Accept log records",
+            ),
+            Endpoint(
+                method="POST",
+                path="/v1/metrics",
+                handler=self._accept_metrics,
+                summary="Accept metric points",
+            ),
+        )
 
-    async def metrics(self, request: web.Request) -> web.Response:
-        """Handle `POST /v1/metrics`."""
-        return await self._take(request, _metrics_block)
+    async def _accept_logs(self, request: web.Request) -> web.Response:
+        return await self._accept(request, _logs_block)
 
-    async def _take(
+    async def _accept_metrics(self, request: web.Request) -> web.Response:
+        return await self._accept(request, _metrics_block)
+
+    async def _accept(
         self, request: web.Request, read: Callable[[bytes, UnixNs], tuple[RecordBlock | None, int]]
     ) -> web.Response:
         if request.content_type != _JSON:
@@ -72,17 +91,8 @@ class OtlpReceiver:
             if not durability.done():
                 durability.set_result(durable)
 
-        await self._batcher.put(_with_callback(block, report))
+        await self._batcher.put(replace(block, sealed=report))
         return await durability
-
-
-def _with_callback(block: RecordBlock, sealed: SealedCallback) -> RecordBlock:
-    return RecordBlock(
-        columns=block.columns,
-        cost_bytes=block.cost_bytes,
-        checkpoints=block.checkpoints,
-        sealed=sealed,
-    )
 
 
 @asynccontextmanager
@@ -90,21 +100,16 @@ async def serve_otlp(address: str, receiver: OtlpReceiver) -> AsyncIterator[None
     """Serve OTLP while the context is active; an empty address serves nothing.
 
     Raises:
-        BadUsage: The address is not `host:port`, or cannot be bound.
+        BadUsage: The address is not `HOST:PORT`, or cannot be bound.
     """
     if not address:
         yield
         return
-    app = web.Application(client_max_size=BODY_BYTES_MAX)
-    app.router.add_post("/v1/logs", receiver.logs)
-    app.router.add_post("/v1/metrics", receiver.metrics)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
-    await runner.setup()
-    try:
-        await listen(runner, address)
+    app = make_application(
+        receiver.endpoints(), middlewares=[problem_middleware()], body_bytes_max=BODY_BYTES_MAX
+    )
+    async with listening(app, address, ServerOptions(decompress=True, shutdown_s=2.0)):
         yield
-    finally:
-        await runner.cleanup()
 
 
 def _logs_block(body: bytes, arrived_ns: UnixNs) -> tuple[RecordBlock | None, int]:
@@ -129,8 +134,8 @@ def _accepted(refused: int) -> dict[str, object]:
     """Return the response body: OTLP's partial success if points were rejected."""
     if not refused:
         return {}
-    durability = "exponential histograms are not supported"
-    return {"partialSuccess": {"rejectedDataPoints": str(refused), "errorMessage": durability}}
+    message = "exponential histograms are not supported"
+    return {"partialSuccess": {"rejectedDataPoints": str(refused), "errorMessage": message}}
 
 
 def _refusal(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:

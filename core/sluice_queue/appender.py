@@ -50,7 +50,7 @@ from sluice_queue.register import (
 from sluice_queue.segments import spill
 from sluice_queue.settings import ProducerSettings
 from sluice_store.port import ObjectStore
-from sluice_store.retry import RetryLoop
+from sluice_store.retry import RetryBudget
 
 READ_FIRST_SWAPS = 64
 """After a conflict, this many swaps begin with a read instead of the remembered state."""
@@ -225,20 +225,20 @@ class Appender:
 
     async def _commit(self, group: _Group) -> int:
         """Commit one group and return its first sequence."""
-        retries = RetryLoop("append", self._lane.key, self._runtime.backoff(self._settings.retry))
+        retries = RetryBudget("append", self._lane.key, self._runtime.backoff(self._settings.retry))
         while True:
             started_s = self._now_s()
             try:
                 first = await self._step(group, retries)
             except StoreUnavailable as error:
                 self._seen = None
-                await retries.pause(error)
+                await retries.wait_or_raise(error)
                 continue
             if first is not None:
                 self._pacer.committed(self._now_s(), self._now_s() - started_s)
                 return first
 
-    async def _step(self, group: _Group, retries: RetryLoop) -> int | None:
+    async def _step(self, group: _Group, retries: RetryBudget) -> int | None:
         """Resolve the write in flight, or send the group once."""
         seen = self._seen
         if self._reads_first and group.sent is None:
@@ -310,7 +310,7 @@ class Appender:
         await self._client.write_segment(moved)
         return moved.after
 
-    async def _send(self, group: _Group, seen: RegisterRead, retries: RetryLoop) -> int | None:
+    async def _send(self, group: _Group, seen: RegisterRead, retries: RetryBudget) -> int | None:
         """Send the group's bytes as a replacement of the state that was read."""
         after = group.after
         if after is None:
@@ -349,5 +349,5 @@ class Appender:
                     group.sent = None
             case Unknown():
                 self._metrics.unknown.labels(self._lane.queue, "producer").inc()
-        await retries.pause()
+        await retries.wait_or_raise()
         return None

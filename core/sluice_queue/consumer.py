@@ -39,7 +39,7 @@ from sluice_queue.register import Register, dequeue, open_epoch
 from sluice_queue.settings import ConsumerSettings
 from sluice_queue.worklists import read_work_list
 from sluice_store.port import ObjectStore
-from sluice_store.retry import RetryLoop
+from sluice_store.retry import RetryBudget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,15 +218,15 @@ class Consumer:
         if sequence <= self._durable:
             reason = f"already acknowledged, acked_through=`{self._durable}`"
             raise AckRefused(lane.key, sequence, reason)
-        retries = RetryLoop("ack", lane.key, self._client.runtime.backoff(self._settings.retry))
+        retries = RetryBudget("ack", lane.key, self._client.runtime.backoff(self._settings.retry))
         while True:
             try:
                 if await self._try_ack(sequence):
                     break
             except StoreUnavailable as error:
-                await retries.pause(error)
+                await retries.wait_or_raise(error)
                 continue
-            await retries.pause()
+            await retries.wait_or_raise()
         self._durable = sequence
         self._acked = max(self._acked, sequence)
         self._handed_out = max(self._handed_out, sequence)
@@ -279,17 +279,17 @@ async def _open(
     client: RegisterClient, settings: ConsumerSettings, resume_after: int | None
 ) -> tuple[EpochClaim, Register]:
     """Swap in the next epoch under a new owner id; return the claim and the state with it."""
-    retries = RetryLoop("open", client.lane.key, client.runtime.backoff(settings.retry))
+    retries = RetryBudget("open", client.lane.key, client.runtime.backoff(settings.retry))
     opening = _Opening(client=client, resume_after=resume_after, owner=client.runtime.id_bytes())
     while True:
         try:
             won = await opening.step(await client.read_or_create(retries))
         except StoreUnavailable as error:
-            await retries.pause(error)
+            await retries.wait_or_raise(error)
             continue
         if won is not None:
             return won
-        await retries.pause()
+        await retries.wait_or_raise()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from sluice_queue.metrics import QueueMetrics
 from sluice_queue.register import Register, decode_register, encode_register
 from sluice_queue.segments import Spill
 from sluice_store.port import ObjectStore
-from sluice_store.retry import Backoff, RetryLoop, RetrySettings
+from sluice_store.retry import Backoff, RetryBudget, RetrySettings
 
 _QUEUE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
@@ -108,7 +108,7 @@ class RegisterClient:
                 self.observe_date(info.date_ns)
                 return RegisterRead(state=decode_register(self.lane.key, body), etag=info.etag)
 
-    async def read_as(self, producer_id: bytes, counter: int, retries: RetryLoop) -> RegisterRead:
+    async def read_as(self, producer_id: bytes, counter: int, retries: RetryBudget) -> RegisterRead:
         """Read the register as a producer whose last applied write has this counter.
 
         Raises:
@@ -121,7 +121,7 @@ class RegisterClient:
             raise RegisterLost(self.lane.key)
         return seen if seen is not None else await self.read_or_create(retries)
 
-    async def read_or_create(self, retries: RetryLoop) -> RegisterRead:
+    async def read_or_create(self, retries: RetryBudget) -> RegisterRead:
         """Read the register; create an empty one first if none exists.
 
         Raises:
@@ -136,9 +136,9 @@ class RegisterClient:
                 # Whatever the outcome, the next read returns the one register that exists.
                 await self.store.create(self.lane.key, encode_register(empty))
             except StoreUnavailable as error:
-                await retries.pause(error)
+                await retries.wait_or_raise(error)
                 continue
-            await retries.pause()
+            await retries.wait_or_raise()
 
     async def swap(self, seen: RegisterRead, state: Register) -> ReplaceOutcome:
         """Replace the register that was read by `state`.

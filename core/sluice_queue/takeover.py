@@ -30,7 +30,7 @@ from sluice_queue.lane import Lane, RegisterClient, Runtime
 from sluice_queue.register import WRITERS_MAX, Register, Writer
 from sluice_queue.settings import ProducerSettings
 from sluice_store.port import ObjectStore
-from sluice_store.retry import RetryLoop
+from sluice_store.retry import RetryBudget
 
 
 def counter_of(term: int, writes: int) -> int:
@@ -81,16 +81,16 @@ async def take_over(
     with_tools = runtime if runtime is not None else Runtime()
     bounds = ProducerSettings()
     client = RegisterClient(store, lane, with_tools)
-    retries = RetryLoop("take over", lane.key, with_tools.backoff(bounds.retry))
+    retries = RetryBudget("take over", lane.key, with_tools.backoff(bounds.retry))
     fence = _Fence(client=client, producer_id=producer_id, term=term, writes=writes)
     while True:
         try:
             if await fence.step(await client.read_as(producer_id, writes, retries)):
                 break
         except StoreUnavailable as error:
-            await retries.pause(error)
+            await retries.wait_or_raise(error)
             continue
-        await retries.pause()
+        await retries.wait_or_raise()
     counter = counter_of(term, fence.writes)
     appender = Appender(
         store, lane, runtime=with_tools, settings=bounds, producer=(producer_id, counter)

@@ -1,6 +1,5 @@
 """The parts of one worker, and the way of one upload through them."""
 
-import asyncio
 from dataclasses import dataclass
 
 import structlog
@@ -8,7 +7,7 @@ from aiohttp import web
 
 from sluice_gateway.accept import Acceptor, Run
 from sluice_gateway.admit import Budget, check_head
-from sluice_gateway.answers import AcceptedAnswer, accepted_answer
+from sluice_gateway.answers import AcceptedAnswer, accepted_answer, conflict_problem
 from sluice_gateway.authenticate import authenticate
 from sluice_gateway.cache import AcceptedCache, Remembered
 from sluice_gateway.decode import FrameDecoder
@@ -18,7 +17,6 @@ from sluice_gateway.lifecycle import Lifecycle
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.observe import ObservedStore
 from sluice_gateway.principals import PrincipalsFile, Sender
-from sluice_gateway.problems import Problem, Refusal, conflict_problem
 from sluice_gateway.receive import Pace, Received, receive
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.switch import NOTICE_S_MAX
@@ -32,6 +30,7 @@ from sluice_protocol.keys import quarantine_key
 from sluice_protocol.units import NS_PER_S
 from sluice_protocol.upload_http import HIGH_WATER_HEADER, RETRY_HEADER, parse_high_water
 from sluice_store.conflicts import DecisionsReader
+from sluice_web.problems import HttpRefusal, Problem
 
 log = structlog.get_logger()
 
@@ -53,7 +52,6 @@ class Gateway:
     cache: AcceptedCache
     acceptor: Acceptor
     decisions: DecisionsReader
-    comparing: asyncio.Lock
     high_water: HighWaterMarks
     lander: Lander | None = None
     looked_at_ns: int | None = None
@@ -109,10 +107,10 @@ class Gateway:
         """Keeps out of a mode that may have been switched unseen.
 
         Raises:
-            Refusal: It was switched, or nobody could look for too long.
+            HttpRefusal: It was switched, or nobody could look for too long.
         """
         if not self.mode_known:
-            raise Refusal(
+            raise HttpRefusal(
                 ErrorCode.STORE_UNAVAILABLE,
                 "the authority was switched or cannot be read: try another gateway",
             )
@@ -128,12 +126,12 @@ class Gateway:
         """Stands before every store call.
 
         Raises:
-            Refusal: The agent is not the sender's, or is quarantined.
+            HttpRefusal: The agent is not the sender's, or is quarantined.
         """
         if agent_id not in sender.agents:
-            raise Refusal(ErrorCode.FORBIDDEN_AGENT, "")
+            raise HttpRefusal(ErrorCode.FORBIDDEN_AGENT, "")
         if (agent_id, boot_id) in self.decisions.current.quarantined:
-            raise Refusal(ErrorCode.IDENTITY_QUARANTINED, "")
+            raise HttpRefusal(ErrorCode.IDENTITY_QUARANTINED, "")
 
     def _pace(self) -> Pace:
         return Pace(
@@ -183,7 +181,9 @@ class Gateway:
                 return self._conflict(upload, run)
             case Corrupt(reason=reason):
                 log.error("corrupt object", identity=upload.identity, reason=reason)
-                raise Refusal(ErrorCode.CORRUPT_OBJECT, "a stored object is damaged: see the log")
+                raise HttpRefusal(
+                    ErrorCode.CORRUPT_OBJECT, "a stored object is damaged: see the log"
+                )
             case RetriesExhausted():
                 raise spent_refusal(run)
 
@@ -194,13 +194,13 @@ class Gateway:
         return conflict_problem(run.conflict, quarantine_key(upload.identity, upload.digest))
 
 
-def spent_refusal(run: Run) -> Refusal:
+def spent_refusal(run: Run) -> HttpRefusal:
     """Gives the 503 of an upload whose tries or time are spent."""
     if run.unsure or run.failure is None:
-        return Refusal(
+        return HttpRefusal(
             ErrorCode.OUTCOME_UNKNOWN, "nobody knows whether it landed: send the same bytes again"
         )
     log.warning("store unavailable", reason=str(run.failure))
-    return Refusal(
+    return HttpRefusal(
         ErrorCode.STORE_UNAVAILABLE, "the store did not answer: send the same bytes again"
     )

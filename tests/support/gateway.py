@@ -25,7 +25,6 @@ from yarl import URL
 from sluice_gateway.app import build_gateway, serving
 from sluice_gateway.gateway import Gateway
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.worker import bind
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import LogColumns, TextColumn
 from sluice_protocol.frame import encode_frame
@@ -44,6 +43,7 @@ from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
 from sluice_protocol.upload_http import FRAME_MEDIA_TYPE
 from sluice_store import create_authority, open_store
 from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
+from sluice_web.listening import bind_shared
 
 TS_NS = 1_800_000_000_000_000_000
 
@@ -257,7 +257,7 @@ async def running(
         principals = write_principals(tmp_path / "principals.toml", *keys)
         limits = GatewaySettings(principals=principals, **settings)
         gateway = build_gateway(counting, agreed, limits, "gw-test")
-        sock = bind("127.0.0.1", 0)
+        sock = bind_shared("127.0.0.1", 0)
         port = sock.getsockname()[1]
         async with serving(gateway, sock), aiohttp.ClientSession() as session:
             yield Running(gateway, port, counting, Client(session, port, keys[0]))

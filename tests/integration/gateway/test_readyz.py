@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 from support.gateway import Running, TestKey, run, running
 
-from sluice_gateway.health import ask_doctor
+from sluice_gateway.readiness import ask_doctor
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.doctor import examine
 from sluice_store.doctor_records import seal_result, write_result

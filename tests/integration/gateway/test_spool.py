@@ -29,7 +29,6 @@ from sluice_gateway.gateway import Gateway
 from sluice_gateway.lander import Lander
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import agree, claim
-from sluice_gateway.worker import bind
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.keys import (
@@ -45,6 +44,7 @@ from sluice_protocol.outcomes import CreateOutcome, Found, NotFound, Unknown, Un
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store import create_authority, open_store
+from sluice_web.listening import bind_shared
 
 HOST = TestKey("host-1", ("host-1",))
 OPS = TestKey("ops", (), roles=("operator",))
@@ -102,7 +102,7 @@ async def spooling(tmp_path: Path) -> AsyncIterator[Spooling]:
         gateway = build_gateway(local, agreed, settings, WRITER)
         attach_lander(gateway, local, remote, agreed)
         assert gateway.lander is not None
-        sock = bind("127.0.0.1", 0)
+        sock = bind_shared("127.0.0.1", 0)
         port = sock.getsockname()[1]
         async with serving(gateway, sock), aiohttp.ClientSession() as session:
             client = Client(session, port, HOST)

@@ -88,10 +88,10 @@ def test_an_old_list_is_written_again_before_it_is_appended() -> None:
 
 
 def _tries(producer: Producer) -> object:
-    from sluice_store.retry import RetryLoop  # noqa: PLC0415
+    from sluice_store.retry import RetryBudget  # noqa: PLC0415
 
     lane = producer._appender.client.lane
-    return RetryLoop("test", lane.key, producer._runtime.backoff(RetrySettings()))
+    return RetryBudget("test", lane.key, producer._runtime.backoff(RetrySettings()))
 
 
 def test_spent_bounds_are_unknown_and_stop_the_producer() -> None:
