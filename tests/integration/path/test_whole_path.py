@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from support.builders import make_identity
 from support.gateway import TestKey, gateways, start_gateway, write_principals
 from support.history import UploadResult, broken_guarantees
 from support.racing import race
@@ -16,7 +17,6 @@ from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
 from sluice_protocol.frame import encode_frame
-from sluice_protocol.identity import Identity
 from sluice_protocol.keys import digest_of
 from sluice_protocol.records import LogRecord, logs_from_records
 
@@ -33,7 +33,7 @@ def frame_of(number: int, mark: str = "") -> bytes:
         LogRecord(ts_ns=1_790_000_000_000_000_000 + n, body=LINES[n] + mark, attributes={})
         for n in range(start, start + LINES_EACH)
     ]
-    who = Identity(agent_id="host", boot_id="b", seq_start=start, seq_end=start + LINES_EACH - 1)
+    who = make_identity(start, count=LINES_EACH, agent="host", boot="b")
     return encode_frame(identity=who, columns=logs_from_records(records))
 
 

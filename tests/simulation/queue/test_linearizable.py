@@ -3,8 +3,8 @@
 import asyncio
 from random import Random
 
-from support.history import Operation, linearizable
 from support.builders import manifest
+from support.history import Operation, linearizable
 from support.queue_store import Faults, SimStore
 from support.queue_store import SimClock as StoreClock
 from support.simloop import SimClock, SimIds, SimLoop, seeds, simulate
