@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import structlog
-from support.queue_batches import manifest
+from support.builders import manifest
 from support.reconciler_seed import accept, refuse
 
 from sluice_cli.main import run
