@@ -16,7 +16,7 @@ from sluice_gateway.metrics import GatewayMetrics
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.upload_http import FRAME_MEDIA_TYPE
 from sluice_web.json_bodies import check_length
-from sluice_web.problems import RequestRefused
+from sluice_web.problems import HttpRefusal
 
 HIGH_MARK: Final = 0.75
 """Share of the budget above which connections are shed."""
@@ -48,11 +48,11 @@ class Budget:
         """Holds the charge of a body while it is in memory.
 
         Raises:
-            RequestRefused: The budget does not hold it; nothing was taken.
+            HttpRefusal: The budget does not hold it; nothing was taken.
         """
         cost_bytes = charge(length_bytes)
         if self.held_bytes + cost_bytes > self._bytes_max:
-            raise RequestRefused(ErrorCode.OVERLOADED, "this gateway is full: try another one")
+            raise HttpRefusal(ErrorCode.OVERLOADED, "this gateway is full: try another one")
         self._hold(cost_bytes)
         try:
             yield
@@ -73,15 +73,15 @@ def check_head(request: web.Request, frame_bytes_max: int) -> int:
     """Gives the announced length of an upload whose head is as the protocol wants it.
 
     Raises:
-        RequestRefused: 415 for another media type or a Content-Encoding, 411 without a length.
+        HttpRefusal: 415 for another media type or a Content-Encoding, 411 without a length.
         TooLarge: The announced length is over the limit.
     """
     if request.content_type != FRAME_MEDIA_TYPE:
-        raise RequestRefused(
+        raise HttpRefusal(
             ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {FRAME_MEDIA_TYPE}"
         )
     if "Content-Encoding" in request.headers:
-        raise RequestRefused(
+        raise HttpRefusal(
             ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send the frame without Content-Encoding"
         )
     return check_length(request, frame_bytes_max)

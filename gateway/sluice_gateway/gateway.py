@@ -30,7 +30,7 @@ from sluice_protocol.keys import quarantine_key
 from sluice_protocol.units import NS_PER_S
 from sluice_protocol.upload_http import HIGH_WATER_HEADER, RETRY_HEADER, parse_high_water
 from sluice_store.conflicts import DecisionsReader
-from sluice_web.problems import Problem, RequestRefused
+from sluice_web.problems import HttpRefusal, Problem
 
 log = structlog.get_logger()
 
@@ -107,10 +107,10 @@ class Gateway:
         """Keeps out of a mode that may have been switched unseen.
 
         Raises:
-            RequestRefused: It was switched, or nobody could look for too long.
+            HttpRefusal: It was switched, or nobody could look for too long.
         """
         if not self.mode_known:
-            raise RequestRefused(
+            raise HttpRefusal(
                 ErrorCode.STORE_UNAVAILABLE,
                 "the authority was switched or cannot be read: try another gateway",
             )
@@ -126,12 +126,12 @@ class Gateway:
         """Stands before every store call.
 
         Raises:
-            RequestRefused: The agent is not the sender's, or is quarantined.
+            HttpRefusal: The agent is not the sender's, or is quarantined.
         """
         if agent_id not in sender.agents:
-            raise RequestRefused(ErrorCode.FORBIDDEN_AGENT, "")
+            raise HttpRefusal(ErrorCode.FORBIDDEN_AGENT, "")
         if (agent_id, boot_id) in self.decisions.current.quarantined:
-            raise RequestRefused(ErrorCode.IDENTITY_QUARANTINED, "")
+            raise HttpRefusal(ErrorCode.IDENTITY_QUARANTINED, "")
 
     def _pace(self) -> Pace:
         return Pace(
@@ -181,7 +181,7 @@ class Gateway:
                 return self._conflict(upload, run)
             case Corrupt(reason=reason):
                 log.error("corrupt object", identity=upload.identity, reason=reason)
-                raise RequestRefused(
+                raise HttpRefusal(
                     ErrorCode.CORRUPT_OBJECT, "a stored object is damaged: see the log"
                 )
             case RetriesExhausted():
@@ -194,13 +194,13 @@ class Gateway:
         return conflict_problem(run.conflict, quarantine_key(upload.identity, upload.digest))
 
 
-def spent_refusal(run: Run) -> RequestRefused:
+def spent_refusal(run: Run) -> HttpRefusal:
     """Gives the 503 of an upload whose tries or time are spent."""
     if run.unsure or run.failure is None:
-        return RequestRefused(
+        return HttpRefusal(
             ErrorCode.OUTCOME_UNKNOWN, "nobody knows whether it landed: send the same bytes again"
         )
     log.warning("store unavailable", reason=str(run.failure))
-    return RequestRefused(
+    return HttpRefusal(
         ErrorCode.STORE_UNAVAILABLE, "the store did not answer: send the same bytes again"
     )

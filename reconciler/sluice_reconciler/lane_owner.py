@@ -37,7 +37,7 @@ from sluice_reconciler.lane_state import (
 )
 from sluice_reconciler.sequence_ranges import EnqueueStatus
 from sluice_store.port import ObjectStore
-from sluice_store.retry import RetryLoop
+from sluice_store.retry import RetryBudget
 
 
 class LaneTakenOver(SluiceError):
@@ -184,7 +184,7 @@ async def _swap(
         OutcomeUnknown: The retries are spent.
     """
     key, body = lane_key(lane), encode_lane(record)
-    budget = RetryLoop("swap", key, runtime.backoff(SWAP_RETRY))
+    budget = RetryBudget("swap", key, runtime.backoff(SWAP_RETRY))
     while True:
         try:
             outcome = await store.replace(key, body, if_match=stored.etag)
@@ -194,18 +194,18 @@ async def _swap(
                 case Mismatch() | Unknown():
                     now = await read_lane_state(store, lane)
         except StoreUnavailable as error:
-            await budget.pause(error)
+            await budget.wait_or_raise(error)
             continue
         if now is not None and now.record.nonce == record.nonce:
             return now
         if now is None or now.etag != stored.etag:
             raise LaneTakenOver(key, record.owner_term)
-        await budget.pause()
+        await budget.wait_or_raise()
 
 
 async def _raise_owner_term(store: ObjectStore, lane: Lane, runtime: Runtime) -> StoredLaneState:
     """Write the next owner term into the lane's state; create the state if there is none."""
-    budget = RetryLoop("take", lane_key(lane), runtime.backoff(SWAP_RETRY))
+    budget = RetryBudget("take", lane_key(lane), runtime.backoff(SWAP_RETRY))
     while True:
         stored = await read_lane_state(store, lane)
         if stored is None:
@@ -217,7 +217,7 @@ async def _raise_owner_term(store: ObjectStore, lane: Lane, runtime: Runtime) ->
                 return await _swap(store, lane, stored, record, runtime)
             except LaneTakenOver:
                 pass  # A rival swapped first: raise the term above its own.
-        await budget.pause()
+        await budget.wait_or_raise()
 
 
 async def _create(store: ObjectStore, lane: Lane, runtime: Runtime) -> None:

@@ -1,7 +1,7 @@
-"""Where a lake table of a store lies, for libraries that open tables by themselves.
+"""Location and connection settings of a lake table, for libraries with their own store client.
 
-Delta tables are not read or written through the port: delta-rs, Spark, DuckDB and pyarrow have
-their own object-store clients. This gives each of them the place and the connection settings.
+Delta tables are not read or written through the object-store port: delta-rs, Spark, DuckDB and
+pyarrow each use their own client.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.lake import table_prefix
+from sluice_protocol.keys import LAKE
 from sluice_store.url import parse_local_path
 
 _PARAMETERS: Final = {"endpoint", "region"}
@@ -18,12 +18,12 @@ _PARAMETERS: Final = {"endpoint", "region"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLocation:
-    """Where one table lies.
+    """The location of one table.
 
     Attributes:
         uri: An absolute path, or `s3://bucket/prefix/lake/v1/<table>`.
-        endpoint: The S3 endpoint when it is not AWS's own.
-        region: The S3 region when the URL names one.
+        endpoint: The S3 endpoint, or None for AWS.
+        region: The S3 region, or None when the store URL contains none.
     """
 
     uri: str
@@ -37,7 +37,7 @@ class TableLocation:
 
     @property
     def storage_options(self) -> Mapping[str, str]:
-        """The settings that delta-rs takes; credentials come from the AWS environment."""
+        """The settings for delta-rs, which reads credentials from the AWS environment."""
         options = {}
         if self.endpoint is not None:
             options["AWS_ENDPOINT_URL"] = self.endpoint
@@ -46,24 +46,28 @@ class TableLocation:
             options["AWS_REGION"] = self.region
         return options
 
+    def uri_of(self, path: str) -> str:
+        """Return the path or URL of a data file that the table's log names `path`."""
+        return path if "://" in path or path.startswith("/") else f"{self.uri}/{path}"
+
 
 def lake_location(store_url: str, table: str) -> TableLocation:
-    """Gives the place of a lake table in the store that a URL names.
+    """Return the location of a lake table in a store.
 
     Raises:
         BadUsage: The URL is neither `file://…` nor `s3://bucket/prefix?endpoint=…&region=…`.
     """
     if store_url.startswith("file://"):
-        return TableLocation(uri=str(parse_local_path(store_url) / table_prefix(table)))
+        return TableLocation(uri=str(parse_local_path(store_url) / f"{LAKE}{table}"))
     parts = urlsplit(store_url)
     query = parse_qs(parts.query)
     if parts.scheme != "s3" or not parts.netloc or set(query) - _PARAMETERS:
         raise BadUsage(
-            "a lake is in file:///path or s3://bucket/prefix?endpoint=…&region=…,"
-            f" url=`{store_url}`"
+            "cannot locate the lake: the store URL must be file:///path or"
+            f" s3://bucket/prefix?endpoint=…&region=…, url=`{store_url}`"
         )
     prefix = parts.path.strip("/")
-    place = "/".join(part for part in (parts.netloc, prefix, table_prefix(table)) if part)
+    place = "/".join(part for part in (parts.netloc, prefix, f"{LAKE}{table}") if part)
     return TableLocation(
         uri=f"s3://{place}",
         endpoint=query.get("endpoint", [None])[0],
@@ -72,12 +76,12 @@ def lake_location(store_url: str, table: str) -> TableLocation:
 
 
 def open_filesystem(location: TableLocation) -> tuple[Any, str]:
-    """Gives pyarrow's file system of a table's location, and the location's path in it."""
-    from pyarrow import fs  # noqa: PLC0415 - only the lake's readers and writers install pyarrow
+    """Return pyarrow's file system for a table, and the table's path in it."""
+    from pyarrow import fs  # noqa: PLC0415 - takes 0.3 s to import; a local query needs none
 
     if location.is_local:
         return fs.LocalFileSystem(), location.uri
-    # Delayed open makes a small file one PUT instead of three requests of a multipart upload.
+    # With delayed open a small file is one PUT instead of the three requests of an upload in parts.
     options: dict[str, Any] = {"allow_bucket_creation": False, "allow_delayed_open": True}
     if location.endpoint is not None:
         scheme, _, host = location.endpoint.partition("://")

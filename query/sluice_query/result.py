@@ -1,4 +1,4 @@
-"""What a query gives back: records or points, and what was read for them."""
+"""The result of a query: records or points, and a summary of what was read for them."""
 
 import base64
 import math
@@ -12,26 +12,26 @@ from sluice_protocol.ndjson import METRIC_TYPES
 from sluice_protocol.timestamps import format_rfc3339
 
 Row = dict[str, object]
-"""One record by column, as the engine gives it; it lives between engine and rendering only."""
+"""One record by column, between the engine and the rendering."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class QuerySummary:
     """What was read, and whether it was everything.
 
     Attributes:
-        results: Records or points in the answer; with stats-only, the records that match.
-        more: Whether more records match than the limit let through.
+        results: Number of records or points returned; with stats-only, of records that match.
+        more: Whether more records match than the limit allows to return.
         first_ts: Time of the first record that matches, RFC 3339; stats-only.
         last_ts: Time of the last record that matches, RFC 3339; stats-only.
         segments_read: Files of the lake that were read.
         segments_pruned: Files that their statistics or an index ruled out.
-        bytes_read: Size of the files and frames that were read.
-        waiting_batches: Batches that were read from their blobs, as they are not in the lake yet.
-        deletes_applied: Deletes that apply to this question.
+        bytes_read: Size of the files, index chunks and blobs that were read.
+        waiting_batches: Pending batches that were read from their blobs.
+        deletes_applied: Deletes that apply to the query.
         partial: Whether something could not be read.
-        reasons: Why the answer is partial.
-        elapsed_ms: How long it took.
+        reasons: Why the result is partial.
+        elapsed_ms: How long the query took.
     """
 
     results: int = 0
@@ -49,8 +49,14 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One step of a series: where it starts, whose it is ('' for all agents), its value."""
+class SeriesPoint:
+    """One step of a series.
+
+    Attributes:
+        step_ns: Start of the step, Unix ns.
+        agent_id: The agent, or '' for all agents.
+        value: The value; None when the step's points have none.
+    """
 
     step_ns: int
     agent_id: str
@@ -58,26 +64,26 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The whole answer to one query."""
+class QueryResult:
+    """The complete result of one query."""
 
     kind: Kind
-    summary: Summary
+    summary: QuerySummary
     records: list[Row] = field(default_factory=list)
-    points: list[Point] = field(default_factory=list)
+    points: list[SeriesPoint] = field(default_factory=list)
 
 
-def answer_lines(answer: Answer) -> Iterator[bytes]:
-    """Gives an answer as NDJSON: records or points, and the summary as the last line."""
-    for row in answer.records:
-        yield msgspec.json.encode(record_json(answer.kind, row)) + b"\n"
-    for point in answer.points:
+def result_lines(result: QueryResult) -> Iterator[bytes]:
+    """Yield a result as NDJSON: records or points, then the summary as the last line."""
+    for row in result.records:
+        yield msgspec.json.encode(record_json(result.kind, row)) + b"\n"
+    for point in result.points:
         yield msgspec.json.encode(point_json(point)) + b"\n"
-    yield msgspec.json.encode({"summary": answer.summary}) + b"\n"
+    yield msgspec.json.encode({"summary": result.summary}) + b"\n"
 
 
 def record_json(kind: Kind, row: Row) -> Row:
-    """Gives a record as JSON has it: as NDJSON of frames, with identity and resource beside."""
+    """Return a record for JSON: as in the NDJSON of frames, with identity and resource added."""
     shown: Row = {"ts": _time(row["ts_ns"])} if row["ts_ns"] is not None else {}
     shown |= {name: row[name] for name in ("agent_id", "boot_id", "seq")}
     match kind:
@@ -96,14 +102,14 @@ def record_json(kind: Kind, row: Row) -> Row:
 _OPAQUE = ("key", "value")
 
 
-def point_json(point: Point) -> Row:
-    """Gives a point of a series as JSON has it."""
+def point_json(point: SeriesPoint) -> Row:
+    """Return a point of a series for JSON."""
     shown: Row = {"ts": _time(point.step_ns), "value": number_json(point.value)}
     return shown | ({"agent_id": point.agent_id} if point.agent_id else {})
 
 
 def number_json(value: object) -> object:
-    """Gives a number as JSON has it: NaN and infinities as words."""
+    """Return a number for JSON, which has no NaN and infinities: they become strings."""
     if not isinstance(value, float) or math.isfinite(value):
         return value
     if math.isnan(value):

@@ -1,8 +1,8 @@
-"""The lake: its tables, their columns and partitions, as data that writers and readers share.
+"""The tables of the lake, their columns and partitions, as data that writers and readers share.
 
-Record tables hold one row per record. `batches` holds one row per accepted batch: it is the ledger
-of ingestion, a batch is in the lake when its identity stands there. `dead_letters` holds batches
-whose blob was missing or wrong when ingestion looked; they are never in the ledger.
+A record table contains one row per record. `batches` contains one row per accepted batch. It is the
+ledger of ingestion: a batch is in the lake when its identity is in the ledger. `dead_letters`
+contains batches whose blob was missing or damaged during ingestion; they never enter the ledger.
 
 Source: `docs/adr/0050-exactly-once-into-delta.md`, `docs/adr/0051-lake-tables.md`.
 """
@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
-from sluice_protocol.keys import INGEST_QUEUE, LAKE
+from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.manifests import Kind
-from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_protocol.units import NS_PER_S
 
 
 class ColumnType(StrEnum):
-    """Types of columns, by their names in Delta's schema."""
+    """A column type, by its name in a Delta schema."""
 
     STRING = "string"
     BINARY = "binary"
@@ -33,13 +33,14 @@ class ColumnType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column.
+    """One column of a table.
 
     Attributes:
         name: Its name.
         type: Its type.
-        meaning: One line for people.
-        skippable: Whether files carry its min and max, so that readers can skip files by it.
+        meaning: One line that is stored as the column's comment.
+        skippable: Whether data files record its minimum and maximum, so that readers can skip
+            files.
     """
 
     name: str
@@ -53,9 +54,9 @@ class Table:
     """One table under `lake/v1/`.
 
     Attributes:
-        name: Its name and its folder.
+        name: Its name, which is also the name of its folder.
         columns: Every column in order, the partition column last.
-        partition_column: The column whose value is in the path and not in the files.
+        partition_column: The column whose value is in the path instead of in the data files.
     """
 
     name: str
@@ -63,18 +64,13 @@ class Table:
     partition_column: str
 
     @property
-    def prefix(self) -> str:
-        """The key prefix of the table, without a slash at its end."""
-        return f"{LAKE}{self.name}"
-
-    @property
     def stored_columns(self) -> tuple[Column, ...]:
-        """The columns that are in the files: all but the partition column."""
+        """The columns that are in the data files: all but the partition column."""
         return tuple(column for column in self.columns if column.name != self.partition_column)
 
     @property
     def skipping_columns(self) -> tuple[Column, ...]:
-        """The stored columns whose min and max are kept per file."""
+        """The stored columns whose minimum and maximum are recorded for each data file."""
         return tuple(column for column in self.stored_columns if column.skippable)
 
 
@@ -82,6 +78,7 @@ def _column(name: str, kind: ColumnType, meaning: str, *, skippable: bool = Fals
     return Column(name=name, type=kind, meaning=meaning, skippable=skippable)
 
 
+# A meaning is stored in the table as a comment: rewording one would change the stored schema.
 _STRING, _LONG, _INTEGER = ColumnType.STRING, ColumnType.LONG, ColumnType.INTEGER
 _TIMESTAMP, _MAP = ColumnType.TIMESTAMP, ColumnType.TEXT_MAP
 
@@ -193,27 +190,27 @@ ROLLUPS: Final = Table(
     ),
     partition_column=WINDOW_DATE,
 )
-"""Late points make new rows of the same series and window: readers merge rows."""
+"""A late point adds another row of the same series and window: readers merge the rows."""
 
 RECORD_TABLES: Final[dict[Kind, Table]] = {"logs": LOGS, "metrics": METRICS, "entries": ENTRIES}
 TABLES: Final = (LOGS, METRICS, ENTRIES, BATCHES, DEAD_LETTERS, ROLLUPS)
 
 
-def table_prefix(name: str) -> ObjectKey:
-    """Gives the key prefix of a lake table, without a slash at its end."""
-    return ObjectKey(f"{LAKE}{name}")
+def payload_columns(kind: Kind) -> tuple[Column, ...]:
+    """Return the columns of a record table that only records of this kind have."""
+    return RECORD_TABLES[kind].columns[len(_RECORD_HEAD) : -len(_RECORD_TAIL)]
 
 
 def ingest_app_id(lane: int, queue: str = INGEST_QUEUE) -> str:
-    """Gives the application id whose transaction version is a lane's last ingested sequence."""
+    """Return the application id whose transaction version is a lane's last ingested sequence."""
     return f"sluice-ingest/{queue}.{lane:03d}"
 
 
 def accepted_date(accepted_at_ns: int) -> str:
-    """Gives the partition of a record, `YYYY-MM-DD`."""
+    """Return the partition of a record, `YYYY-MM-DD` in UTC."""
     return datetime.fromtimestamp(accepted_at_ns // NS_PER_S, UTC).strftime("%Y-%m-%d")
 
 
 def accepted_hour(accepted_at_ns: int) -> str:
-    """Gives the partition of a ledger row, `YYYY-MM-DDTHH`."""
+    """Return the partition of a ledger row, `YYYY-MM-DDTHH` in UTC."""
     return datetime.fromtimestamp(accepted_at_ns // NS_PER_S, UTC).strftime("%Y-%m-%dT%H")

@@ -1,4 +1,4 @@
-"""The data files of a table, and which of them maintenance rewrites.
+"""Selection of the data files that maintenance rewrites or removes.
 
 A partition is closed when its date ended more than the grace period ago. Compaction rewrites closed
 partitions only, so that it rarely conflicts with ingestion. A conflict is safe: the later commit is
@@ -8,12 +8,10 @@ refused.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
-import pyarrow as pa
-from deltalake import DeltaTable
-
-from sluice_protocol.lake import Table, accepted_date
+from sluice_lake.data_files import DataFile
+from sluice_lake.tables import accepted_date
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.delete_conditions import is_retention, sql_literal
@@ -21,70 +19,6 @@ from sluice_spark.delete_conditions import is_retention, sql_literal
 _DAY_S: Final = 24 * 3600
 SMALL_FILES_MIN: Final = 2
 """Rewriting a single small file has no benefit."""
-
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_US: Final = timedelta(microseconds=1)
-_NS_PER_US: Final = 1000
-STATS_SLACK_NS: Final = 1_000_000
-"""Tolerance for writers that truncate the times in their statistics to milliseconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataFile:
-    """One data file of a table, as Delta's log describes it.
-
-    Attributes:
-        path: Path within the table.
-        partition: Value of the partition column.
-        size_bytes: Size of the file.
-        records: Number of rows; 0 if the log has no statistics.
-        agents: First and last agent in byte order; None if the log has no statistics.
-        times_ns: Earliest and latest time, Unix ns; None if unknown or if a row has no time.
-    """
-
-    path: str
-    partition: str
-    size_bytes: int
-    records: int
-    agents: tuple[str, str] | None
-    times_ns: tuple[int, int] | None
-
-
-def list_files(opened: DeltaTable, table: Table) -> list[DataFile]:
-    """Return the data files of an opened table, ordered by partition and path."""
-    rows = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
-    files = [_file(row, table) for row in rows]
-    return sorted(files, key=lambda file: (file.partition, file.path))
-
-
-def _file(row: dict[str, Any], table: Table) -> DataFile:
-    partition = row[f"partition.{table.partition_column}"]
-    agents = (row.get("min.agent_id"), row.get("max.agent_id"))
-    return DataFile(
-        path=row["path"],
-        partition=partition.isoformat() if isinstance(partition, date) else str(partition),
-        size_bytes=row["size_bytes"],
-        records=row.get("num_records") or 0,
-        agents=None if None in agents else (str(agents[0]), str(agents[1])),
-        times_ns=_times(row),
-    )
-
-
-def _times(row: dict[str, Any]) -> tuple[int, int] | None:
-    least, most = row.get("min.ts"), row.get("max.ts")
-    if least is None or most is None or row.get("null_count.ts"):
-        return None
-    return (_ns(least) - STATS_SLACK_NS, _ns(most) + STATS_SLACK_NS)
-
-
-def _ns(moment: datetime) -> int:
-    return ((moment - _EPOCH) // _US) * _NS_PER_US
-
-
-def total_bytes(files: Sequence[DataFile]) -> int:
-    """Return the total size of files."""
-    return sum(file.size_bytes for file in files)
 
 
 def is_closed(partition: str, now_ns: int, grace_s: int) -> bool:
