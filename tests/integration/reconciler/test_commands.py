@@ -91,7 +91,7 @@ def test_commands_report_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFix
     assert paths[0]["mark"] is not None
     assert call(capsys, "explain", "host-1/b1/500-509", *store)[0] == 1
     assert call(capsys, "explain", "0" * 64, *store) == (1, [])
-    for bad in ("nobody", "a/b/9-1", "Z" * 64):
+    for bad in ("unknown", "a/b/9-1", "Z" * 64):
         assert run(["explain", bad, *store]) == 2
     for human in (["batches"], ["gaps"], ["queue", "status"], ["explain", "host-1/b1/10-19"]):
         run([*human, *store])
