@@ -39,7 +39,7 @@ def memory_cost(length_bytes: int) -> int:
 
 
 class BodyBudget:
-    """The bytes of bodies that one worker holds concurrently."""
+    """The bytes of bodies that one worker has in memory."""
 
     def __init__(self, bytes_max: int, metrics: GatewayMetrics, rng: random.Random) -> None:
         self._bytes_max = bytes_max
@@ -49,14 +49,14 @@ class BodyBudget:
 
     @contextmanager
     def take(self, length_bytes: int) -> Iterator[None]:
-        """Hold the cost of a body while it is in memory.
+        """Reserve the cost of a body while it is in memory.
 
         Raises:
-            HttpRefusal: The budget is exhausted; nothing is held.
+            HttpRefusal: The budget is exhausted; nothing is reserved.
         """
         cost_bytes = memory_cost(length_bytes)
         if self.held_bytes + cost_bytes > self._bytes_max:
-            raise HttpRefusal(ErrorCode.OVERLOADED, "this gateway is full: try another one")
+            raise HttpRefusal(ErrorCode.OVERLOADED, "this gateway is full: try another gateway")
         self._hold(cost_bytes)
         try:
             yield
@@ -91,7 +91,7 @@ class RunningUploads:
             HttpRefusal: The worker is draining.
         """
         if self.draining:
-            raise HttpRefusal(ErrorCode.DRAINING, "this gateway is stopping: try another one")
+            raise HttpRefusal(ErrorCode.DRAINING, "this gateway is stopping: try another gateway")
         self.count += 1
         self._idle.clear()
         try:

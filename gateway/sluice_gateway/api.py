@@ -28,7 +28,7 @@ _UPLOAD_PROBLEMS: Final = {
     "409": "Other bytes own this identity",
     "411": "Content-Length is missing",
     "413": "The frame is too large",
-    "415": "The media type is another one, or there is a Content-Encoding",
+    "415": "The media type is wrong, or there is a Content-Encoding",
     "500": "A stored object is damaged; the same bytes may be sent again",
     "503": "The same bytes may be sent to any gateway",
 }

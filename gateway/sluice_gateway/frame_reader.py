@@ -64,7 +64,7 @@ class FrameReader:
         """Read the body of a request.
 
         The deadline moves with each chunk: a client that stalls is refused after the grace period,
-        one that keeps the minimum rate is never refused.
+        a client that keeps the minimum rate is never refused.
 
         Raises:
             HttpRefusal: The body arrived too slowly; the same bytes may be sent again.
@@ -120,7 +120,7 @@ def announced_raw_bytes(frame: bytes) -> int:
 class BodyBuffer:
     """A body that is being read.
 
-    A large one is written into one block of its announced size. Kept as chunks, many concurrent
+    A large body is written into one block of its announced size. Kept as chunks, many concurrent
     bodies fragment the heap: the allocator can neither reuse the pieces for whole bodies nor
     return them, and memory grows to twice the budget (measured: 622 MB for a budget of 268 MB).
     """

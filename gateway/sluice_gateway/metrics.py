@@ -8,7 +8,7 @@ Label values are closed sets; an agent id is never a label.
 | sluice_accept_duration_seconds | histogram | | of an upload, from its head to its response |
 | sluice_accept_phase_seconds | histogram | phase | receive, validate, blob, manifest, quarantine |
 | sluice_accepted_bytes_total | counter | | frame bytes of uploads accepted for the first time |
-| sluice_inflight_bytes | gauge | | body bytes announced or held |
+| sluice_inflight_bytes | gauge | | announced bytes of bodies in memory |
 | sluice_connections | gauge | | open connections |
 | sluice_connections_closed_total | counter | reason | connections that the gateway closed |
 | sluice_store_requests_total | counter | op, result | store calls |
@@ -83,7 +83,9 @@ class GatewayMetrics:
             ACCEPT_PHASE, "Time of one phase.", ["phase"], buckets=_SECONDS, registry=registry
         )
         self.accepted_bytes = Counter(ACCEPTED_BYTES, "New frame bytes.", registry=registry)
-        self.inflight_bytes = Gauge(INFLIGHT_BYTES, "Body bytes held.", registry=registry)
+        self.inflight_bytes = Gauge(
+            INFLIGHT_BYTES, "Announced bytes of bodies in memory.", registry=registry
+        )
         self.connections = Gauge(CONNECTIONS, "Open connections.", registry=registry)
         self.closed = Counter(
             CONNECTIONS_CLOSED,

@@ -71,7 +71,7 @@ async def switch_to_spool(remote: ObjectStore, spool_writer: str, clock: Clock) 
         claimed = decode_record(CLAIM, found.body, SpoolClaim).spool_writer
         if claimed != spool_writer:
             raise BadUsage(
-                "another spool has claimed the authority: only that one may spool again,"
+                "another spool has claimed the authority: only its gateway may spool again,"
                 f" spool_writer=`{claimed}`"
             )
     body = await _record(
@@ -113,7 +113,7 @@ async def _check_own_spool(remote: ObjectStore, local: ObjectStore) -> None:
             "this spool has never reached the authority: start its gateway to transfer it"
         )
     if not isinstance(ours, Found) or ours.body != theirs.body:
-        raise BadUsage("another spool has claimed the authority: give the directory of that one")
+        raise BadUsage("another spool has claimed the authority: pass the directory of that spool")
 
 
 async def _check_all_transferred(local: ObjectStore) -> None:

@@ -24,7 +24,7 @@ class GatewaySettings:
         switch_settle_s: In `local_spool`, time after a mode switch before the spool accepts, so
             that gateways of the old mode stop; less than 60 only when all of them are stopped.
         frame_bytes_max: Largest frame, at most 16 MiB; a larger one is refused with 413.
-        inflight_bytes_max: Bytes of bodies that one worker holds concurrently, each counted 1.25
+        inflight_bytes_max: Bytes of bodies that one worker has in memory, each counted 1.25
             times for its copies; further uploads are refused with 503.
         connections_max: Most open connections of one worker.
         connections_per_address_max: Most open connections from one address.

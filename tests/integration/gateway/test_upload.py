@@ -302,7 +302,7 @@ def test_metrics_and_openapi(tmp_path: Path) -> None:
         status, text = await served.client.get("/openapi.json")
         document = json.loads(text)
         assert document["openapi"] == "3.1.0"
-        assert "AcceptedAnswer" in document["components"]["schemas"]
+        assert "AcceptedResponse" in document["components"]["schemas"]
         assert (await served.client.get("/nothing"))[0] == 404
 
     serve(tmp_path, body)
