@@ -1,11 +1,10 @@
-"""The agent's throughput: from a log file until every batch is accepted and removed from the spool.
+"""Benchmark `agent`: ship a log file until every batch is accepted and removed from the spool.
 
-The control does the least work with the same safety for the same bytes: read 4 MiB blocks, compress
-them with zstd as frames are, write each to a file, fsync file and directory, POST it with its
-digest,
-remove the file; one block after the other. It has no lines, times, columns, checkpoints, signatures
-or failover. Both send to the same server, a separate process that hashes and responds; its CPU time
-is not counted.
+The control does the minimum with the same durability for the same bytes. It reads blocks of 4 MiB,
+compresses them with zstd like frames, writes each to a file, and syncs file and directory. Then it
+sends the block with POST and its digest, and removes the file; one block after the other. It has no
+lines, times, columns, positions, signatures or failover. Both send to the same server, a separate
+process that hashes the body and responds; its CPU is not counted.
 """
 
 import asyncio
@@ -51,7 +50,7 @@ asyncio.run(main())
 
 
 def write_log(path: Path) -> int:
-    """Write unique lines of a typical form; return their number."""
+    """Write unique log lines of a typical form; return their number."""
     start = datetime(2026, 11, 21, tzinfo=UTC)
     size_bytes = count = 0
     with path.open("w", encoding="utf-8") as file:
@@ -66,7 +65,7 @@ def write_log(path: Path) -> int:
 
 
 def ship(folder: Path, log: Path, url: str, *, records: int, key: Path | None) -> float:
-    """Run the agent once over the file: the subject."""
+    """Run the agent once over the file."""
     spool = Path(tempfile.mkdtemp(dir=folder))
     settings = AgentSettings(
         gateway=url, spool=spool, agent_id="bench", paths=(str(log),), once=True, host_metrics_s=0,
@@ -80,7 +79,7 @@ def ship(folder: Path, log: Path, url: str, *, records: int, key: Path | None) -
 
 
 async def send_blocks(folder: Path, log: Path, url: str) -> float:
-    """Send blocks without the agent: the control."""
+    """Send the file in blocks, as the control."""
     place = Path(tempfile.mkdtemp(dir=folder)) / "block"
     async with aiohttp.ClientSession() as session:
         with log.open("rb") as file:
@@ -106,7 +105,7 @@ def keep(path: Path, body: bytes) -> None:
 
 
 def main() -> None:
-    """Run subject and control in turn."""
+    """Run the agent and the control in turn."""
     with tempfile.TemporaryDirectory(prefix="agent-bench-") as name:
         folder = Path(name)
         records = write_log(folder / "app.log")
@@ -123,7 +122,7 @@ def main() -> None:
 
 
 def measure(folder: Path, url: str, records: int) -> None:
-    """Measure and print the results."""
+    """Measure and report the ratios."""
     log = folder / "app.log"
 
     def agent() -> float:

@@ -10,10 +10,11 @@ from typing import Annotated, Final
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from sluice_agent.app import AgentRunResult, run_agent
+from sluice_agent.app import run_agent
 from sluice_agent.parked import ParkedBatch, drop_parked, list_parked, retry_parked
 from sluice_agent.settings import AgentSettings, default_agent_id
 from sluice_agent.signing_key import make_key, principal_entry, read_key
+from sluice_agent.tasks import AgentRunResult
 from sluice_cli.common import Json
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import ExitCode

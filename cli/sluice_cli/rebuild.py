@@ -11,9 +11,7 @@ from sluice_cli.lake_positions import read_persisted
 from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import INGEST_QUEUE
-from sluice_queue.lane import Runtime
 from sluice_reconciler.differences import DerivedDifference
-from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.url import open_store
@@ -53,8 +51,8 @@ async def _run(
         reconciler = await Reconciler.of(store, settings=settings.on(url))
         persisted = None
         if first_sequence is None and INGEST_QUEUE in settings.queue_names:
-            persisted = await read_persisted(store, url, reconciler.intake.lanes)
-        walk = Rebuild(reconciler.intake, Runtime(), persisted)
+            persisted = await read_persisted(store, url, reconciler.authority.lanes)
+        walk = reconciler.rebuild(persisted)
         if verify:
             return [one async for one in walk.differences()]
         mended = [one async for one in walk.repair(first_sequence=first_sequence)]

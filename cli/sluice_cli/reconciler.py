@@ -11,7 +11,7 @@ from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_reconciler.app import run_inventory, run_once, serve
 from sluice_reconciler.full_pass import PassReport
-from sluice_reconciler.inventory import InventoryScanResult
+from sluice_reconciler.scanners import InventoryScanResult
 from sluice_reconciler.settings import ReconcilerSettings
 
 _DEFAULTS = ReconcilerSettings()

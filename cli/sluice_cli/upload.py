@@ -18,7 +18,12 @@ from sluice_agent.transport import (
     client_tls,
     open_session,
 )
-from sluice_agent.upload_decisions import Forget, GatewayResponse, NoResponse, decide_reaction
+from sluice_agent.upload_decisions import (
+    Forget,
+    GatewayResponse,
+    NoGatewayResponse,
+    decide_reaction,
+)
 from sluice_cli.common import Json
 from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage, ExitCode
@@ -94,11 +99,11 @@ async def _send(
 
 def _report(sent: UploadRequest, received: UploadResult) -> UploadReport:
     response = received.response
-    failure = response.failure.value if isinstance(response, NoResponse) else ""
+    failure = response.failure.value if isinstance(response, NoGatewayResponse) else ""
     return UploadReport(
         frame_sha256=sent.digest,
         status=response.status if isinstance(response, GatewayResponse) else 0,
-        reaction=type(decide_reaction(response, sent=sent.digest)).__name__.lower(),
+        reaction=decide_reaction(response, sent=sent.digest).name,
         answer=failure or received.body.decode(errors="replace"),
     )
 

@@ -1,4 +1,4 @@
-"""A spool in front of an authority: batches are accepted here and transferred there."""
+"""A spool and its authority: batches are accepted here and transferred there by the gateway."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ class Site:
     spool: Deployment
 
     def accept(self, batches: Sequence[Sent]) -> None:
-        """Store in the spool what an upload stores there."""
+        """Write to the spool what an upload writes."""
         self.spool.accept(batches)
 
-    def land(self) -> None:
-        """Transfer every pending record."""
-        asyncio.run(_land(self))
+    def transfer(self) -> None:
+        """Transfer everything that is spooled."""
+        asyncio.run(_transfer(self))
 
     def enqueue(self, batches: Sequence[Sent]) -> None:
         self.place.enqueue(batches)
@@ -56,7 +56,7 @@ async def _init(made: Site) -> None:
         await mirror_authority(local, remote, SystemClock())
 
 
-async def _land(made: Site) -> None:
+async def _transfer(made: Site) -> None:
     principals = write_principals(made.spool.root / "p.toml", TestKey("host-1", ("host-1",)))
     settings = GatewaySettings(
         principals=principals, acceptance="local_spool", spool=made.spool.url

@@ -1,4 +1,4 @@
-"""Accepted batches in a store, as gateways leave them."""
+"""Accepted batches in a store, written as gateways write them."""
 
 import json
 
@@ -25,7 +25,7 @@ from sluice_store.port import ObjectStore
 async def accept(
     store: ObjectStore, seq: int = 0, *, count: int = 10, agent: str = "host-1", boot: str = "b1"
 ) -> AcceptedManifest:
-    """Leaves the blob and the manifest of one batch."""
+    """Write the blob and the manifest of one batch."""
     frame = f"{agent}/{boot}/{seq}/{count}".encode()
     one = manifest(seq, count=count, agent=agent, boot=boot, frame=frame)
     await store.create(blob_key(one.digest), frame)
@@ -36,7 +36,7 @@ async def accept(
 async def accept_logs(
     store: ObjectStore, bodies: list[str], *, seq: int, at_ns: int, agent: str = "host-1"
 ) -> AcceptedManifest:
-    """Leaves a batch whose frame can be decoded: one log line for each body."""
+    """Write a batch whose frame can be decoded: one log record for each body."""
     lines = [json.dumps({"ts": at_ns + n, "body": body}) for n, body in enumerate(bodies)]
     who = Identity(agent_id=agent, boot_id="b1", seq_start=seq, seq_end=seq + len(bodies) - 1)
     frame = encode_frame(identity=who, columns=columns_from_ndjson("logs", lines))
@@ -47,7 +47,7 @@ async def accept_logs(
 
 
 async def refuse(store: ObjectStore, seq: int = 0) -> ObjectKey:
-    """Leaves the quarantine manifest of other bytes under an accepted identity."""
+    """Write the quarantine manifest of other bytes under an accepted identity."""
     good, bad = manifest(seq), manifest(seq, frame=b"other bytes")
     record = ConflictManifest(
         agent_id=good.agent_id,
@@ -68,7 +68,7 @@ async def refuse(store: ObjectStore, seq: int = 0) -> ObjectKey:
 
 
 def index_keys(one: AcceptedManifest) -> tuple[ObjectKey, ...]:
-    """Gives the keys of a batch's three index entries."""
+    """Return the keys of a batch's three index entries."""
     key = accepted_key(one.identity)
     return (
         accepted_by_time_key(key, one.accepted_at_ns),
@@ -78,7 +78,7 @@ def index_keys(one: AcceptedManifest) -> tuple[ObjectKey, ...]:
 
 
 async def enqueued(store: ObjectStore, queue: str = "spark") -> list[AcceptedManifest]:
-    """Gives every batch that stands in a queue, lane by lane, in order."""
+    """Return every batch in a queue, lane by lane, in order."""
     found: list[AcceptedManifest] = []
     for lane in await list_lanes(store, queue):
         view = await read_lane(store, queue, lane.lane)

@@ -1,4 +1,4 @@
-"""The operator's pages over real records of conflicts, audits and deletion plans."""
+"""The operator API over stored conflicts, audits and deletion plans."""
 
 import asyncio
 import json
@@ -35,8 +35,8 @@ async def get(client: Client, path: str, status: int = 200) -> Any:
     return json.loads(await answer.read())
 
 
-def test_conflicts_are_listed_shown_and_decided(tmp_path: Path) -> None:
-    """Page by page, both sides of one, and a decision that every reader of the store sees."""
+def test_conflicts_are_listed_shown_and_resolved(tmp_path: Path) -> None:
+    """Pages, both sides of a conflict, and a decision that every reader of the store sees."""
 
     async def run() -> None:
         async with served(tmp_path / "store") as (world, client):
@@ -81,8 +81,8 @@ def test_conflicts_are_listed_shown_and_decided(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_audits_and_plans_are_summed_up_page_by_page(tmp_path: Path) -> None:
-    """As their records say; a damaged one and an unfinished one are told and hide no other."""
+def test_audits_and_plans_are_listed_in_pages(tmp_path: Path) -> None:
+    """A damaged and an unfinished record are reported and hide no other record."""
 
     async def run() -> None:
         async with served(tmp_path / "store") as (world, client):

@@ -75,7 +75,6 @@ def test_a_second_chunk_schema_is_read_next_to_the_first() -> None:
     decoders = {**CHUNK_DECODERS, "sluice.index.v2": CHUNK_DECODERS["sluice.index.v1"]}
     for body in (first, second):
         assert decode_chunk("k", body, decoders=decoders)[0].file == files[0].file
-    with pytest.raises(
-        InvalidRecord, match=r"found=`sluice\.index\.v2`, supported=`sluice\.index\.v1`"
-    ):
+    known = r"found=`sluice\.index\.v2`, supported=`sluice\.index\.v1`"
+    with pytest.raises(InvalidRecord, match=known):
         decode_chunk("k", second)

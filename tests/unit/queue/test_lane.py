@@ -128,7 +128,7 @@ def test_acks_are_in_order_and_durable_by_the_hundred() -> None:
         assert consumer.acked_through == 100
         await consumer.flush_acks()
         assert (await read_lane(store, "spark", 0)).state.acked_through == 120
-        for sequence, reason in ((120, "already"), (121, "not come")):
+        for sequence, reason in ((120, "already"), (121, "not assigned")):
             with pytest.raises(AckRefused, match=reason):
                 await consumer.ack_through(sequence)
 

@@ -88,10 +88,10 @@ def test_a_list_that_grew_old_is_written_anew_before_it_is_appended() -> None:
 
 
 def _tries(producer: Producer) -> object:
-    from sluice_store.retry import RetryLoop  # noqa: PLC0415
+    from sluice_store.retry import RetryBudget  # noqa: PLC0415
 
     lane = producer._appender.client.lane
-    return RetryLoop("test", lane.key, producer._runtime.backoff(RetrySettings()))
+    return RetryBudget("test", lane.key, producer._runtime.backoff(RetrySettings()))
 
 
 def test_spent_bounds_are_told_as_unknown_and_the_producer_stops() -> None:

@@ -19,12 +19,11 @@ from sluice_queue.register import (
     append,
     body_descriptors,
     decode_register,
-    decode_segment,
     dequeue,
     encode_register,
     open_epoch,
-    spill,
 )
+from sluice_queue.segments import decode_segment, spill
 
 KEY = "queue/v1/spark.000/manifest"
 NONCE = bytes(range(16))
