@@ -8,8 +8,8 @@ from rich.console import Console
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
-from sluice_gateway.spool import locked
-from sluice_gateway.switch import switch_to_manifest, switch_to_spool
+from sluice_gateway.mode_switch import switch_to_manifest, switch_to_spool
+from sluice_gateway.spool import lock_spool
 from sluice_protocol.authority import AcceptanceMode, Authority
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
@@ -52,7 +52,7 @@ async def _to_spool(url: str, spool_writer: str) -> Authority:
 
 
 async def _to_manifest(url: str, spool: str) -> Authority:
-    with locked(spool):
+    with lock_spool(spool):
         async with open_store(url) as remote, open_store(spool) as local:
             return await switch_to_manifest(remote, local, SystemClock())
 

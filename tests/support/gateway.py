@@ -23,8 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from support.builders import make_identity
 from yarl import URL
 
-from sluice_gateway.app import build_gateway, serving
-from sluice_gateway.gateway import Gateway
+from sluice_gateway.app import Gateway, build_gateway, serving
 from sluice_gateway.settings import GatewaySettings
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import LogColumns, TextColumn
@@ -303,7 +302,7 @@ def _await_port(process: subprocess.Popen[bytes], log: Path) -> int:
     until = time.monotonic() + 30
     while time.monotonic() < until and process.poll() is None:
         for line in log.read_text(encoding="utf-8").splitlines():
-            if '"listening"' in line:
+            if '"gateway_listening"' in line:
                 return int(json.loads(line)["port"])
         time.sleep(0.02)
     raise AssertionError(f"gateway did not start: {log.read_text(encoding='utf-8')}")

@@ -18,8 +18,8 @@ from support.gc_store import Version, VersionedStore
 from support.gc_world import KEYS, PLAN, RUN
 from support.simloop import SimClock, SimIds, SimLoop
 
-from sluice_gateway.accept import Accepted, Acceptor, Conflict, Run
-from sluice_gateway.upload import Upload
+from sluice_gateway.acceptor import AcceptanceRun, Acceptor
+from sluice_gateway.uploads import Upload
 from sluice_gc.audit import Auditor
 from sluice_gc.engine import LocalEngine
 from sluice_gc.errors import GcRefused, Refusal
@@ -28,6 +28,7 @@ from sluice_gc.planner import Planner
 from sluice_gc.proof import ALL_CLAUSES, Clauses
 from sluice_gc.runner import Runner
 from sluice_gc.settings import AuditSettings
+from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.errors import OutcomeUnknown
@@ -183,7 +184,7 @@ class Story:
         if who.boot_id == f"b{self.boots[number]}":
             self.boots[number] += 1
 
-    async def _upload(self, frame: bytes, *, sent_before: bool) -> Run:
+    async def _upload(self, frame: bytes, *, sent_before: bool) -> AcceptanceRun:
         envelope = decode_head(frame).envelope
         upload = Upload(
             frame=frame,
@@ -208,7 +209,7 @@ class Story:
         try:
             return await handling
         except asyncio.CancelledError:
-            return Run()
+            return AcceptanceRun()
 
     async def _collector(self) -> None:
         """Audits, plans and runs again and again; a step that fails is simply made later."""

@@ -15,9 +15,10 @@ from support.queue_store import Faults, SimStore
 from support.queue_store import SimClock as StoreClock
 from support.simloop import SimClock, SimIds, SimLoop, seeds, simulate
 
-import sluice_gateway.accept as shell
-from sluice_gateway.accept import Accepted, Acceptor, Conflict, Run
-from sluice_gateway.upload import Upload
+import sluice_gateway.acceptor as shell
+from sluice_gateway.acceptor import AcceptanceRun, Acceptor
+from sluice_gateway.uploads import Upload
+from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.authority import Authority
 from sluice_protocol.envelope import Envelope
 from sluice_protocol.identity import Identity
@@ -47,7 +48,7 @@ def upload_of(body: bytes, attempt_id: str, *, sent_before: bool) -> Upload:
     )
 
 
-def told_of(run: Run, body: bytes, asked: float, told: float) -> UploadResult:
+def told_of(run: AcceptanceRun, body: bytes, asked: float, told: float) -> UploadResult:
     status, duplicate = 0, None
     if isinstance(run.verdict, Accepted):
         status, duplicate = 200, run.verdict.duplicate
@@ -87,7 +88,7 @@ def race(seed: int) -> tuple[list[UploadResult], SimStore]:
                 try:
                     run = await handling
                 except asyncio.CancelledError:
-                    run = Run()
+                    run = AcceptanceRun()
                 history.append(told_of(run, body, asked, loop.time() + 1e-9))
                 if history[-1].status:
                     return

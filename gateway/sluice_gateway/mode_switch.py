@@ -1,14 +1,14 @@
-"""Switches an authority between `s3_manifest` and `local_spool` without losing anything.
+"""Mode switch: changes an authority between `s3_manifest` and `local_spool` without a loss.
 
-A switch is one record, `authority/v1/switches/<number>.json`, created where nothing stands. Of two
-people who switch at once, one gets the number and the other is told. What makes it safe:
+A switch is one record, `authority/v1/switches/<number>.json`, created only where none exists. Of
+two concurrent switches one creates the record and the other fails. These rules make it safe:
 
-- Away from a spool: the spool is locked, so its gateway does not run, and it holds nothing that
-  has not landed. The record is written into the spool first: from then on it accepts nothing, also
-  without a network. A crash in between is repaired by the same command again.
-- To a spool: a running gateway sees the record within `NOTICE_S_MAX`, or stops because it cannot
-  look. The spool's gateway waits for that, then copies what was accepted (`adopt`) and only then
-  serves: its own manifests decide, so it must know all.
+- Away from a spool: the spool is locked, so its gateway does not run, and every record in it was
+  transferred. The switch is written to the spool first: from then on the spool accepts nothing,
+  also without a network. After a crash in between, the same command completes the switch.
+- To a spool: a running gateway reads the record within `NOTICE_S_MAX`, or stops accepting because
+  it cannot read it. The gateway of the spool waits for that time, then copies the accepted records
+  (`adopt_records`), and only then serves: its manifests decide, so it needs all of them.
 
 Source: ADR 0027.
 """
@@ -18,8 +18,9 @@ from typing import Final
 
 import structlog
 
-from sluice_gateway.lander import unlanded
+from sluice_gateway.admission import NOTICE_S_MAX
 from sluice_gateway.spool import CLAIM, SpoolClaim
+from sluice_gateway.spool_transfer import untransferred_keys
 from sluice_protocol.authority import (
     UPLOAD_TIME_S_MAX,
     Authority,
@@ -44,22 +45,20 @@ from sluice_store.authority import AuthorityHistory, read_history
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, OtherBytes, create_known, create_once
 
-NOTICE_S_MAX: Final = 30.0
-"""A gateway that could not look for a switch for this long takes no uploads."""
 SETTLE_S: Final = NOTICE_S_MAX + UPLOAD_TIME_S_MAX
-"""After this long since a switch no gateway of the old mode accepts."""
-ADOPT_AT_ONCE: Final = 16
+"""Time after a switch until no gateway of the old mode accepts."""
+ADOPT_CONCURRENCY: Final = 16
 
 log = structlog.get_logger()
 
 
 async def switch_to_spool(remote: ObjectStore, spool_writer: str, clock: Clock) -> Authority:
-    """Makes one spooling gateway the one that accepts.
+    """Let one spooling gateway accept, and no other gateway.
 
     Raises:
-        BadUsage: It spools already, another spool claims the authority, or another switch came
-            first.
-        StoreError: No answer, or a refusal.
+        BadUsage: The authority spools already, another spool has claimed it, or a concurrent
+            switch was first.
+        StoreError: The store is unreachable or refused the call.
     """
     history = await read_history(remote)
     if history.current.acceptance == "local_spool":
@@ -72,7 +71,7 @@ async def switch_to_spool(remote: ObjectStore, spool_writer: str, clock: Clock) 
         claimed = decode_record(CLAIM, found.body, SpoolClaim).spool_writer
         if claimed != spool_writer:
             raise BadUsage(
-                "another spool claims the authority: only it may spool again,"
+                "another spool has claimed the authority: only its gateway may spool again,"
                 f" spool_writer=`{claimed}`"
             )
     body = await _record(
@@ -84,18 +83,18 @@ async def switch_to_spool(remote: ObjectStore, spool_writer: str, clock: Clock) 
 
 
 async def switch_to_manifest(remote: ObjectStore, local: ObjectStore, clock: Clock) -> Authority:
-    """Makes every gateway on the object store accept; the caller holds the spool's lock.
+    """Let every gateway on the object store accept; the caller has locked the spool.
 
     Raises:
-        BadUsage: It is so already, the spool is not the one that claims the authority or holds
-            what has not landed, or another switch came first.
-        StoreError: No answer, or a refusal.
+        BadUsage: The mode is already in effect, the spool has not claimed the authority or contains
+            records to transfer, or a concurrent switch was first.
+        StoreError: The store is unreachable or refused the call.
     """
     history = await read_history(remote)
     if history.current.acceptance == "s3_manifest":
         raise BadUsage("the authority accepts in s3_manifest already: nothing was changed")
     await _check_own_spool(remote, local)
-    await _check_all_landed(local)
+    await _check_all_transferred(local)
     wanted = ModeSwitch(number=history.next_number, acceptance="s3_manifest")
     body = await _record(remote, history, wanted)
     backoff = Backoff.seeded_by(clock)
@@ -110,17 +109,19 @@ async def _check_own_spool(remote: ObjectStore, local: ObjectStore) -> None:
     if isinstance(theirs, NotFound):
         if isinstance(ours, NotFound):
             return  # no gateway has ever spooled here
-        raise BadUsage("this spool has never reached the authority: start its gateway to land")
-    if not isinstance(ours, Found) or ours.body != theirs.body:
-        raise BadUsage("another spool claims the authority: give the directory of that one")
-
-
-async def _check_all_landed(local: ObjectStore) -> None:
-    waiting = [key async for key in unlanded(local)]
-    if waiting:
         raise BadUsage(
-            "the spool holds what has not landed: start its gateway until"
-            f" sluice_spool_pending_batches is 0, pending=`{len(waiting)}`, first=`{waiting[0]}`"
+            "this spool has never reached the authority: start its gateway to transfer it"
+        )
+    if not isinstance(ours, Found) or ours.body != theirs.body:
+        raise BadUsage("another spool has claimed the authority: pass the directory of that spool")
+
+
+async def _check_all_transferred(local: ObjectStore) -> None:
+    pending = [key async for key in untransferred_keys(local)]
+    if pending:
+        raise BadUsage(
+            "the spool contains records to transfer: start its gateway until"
+            f" sluice_spool_pending_batches is 0, pending=`{len(pending)}`, first=`{pending[0]}`"
         )
 
 
@@ -142,24 +143,26 @@ async def _publish(
 ) -> Authority:
     number = history.next_number
     if isinstance(await create_once(remote, mode_switch_key(number), body, backoff), OtherBytes):
-        raise BadUsage(f"another switch came first: look at it, key=`{mode_switch_key(number)}`")
+        raise BadUsage(
+            f"a concurrent switch was first: inspect it, key=`{mode_switch_key(number)}`"
+        )
     return apply_mode_switch(history.current, decode_mode_switch(number, body))
 
 
-async def adopt(
+async def adopt_records(
     local: ObjectStore,
     remote: ObjectStore,
     history: AuthorityHistory,
     clock: Clock,
     settle_s: float,
 ) -> None:
-    """Copies into a spool what was accepted elsewhere before it became the one that accepts.
+    """Copy the records that other gateways accepted before the switch to the spool.
 
-    It is done once per switch; a crash repeats it. Every copy carries its landing marker, written
-    before it, so that the lander never looks for its blob.
+    This is done once per switch; after a crash it is repeated. The transfer marker of a record is
+    written before its copy, so that no transfer reads its blob.
 
     Raises:
-        StoreError: The authority or the spool does not answer; call again.
+        StoreError: The authority or the spool is unreachable; call again.
     """
     number = len(history.switches)
     done = ObjectKey(f"{TRANSFER_MARKERS}adopted/{number:06d}.json")
@@ -172,17 +175,17 @@ async def adopt(
     for prefix in (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS):
         count += await _adopt_prefix(local, remote, prefix, marker, backoff)
     await create_known(local, done, marker, backoff)
-    log.info("spool knows what was accepted before", switch=number, copied=count)
+    log.info("spool_records_adopted", switch=number, copied=count)
 
 
 async def _settle(remote: ObjectStore, number: int, clock: Clock, settle_s: float) -> None:
-    """Waits, by the store's own clock, until no gateway of the old mode can accept."""
+    """Wait, by the clock of the store, until no gateway of the old mode can accept."""
     info = await remote.head(mode_switch_key(number))
     if not isinstance(info, ObjectInfo):
-        raise BadUsage(f"the switch is gone: restore it, key=`{mode_switch_key(number)}`")
+        raise BadUsage(f"the switch record is missing: restore it, key=`{mode_switch_key(number)}`")
     left_s = settle_s - (info.date_ns - info.last_modified_ns) / NS_PER_S
     if left_s > 0:
-        log.info("waiting for gateways of the old mode", seconds=round(left_s, 1))
+        log.info("mode_switch_settling", seconds=round(left_s, 1))
         await clock.sleep(left_s)
 
 
@@ -193,8 +196,8 @@ async def _adopt_prefix(
     count = 0
     async for page in remote.list(prefix):
         missing = [item.key for item in page.objects if item.key not in known]
-        for first in range(0, len(missing), ADOPT_AT_ONCE):
-            some = missing[first : first + ADOPT_AT_ONCE]
+        for first in range(0, len(missing), ADOPT_CONCURRENCY):
+            some = missing[first : first + ADOPT_CONCURRENCY]
             await asyncio.gather(*(_adopt_one(local, remote, key, marker, backoff) for key in some))
         count += len(missing)
     return count

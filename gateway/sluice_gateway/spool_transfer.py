@@ -1,14 +1,16 @@
-"""Carries what a spool accepted to the authority: blob, then manifest, by the acceptance machine.
+"""Transfers the records of a spool to the authority: blob, then manifest.
 
-A landing is an upload to the authority with the local manifest's own bytes, so the age and date
-rules hold, also after days without a connection. States of a spooled record, each one move apart:
+A transfer is an upload to the authority with the bytes of the local manifest, through the same
+acceptance machine. So the rules on age and date apply, also after days without a connection.
+A spooled record passes these states:
 
-    accepted here ── lands ──► marker `landed/v1/<key>` here ──► local blob deleted
+    accepted here ── transferred ──► marker `landed/v1/<key>` here ──► local blob deleted
 
-A crash between two moves repeats the last one; every move is idempotent. The local blob goes only
-after the marker, the marker only after a verdict with proof. The local manifest stays for ever:
-the spool decides duplicates and conflicts. A conflict met on landing leaves its quarantine record
-in the authority and an alert here; nothing there is ever overwritten. Source: ADR 0024.
+A crash between two steps repeats the last one; every step is idempotent. The local blob is deleted
+only after the marker is written, the marker only after a verdict with proof. The local manifest is
+kept permanently: the spool decides duplicates and conflicts. A conflict during a transfer creates a
+quarantine record in the authority and an alert here; nothing in the authority is overwritten.
+Source: ADR 0024.
 """
 
 import asyncio
@@ -18,9 +20,9 @@ from typing import Final
 
 import structlog
 
-from sluice_gateway.accept import Acceptor, Run
+from sluice_gateway.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.metrics import GatewayMetrics
-from sluice_gateway.upload import Upload
+from sluice_gateway.uploads import Upload
 from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import BadUsage, InvalidRecord, SluiceError, StoreError
@@ -49,24 +51,24 @@ from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
 from sluice_store.port import ObjectStore
 
-AT_ONCE: Final = 8
-SCAN_AFTER_S: Final = 600.0
-"""How often everything is looked at again: a record whose 200 nobody could give is found so."""
+CONCURRENCY: Final = 8
+SCAN_INTERVAL_S: Final = 600.0
+"""Time between two scans of the spool. A scan finds records whose upload got no response."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spool:
-    """The two stores of a spooling gateway and what carries from one to the other.
+class SpoolStores:
+    """The two stores of a spooling gateway, and what a transfer between them needs.
 
     Attributes:
         local: The store that accepts.
-        remote: The authority that is landed on.
+        remote: The authority.
         acceptor: Accepts into the authority.
-        clock: Clocks.
-        ids: Attempt ids.
-        claim: Makes sure that no other spool lands there; called before the first landing.
+        clock: The clocks of this machine.
+        ids: The source of attempt ids.
+        claim: Claims the authority for this spool; called before the first transfer.
     """
 
     local: ObjectStore
@@ -77,11 +79,11 @@ class Spool:
     claim: Callable[[], Awaitable[None]]
 
 
-class Lander:
-    """Lands records, accepted ones before the refusals that need them."""
+class SpoolTransfer:
+    """Transfers records: accepted ones before the conflicts that refer to them."""
 
-    def __init__(self, spool: Spool, metrics: GatewayMetrics, interval_s: float) -> None:
-        """Starts with nothing known; the first pass scans the spool."""
+    def __init__(self, spool: SpoolStores, metrics: GatewayMetrics, interval_s: float) -> None:
+        """Bind a spool; the first pass scans it."""
         self._spool = spool
         self._metrics = metrics
         self._interval_s = interval_s
@@ -91,43 +93,43 @@ class Lander:
 
     @property
     def pending(self) -> int:
-        """Gives how many records are known and not landed."""
+        """The number of records that are known and not transferred."""
         return len(self._pending)
 
-    def note(self, upload: Upload, run: Run) -> None:
-        """Takes in what an upload left in the spool."""
+    def add(self, upload: Upload, run: AcceptanceRun) -> None:
+        """Add the record that an upload created in the spool."""
         match run.verdict:
             case Accepted():
-                self._add(accepted_key(upload.identity))
+                self._add_key(accepted_key(upload.identity))
             case Conflict():
-                self._add(quarantine_key(upload.identity, upload.digest))
+                self._add_key(quarantine_key(upload.identity, upload.digest))
             case _:
                 return
 
-    def _add(self, key: ObjectKey) -> None:
+    def _add_key(self, key: ObjectKey) -> None:
         self._pending[key] = None
         self._metrics.spool_pending.set(self.pending)
 
     async def run(self) -> None:
-        """Lands for as long as the gateway lives; trouble with the authority only delays it.
+        """Transfer until cancelled; an error of the authority only delays the transfer.
 
         Raises:
             BadUsage: Another spool has claimed the authority: the gateway must stop.
         """
         while True:
             try:
-                await self.land_once()
+                await self.transfer_once()
             except BadUsage:
                 raise
             except SluiceError as error:
-                log.warning("landing goes on later", reason=str(error), pending=self.pending)
+                log.warning("spool_transfer_delayed", reason=str(error), pending=self.pending)
             await self._spool.clock.sleep(self._interval_s)
 
-    async def land_once(self) -> None:
-        """Lands everything that is known to be pending, as far as the authority lets it.
+    async def transfer_once(self) -> None:
+        """Transfer every pending record that the authority accepts.
 
         Raises:
-            BadUsage: Another spool has claimed the authority; nothing was landed.
+            BadUsage: Another spool has claimed the authority; nothing was transferred.
             SluiceError: The spool or the authority cannot be read.
         """
         if not self._claimed:
@@ -138,25 +140,27 @@ class Lander:
             self._scanned_ns = self._spool.clock.monotonic_ns()
         for prefix in (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS):
             keys = [key for key in self._pending if key.startswith(prefix)]
-            for first in range(0, len(keys), AT_ONCE):
-                await asyncio.gather(*(self._land(key) for key in keys[first : first + AT_ONCE]))
+            for first in range(0, len(keys), CONCURRENCY):
+                await asyncio.gather(
+                    *(self._transfer(key) for key in keys[first : first + CONCURRENCY])
+                )
 
     def _due(self) -> bool:
         if self._scanned_ns is None:
             return True
-        return self._spool.clock.monotonic_ns() - self._scanned_ns > SCAN_AFTER_S * NS_PER_S
+        return self._spool.clock.monotonic_ns() - self._scanned_ns > SCAN_INTERVAL_S * NS_PER_S
 
     async def _scan(self) -> None:
-        """Finds every record without a marker."""
-        async for key in unlanded(self._spool.local):
-            self._add(key)
+        """Find every record without a marker."""
+        async for key in untransferred_keys(self._spool.local):
+            self._add_key(key)
 
-    async def _land(self, key: ObjectKey) -> None:
-        """Carries one record; whatever fails stays pending."""
+    async def _transfer(self, key: ObjectKey) -> None:
+        """Transfer one record; it stays pending where that fails."""
         try:
-            result = await self._carry(key)
+            result = await self._transfer_kind(key)
         except (StoreError, InvalidRecord) as error:
-            log.warning("not landed yet", key=key, reason=str(error))
+            log.warning("spool_record_pending", key=key, reason=str(error))
             return
         if result is None:
             return
@@ -164,18 +168,18 @@ class Lander:
         self._pending.pop(key, None)
         self._metrics.spool_pending.set(self.pending)
 
-    async def _carry(self, key: ObjectKey) -> TransferResult | None:
+    async def _transfer_kind(self, key: ObjectKey) -> TransferResult | None:
         if key.startswith(ACCEPTED):
-            return await self._carry_accepted(key)
+            return await self._transfer_accepted(key)
         if key.startswith(QUARANTINE_CONFLICTS):
-            return await self._carry_conflict(key)
+            return await self._transfer_conflict(key)
         return await self._copy(key)
 
-    async def _carry_accepted(self, key: ObjectKey) -> TransferResult | None:
+    async def _transfer_accepted(self, key: ObjectKey) -> TransferResult | None:
         identity = parse_accepted_key(key)
         found = await self._read(key)
         manifest = decode_accepted(key, found.body)
-        if await self._is_landed(key):
+        if await self._is_transferred(key):
             await self._drop_blob(manifest.digest)
             return "accepted"
         frame = await self._read_blob(manifest.digest)
@@ -191,13 +195,13 @@ class Lander:
         )
         return await self._settle(key, upload, await self._spool.acceptor.accept(upload))
 
-    async def _carry_conflict(self, key: ObjectKey) -> TransferResult | None:
-        """Sends refused bytes the way of an upload: the authority refuses and records them too."""
+    async def _transfer_conflict(self, key: ObjectKey) -> TransferResult | None:
+        """Upload refused bytes to the authority, which refuses and records them too."""
         identity, submitted = parse_quarantine_key(key)
-        if await self._is_landed(key):
+        if await self._is_transferred(key):
             await self._drop_blob(submitted)
             return "conflict"
-        if not await self._is_landed(accepted_key(identity)):
+        if not await self._is_transferred(accepted_key(identity)):
             return None
         upload = await self._refused_upload(identity, submitted)
         return await self._settle(key, upload, await self._spool.acceptor.accept(upload))
@@ -213,16 +217,18 @@ class Lander:
             attempt_id=self._spool.ids.ulid(),
         )
 
-    async def _settle(self, key: ObjectKey, upload: Upload, run: Run) -> TransferResult | None:
+    async def _settle(
+        self, key: ObjectKey, upload: Upload, run: AcceptanceRun
+    ) -> TransferResult | None:
         match run.verdict:
             case Accepted():
                 result: TransferResult = "accepted"
             case Conflict(accepted_digest=owner):
                 result = "conflict"
                 if key.startswith(ACCEPTED):
-                    log.error("conflict on landing", key=key, ours=upload.digest, theirs=owner)
+                    log.error("spool_transfer_conflict", key=key, ours=upload.digest, theirs=owner)
             case _:
-                log.warning("not landed yet", key=key, verdict=repr(run.verdict))
+                log.warning("spool_record_pending", key=key, verdict=repr(run.verdict))
                 return None
         await self._mark(key, result)
         await self._drop_blob(upload.digest)
@@ -242,10 +248,12 @@ class Lander:
         outcome = await self._spool.local.create(transfer_marker_key(key), encode_record(marker))
         if not isinstance(outcome, Applied | Exists):
             raise StoreError(
-                "create", transfer_marker_key(key), "the marker may be missing: tried again"
+                "create",
+                transfer_marker_key(key),
+                "the outcome of the marker is unknown: it is tried again",
             )
 
-    async def _is_landed(self, key: ObjectKey) -> bool:
+    async def _is_transferred(self, key: ObjectKey) -> bool:
         return isinstance(await self._spool.local.head(transfer_marker_key(key)), ObjectInfo)
 
     async def _drop_blob(self, digest: Digest) -> None:
@@ -258,21 +266,23 @@ class Lander:
         found = await self._spool.local.get(key)
         if isinstance(found, Found):
             return found
-        raise InvalidRecord(key, "the spool lost this record: restore it, nothing was landed")
+        raise InvalidRecord(key, "the spool lost this record: restore it; it is not transferred")
 
     async def _read_blob(self, digest: Digest) -> bytes:
         found = await self._read(blob_key(digest))
         if await asyncio.to_thread(digest_of, found.body) != digest:
-            raise InvalidRecord(found.info.key, "the spool damaged this blob: it is not landed")
+            raise InvalidRecord(
+                found.info.key, "the spool damaged this blob: it is not transferred"
+            )
         return found.body
 
 
-async def unlanded(local: ObjectStore) -> AsyncIterator[ObjectKey]:
-    """Gives every record of a spool without a marker; holds the keys of one prefix in memory."""
+async def untransferred_keys(local: ObjectStore) -> AsyncIterator[ObjectKey]:
+    """Yield every record of a spool without a marker; keeps the keys of one prefix in memory."""
     for prefix in (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS):
-        landed = {key async for key in _keys(local, f"{TRANSFER_MARKERS}{prefix}")}
+        transferred = {key async for key in _keys(local, f"{TRANSFER_MARKERS}{prefix}")}
         async for key in _keys(local, prefix):
-            if transfer_marker_key(key) not in landed:
+            if transfer_marker_key(key) not in transferred:
                 yield key
 
 

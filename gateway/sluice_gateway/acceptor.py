@@ -1,23 +1,20 @@
-"""The shell around the acceptance machine: do its action, tell it what the store said, go on.
+"""The shell around the acceptance state machine: perform its action, report the outcome, repeat.
 
-Nothing is decided here. Every try of one upload writes the same bytes; the time between tries is
-jittered; tries are bounded by the machine and total time by `time_s_max`. Source: ADR 0022.
+It decides nothing. Every try of one upload writes the same bytes. The pauses between tries have
+jitter; the machine bounds the tries and `time_s_max` the total time. Source: ADR 0022.
 """
 
 import asyncio
-import random  # noqa: TID251 - the type of the seeded source that comes in
+import random  # noqa: TID251 - the type of the seeded source, which the caller passes
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 import structlog
 
-from sluice_gateway.records import accepted_manifest, conflict_manifest
-from sluice_gateway.upload import Upload
+from sluice_gateway.uploads import Upload, accepted_manifest, conflict_manifest
 from sluice_protocol.acceptance import (
-    Accepted,
     BlobHashed,
     Conflict,
-    Corrupt,
     CreateBlob,
     CreateManifest,
     CreateQuarantine,
@@ -71,25 +68,25 @@ log = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
-    """How one upload went, filled while it runs.
+class AcceptanceRun:
+    """The course of one upload, updated while it runs.
 
     Attributes:
-        verdict: What the machine said last.
-        conflict: The quarantine manifest, of a conflict.
-        phases_s: Seconds spent with the store, by phase.
-        unsure: Whether some write's outcome was unknown, or time ran out during one.
-        asking: Whether a store call is under way.
+        verdict: The verdict of the machine.
+        conflict: The quarantine manifest of a conflict.
+        phases_s: Seconds spent in store calls, by phase.
+        unsure: Whether the outcome of a write is unknown, or time ran out during a call.
+        calling: Whether a store call is in progress.
         failure: The last definite failure of the store.
-        own_write_met: Whether our own manifest was met after an unknown outcome.
-        healed: Whether a wrong blob was met.
+        own_write_met: Whether our own manifest was read after an unknown outcome.
+        healed: Whether a wrong blob was found and overwritten.
     """
 
     verdict: Verdict = field(default_factory=RetriesExhausted)
     conflict: ConflictManifest | None = None
     phases_s: dict[str, float] = field(default_factory=dict)
     unsure: bool = False
-    asking: bool = False
+    calling: bool = False
     failure: StoreError | None = None
     own_write_met: bool = False
     healed: bool = False
@@ -108,7 +105,6 @@ class Acceptor:
         rng: random.Random,
         time_s_max: float,
     ) -> None:
-        """Takes the store and what all gateways agree on."""
         self._store = store
         self._authority = authority
         self._collector_id = collector_id
@@ -116,21 +112,21 @@ class Acceptor:
         self._rng = rng
         self._time_s_max = time_s_max
 
-    async def accept(self, upload: Upload) -> Run:
-        """Carries one upload to a verdict; a store that refuses for good ends it at once.
+    async def accept(self, upload: Upload) -> AcceptanceRun:
+        """Run one upload until its verdict; a permanent refusal of the store ends it immediately.
 
         Raises:
             StoreError: The store refused in a way that no further try can change.
         """
-        run = Run()
+        run = AcceptanceRun()
         try:
             async with asyncio.timeout(self._time_s_max):
                 await self._drive(upload, run)
         except TimeoutError:
-            run.unsure = run.unsure or run.asking
+            run.unsure = run.unsure or run.calling
         return run
 
-    async def _drive(self, upload: Upload, run: Run) -> None:
+    async def _drive(self, upload: Upload, run: AcceptanceRun) -> None:
         now = begin(self._offer(upload))
         while not isinstance(now.action, Verdict):
             seen = await self._observe(upload, now, now.action, run)
@@ -158,14 +154,14 @@ class Acceptor:
         return ceiling_s * (0.5 + self._rng.random() / 2)
 
     async def _observe(
-        self, upload: Upload, now: Progress, action: StoreRequest, run: Run
+        self, upload: Upload, now: Progress, action: StoreRequest, run: AcceptanceRun
     ) -> Observation:
         started_ns = self._clock.monotonic_ns()
-        run.asking = True
+        run.calling = True
         try:
             seen = await self._perform(upload, now, action, run)
         except (StoreUnavailable, ChecksumRefused) as error:
-            run.failure, run.asking = error, False
+            run.failure, run.calling = error, False
             return Unknown(reason=UnknownReason.SERVER_ERROR, detail=str(error))
         except StoreDenied as error:
             if isinstance(action, OverwriteBlob):
@@ -175,12 +171,12 @@ class Acceptor:
             spent_s = (self._clock.monotonic_ns() - started_ns) / 1e9
             phase = _PHASES[type(action)]
             run.phases_s[phase] = run.phases_s.get(phase, 0.0) + spent_s
-        run.asking = False
+        run.calling = False
         run.unsure = run.unsure or isinstance(seen, Unknown)
         return seen
 
     async def _perform(
-        self, upload: Upload, now: Progress, action: StoreRequest, run: Run
+        self, upload: Upload, now: Progress, action: StoreRequest, run: AcceptanceRun
     ) -> Observation:
         match action:
             case CreateBlob() | OverwriteBlob() | HeadBlob() | HashBlob():
@@ -223,7 +219,7 @@ class Acceptor:
         digest = digest_of(found.body) if small else await asyncio.to_thread(digest_of, found.body)
         return BlobHashed(info=found.info, digest=digest)
 
-    async def _read_manifest(self, offer: Offer, run: Run) -> Observation:
+    async def _read_manifest(self, offer: Offer, run: AcceptanceRun) -> Observation:
         key = accepted_key(offer.identity)
         found = await self._store.get(key)
         if isinstance(found, NotFound):
@@ -234,17 +230,17 @@ class Acceptor:
         return seen
 
     async def _refer(self, upload: Upload) -> None:
-        """Writes the reverse reference of a quarantined blob; the reconciler repairs a lost one."""
+        """Write the reverse reference of a quarantined blob; the reconciler repairs a lost one."""
         key = quarantine_by_blob_key(upload.digest, upload.identity)
         body = encode_reference(quarantine_key(upload.identity, upload.digest))
         try:
             await self._store.create(key, body)
         except StoreError as error:
-            log.warning("quarantine reference not written", key=key, reason=str(error))
+            log.warning("quarantine_reference_not_written", key=key, reason=str(error))
 
 
 def read_manifest(found: Found) -> ManifestRead | ManifestUnreadable:
-    """Gives what an object under an identity's key says."""
+    """Return the observation of an object under the key of an identity."""
     try:
         manifest = decode_accepted(found.info.key, found.body)
     except InvalidRecord as error:
@@ -268,5 +264,3 @@ _PHASES: Final[dict[type[StoreRequest], str]] = {
     CreateQuarantine: "quarantine",
     HeadQuarantine: "quarantine",
 }
-
-__all__ = ["Accepted", "Acceptor", "Conflict", "Corrupt", "RetriesExhausted", "Run", "Upload"]
