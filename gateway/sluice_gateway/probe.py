@@ -6,7 +6,7 @@ from sluice_gateway.settings import GatewaySettings
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import ObjectStore
 from sluice_store.doctor import examine
-from sluice_store.doctor_records import read_doctor, require_doctor, seal_result, write_result
+from sluice_store.doctor_result import read_doctor, require_doctor, seal_result, write_result
 
 log = structlog.get_logger()
 

@@ -12,7 +12,7 @@ from sluice_gateway.gateway import Gateway
 from sluice_protocol.errors import ErrorCode, InvalidRecord, StoreError, StoreMisconfigured
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.units import NS_PER_S
-from sluice_store.doctor_records import require_doctor
+from sluice_store.doctor_result import require_doctor
 from sluice_web.problems import Problem, problem_of
 
 ASK_AFTER_S: Final = 5.0

@@ -21,7 +21,7 @@ from sluice_protocol.frame import decode_head
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_store.memory.store import open_memory_store
+from sluice_store.memory.transport import open_memory_store
 from sluice_store.port import ObjectStore
 
 DAY_S = 86_400
