@@ -151,8 +151,8 @@ async def memory(lines: list[str]) -> dict[str, list[Sample]]:
                 *(sys.executable, "-m", "benchmarks.reconcile", "pass", str(folder), str(count)),
                 stdout=asyncio.subprocess.PIPE,
             )
-            told, _ = await child.communicate()
-            risen = json.loads(told)
+            output, _ = await child.communicate()
+            risen = json.loads(output)
             state_bytes = await stored_state_bytes(store)
         found.append(
             f"{risen['first_mb']:.1f} MB by the first and {risen['second_mb']:.1f} MB by two passes"

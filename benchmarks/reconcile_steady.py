@@ -63,10 +63,10 @@ async def steady(lines: list[str]) -> dict[str, list[Sample]]:
         lines.append(f"steady, the load alone: {await load(folder)}")
     for puts in (3, 1):
         async with scratch_folder() as (folder, store):
-            beside, reached = await asyncio.gather(load(folder), bare_requests(store, puts))
+            loaded, reached = await asyncio.gather(load(folder), bare_requests(store, puts))
             lines.append(
                 f"steady, the load with a bare loop of a batch's GET, HEAD and {puts} PUT: "
-                f"{reached:.0f} batches/s; {beside}"
+                f"{reached:.0f} batches/s; {loaded}"
             )
     for packed in (False, True):
         async with scratch_folder() as (folder, store):
@@ -80,8 +80,8 @@ async def load(folder: Path) -> Load:
         *(sys.executable, "-m", "benchmarks.reconcile_steady", str(folder)),
         stdout=asyncio.subprocess.PIPE,
     )
-    told, _ = await child.communicate()
-    return Load(**json.loads(told))
+    output, _ = await child.communicate()
+    return Load(**json.loads(output))
 
 
 async def accept_at_rate(folder: Path) -> None:
@@ -131,7 +131,7 @@ async def steady_on(folder: Path, store: ObjectStore, lines: list[str], *, packe
     """Run a reconciler with the load, then read the lag of each batch."""
     subject = reconciler(store, pack_by_time=packed)
     running, spent = asyncio.create_task(subject.run()), time.process_time()
-    beside = await load(folder)
+    loaded = await load(folder)
     await asyncio.sleep(3)
     running.cancel()
     with suppress(asyncio.CancelledError):
@@ -145,8 +145,8 @@ async def steady_on(folder: Path, store: ObjectStore, lines: list[str], *, packe
         f"steady, {'by-time entries packed (default)' if packed else 'an object per entry'}: "
         f"accepted to enqueued p50 {lags[len(lags) // 2]:.2f} s, p99 "
         f"{lags[len(lags) * 99 // 100]:.2f} s, max {lags[-1]:.2f} s (max {young:.2f} s in the "
-        f"first {NEW_LIVES_S} s, when all boots are new), {len(found)} of {beside.accepted} "
-        f"enqueued, CPU {1e3 * cpu_s / len(found):.2f} ms each; {beside}"
+        f"first {NEW_LIVES_S} s, when all boots are new), {len(found)} of {loaded.accepted} "
+        f"enqueued, CPU {1e3 * cpu_s / len(found):.2f} ms each; {loaded}"
     )
 
 

@@ -18,7 +18,7 @@ from sluice_protocol.outcomes import Applied
 from sluice_protocol.units import ObjectKey
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lane_owner import LaneOwner
-from sluice_reconciler.lane_state import PendingBatch
+from sluice_reconciler.lane_state import IntendedBatch
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.local import open_local_store
@@ -181,9 +181,9 @@ async def leave_ledger(store: ObjectStore, count: int) -> None:
         await owner.close()
 
 
-def pending(who: Identity) -> PendingBatch:
+def pending(who: Identity) -> IntendedBatch:
     """Return a batch in the form of the ledger."""
-    return PendingBatch(
+    return IntendedBatch(
         agent_id=who.agent_id, boot_id=who.boot_id, seq_start=who.seq_start, seq_end=who.seq_end
     )
 

@@ -1,4 +1,4 @@
-"""`sluice upload FRAME`: one upload to one gateway; prints the answer."""
+"""`sluice upload FRAME`: send one frame to one gateway and print the response."""
 
 import asyncio
 import dataclasses
@@ -24,7 +24,7 @@ from sluice_agent.upload_decisions import (
     NoGatewayResponse,
     decide_reaction,
 )
-from sluice_cli.common import Json
+from sluice_cli.options import Json
 from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import digest_of
@@ -36,13 +36,13 @@ CONNECT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadReport:
-    """What came of one upload.
+    """The result of one upload.
 
     Attributes:
         frame_sha256: The digest of the bytes that were sent.
-        status: The HTTP status; 0 when there was no answer.
-        reaction: What an agent does then: forget, park, sendagain or stopsending.
-        answer: The answer's body, or why there was none.
+        status: The HTTP status; 0 without a response.
+        reaction: What an agent would do: forget, park, sendagain or stopsending.
+        answer: The body of the response, or why there was none.
     """
 
     frame_sha256: str
@@ -62,14 +62,14 @@ def upload(
     tls_key: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Sends one frame, as it is, and prints the answer; exits 0 only on 200.
+    """Send one frame unchanged and print the response; exit 0 only on 200.
 
     Args:
-        frame: The file that holds the frame.
+        frame: The file with the frame.
         gateway: The gateway's base URL.
-        key: The agent's key file; without one the upload is not signed.
-        retry: Say that these bytes were sent before (`Sluice-Retry: 1`).
-        tls_ca: File of CA certificates, PEM; without one the system's hold.
+        key: The agent's key file; without it the upload is not signed.
+        retry: Mark these bytes as sent before (`Sluice-Retry: 1`).
+        tls_ca: File of CA certificates, PEM; by default the system's.
         tls_cert: File of the client certificate for mTLS, PEM.
         tls_key: File of the client certificate's key.
         json: Print JSON for programs.
@@ -77,7 +77,7 @@ def upload(
     try:
         body = frame.read_bytes()
     except OSError as error:
-        raise BadUsage(f"frame cannot be read: {error.strerror}, path=`{frame}`") from error
+        raise BadUsage(f"cannot read the frame: {error.strerror}, path=`{frame}`") from error
     sent = UploadRequest(frame=body, digest=digest_of(body), retry=retry)
     tls = client_tls(tls_ca, tls_cert, tls_key)
     received = asyncio.run(_send(gateway, key, sent, tls))

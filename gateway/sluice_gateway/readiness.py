@@ -18,7 +18,7 @@ from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_store.doctor import examine
-from sluice_store.doctor_records import read_doctor, require_doctor, seal_result, write_result
+from sluice_store.doctor_result import read_doctor, require_doctor, seal_result, write_result
 from sluice_store.port import ObjectStore
 from sluice_web.problems import Problem, problem_of
 

@@ -27,9 +27,9 @@ from sluice_queue.settings import SWAP_RETRY
 from sluice_queue.takeover import take_over
 from sluice_queue.worklists import write_work_list
 from sluice_reconciler.lane_state import (
+    IntendedBatch,
     LaneRecord,
     Ledger,
-    PendingBatch,
     StoredLaneState,
     encode_lane,
     lane_key,
@@ -153,7 +153,7 @@ class LaneOwner:
         """
         await self._write(writes=self._stored.record.writes, pending=())
 
-    async def _write(self, *, writes: int, pending: tuple[PendingBatch, ...]) -> None:
+    async def _write(self, *, writes: int, pending: tuple[IntendedBatch, ...]) -> None:
         """Swap the lane's state. Only a state that this owner wrote is ever replaced."""
         record = replace(
             self._stored.record,
@@ -165,8 +165,8 @@ class LaneOwner:
         self._stored = await _swap(self._store, self._lane, self._stored, record, self._runtime)
 
 
-def _pending(who: Identity) -> PendingBatch:
-    return PendingBatch(
+def _pending(who: Identity) -> IntendedBatch:
+    return IntendedBatch(
         agent_id=who.agent_id,
         boot_id=who.boot_id,
         seq_start=who.seq_start,

@@ -43,7 +43,7 @@ class StoredBoot(msgspec.Struct, frozen=True, array_like=True):
     ranges: BootRanges
 
 
-class PendingBatch(msgspec.Struct, frozen=True, array_like=True):
+class IntendedBatch(msgspec.Struct, frozen=True, array_like=True):
     """One batch of an append intent."""
 
     agent_id: str
@@ -73,7 +73,7 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     producer_id: str
     owner_term: int = msgspec.field(name="life", default=0)
     writes: int = 0
-    pending: tuple[PendingBatch, ...] = ()
+    pending: tuple[IntendedBatch, ...] = ()
     boots: tuple[StoredBoot, ...] = ()
 
 
@@ -115,7 +115,7 @@ class Ledger:
         """Return the enqueued batches of one boot, or None if there are none."""
         return self._boots.get((agent_id, boot_id))
 
-    def add(self, batch: PendingBatch) -> None:
+    def add(self, batch: IntendedBatch) -> None:
         """Record a batch as enqueued."""
         boot = self._boots.setdefault((batch.agent_id, batch.boot_id), BootRanges())
         boot.add(batch.seq_start, batch.seq_end)

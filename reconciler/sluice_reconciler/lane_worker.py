@@ -34,8 +34,8 @@ RIVALS_MAX = 5
 class Takeover(Enum):
     """When a worker may take a lane that another reconciler owns."""
 
-    AT_ONCE = "at_once"
-    IF_FREE = "if_free"
+    ALWAYS = "always"
+    IF_UNOWNED = "if_unowned"
 
 
 class LaneWorker:
@@ -84,7 +84,7 @@ class LaneWorker:
             StoreError: The store is unreachable or refused the request.
         """
         async with self._lock:
-            if self._owner is None and takeover is Takeover.IF_FREE and self._owned_by_rival:
+            if self._owner is None and takeover is Takeover.IF_UNOWNED and self._owned_by_rival:
                 return None
             for _ in range(RIVALS_MAX):
                 try:
@@ -94,7 +94,7 @@ class LaneWorker:
                     self._metrics.lanes_lost.labels(self.lane.queue).inc()
                     self._owner = None
                     await self._read()
-                    if takeover is Takeover.IF_FREE:
+                    if takeover is Takeover.IF_UNOWNED:
                         return None
                 except RegisterLost as error:
                     # An append to a new register would skip the pending entries of the lost one,

@@ -220,13 +220,13 @@ class LiveWindow:
         ]
 
     def _reasons(
-        self, now_ns: int, agent_id: str | None, after: int, asked: str | None, *, known: bool
+        self, now_ns: int, agent_id: str | None, after: int, cursor: str | None, *, known: bool
     ) -> list[str]:
         found: list[str] = []
         if not self.on:
             # `sluice query` recognizes this sentence.
             return ["the live state is off: set live_bytes_max"]
-        if asked is not None and not known:
+        if cursor is not None and not known:
             found.append("the reconciler was restarted since `after`")
         young = self._since_ns is None or self._since_ns > now_ns - self.window_ns
         if young and not known:

@@ -256,4 +256,4 @@ class BatchPipeline:
         oldest_ns = min(one.manifest.accepted_at_ns for one in batches)
         waited_ns = max(one.date_ns for one in batches) - oldest_ns
         patience_ns = int(self._settings.takeover_after_s * NS_PER_S)
-        return Takeover.AT_ONCE if waited_ns > patience_ns else Takeover.IF_FREE
+        return Takeover.ALWAYS if waited_ns > patience_ns else Takeover.IF_UNOWNED

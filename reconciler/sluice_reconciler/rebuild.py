@@ -118,7 +118,7 @@ class LaneRebuild:
             return False
 
         lost = await self._requests.each(view.descriptors, is_lost)
-        return [entry for entry, gone in zip(view.descriptors, lost, strict=True) if gone]
+        return [entry for entry, missing in zip(view.descriptors, lost, strict=True) if missing]
 
     async def repair_registers(
         self, first_sequence: int | None

@@ -178,7 +178,7 @@ class Reconciler:
 
     # --- single runs -----------------------------------------------------------------------------
 
-    async def once(self, *, takeover: Takeover | None = Takeover.AT_ONCE) -> PassReport:
+    async def once(self, *, takeover: Takeover | None = Takeover.ALWAYS) -> PassReport:
         """Make one full pass and store what the lanes were given.
 
         Raises:

@@ -20,6 +20,7 @@ import numpy as np
 import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from support.builders import make_identity
 from yarl import URL
 
 from sluice_gateway.app import Gateway, build_gateway, serving
@@ -54,7 +55,7 @@ def run(body: Coroutine[Any, Any, None]) -> None:
 
 
 def identity(agent: str = "host-1", seq: int = 0, count: int = 1, boot: str = "b1") -> Identity:
-    return Identity(agent_id=agent, boot_id=boot, seq_start=seq, seq_end=seq + count - 1)
+    return make_identity(seq, count=count, agent=agent, boot=boot)
 
 
 def frame_of(

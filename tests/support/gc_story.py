@@ -9,6 +9,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from support.builders import make_identity, salted_frame
 from support.frames import logs
 from support.gc_hostile import hostile_plan
 from support.gc_operator import Door, Operator, Tidy, keep
@@ -31,7 +32,7 @@ from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.errors import OutcomeUnknown
-from sluice_protocol.frame import decode_head, encode_frame
+from sluice_protocol.frame import decode_head
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     ACCEPTED,
@@ -150,13 +151,8 @@ class Story:
         await asyncio.gather(*pending)
 
     def _frame(self, number: int, start: int, salt: str) -> bytes:
-        who = Identity(
-            agent_id=f"agent-{number}",
-            boot_id=f"b{self.boots[number]}",
-            seq_start=start,
-            seq_end=start + 2,
-        )
-        return encode_frame(identity=who, columns=COLUMNS, resource=(("salt", salt),))
+        agent, boot = f"agent-{number}", f"b{self.boots[number]}"
+        return salted_frame(make_identity(start, count=3, agent=agent, boot=boot), COLUMNS, salt)
 
     async def _send(self, number: int, frame: bytes) -> None:
         """Sends until there is an answer, or gives up; pauses may outlast the horizon."""

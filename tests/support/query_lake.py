@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from support.builders import make_identity, manifest_of
 from support.spark_lake import Deployment, Sent
 
-from sluice_protocol.columns import Columns, kind_of
-from sluice_protocol.frame import encode_frame, span_of
-from sluice_protocol.identity import Identity
-from sluice_protocol.keys import blob_key, digest_of
-from sluice_protocol.manifests import AcceptedManifest, encode_record
+from sluice_protocol.columns import Columns
+from sluice_protocol.frame import encode_frame
+from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, metrics_from_records
 from sluice_protocol.system_clock import SystemClock
@@ -41,31 +40,9 @@ def sent(
     at_ns: int = DAY0_NS,
     resource: tuple[tuple[str, str], ...] = (("service.name", "web"),),
 ) -> Sent:
-    count = len(columns)
-    who = Identity(agent_id=agent, boot_id="b1", seq_start=start, seq_end=start + count - 1)
+    who = make_identity(start, count=len(columns), agent=agent)
     frame = encode_frame(identity=who, columns=columns, resource=resource)
-    digest = digest_of(frame)
-    least, most = span_of(columns)
-    manifest = AcceptedManifest(
-        agent_id=agent,
-        boot_id="b1",
-        seq_start=start,
-        seq_end=who.seq_end,
-        frame_sha256=digest,
-        frame_bytes=len(frame),
-        raw_blob_key=blob_key(digest),
-        accepted_at_unix_ns=at_ns,
-        collector_id="gw-1",
-        wire_version=1,
-        frame_version=1,
-        attempt_id=digest[:26].upper(),
-        kind=kind_of(columns),
-        record_count=count,
-        min_ts_unix_ns=least,
-        max_ts_unix_ns=most,
-        principal="p",
-    )
-    return Sent(manifest=manifest, frame=frame, rows=())
+    return Sent(manifest=manifest_of(frame, at_ns=at_ns), frame=frame, rows=())
 
 
 def log_batch(

@@ -70,7 +70,7 @@ async def run_slot(
         count += 1
         mortal = Mortal(store=store, rng=rng, left=rng.randrange(1, 60))
         one = reconciler(mortal, clock, seed * 1000 + who * 100 + count)
-        takeover = Takeover.AT_ONCE if rng.random() < 0.7 else None
+        takeover = Takeover.ALWAYS if rng.random() < 0.7 else None
         try:
             while not stop.is_set():
                 await one.once(takeover=takeover)

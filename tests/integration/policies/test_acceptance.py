@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
+from support.builders import make_identity, salted_frame
 from support.frames import logs
 from support.policies_settings import settings
 from support.policies_store import PolicedStore
@@ -17,12 +18,11 @@ from sluice_policies.settings import RoleName, Settings, Target
 from sluice_protocol.acceptance import Accepted, Conflict, RetriesExhausted
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import StoreDenied, status_of
-from sluice_protocol.frame import decode_head, encode_frame
-from sluice_protocol.identity import Identity
+from sluice_protocol.frame import decode_head
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_store.memory.store import open_memory_store
+from sluice_store.memory.transport import open_memory_store
 from sluice_store.port import ObjectStore
 
 DAY_S = 86_400
@@ -84,8 +84,7 @@ class Scene:
 
 
 def frame(salt: str = "a") -> bytes:
-    who = Identity(agent_id="host-1", boot_id="b", seq_start=0, seq_end=2)
-    return encode_frame(identity=who, columns=logs(), resource=(("salt", salt),))
+    return salted_frame(make_identity(count=3, boot="b"), logs(), salt)
 
 
 @pytest.mark.parametrize("chosen", [FREE, ONCE], ids=["free", "once"])

@@ -69,3 +69,14 @@ def test_a_data_file_that_is_missing_from_a_bucket_is_an_error(
         path.unlink()
     with pytest.raises(TableRefused, match="cannot be read"):
         run_query(place, make_query())
+
+
+def test_data_without_a_log_in_a_bucket_is_refused(place: Bucket, tmp_path: Path) -> None:
+    """It is never treated as a table that does not exist yet."""
+    assert find_table(place.url, LOGS) is None
+    place.deliver([log_batch(["x"])])
+    ingest_locally(place.url)
+    for path in (tmp_path / "data").rglob("lake/v1/logs/_delta_log/*.json"):
+        path.unlink()
+    with pytest.raises(TableRefused, match="not a Delta table"):
+        find_table(place.url, LOGS)

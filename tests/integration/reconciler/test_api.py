@@ -49,14 +49,14 @@ async def until(check: Callable[[], Awaitable[bool]]) -> None:
 
 async def ready(client: Client) -> None:
     async def check() -> bool:
-        async with client.get("/readyz") as answer:
-            return answer.status == 200
+        async with client.get("/readyz") as response:
+            return response.status == 200
 
     await until(check)
 
 
-async def body(answer: Any) -> Any:
-    return json.loads(await answer.read())
+async def body(response: Any) -> Any:
+    return json.loads(await response.read())
 
 
 def test_api_reports_agents_gaps_queue_and_live_window(tmp_path: Path) -> None:
@@ -132,9 +132,9 @@ def test_events_of_every_shape_enqueue_each_batch_once(tmp_path: Path) -> None:
             await until(all_there)
             assert len({one.identity for one in await enqueued(store)}) == 5
             for bad in (b"{", b"[]", b"{}", b'{"Message": "no"}'):
-                answer = await client.post("/v1/events", data=bad)
-                assert answer.status == 400
-                assert (await body(answer))["code"] == "bad_request"
+                response = await client.post("/v1/events", data=bad)
+                assert response.status == 400
+                assert (await body(response))["code"] == "bad_request"
 
     asyncio.run(run())
 
@@ -213,9 +213,9 @@ def test_live_records_are_followed_over_http(tmp_path: Path) -> None:
     """The newest records first, then each new record once."""
 
     async def lines(client: Client, query: str) -> list[Any]:
-        answer = await client.get(f"/v1/live?{query}")
-        assert answer.content_type == "application/x-ndjson"
-        return [json.loads(line) for line in (await answer.text()).splitlines()]
+        response = await client.get(f"/v1/live?{query}")
+        assert response.content_type == "application/x-ndjson"
+        return [json.loads(line) for line in (await response.text()).splitlines()]
 
     async def run() -> None:
         settings = {"pass_interval_s": 0.05, "live_bytes_max": 1 << 20}
@@ -235,7 +235,7 @@ def test_live_records_are_followed_over_http(tmp_path: Path) -> None:
             assert last["summary"] == {
                 "partial": False, "reasons": [], "next": last["summary"]["next"], "more": False,
             }  # fmt: skip
-            assert (await lines(client, f"agent=nobody&after={after}"))[:-1] == []
+            assert (await lines(client, f"agent=unknown&after={after}"))[:-1] == []
             *records, last = await lines(client, "after=elsewhere.7&limit=1")
             assert [one["body"] for one in records] == ["three"]
             assert "restarted" in last["summary"]["reasons"][0]
@@ -256,10 +256,10 @@ def test_errors_of_the_framework_are_problem_documents(tmp_path: Path) -> None:
                 ("POST", "/v1/events", 413),
             ):
                 large = io.BytesIO(b"x" * (5 << 20)) if status == 413 else None
-                answer = await client.request(method, path, data=large)
-                assert answer.status == status
-                assert answer.content_type == "application/problem+json"
-                assert (await body(answer))["status"] == status
+                response = await client.request(method, path, data=large)
+                assert response.status == status
+                assert response.content_type == "application/problem+json"
+                assert (await body(response))["status"] == status
 
     asyncio.run(run())
 

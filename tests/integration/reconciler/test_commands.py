@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import structlog
-from support.queue_batches import manifest
+from support.builders import manifest
 from support.reconciler_seed import accept, refuse
 
 from sluice_cli.main import run
@@ -91,7 +91,7 @@ def test_commands_report_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFix
     assert paths[0]["mark"] is not None
     assert call(capsys, "explain", "host-1/b1/500-509", *store)[0] == 1
     assert call(capsys, "explain", "0" * 64, *store) == (1, [])
-    for bad in ("nobody", "a/b/9-1", "Z" * 64):
+    for bad in ("unknown", "a/b/9-1", "Z" * 64):
         assert run(["explain", bad, *store]) == 2
     for human in (["batches"], ["gaps"], ["queue", "status"], ["explain", "host-1/b1/10-19"]):
         run([*human, *store])

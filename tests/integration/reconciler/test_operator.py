@@ -30,9 +30,9 @@ async def served(folder: Path) -> AsyncIterator[tuple[GcWorld, Client]]:
 
 
 async def get(client: Client, path: str, status: int = 200) -> Any:
-    answer = await client.get(path)
-    assert answer.status == status, await answer.text()
-    return json.loads(await answer.read())
+    response = await client.get(path)
+    assert response.status == status, await response.text()
+    return json.loads(await response.read())
 
 
 def test_conflicts_are_listed_shown_and_resolved(tmp_path: Path) -> None:
@@ -57,15 +57,15 @@ def test_conflicts_are_listed_shown_and_resolved(tmp_path: Path) -> None:
                 shown["accepted"]["frame_sha256"] != shown["quarantine"]["submitted_frame_sha256"]
             )
             place = f"/v1/conflicts/{name}/resolve"
-            answer = await client.post(place, json={"action": "accept_existing", "note": "seen"})
-            assert answer.status == 200
-            assert json.loads(await answer.read())["decided_by"] == "operator:reconciler-api"
+            response = await client.post(place, json={"action": "accept_existing", "note": "seen"})
+            assert response.status == 200
+            assert json.loads(await response.read())["decided_by"] == "operator:reconciler-api"
             found = await get(client, "/v1/conflicts?agent=" + shown["conflict"]["agent_id"])
             states = {one["id"]: one["state"] for one in found["conflicts"]}
             assert states[name] == "accept_existing"
             decisions = await DecisionsReader(world.store).refresh()
             assert decisions.by_conflict[name].note == "seen"
-            assert (await get(client, "/v1/conflicts?agent=nobody"))["conflicts"] == []
+            assert (await get(client, "/v1/conflicts?agent=unknown"))["conflicts"] == []
             unknown = name[:-64] + "0" * 64
             assert (await get(client, f"/v1/conflicts/{unknown}", 404))["code"] == "not_found"
             for path in ("/v1/conflicts/x", "/v1/conflicts?limit=501", "/v1/conflicts?after=x"):
@@ -75,8 +75,8 @@ def test_conflicts_are_listed_shown_and_resolved(tmp_path: Path) -> None:
                 assert (await client.post(place, data=body, headers=headers)).status == 400
             assert (await client.post(place, data=b"{}")).status == 415
             gone = f"/v1/conflicts/{unknown}/resolve"
-            answer = await client.post(gone, json={"action": "accept_existing"})
-            assert answer.status == 404
+            response = await client.post(gone, json={"action": "accept_existing"})
+            assert response.status == 404
 
     asyncio.run(run())
 

@@ -88,8 +88,8 @@ def test_every_difference_is_reported_and_repaired(tmp_path: Path) -> None:
             assert (index_keys(batches[0])[0], DifferenceKind.MISSING) in found
             assert (index_keys(batches[3])[1], DifferenceKind.UNREADABLE) in found
             assert (index_keys(batches[2])[0], DifferenceKind.DIFFERENT) in found
-            mended = {(one.key, one.wrong) async for one in rebuild.repair()}
-            assert mended == found
+            repaired = {(one.key, one.wrong) async for one in rebuild.repair()}
+            assert repaired == found
             # A reverse reference can only keep a blob alive: it is reported and kept.
             left = [(one.key, one.wrong) async for one in rebuild.differences()]
             assert left == [(extra, DifferenceKind.EXTRA)]

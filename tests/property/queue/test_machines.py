@@ -1,4 +1,4 @@
-"""The register against a plain list; leases against the promises they make."""
+"""State machines: the register compared with a plain list, and leases with their guarantees."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -98,7 +98,7 @@ class RegisterMachine(RuleBasedStateMachine):
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    """Claims, commits, failures, late answers and time in any order."""
+    """Claims, commits, failures, late responses and time in any order."""
 
     def __init__(self) -> None:
         super().__init__()

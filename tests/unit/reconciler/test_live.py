@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queue_batches import manifest
+from support.builders import make_identity, manifest, manifest_of
 from support.queue_store import SimClock, SimStore
 
 from sluice_protocol.errors import BadUsage
@@ -104,11 +104,11 @@ def seeded(store: SimStore, seq: int, bodies: list[str], *, at_ns: int) -> Accep
         f'{{"ts":{AT_NS + n},"body":"{body}","severity":9,"attributes":{{"n":"{n}"}}}}'
         for n, body in enumerate(bodies)
     ]
-    who = Identity(agent_id="host-1", boot_id="b1", seq_start=seq, seq_end=seq + len(bodies) - 1)
+    who = make_identity(seq, count=len(bodies))
     frame = encode_frame(
         identity=who, columns=columns_from_ndjson("logs", lines), resource=(("host", "h"),)
     )
-    one = manifest(seq, count=len(bodies), at_ns=at_ns, frame=frame)
+    one = manifest_of(frame, at_ns=at_ns)
     store._put(blob_key(one.digest), frame)
     return one
 

@@ -6,7 +6,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queue_batches import manifest
+from support.builders import manifest
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import enqueued, index_keys
 

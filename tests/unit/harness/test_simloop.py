@@ -25,18 +25,18 @@ def trace(seed: int) -> list[str]:
     return simulate(seed, main)
 
 
-def test_one_seed_gives_one_run() -> None:
-    """The same seed gives the same events at the same times."""
+def test_one_seed_replays_one_run() -> None:
+    """The same seed results in the same events at the same times."""
     assert trace(7) == trace(7)
 
 
-def test_seeds_give_many_orders() -> None:
-    """Different seeds permute what is ready."""
+def test_seeds_permute_the_order() -> None:
+    """Different seeds permute the ready callbacks."""
     assert len({tuple(trace(seed)) for seed in range(30)}) > 20
 
 
 def test_time_is_virtual() -> None:
-    """An hour of waiting takes no time, and a run that waits for nothing is told."""
+    """An hour of waiting takes no time, and a run without a pending timer is reported."""
 
     async def main(loop: SimLoop, _: Random) -> int:
         await SimClock(loop).sleep(3600)
@@ -52,7 +52,7 @@ def test_time_is_virtual() -> None:
 
 
 def test_planted_race_is_found() -> None:
-    """An update without a condition is lost in some seeds, and never with a lock."""
+    """An update without a condition is lost under some seeds, and never with a lock."""
 
     def lost(seed: int, *, locked: bool) -> bool:
         async def main(loop: SimLoop, rng: Random) -> bool:

@@ -1,4 +1,4 @@
-"""The states, bounds and rules that the model checker explores; `model` moves them."""
+"""The states, bounds and rules that the model checker explores; `model` has the transitions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ Step = Callable[[a.Progress, a.Observation], a.Progress]
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """One incarnation of one digest; `wrong` bytes fail their checksum."""
+    """One object version of one digest; `wrong` bytes fail their checksum."""
 
     digest: str
     number: int
@@ -37,7 +37,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """What is stored: incarnations oldest first, the last of a digest is its current one."""
+    """The stored objects: versions oldest first; the last one of a digest is current."""
 
     blobs: tuple[Blob, ...] = ()
     manifest: Manifest | None = None
@@ -51,9 +51,9 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One handling of one upload by one gateway.
+    """The handling of one upload by one gateway.
 
-    `number` stands for the progress: a state is hashed some ten times, its progress only once.
+    `number` represents the progress: a state is hashed about ten times, its progress only once.
     """
 
     name: str
@@ -66,13 +66,13 @@ _NUMBERS: dict[a.Progress, int] = {}
 
 
 def upload_at(name: str, progress: a.Progress, *, alive: bool = True) -> Upload:
-    """An upload that has come so far."""
+    """Return an upload with this progress."""
     return Upload(name, progress, _NUMBERS.setdefault(progress, len(_NUMBERS)), alive)
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A request that is still under way after its sender gave up on the answer."""
+    """A request that is still in flight after its sender stopped waiting for the response."""
 
     kind: str
     digest: str
@@ -82,7 +82,7 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Sweeper:
-    """One cycle: begin, read accepted/, read quarantine/, pick an incarnation, prove, delete."""
+    """One cycle: begin, read accepted/, read quarantine/, pick a version, prove, delete."""
 
     phase: str = "idle"
     started: int = 0
@@ -93,7 +93,7 @@ class Sweeper:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One state of everything."""
+    """The state of all actors and the store."""
 
     now: int
     store: Store
@@ -104,13 +104,13 @@ class World:
     waiting: tuple[tuple[str, str, bool], ...] = ()
     """Uploads that have not begun: (name, digest, sent_before)."""
     acked: frozenset[tuple[str, str, bool]] = frozenset()
-    """Verdicts told so far: (kind, digest, duplicate)."""
+    """Verdicts sent so far: (kind, digest, duplicate)."""
     cache: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The system under check: the product's functions, or a mutant of them."""
+    """The system under test: the product's functions, or a mutant of them."""
 
     step: Step = a.step
     first: Callable[[a.Offer], a.Progress] = a.begin
@@ -121,14 +121,14 @@ class Rules:
     versioned: bool = True
     lagging_references: bool = False
     cache_accepted: bool = False
-    """The product's cache: what this gateway itself answered 200."""
+    """The product's cache: what this gateway has accepted itself."""
     cache_reads: bool = False
-    """The planted one: what was merely read."""
+    """The planted cache: what was only read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """How far to look."""
+    """The bounds of the exploration."""
 
     time_max: int = 7
     faults_max: int = 1

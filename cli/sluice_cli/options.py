@@ -10,10 +10,10 @@ STORE_DEFAULT: Final = "file://./.sluice"
 
 
 def _must_stand(kind: object, url: object) -> None:
-    """Refuses a directory that is not there: a typing error would become an empty store."""
+    """Refuse a directory that does not exist: a typing error would create an empty store."""
     del kind
     if isinstance(url, str) and url.startswith("file://") and not parse_local_path(url).is_dir():
-        raise ValueError(f"no store stands there: run `sluice init --store {url}` first")
+        raise ValueError(f"no store at this path: run `sluice init --store {url}` first")
 
 
 _NAMED: Final = Parameter(
@@ -23,10 +23,9 @@ _NAMED: Final = Parameter(
 )
 
 NewStoreUrl = Annotated[str, _NAMED]
-"""The acceptance authority: a directory, which is made when it is not there, or a bucket."""
+"""The acceptance authority: a bucket, or a directory, which is created if it does not exist."""
 
 StoreUrl = Annotated[str, _NAMED, Parameter(validator=_must_stand)]
-"""The acceptance authority: a directory that stands, or a bucket and a prefix."""
+"""The acceptance authority: a bucket and prefix, or an existing directory."""
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for programs.")]
-"""Whether to print JSON."""

@@ -4,14 +4,13 @@ Source: Amazon S3 User Guide, "Event message structure" and "Amazon S3 Inventory
 least once and in any order, their keys are URL-encoded; an inventory is no point in time and lags.
 """
 
-import random  # noqa: TID251 - the type of the seeded source that comes in
+import random
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote_plus
 
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_store.memory.bucket import Change, MemoryBucket
-from sluice_store.memory.versions import Version
+from sluice_store.memory.bucket import BucketChange, MemoryBucket, StoredVersion
 from sluice_store.port import ListedObject
 
 REPEATED: Final = 0.1
@@ -41,7 +40,7 @@ class EventFeed:
         return given
 
 
-def _event(bucket: str, change: Change, number: int) -> Mapping[str, object]:
+def _event(bucket: str, change: BucketChange, number: int) -> Mapping[str, object]:
     marker = change.version.body is None
     removed = "ObjectRemoved:DeleteMarkerCreated" if marker else "ObjectRemoved:Delete"
     described: dict[str, object] = {
@@ -66,7 +65,7 @@ def read_inventory(bucket: MemoryBucket, as_of_ns: UnixNs) -> list[ListedObject]
     It lags: what was written since is not in it, and what was deleted since still is. So it may
     name candidates, and never proves an absence.
     """
-    standing: dict[str, list[Version]] = {}
+    standing: dict[str, list[StoredVersion]] = {}
     for change in bucket.changes:
         if change.at_ns > as_of_ns:
             break

@@ -1,8 +1,9 @@
-"""Races that a store must decide: over several handles, which may be endpoints or processes."""
+"""Building blocks of the conformance checks and the doctor: expectations and races."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sluice_protocol.outcomes import (
     Applied,
@@ -14,8 +15,41 @@ from sluice_protocol.outcomes import (
     Unknown,
 )
 from sluice_protocol.units import ETag, ObjectKey
-from sluice_store.expectations import expect, expect_type
 from sluice_store.port import ObjectStore
+
+_T = TypeVar("_T")
+
+
+class Nonconforming(AssertionError):
+    """A store that does not keep a promise of the port.
+
+    Attributes:
+        promise: The promise, in the words of the check.
+        seen: What the store did instead.
+    """
+
+    def __init__(self, promise: str, seen: str) -> None:
+        """Carries the promise and what was seen."""
+        super().__init__(promise, seen)
+        self.promise = promise
+        self.seen = seen
+
+    def __str__(self) -> str:
+        """Says both."""
+        return f"{self.promise}, seen=`{self.seen}`"
+
+
+def expect(promise: str, *, holds: bool, seen: object) -> None:
+    """Raises `Nonconforming` unless the promise holds; unlike `assert`, also under `-O`."""
+    if not holds:
+        raise Nonconforming(promise, str(seen))
+
+
+def expect_type(promise: str, seen: object, kind: type[_T]) -> _T:
+    """Gives `seen` as a `kind`, or raises `Nonconforming`."""
+    if not isinstance(seen, kind):
+        raise Nonconforming(promise, str(seen))
+    return seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,13 @@
 """The history checkers catch what they must."""
 
 import pytest
-from support.history import Operation, Told, linearizable, wrong_in
+from support.history import Operation, UploadResult, broken_guarantees, linearizable
 
 
 def told(
     digest: str, status: int, asked: float, done: float, *, duplicate: bool | None = None
-) -> Told:
-    return Told(
+) -> UploadResult:
+    return UploadResult(
         identity="i", digest=digest, asked=asked, told=done, status=status, duplicate=duplicate
     )
 
@@ -22,7 +22,7 @@ GOOD = [
 
 def test_good_history_is_accepted() -> None:
     """One owner, one fresh answer, a duplicate and a conflict break no promise."""
-    assert wrong_in(GOOD) == []
+    assert broken_guarantees(GOOD) == []
 
 
 @pytest.mark.parametrize(
@@ -33,15 +33,15 @@ def test_good_history_is_accepted() -> None:
         (told("A", 200, 9, 10, duplicate=False), "I4"),
     ],
 )
-def test_planted_wrong_is_named(planted: Told, promise: str) -> None:
+def test_planted_contradiction_is_named(planted: UploadResult, promise: str) -> None:
     """An answer that contradicts the others is found, with the promise that it breaks."""
-    assert any(line.startswith(promise) for line in wrong_in([*GOOD, planted]))
+    assert any(line.startswith(promise) for line in broken_guarantees([*GOOD, planted]))
 
 
 def test_conflict_before_any_rival_is_wrong() -> None:
     """A 409 that was told before other bytes were sent had no cause."""
     history = [told("A", 409, 0, 1), told("B", 200, 2, 3, duplicate=False)]
-    assert wrong_in(history) == ["I3 i: 409 before any other bytes were sent"]
+    assert broken_guarantees(history) == ["I3 i: 409 before any other bytes were sent"]
 
 
 def add(name: str, start: float, end: float | None, *, saw: int) -> Operation[int]:
@@ -60,7 +60,7 @@ def test_lost_update_is_not_linearizable() -> None:
     assert not linearizable(0, [add("a", 0, 1, saw=0), add("b", 0, 1, saw=0)])
 
 
-def test_unknown_outcome_may_have_happened() -> None:
+def test_unknown_outcome_may_have_been_applied() -> None:
     """An operation without an answer explains a state that was seen, and need not."""
     assert linearizable(0, [add("lost", 0, None, saw=0), add("b", 2, 3, saw=1)])
     assert linearizable(0, [add("lost", 0, None, saw=0), add("b", 2, 3, saw=0)])

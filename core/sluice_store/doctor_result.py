@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Final, Literal
 
 import msgspec
@@ -15,7 +16,6 @@ from sluice_protocol.keys import DOCTOR
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
-from sluice_store.doctor import DoctorResult, Need
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, create_known
 
@@ -23,7 +23,70 @@ RESULTS: Final = f"{DOCTOR}results/"
 _CONTEXT: Final = b"sluice.doctor.v1\0"
 
 
-class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
+class Need(StrEnum):
+    """What a broken promise forbids."""
+
+    ACCEPTANCE = "acceptance"
+    """No gateway may start on it."""
+    DELETION = "deletion"
+    """Garbage collection plans only."""
+    COMFORT = "comfort"
+    """Everything works, at a price that the finding names."""
+
+
+class DoctorFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """One promise and whether the store keeps it.
+
+    Attributes:
+        probe: The name of the probe.
+        promise: What was asked.
+        need: What needs it.
+        kept: Whether it held.
+        seen: What the store did instead; empty when it held.
+        cost: What breaking it would cost; empty when it held.
+    """
+
+    probe: str
+    promise: str
+    need: Need
+    kept: bool
+    seen: str = ""
+    cost: str = ""
+
+
+class DoctorResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one examination found.
+
+    Attributes:
+        result_id: ULID of the examination.
+        endpoints: The store URLs that were raced against each other.
+        started_at_unix_ns: The store's clock at the start.
+        ended_at_unix_ns: The store's clock at the end.
+        racers: Writers at once in a race.
+        rounds: Races of each kind.
+        findings: Every promise, in the order of the probes.
+    """
+
+    schema: Literal["sluice.doctor.v1"] = "sluice.doctor.v1"
+    result_id: str
+    endpoints: tuple[str, ...]
+    started_at_unix_ns: int
+    ended_at_unix_ns: int
+    racers: int
+    rounds: int
+    findings: tuple[DoctorFinding, ...]
+
+    def broken(self, need: Need) -> tuple[DoctorFinding, ...]:
+        """Gives the findings that forbid what has this need."""
+        return tuple(one for one in self.findings if one.need is need and not one.kept)
+
+    @property
+    def good(self) -> bool:
+        """Whether gateways may accept through this store."""
+        return not self.broken(Need.ACCEPTANCE)
+
+
+class StoredDoctorResult(msgspec.Struct, frozen=True, kw_only=True):
     """A result as it is written.
 
     Attributes:
@@ -47,7 +110,7 @@ def seal_result(
     text = encode_record(result)
     signature = base64.b64encode(key.sign(_CONTEXT + text)).decode() if key else None
     return encode_record(
-        StoredResult(
+        StoredDoctorResult(
             result=text.decode(),
             sha256=hashlib.sha256(text).hexdigest(),
             key_id=key_id if key else None,
@@ -69,7 +132,7 @@ def open_result(
     Raises:
         InvalidRecord: The record is damaged, or not signed by a trusted key.
     """
-    stored = decode_record(key, body, StoredResult)
+    stored = decode_record(key, body, StoredDoctorResult)
     text = stored.result.encode()
     if hashlib.sha256(text).hexdigest() != stored.sha256:
         raise InvalidRecord(key, "the doctor's result does not match its digest")
@@ -79,7 +142,7 @@ def open_result(
 
 
 def _check_signature(
-    key: str, stored: StoredResult, text: bytes, trusted: Mapping[str, Ed25519PublicKey]
+    key: str, stored: StoredDoctorResult, text: bytes, trusted: Mapping[str, Ed25519PublicKey]
 ) -> None:
     public = trusted.get(stored.key_id or "")
     if public is None or stored.signature is None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from sluice_store.s3.channel import ERROR_BYTES_MAX, Broken, Channel, NotConnected
+from sluice_store.s3.connection import ERROR_BYTES_MAX, Channel, ConnectionBroken, NotConnected
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 LARGE = b"x" * (8 * 1024 * 1024)
@@ -139,7 +139,7 @@ async def test_exchange_without_a_whole_answer_is_broken_and_not_repeated(said: 
         await writer.drain()
 
     async with channel_to(serve) as (channel, connections):
-        with pytest.raises(Broken):
+        with pytest.raises(ConnectionBroken):
             await channel.exchange("PUT", "/b/k", {}, b"abc")
         assert len(connections) == 1
 
