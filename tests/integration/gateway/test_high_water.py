@@ -1,4 +1,4 @@
-"""What agents say they have made, from the header to the record in the store."""
+"""High-water marks, from the header of an upload to the record in the store."""
 
 from pathlib import Path
 
@@ -27,8 +27,8 @@ async def upload(served: Running, seq: int, high_water: str) -> int:
     return (await served.client.upload(frame, Sluice_High_Water=high_water)).status
 
 
-def test_mark_beyond_the_batch_is_written_beside_the_uploads(tmp_path: Path) -> None:
-    """No store call of the upload is for the mark; a flush writes the highest of them once."""
+def test_a_mark_beyond_its_batch_is_written_by_a_flush(tmp_path: Path) -> None:
+    """An upload makes no store call for its mark; a flush writes the highest mark once."""
 
     async def body() -> None:
         async with running(tmp_path, HOST) as served:
@@ -42,8 +42,8 @@ def test_mark_beyond_the_batch_is_written_beside_the_uploads(tmp_path: Path) -> 
     run(body())
 
 
-def test_mark_that_the_batches_show_or_that_is_none_is_not_written(tmp_path: Path) -> None:
-    """An agent that is up to date costs no write; a header of another form is ignored."""
+def test_a_mark_that_the_batch_reaches_or_that_is_malformed_is_not_written(tmp_path: Path) -> None:
+    """An agent without a backlog causes no write; a malformed header is ignored."""
 
     async def body() -> None:
         async with running(tmp_path, HOST) as served:
@@ -56,8 +56,8 @@ def test_mark_that_the_batches_show_or_that_is_none_is_not_written(tmp_path: Pat
     run(body())
 
 
-def test_mark_never_falls_and_heals(tmp_path: Path) -> None:
-    """Of two workers the higher value stands; a broken record is written anew."""
+def test_a_mark_never_falls_and_a_damaged_one_is_replaced(tmp_path: Path) -> None:
+    """The higher value of two workers is kept; a damaged record is written again."""
 
     async def body() -> None:
         async with open_local_store(tmp_path) as store:
@@ -75,7 +75,7 @@ def test_mark_never_falls_and_heals(tmp_path: Path) -> None:
 
 
 def test_marks_are_bounded(tmp_path: Path) -> None:
-    """However many lives an agent claims, the memory of marks ends."""
+    """The memory of marks is bounded, whatever number of boots an agent claims."""
 
     async def body() -> None:
         async with open_local_store(tmp_path) as store:
