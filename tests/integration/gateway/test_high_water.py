@@ -2,15 +2,11 @@
 
 from pathlib import Path
 
-import pytest
 from support.gateway import Running, TestKey, frame_of, identity, run, running
 
-from sluice_gateway.high_water import BOOTS_MAX, HighWaterMarks
 from sluice_protocol.keys import high_water_key
 from sluice_protocol.manifests import HighWaterMark, decode_record
 from sluice_protocol.outcomes import Found
-from sluice_protocol.upload_http import parse_high_water
-from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
 
 HOST = TestKey("host-1", ("host-1",))
@@ -54,43 +50,3 @@ def test_a_mark_that_the_batch_reaches_or_that_is_malformed_is_not_written(tmp_p
             assert (len(marks), await marks.flush()) == (0, 0)
 
     run(body())
-
-
-def test_a_mark_never_falls_and_a_damaged_one_is_replaced(tmp_path: Path) -> None:
-    """The higher value of two workers is kept; a damaged record is written again."""
-
-    async def body() -> None:
-        async with open_local_store(tmp_path) as store:
-            one, two = HighWaterMarks(store), HighWaterMarks(store)
-            one.note(identity(), 9)
-            two.note(identity(), 5)
-            assert (await one.flush(), await two.flush(), await stored(store)) == (1, 1, 9)
-            two.note(identity(), 12)
-            assert (await two.flush(), await stored(store)) == (1, 12)
-            await store.overwrite(KEY, b"{broken")
-            one.note(identity(), 13)
-            assert (await one.flush(), await stored(store)) == (1, 13)
-
-    run(body())
-
-
-def test_marks_are_bounded(tmp_path: Path) -> None:
-    """The memory of marks is bounded, whatever number of boots an agent claims."""
-
-    async def body() -> None:
-        async with open_local_store(tmp_path) as store:
-            marks = HighWaterMarks(store)
-            for number in range(BOOTS_MAX + 10):
-                marks.note(identity(boot=f"b{number}"), 9)
-            assert len(marks) == BOOTS_MAX
-
-    run(body())
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("0", 0), ("42", 42), (str(2**63 - 1), 2**63 - 1), (str(2**63), None), (None, None)]
-    + [(bad, None) for bad in ("", "-1", "1.0", "\uff19", "1" * 400)],
-)
-def test_parse_high_water(text: str | None, number: int | None) -> None:
-    assert parse_high_water(text) == number
