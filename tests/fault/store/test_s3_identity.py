@@ -31,7 +31,7 @@ count = pathlib.Path(sys.argv[1])
 number = int(count.read_text()) + 1 if count.exists() else 1
 count.write_text(str(number))
 soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=5)
-print(json.dumps({"StoredVersion": 1, "AccessKeyId": f"KEY{number}", "SecretAccessKey": "secret",
+print(json.dumps({"Version": 1, "AccessKeyId": f"KEY{number}", "SecretAccessKey": "secret",
                   "SessionToken": f"token{number}", "Expiration": soon.isoformat()}))
 """
 

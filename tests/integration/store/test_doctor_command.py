@@ -94,7 +94,7 @@ def test_doctor_command_unreachable(
         monkeypatch.setenv(name, value)
     url = f"s3://bucket?endpoint=http://127.0.0.1:{free_port()}&region=us-east-1"
     assert run(["doctor", "--store", url]) == 3
-    assert "look at the endpoint" in capsys.readouterr().err
+    assert "check the endpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["--key", "/nonexistent", "--key-id", "op"], ["--key", "k"]])
