@@ -139,29 +139,6 @@ def fsync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-class SingleSync:
-    """Syncs each caller's directories by themselves: a control of the benchmark."""
-
-    def sync(self, directories: Iterable[Path]) -> None:
-        """Syncs them one after the other."""
-        for directory in directories:
-            fsync_directory(directory)
-
-
-class SerialSync:
-    """Lets one fsync run at a time, so that none shares a commit: a control of the benchmark."""
-
-    def __init__(self) -> None:
-        """Starts idle."""
-        self._turn = threading.Lock()
-
-    def sync(self, directories: Iterable[Path]) -> None:
-        """Syncs them one after the other, alone."""
-        for directory in directories:
-            with self._turn:
-                fsync_directory(directory)
-
-
 @dataclass(slots=True)
 class _Round:
     """One fsync of one directory and the callers that wait for it."""
