@@ -1,4 +1,4 @@
-"""`sluice conflicts`: list, show and resolve identity conflicts, straight on the store."""
+"""`sluice conflicts`: list, show and resolve identity conflicts, directly on the store."""
 
 import asyncio
 import getpass
@@ -8,16 +8,16 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.table import Table
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
+from sluice_protocol.conflict_views import ConflictPage, ConflictView, ResolveRequest
 from sluice_protocol.conflicts import Decision, DecisionAction, parse_conflict_id
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.outcomes import NotFound
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_store import open_store
-from sluice_store.conflict_pages import ConflictPage, ConflictView, page_of, view_of
-from sluice_store.conflicts import DecisionsReader, Resolver, list_conflicts, read_conflict
+from sluice_store import ObjectStore, open_store
+from sluice_store.conflicts import DecisionsReader
+from sluice_store.stored_conflicts import StoredConflicts
 
 app = App(name="conflicts", help="List, show and resolve conflicts.")
 
@@ -26,12 +26,12 @@ app = App(name="conflicts", help="List, show and resolve conflicts.")
 def list_command(
     *,
     store: StoreUrl = STORE_DEFAULT,
-    agent: Annotated[str | None, Parameter(help="Only this agent's.")] = None,
-    after: Annotated[str | None, Parameter(help="Go on after this conflict id.")] = None,
-    limit: Annotated[int, Parameter(help="Most to list, at most 500.")] = 100,
+    agent: Annotated[str | None, Parameter(help="Only conflicts of this agent.")] = None,
+    after: Annotated[str | None, Parameter(help="Start after this conflict id.")] = None,
+    limit: Annotated[int, Parameter(help="Maximum number of conflicts, up to 500.")] = 100,
     json: Json = False,
 ) -> int:
-    """Lists conflicts in key order; the exit code is 1 while one of them is open."""
+    """List conflicts in key order; exit 1 while one of them is open."""
     page = asyncio.run(_list(store, agent, after, limit))
     emit(page, as_json=json, human=lambda console: _draw_page(console, page))
     return int(any(item.state == "open" for item in page.conflicts))
@@ -39,7 +39,7 @@ def list_command(
 
 @app.command
 def show(conflict_id: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
-    """Shows both sides of one conflict and how their records differ."""
+    """Show both sides of one conflict and how their records differ."""
     view = asyncio.run(_show(store, conflict_id))
     emit(view, as_json=json, human=lambda console: _draw_view(console, view))
     return 0
@@ -55,7 +55,7 @@ def resolve(
     note: Annotated[str, Parameter(help="Why.")] = "",
     json: Json = False,
 ) -> int:
-    """Writes a decision: `accept_existing`, or `quarantine_identity` to shut agent and boot out."""
+    """Record a decision: `accept_existing`, or `quarantine_identity` to block the agent's boot."""
     decision = asyncio.run(_resolve(store, conflict_id, action, note))
     emit(decision, as_json=json, human=lambda console: console.print(f"decided: {action}"))
     return 0
@@ -63,32 +63,35 @@ def resolve(
 
 async def _list(url: str, agent: str | None, after: str | None, limit: int) -> ConflictPage:
     async with open_store(url) as store:
-        found = await list_conflicts(
-            store,
+        return await _conflicts_of(store).list_page(
             agents=None if agent is None else [agent],
-            after=None if after is None else parse_conflict_id(after).key,
+            after=None if after is None else parse_conflict_id(after),
             limit=limit,
         )
-        return page_of(found, await DecisionsReader(store).refresh(), limit)
 
 
 async def _show(url: str, conflict_id: str) -> ConflictView:
     name = parse_conflict_id(conflict_id)
     async with open_store(url) as store:
-        detail = await read_conflict(store, name)
-        if detail is None:
-            raise BadUsage(f"there is no such conflict, id=`{conflict_id}`")
-        return view_of(detail, await DecisionsReader(store).refresh())
+        view = await _conflicts_of(store).show(name)
+    if view is None:
+        raise BadUsage(f"no such conflict: see `sluice conflicts list`, id=`{conflict_id}`")
+    return view
 
 
 async def _resolve(url: str, conflict_id: str, action: DecisionAction, note: str) -> Decision:
     name = parse_conflict_id(conflict_id)
+    wanted = ResolveRequest(action=action, note=note)
     async with open_store(url) as store:
-        if isinstance(await store.head(name.key), NotFound):
-            raise BadUsage(f"there is no such conflict, id=`{conflict_id}`")
-        who = f"operator:{getpass.getuser()}"
-        resolver = Resolver(store=store, clock=SystemClock(), ids=SystemIds(), decided_by=who)
-        return await resolver.resolve(name, action, note)
+        decided_by = f"operator:{getpass.getuser()}"
+        decision = await _conflicts_of(store).resolve(name, wanted, decided_by=decided_by)
+    if decision is None:
+        raise BadUsage(f"no such conflict: see `sluice conflicts list`, id=`{conflict_id}`")
+    return decision
+
+
+def _conflicts_of(store: ObjectStore) -> StoredConflicts:
+    return StoredConflicts(store, DecisionsReader(store), clock=SystemClock(), ids=SystemIds())
 
 
 def _draw_page(console: Console, page: ConflictPage) -> None:

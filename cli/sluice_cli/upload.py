@@ -1,4 +1,4 @@
-"""`sluice upload FRAME`: one upload to one gateway; prints the answer."""
+"""`sluice upload FRAME`: send one frame to one gateway and print the response."""
 
 import asyncio
 import dataclasses
@@ -10,14 +10,25 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from rich.console import Console
 
-from sluice_agent.answers import Answer, Forget, NoAnswer, decide_reaction
-from sluice_agent.clock import SystemClock
-from sluice_agent.signing import read_key
-from sluice_agent.transport import HttpTransport, Received, Upload, client_tls, open_session
-from sluice_cli.common import Json
+from sluice_agent.signing_key import read_key
+from sluice_agent.transport import (
+    HttpTransport,
+    UploadRequest,
+    UploadResult,
+    client_tls,
+    open_session,
+)
+from sluice_agent.upload_decisions import (
+    Forget,
+    GatewayResponse,
+    NoGatewayResponse,
+    decide_reaction,
+)
+from sluice_cli.options import Json
 from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import digest_of
+from sluice_protocol.system_clock import SystemClock
 
 UPLOAD_S: Final = 60.0
 CONNECT_S: Final = 5.0
@@ -25,13 +36,13 @@ CONNECT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadReport:
-    """What came of one upload.
+    """The result of one upload.
 
     Attributes:
         frame_sha256: The digest of the bytes that were sent.
-        status: The HTTP status; 0 when there was no answer.
-        reaction: What an agent does then: forget, park, sendagain or stopsending.
-        answer: The answer's body, or why there was none.
+        status: The HTTP status; 0 without a response.
+        reaction: What an agent would do: forget, park, sendagain or stopsending.
+        answer: The body of the response, or why there was none.
     """
 
     frame_sha256: str
@@ -51,14 +62,14 @@ def upload(
     tls_key: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Sends one frame, as it is, and prints the answer; exits 0 only on 200.
+    """Send one frame unchanged and print the response; exit 0 only on 200.
 
     Args:
-        frame: The file that holds the frame.
+        frame: The file with the frame.
         gateway: The gateway's base URL.
-        key: The agent's key file; without one the upload is not signed.
-        retry: Say that these bytes were sent before (`Sluice-Retry: 1`).
-        tls_ca: File of CA certificates, PEM; without one the system's hold.
+        key: The agent's key file; without it the upload is not signed.
+        retry: Mark these bytes as sent before (`Sluice-Retry: 1`).
+        tls_ca: File of CA certificates, PEM; by default the system's.
         tls_cert: File of the client certificate for mTLS, PEM.
         tls_key: File of the client certificate's key.
         json: Print JSON for programs.
@@ -66,19 +77,19 @@ def upload(
     try:
         body = frame.read_bytes()
     except OSError as error:
-        raise BadUsage(f"frame cannot be read: {error.strerror}, path=`{frame}`") from error
-    sent = Upload(frame=body, digest=digest_of(body), retry=retry)
+        raise BadUsage(f"cannot read the frame: {error.strerror}, path=`{frame}`") from error
+    sent = UploadRequest(frame=body, digest=digest_of(body), retry=retry)
     tls = client_tls(tls_ca, tls_cert, tls_key)
     received = asyncio.run(_send(gateway, key, sent, tls))
     report = _report(sent, received)
     emit(report, as_json=json, human=lambda console: _draw(console, report))
-    accepted = isinstance(decide_reaction(received.observed, sent=sent.digest), Forget)
+    accepted = isinstance(decide_reaction(received.response, sent=sent.digest), Forget)
     return ExitCode.DONE.value if accepted else ExitCode.FOUND_WRONG.value
 
 
 async def _send(
-    gateway: str, key: Path | None, sent: Upload, tls: ssl.SSLContext | None
-) -> Received:
+    gateway: str, key: Path | None, sent: UploadRequest, tls: ssl.SSLContext | None
+) -> UploadResult:
     signing = read_key(key) if key is not None else None
     async with open_session(
         tls=tls, connections_max=1, total_s=UPLOAD_S, connect_s=CONNECT_S
@@ -86,14 +97,14 @@ async def _send(
         return await HttpTransport(session, key=signing, clock=SystemClock()).send(gateway, sent)
 
 
-def _report(sent: Upload, received: Received) -> UploadReport:
-    observed = received.observed
-    lost = observed.lost.value if isinstance(observed, NoAnswer) else ""
+def _report(sent: UploadRequest, received: UploadResult) -> UploadReport:
+    response = received.response
+    failure = response.failure.value if isinstance(response, NoGatewayResponse) else ""
     return UploadReport(
         frame_sha256=sent.digest,
-        status=observed.status if isinstance(observed, Answer) else 0,
-        reaction=type(decide_reaction(observed, sent=sent.digest)).__name__.lower(),
-        answer=lost or received.body.decode(errors="replace"),
+        status=response.status if isinstance(response, GatewayResponse) else 0,
+        reaction=decide_reaction(response, sent=sent.digest).name,
+        answer=failure or received.body.decode(errors="replace"),
     )
 
 

@@ -20,12 +20,11 @@ import numpy as np
 import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from support.builders import make_identity
 from yarl import URL
 
-from sluice_gateway.app import build_gateway, serving
-from sluice_gateway.gateway import Gateway
+from sluice_gateway.app import Gateway, build_gateway, serving
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.worker import bind
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import LogColumns, TextColumn
 from sluice_protocol.frame import encode_frame
@@ -44,6 +43,7 @@ from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
 from sluice_protocol.upload_http import FRAME_MEDIA_TYPE
 from sluice_store import create_authority, open_store
 from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
+from sluice_web.listening import bind_shared
 
 TS_NS = 1_800_000_000_000_000_000
 
@@ -55,7 +55,7 @@ def run(body: Coroutine[Any, Any, None]) -> None:
 
 
 def identity(agent: str = "host-1", seq: int = 0, count: int = 1, boot: str = "b1") -> Identity:
-    return Identity(agent_id=agent, boot_id=boot, seq_start=seq, seq_end=seq + count - 1)
+    return make_identity(seq, count=count, agent=agent, boot=boot)
 
 
 def frame_of(
@@ -257,7 +257,7 @@ async def running(
         principals = write_principals(tmp_path / "principals.toml", *keys)
         limits = GatewaySettings(principals=principals, **settings)
         gateway = build_gateway(counting, agreed, limits, "gw-test")
-        sock = bind("127.0.0.1", 0)
+        sock = bind_shared("127.0.0.1", 0)
         port = sock.getsockname()[1]
         async with serving(gateway, sock), aiohttp.ClientSession() as session:
             yield Running(gateway, port, counting, Client(session, port, keys[0]))
@@ -302,7 +302,7 @@ def _await_port(process: subprocess.Popen[bytes], log: Path) -> int:
     until = time.monotonic() + 30
     while time.monotonic() < until and process.poll() is None:
         for line in log.read_text(encoding="utf-8").splitlines():
-            if '"listening"' in line:
+            if '"gateway_listening"' in line:
                 return int(json.loads(line)["port"])
         time.sleep(0.02)
     raise AssertionError(f"gateway did not start: {log.read_text(encoding='utf-8')}")

@@ -1,4 +1,4 @@
-"""Accepted batches in a local store for the pipeline's tests, and the lake compared with them."""
+"""Builders of accepted batches in a local store, and assertions on the resulting lake."""
 
 import asyncio
 import math
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
+from support.builders import make_identity, manifest_of
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import Columns
 from sluice_protocol.frame import encode_frame
-from sluice_protocol.identity import Identity
-from sluice_protocol.keys import accepted_key, blob_key, digest_of
+from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.records import (
     EntryRecord,
@@ -99,36 +99,15 @@ def make_batch(
     at_ns: int = T0_NS,
 ) -> Sent:
     columns, rows = _MAKERS[kind](start, count, agent)
-    who = Identity(agent_id=agent, boot_id=boot, seq_start=start, seq_end=start + count - 1)
+    who = make_identity(start, count=count, agent=agent, boot=boot)
     frame = encode_frame(identity=who, columns=columns, resource=RESOURCE)
-    digest = digest_of(frame)
-    stamps = [row[0] for row in rows if row[0] is not None]
-    manifest = AcceptedManifest(
-        agent_id=agent,
-        boot_id=boot,
-        seq_start=start,
-        seq_end=start + count - 1,
-        frame_sha256=digest,
-        frame_bytes=len(frame),
-        raw_blob_key=blob_key(digest),
-        accepted_at_unix_ns=at_ns,
-        collector_id="gw-1",
-        wire_version=1,
-        frame_version=1,
-        attempt_id=digest[:26].upper(),
-        kind=kind,
-        record_count=count,
-        min_ts_unix_ns=min(stamps, default=None),
-        max_ts_unix_ns=max(stamps, default=None),
-        principal="p",
-    )
     full = tuple((agent, boot, start + n, *row) for n, row in enumerate(rows))
-    return Sent(manifest=manifest, frame=frame, rows=full)
+    return Sent(manifest=manifest_of(frame, at_ns=at_ns), frame=frame, rows=full)
 
 
 @dataclass
 class Deployment:
-    """A local store with batches in it."""
+    """A local store with accepted batches."""
 
     root: Path
     lanes: int = 2
@@ -147,7 +126,7 @@ class Deployment:
             await create_authority(store, Authority(authority_id=letter * 26, lanes=self.lanes))
 
     def accept(self, batches: Sequence[Sent], *, blobs: bool = True) -> None:
-        """Puts blobs and manifests, as a gateway does."""
+        """Create blobs and manifests, as a gateway does."""
         asyncio.run(self._accept(batches, blobs=blobs))
         self.sent += batches
 
@@ -167,7 +146,7 @@ class Deployment:
         asyncio.run(put())
 
     def enqueue(self, batches: Sequence[Sent]) -> None:
-        """Appends one work list per lane, as the reconciler does."""
+        """Append one work list per lane, as the reconciler does."""
         asyncio.run(self._enqueue(batches))
 
     async def _enqueue(self, batches: Sequence[Sent]) -> None:
@@ -191,7 +170,7 @@ class Deployment:
 
 
 def lake_rows(deployment: Deployment, kind: str) -> list[tuple[Any, ...]]:
-    """Gives a table's records in the form of `Sent.rows`, sorted."""
+    """Return a table's records in the form of `Sent.rows`, sorted."""
     found = []
     for row in deployment.rows(kind):
         head = (row["agent_id"], row["boot_id"], row["seq"], row["ts_ns"])
@@ -210,13 +189,13 @@ def lake_rows(deployment: Deployment, kind: str) -> list[tuple[Any, ...]]:
 
 
 def sent_rows(batches: Sequence[Sent], kind: str) -> list[tuple[Any, ...]]:
-    """Gives what was sent of a kind, each identity once, sorted."""
+    """Return the records of a kind that were sent, each identity once, sorted."""
     unique = {one.manifest.identity: one for one in batches if one.manifest.kind == kind}
     return sorted((row for one in unique.values() for row in one.rows), key=lambda row: row[:3])
 
 
 def assert_lake_holds(deployment: Deployment, batches: Sequence[Sent]) -> None:
-    """Every record of the batches is in the lake exactly once, value by value; so is the ledger."""
+    """Assert that lake and ledger contain every record of the batches exactly once."""
     for kind in ("logs", "metrics", "entries"):
         assert lake_rows(deployment, kind) == sent_rows(batches, kind)
     ledger = sorted(

@@ -80,7 +80,7 @@ def test_workers_share_one_port_and_end_together(tmp_path: Path) -> None:
         workers = {
             json.loads(line)["worker"]
             for line in server.log.read_text(encoding="utf-8").splitlines()
-            if '"listening"' in line
+            if '"gateway_listening"' in line
         }
         assert workers == {0, 1}
 

@@ -107,7 +107,7 @@ def test_doctor_command_bad_key_is_bad_usage(arguments: list[str], tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("url", "said"),
-    [("s3://here?endpoint=http://127.0.0.1:1", "another place"), (None, "give an s3:// store")],
+    [("s3://here?endpoint=http://127.0.0.1:1", "another bucket"), (None, "use an s3:// store")],
 )
 def test_doctor_with_policies_of_another_store_tests_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str | None, said: str
