@@ -15,7 +15,8 @@ from rich.console import Console
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
-from sluice_policies.settings import Settings, Target, read_settings
+from sluice_policies.settings import Settings, Target
+from sluice_policies.settings_file import read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_store import SystemIds, open_store
 from sluice_store.doctor import DoctorResult, Finding, Need, examine

@@ -22,14 +22,15 @@ from sluice_cli.policies_output import (
 )
 from sluice_policies.evaluate import evaluate
 from sluice_policies.lint import lint as lint_text
-from sluice_policies.live import Change, changes, read_live
-from sluice_policies.live import apply as apply_changes
+from sluice_policies.live_documents import DocumentChange, changes, read_live
+from sluice_policies.live_documents import apply as apply_changes
 from sluice_policies.model import canonical, document_json, parse_document
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.render import documents
 from sluice_policies.render import render as render_all
 from sluice_policies.request import request_for
-from sluice_policies.settings import RoleName, Settings, Target, read_settings
+from sluice_policies.settings import RoleName, Settings, Target
+from sluice_policies.settings_file import read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_store import SystemIds
 from sluice_store.administration import Administration, open_administration
@@ -218,7 +219,7 @@ def _where(
 
 async def _live_changes(
     settings: Settings, target: Target, where: S3Settings
-) -> tuple[Change, ...]:
+) -> tuple[DocumentChange, ...]:
     async with open_administration(where) as admin:
         return changes(settings, target, await read_live(settings, target, admin))
 
@@ -245,7 +246,7 @@ def diff(
     return ExitCode.FOUND_WRONG.value if found else ExitCode.DONE.value
 
 
-def _confirmed(found: tuple[Change, ...], *, yes: bool) -> bool:
+def _confirmed(found: tuple[DocumentChange, ...], *, yes: bool) -> bool:
     if yes or not found:
         return True
     if not sys.stdin.isatty():
@@ -292,7 +293,7 @@ def apply(
 
 
 async def _apply(
-    settings: Settings, target: Target, where: S3Settings, found: tuple[Change, ...]
+    settings: Settings, target: Target, where: S3Settings, found: tuple[DocumentChange, ...]
 ) -> bool:
     from sluice_policies.verify import verdicts_on  # noqa: PLC0415 - z3 is an extra
 

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from sluice_policies.live import Change
-from sluice_policies.probes import Outcome
+from sluice_policies.live_documents import DocumentChange
+from sluice_policies.probes import ProbeOutcome
 
 if TYPE_CHECKING:  # they need z3, which is an extra
     from sluice_policies.prove import Verdict
@@ -43,12 +43,12 @@ def draw_verdicts(console: Console, verdicts: "tuple[Verdict, ...]") -> None:
     console.print(f"{held} of {len(verdicts)} properties proved")
 
 
-def changes_json(changes: tuple[Change, ...]) -> list[dict[str, str]]:
+def changes_json(changes: tuple[DocumentChange, ...]) -> list[dict[str, str]]:
     """Gives changes as programs read them."""
     return [{"name": change.name, "diff": change.unified()} for change in changes]
 
 
-def draw_changes(console: Console, changes: tuple[Change, ...]) -> None:
+def draw_changes(console: Console, changes: tuple[DocumentChange, ...]) -> None:
     """Draws the differences, in the order in which they would be applied."""
     for change in changes:
         console.print(change.unified(), markup=False)
@@ -84,8 +84,8 @@ def draw_verification(console: Console, found: "Verification") -> None:
         console.print("BROKEN   a policy document is missing: nothing is proved, see `diff`")
     draw_verdicts(console, tuple(v for v in found.verdicts if not v.holds) or found.verdicts)
     for item in found.tried:
-        mark = "WRONG " if item.outcome is Outcome.WRONG else "tried "
-        mark = "      " if item.outcome is Outcome.NOT_TRIED else mark
+        mark = "WRONG " if item.outcome is ProbeOutcome.WRONG else "tried "
+        mark = "      " if item.outcome is ProbeOutcome.NOT_TRIED else mark
         wanted = "must be refused" if item.probe.refuse else "must go through"
         text = f"{mark}  {item.probe.name} ({item.probe.role.value}, {wanted})"
         console.print(f"{text}: {item.outcome.value} {item.answer}", markup=False)

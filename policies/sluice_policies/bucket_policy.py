@@ -7,9 +7,7 @@ role may do at all stands in its identity policy (`identities`).
 
 from collections.abc import Iterator
 
-from sluice_policies.arns import bucket_arn, objects_arn, objects_arns
-from sluice_policies.catalogue import reconfiguring_actions
-from sluice_policies.matrix import (
+from sluice_policies.access_matrix import (
     CREATE_ONLY,
     EVIDENCE,
     GUARDED_WRITES,
@@ -17,7 +15,9 @@ from sluice_policies.matrix import (
     REWRITING,
     writers,
 )
-from sluice_policies.model import EVERYONE, Condition, Document, Effect, Statement
+from sluice_policies.arns import bucket_arn, objects_arn, objects_arns
+from sluice_policies.catalogue import reconfiguring_actions
+from sluice_policies.model import EVERYONE, Condition, Document, PolicyEffect, PolicyStatement
 from sluice_policies.settings import RoleName, Settings
 from sluice_protocol import keys
 
@@ -38,10 +38,10 @@ def _deny(
     actions: tuple[str, ...],
     resources: tuple[str, ...],
     *conditions: Condition,
-) -> Statement:
-    return Statement(
+) -> PolicyStatement:
+    return PolicyStatement(
         sid=sid,
-        effect=Effect.DENY,
+        effect=PolicyEffect.DENY,
         principals=EVERYONE,
         actions=actions,
         resources=resources,
@@ -66,7 +66,7 @@ def _others_than(settings: Settings, *names: RoleName) -> Condition:
     return _is_not(PRINCIPAL, *(settings.role(name).arn for name in names))
 
 
-def _transport(settings: Settings) -> Iterator[Statement]:
+def _transport(settings: Settings) -> Iterator[PolicyStatement]:
     whole = (bucket_arn(settings), f"{bucket_arn(settings)}/*")
     if settings.network.require_tls:
         yield _deny(
@@ -88,7 +88,7 @@ def _transport(settings: Settings) -> Iterator[Statement]:
         )
 
 
-def _creation(settings: Settings) -> Iterator[Statement]:
+def _creation(settings: Settings) -> Iterator[PolicyStatement]:
     yield _deny(
         "CreateOnly",
         "one identity, one decision: a record that could be written twice would let two sets of"
@@ -123,7 +123,7 @@ def _creation(settings: Settings) -> Iterator[Statement]:
     )
 
 
-def _deletion(settings: Settings) -> Iterator[Statement]:
+def _deletion(settings: Settings) -> Iterator[PolicyStatement]:
     evidence = objects_arns(settings, EVIDENCE)
     blobs = objects_arns(settings, (keys.RAW_BLOBS,))
     yield _deny(
@@ -155,7 +155,7 @@ def _deletion(settings: Settings) -> Iterator[Statement]:
     )
 
 
-def _encryption(settings: Settings) -> Iterator[Statement]:
+def _encryption(settings: Settings) -> Iterator[PolicyStatement]:
     everything = (objects_arn(settings),)
     kms = settings.encryption.mode == "sse-kms"
     yield _deny(
@@ -185,7 +185,7 @@ def _encryption(settings: Settings) -> Iterator[Statement]:
         )
 
 
-def _writers(settings: Settings) -> Iterator[Statement]:
+def _writers(settings: Settings) -> Iterator[PolicyStatement]:
     groups: dict[tuple[RoleName, ...], list[str]] = {}
     for prefix in GUARDED_WRITES:
         groups.setdefault(writers(prefix), []).append(prefix)

@@ -5,7 +5,7 @@ The documents are written as JSON, which is YAML as well, so that they are the s
 
 from collections.abc import Iterator
 
-from sluice_policies.configuration import Part
+from sluice_policies.configuration import ConfigurationPart
 from sluice_policies.model import Document, Json, compact, document_json
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.settings import RoleName, Settings
@@ -118,7 +118,7 @@ def _bucket_policy(policies: PolicySet) -> str:
     )
 
 
-def cloudformation_template(policies: PolicySet, parts: dict[Part, Json]) -> str:
+def cloudformation_template(policies: PolicySet, parts: dict[ConfigurationPart, Json]) -> str:
     """Gives the template; `parts` say what the bucket is set to, for the description."""
     resources = (
         _bucket(policies.settings),

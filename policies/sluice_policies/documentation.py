@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from sluice_policies.matrix import MATRIX, Verb
+from sluice_policies.access_matrix import MATRIX, Verb
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.render import missing
 from sluice_policies.requirements import (

@@ -11,9 +11,9 @@ from typing import Final
 
 from sluice_policies.catalogue import catalogue
 from sluice_policies.errors import UnsupportedPolicy
-from sluice_policies.model import EVERYONE, Condition, Document, Effect, Statement
+from sluice_policies.model import EVERYONE, Condition, Document, PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet
-from sluice_policies.request import Request
+from sluice_policies.request import PolicyRequest
 from sluice_policies.settings import Target
 
 OPERATORS: Final = (
@@ -32,7 +32,7 @@ NOTHING_ALLOWS: Final = "(no statement allows it)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Evaluation:
     """What the store would answer.
 
     Attributes:
@@ -57,7 +57,7 @@ def glob_matches(glob: str, text: str, *, ignore_case: bool = False) -> bool:
     return _pattern(glob, ignore_case=ignore_case).fullmatch(text) is not None
 
 
-def check_supported(statement: Statement) -> None:
+def check_supported(statement: PolicyStatement) -> None:
     """Refuses a statement that cannot be decided exactly.
 
     Raises:
@@ -108,7 +108,7 @@ def condition_holds(condition: Condition, value: str | None) -> bool:
     return _values_match(condition, value)
 
 
-def statement_matches(statement: Statement, request: Request, target: Target) -> bool:
+def statement_matches(statement: PolicyStatement, request: PolicyRequest, target: Target) -> bool:
     """Tells whether a statement speaks about a request."""
     check_supported(statement)
     principals = statement.principals
@@ -125,7 +125,9 @@ def _identity_of(policies: PolicySet, who: str | None) -> tuple[Document, ...]:
     return (named[who],) if who in named else ()
 
 
-def evaluate(policies: PolicySet, request: Request, *, others_are_admin: bool = True) -> Decision:
+def evaluate(
+    policies: PolicySet, request: PolicyRequest, *, others_are_admin: bool = True
+) -> Evaluation:
     """Judges a request.
 
     Args:
@@ -147,15 +149,15 @@ def evaluate(policies: PolicySet, request: Request, *, others_are_admin: bool = 
         for statement in document.statements
         if statement_matches(statement, request, target)
     ]
-    for effect in (Effect.DENY, Effect.ALLOW):
+    for effect in (PolicyEffect.DENY, PolicyEffect.ALLOW):
         for statement in hits:
             if statement.effect is effect:
-                allowed = effect is Effect.ALLOW
-                return Decision(allowed=allowed, sid=statement.sid, reason=statement.reason)
+                allowed = effect is PolicyEffect.ALLOW
+                return Evaluation(allowed=allowed, sid=statement.sid, reason=statement.reason)
     stranger = request.who is not None and not mine
     if stranger and others_are_admin and target is Target.AWS:
-        return Decision(allowed=True, sid=ASSUMED_ADMIN)
-    return Decision(allowed=False, sid=NOTHING_ALLOWS)
+        return Evaluation(allowed=True, sid=ASSUMED_ADMIN)
+    return Evaluation(allowed=False, sid=NOTHING_ALLOWS)
 
 
 def known_bool_key(key: str) -> bool:

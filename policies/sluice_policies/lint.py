@@ -14,9 +14,9 @@ from sluice_policies.errors import BadDocument, UnsupportedPolicy
 from sluice_policies.evaluate import glob_matches
 from sluice_policies.model import (
     EVERYONE,
-    Effect,
     Json,
-    Statement,
+    PolicyEffect,
+    PolicyStatement,
     compact,
     load_json,
     parse_document,
@@ -36,7 +36,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class LintFinding:
     """One thing that is wrong.
 
     Attributes:
@@ -56,12 +56,12 @@ class Finding:
         return f"{self.severity.value}: {self.where}: {self.says} [{self.rule}]"
 
 
-def _error(rule: str, where: str, says: str) -> Finding:
-    return Finding(rule=rule, severity=Severity.ERROR, where=where, says=says)
+def _error(rule: str, where: str, says: str) -> LintFinding:
+    return LintFinding(rule=rule, severity=Severity.ERROR, where=where, says=says)
 
 
-def _warning(rule: str, where: str, says: str) -> Finding:
-    return Finding(rule=rule, severity=Severity.WARNING, where=where, says=says)
+def _warning(rule: str, where: str, says: str) -> LintFinding:
+    return LintFinding(rule=rule, severity=Severity.WARNING, where=where, says=says)
 
 
 def _listed(value: Json) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ def _named(glob: str) -> tuple[Action, ...]:
     )
 
 
-def _actions(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
+def _actions(where: str, raw: Mapping[str, Json]) -> Iterator[LintFinding]:
     table = catalogue()
     for glob in _listed(raw.get("Action", ())):
         low = glob.lower()
@@ -93,7 +93,7 @@ def _actions(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
             )
 
 
-def _resources(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
+def _resources(where: str, raw: Mapping[str, Json]) -> Iterator[LintFinding]:
     resources = _listed(raw.get("Resource", ()))
     on_s3 = [r for r in resources if r.startswith("arn:") and ":s3:::" in r]
     if len(on_s3) != len(resources):
@@ -107,7 +107,7 @@ def _resources(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
             yield _error("resource-mismatch", where, f"{glob!r} is on the bucket, not on objects")
 
 
-def _conditions(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
+def _conditions(where: str, raw: Mapping[str, Json]) -> Iterator[LintFinding]:
     block = raw.get("Condition", {})
     if not isinstance(block, Mapping):
         return
@@ -125,7 +125,7 @@ def _conditions(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
                     yield _error("key-not-for-action", where, says)
 
 
-def _principals(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
+def _principals(where: str, raw: Mapping[str, Json]) -> Iterator[LintFinding]:
     if "NotPrincipal" in raw:
         says = "NotPrincipal denies sessions of the roles it spares: use a condition on"
         yield _error("not-principal", where, f"{says} aws:PrincipalArn")
@@ -141,7 +141,7 @@ def _principals(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
             yield _error("principal-pattern", where, f"{name!r}: a principal is no pattern")
 
 
-def _patterns_of_principals(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
+def _patterns_of_principals(where: str, raw: Mapping[str, Json]) -> Iterator[LintFinding]:
     block = raw.get("Condition", {})
     for operator, keys in block.items() if isinstance(block, Mapping) else ():
         for key, values in keys.items() if isinstance(keys, Mapping) else ():
@@ -153,13 +153,13 @@ def _patterns_of_principals(where: str, raw: Mapping[str, Json]) -> Iterator[Fin
                     yield _warning("principal-pattern", where, says)
 
 
-def _unique_sids(raws: Sequence[Json]) -> Iterator[Finding]:
+def _unique_sids(raws: Sequence[Json]) -> Iterator[LintFinding]:
     sids = [str(raw["Sid"]) for raw in raws if isinstance(raw, Mapping) and "Sid" in raw]
     for sid in sorted({sid for sid in sids if sids.count(sid) > 1}):
         yield _error("duplicate-sid", sid, "two statements have this Sid")
 
 
-def _covers(broad: Statement, narrow: Statement) -> bool:
+def _covers(broad: PolicyStatement, narrow: PolicyStatement) -> bool:
     """Tells whether every request of `narrow` is one of `broad`; no is the safe answer.
 
     A pattern covers another when it matches its text: `*` in the narrow one is then matched by a
@@ -179,7 +179,7 @@ def _covers(broad: Statement, narrow: Statement) -> bool:
     )
 
 
-def _shadowed(text: str) -> Iterator[Finding]:
+def _shadowed(text: str) -> Iterator[LintFinding]:
     try:
         statements = parse_document(text).statements
     except (BadDocument, UnsupportedPolicy):
@@ -192,11 +192,11 @@ def _shadowed(text: str) -> Iterator[Finding]:
             if other.effect is statement.effect and not twins:
                 says = f"says nothing that {other.sid!r} does not say"
                 yield _warning("shadowed", statement.sid, says)
-            elif other.effect is Effect.DENY and statement.effect is Effect.ALLOW:
+            elif other.effect is PolicyEffect.DENY and statement.effect is PolicyEffect.ALLOW:
                 yield _warning("shadowed", statement.sid, f"{other.sid!r} denies all of it")
 
 
-def _size(loaded: Json, raws: Sequence[Json]) -> Iterator[Finding]:
+def _size(loaded: Json, raws: Sequence[Json]) -> Iterator[LintFinding]:
     bucket = any(
         isinstance(raw, Mapping) and ("Principal" in raw or "NotPrincipal" in raw) for raw in raws
     )
@@ -210,7 +210,7 @@ def _size(loaded: Json, raws: Sequence[Json]) -> Iterator[Finding]:
 _RULES: Final = (_actions, _resources, _conditions, _principals, _patterns_of_principals)
 
 
-def lint(text: str) -> tuple[Finding, ...]:
+def lint(text: str) -> tuple[LintFinding, ...]:
     """Reads one policy document and gives everything that is wrong with it, worst first."""
     try:
         loaded = load_json(text, "document")

@@ -22,7 +22,7 @@ _ELEMENTS: Final = frozenset(
 _NEGATED: Final = frozenset({"NotPrincipal", "NotAction", "NotResource"})
 
 
-class Effect(StrEnum):
+class PolicyEffect(StrEnum):
     """What a matching statement does."""
 
     ALLOW = "Allow"
@@ -39,7 +39,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
+class PolicyStatement:
     """One statement.
 
     Attributes:
@@ -53,7 +53,7 @@ class Statement:
     """
 
     sid: str
-    effect: Effect
+    effect: PolicyEffect
     actions: tuple[str, ...]
     resources: tuple[str, ...]
     principals: tuple[str, ...] | None = None
@@ -65,9 +65,9 @@ class Statement:
 class Document:
     """A policy document: a bucket's own, or one that hangs on a role or user."""
 
-    statements: tuple[Statement, ...]
+    statements: tuple[PolicyStatement, ...]
 
-    def replaced(self, index: int, *statements: Statement) -> "Document":
+    def replaced(self, index: int, *statements: PolicyStatement) -> "Document":
         """Gives the document with one statement replaced by none, one or several."""
         kept = self.statements
         return replace(self, statements=(*kept[:index], *statements, *kept[index + 1 :]))
@@ -84,7 +84,7 @@ def _conditions_json(conditions: tuple[Condition, ...]) -> Json:
     return block
 
 
-def _statement_json(statement: Statement) -> Json:
+def _statement_json(statement: PolicyStatement) -> Json:
     parts: dict[str, Json] = {
         "Sid": statement.sid,
         "Effect": statement.effect.value,
@@ -183,7 +183,7 @@ def _parse_principals(value: Json, where: str) -> tuple[str, ...]:
     raise UnsupportedPolicy(where, f"Principal {value!r}")
 
 
-def _parse_statement(value: Json, where: str) -> Statement:
+def _parse_statement(value: Json, where: str) -> PolicyStatement:
     if not isinstance(value, Mapping):
         raise BadDocument(where, "statement is not a map")
     for name in value:
@@ -194,12 +194,12 @@ def _parse_statement(value: Json, where: str) -> Statement:
     for name in ("Effect", "Action", "Resource"):
         if name not in value:
             raise BadDocument(where, f"element {name!r} is missing")
-    if value["Effect"] not in tuple(Effect):
+    if value["Effect"] not in tuple(PolicyEffect):
         raise BadDocument(where, "Effect is neither Allow nor Deny")
     principal = value.get("Principal")
-    return Statement(
+    return PolicyStatement(
         sid=str(value.get("Sid", where)),
-        effect=Effect(str(value["Effect"])),
+        effect=PolicyEffect(str(value["Effect"])),
         actions=_texts(value["Action"], f"{where}.Action"),
         resources=_texts(value["Resource"], f"{where}.Resource"),
         principals=None if principal is None else _parse_principals(principal, where),

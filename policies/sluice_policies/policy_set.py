@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from sluice_policies.bucket_policy import bucket_policy
-from sluice_policies.identities import identity_policy
+from sluice_policies.identity_policies import identity_policy
 from sluice_policies.model import Document
 from sluice_policies.settings import RoleName, Settings, Target
 from sluice_policies.versitygw import versitygw_bucket_policy

@@ -32,7 +32,7 @@ PROBE_FOLDER = "sluice-probe/"
 OUTSIDE = "sluice-probe-outside/"
 
 
-class Outcome(StrEnum):
+class ProbeOutcome(StrEnum):
     """What came of a probe."""
 
     AS_REQUIRED = "as required"
@@ -42,7 +42,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class PolicyProbe:
     """One try.
 
     Attributes:
@@ -73,14 +73,16 @@ class Probe:
         return f"{self.place}{PROBE_FOLDER}{run}"
 
 
-def _no(name: str, role: RoleName, trial: Trial, place: str, *tries: str, **headers: str) -> Probe:
-    return Probe(
+def _no(
+    name: str, role: RoleName, trial: Trial, place: str, *tries: str, **headers: str
+) -> PolicyProbe:
+    return PolicyProbe(
         name=name, role=role, trial=trial, place=place, refuse=True, headers=headers, tries=tries
     )
 
 
-def _yes(name: str, role: RoleName, trial: Trial, place: str, **headers: str) -> Probe:
-    return Probe(
+def _yes(name: str, role: RoleName, trial: Trial, place: str, **headers: str) -> PolicyProbe:
+    return PolicyProbe(
         name=name,
         role=role,
         trial=trial,
@@ -91,7 +93,7 @@ def _yes(name: str, role: RoleName, trial: Trial, place: str, **headers: str) ->
     )
 
 
-def _accepting() -> Iterator[Probe]:
+def _accepting() -> Iterator[PolicyProbe]:
     gateway, put = RoleName.GATEWAY, Trial.PUT
     yield _no("put-without-header", gateway, put, keys.ACCEPTED, "create-only")
     yield _yes("put-with-header", gateway, put, keys.ACCEPTED, **_CREATE)
@@ -107,7 +109,7 @@ def _accepting() -> Iterator[Probe]:
     yield _yes("spark-put-lake", RoleName.SPARK, put, keys.LAKE)
 
 
-def _deleting() -> Iterator[Probe]:
+def _deleting() -> Iterator[PolicyProbe]:
     for role in (RoleName.GATEWAY, RoleName.GC, RoleName.OPERATOR):
         name = f"{role.value}-delete-accepted"
         yield _no(name, role, Trial.DELETE, keys.ACCEPTED, "never-deleted")
@@ -119,7 +121,7 @@ def _deleting() -> Iterator[Probe]:
     yield _yes("gc-delete-blob", RoleName.GC, version, keys.RAW_BLOBS)
 
 
-def _administering() -> Iterator[Probe]:
+def _administering() -> Iterator[PolicyProbe]:
     configure = Trial.CONFIGURE
     yield _no("operator-reconfigure", RoleName.OPERATOR, configure, "", "deployer-alone")
     yield _no("gc-reconfigure", RoleName.GC, configure, "", "deployer-alone")
@@ -134,7 +136,7 @@ PROBES = (*_accepting(), *_deleting(), *_administering())
 """Every probe, in order."""
 
 
-def _request_headers(probe: Probe) -> dict[str, str]:
+def _request_headers(probe: PolicyProbe) -> dict[str, str]:
     headers = {_HEADERS[name]: value for name, value in probe.headers.items()}
     if probe.trial is Trial.COPY:
         headers["x-amz-copy-source"] = "/bucket/key"
@@ -143,7 +145,7 @@ def _request_headers(probe: Probe) -> dict[str, str]:
     return headers
 
 
-def simulated_refusal(policies: PolicySet, probe: Probe) -> bool:
+def simulated_refusal(policies: PolicySet, probe: PolicyProbe) -> bool:
     """Tells whether the documents refuse a probe, by the simulator."""
     key = None if probe.trial is Trial.CONFIGURE else probe.key("run")
     request = request_for(policies, probe.role.value, probe.action, key, _request_headers(probe))

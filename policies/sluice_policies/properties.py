@@ -28,7 +28,7 @@ class Sense(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class PropertyCase:
     """One sentence of a property.
 
     Attributes:
@@ -60,7 +60,7 @@ class Property:
     name: str
     says: str
     sense: Sense
-    cases: tuple[Case, ...]
+    cases: tuple[PropertyCase, ...]
 
 
 def equals(key: str, *values: str) -> Condition:
@@ -84,7 +84,10 @@ def absent_or(key: str, value: str) -> tuple[Condition, ...]:
 def never(name: str, says: str, actions: tuple[str, ...], where: tuple[str, ...]) -> Property:
     """Gives the property that nobody ever does this."""
     return Property(
-        name=name, says=says, sense=Sense.ONLY_IF, cases=(Case(actions=actions, where=where),)
+        name=name,
+        says=says,
+        sense=Sense.ONLY_IF,
+        cases=(PropertyCase(actions=actions, where=where),),
     )
 
 
@@ -96,7 +99,7 @@ def only_if(
     *conditions: Condition,
 ) -> Property:
     """Gives the property that whatever gets through satisfies these conditions."""
-    case = Case(actions=actions, where=where, conditions=conditions)
+    case = PropertyCase(actions=actions, where=where, conditions=conditions)
     return Property(name=name, says=says, sense=Sense.ONLY_IF, cases=(case,))
 
 

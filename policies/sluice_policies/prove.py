@@ -10,13 +10,13 @@ from typing import Final
 
 from sluice_policies.arns import bucket_arn
 from sluice_policies.catalogue import On, catalogue
-from sluice_policies.model import Effect, Statement
+from sluice_policies.model import PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet
-from sluice_policies.properties import WHO, Case, Property, Sense
-from sluice_policies.required import required_properties
+from sluice_policies.properties import WHO, Property, PropertyCase, Sense
+from sluice_policies.required_properties import required_properties
 from sluice_policies.settings import RoleName, Settings, Target
 from sluice_policies.symbolic import RESOURCE, Vocabulary, World, speaks_of, z3
-from sluice_policies.words import Pattern
+from sluice_policies.witnesses import Pattern
 
 TIMEOUT_MS: Final = 2_000
 Answer = tuple[str, "Counterexample | None"]
@@ -65,15 +65,15 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Statements:
+class RelevantStatements:
     """The statements that decide over one action in one case, apart from their names."""
 
-    denies: tuple[Statement, ...]
-    allows: tuple[Statement, ...]
+    denies: tuple[PolicyStatement, ...]
+    allows: tuple[PolicyStatement, ...]
 
 
-def _nameless(statement: Statement) -> Statement:
-    return Statement(
+def _nameless(statement: PolicyStatement) -> PolicyStatement:
+    return PolicyStatement(
         sid="",
         effect=statement.effect,
         actions=(),
@@ -83,15 +83,15 @@ def _nameless(statement: Statement) -> Statement:
     )
 
 
-def relevant(policies: PolicySet, action: str, role: RoleName | None) -> Statements:
+def relevant(policies: PolicySet, action: str, role: RoleName | None) -> RelevantStatements:
     """Gives the statements that speak of an action, the role's own policy among them."""
     documents = [policies.bucket]
     if role is not None and role in policies.identities:
         documents.append(policies.identities[role])
     found = [s for d in documents for s in d.statements if speaks_of(s, action)]
-    return Statements(
-        denies=tuple(_nameless(s) for s in found if s.effect is Effect.DENY),
-        allows=tuple(_nameless(s) for s in found if s.effect is Effect.ALLOW),
+    return RelevantStatements(
+        denies=tuple(_nameless(s) for s in found if s.effect is PolicyEffect.DENY),
+        allows=tuple(_nameless(s) for s in found if s.effect is PolicyEffect.ALLOW),
     )
 
 
@@ -99,8 +99,8 @@ def relevant(policies: PolicySet, action: str, role: RoleName | None) -> Stateme
 class Question:
     """All that an answer depends on: equal questions have one answer."""
 
-    statements: Statements
-    case: Case
+    statements: RelevantStatements
+    case: PropertyCase
     sense: Sense
     on: On
     who: str | None
@@ -131,11 +131,13 @@ class Prover:
         return Verdict(property=item, holds=True)
 
     def _questions(
-        self, policies: PolicySet, item: Property, case: Case
+        self, policies: PolicySet, item: Property, case: PropertyCase
     ) -> Iterator[tuple[Question, str]]:
         who = None if case.role is None else policies.who(case.role)
         asked: set[Question] = set()
-        bare = Case(actions=(), where=case.where, outside=case.outside, conditions=case.conditions)
+        bare = PropertyCase(
+            actions=(), where=case.where, outside=case.outside, conditions=case.conditions
+        )
         for action in case.actions:
             question = Question(
                 statements=relevant(policies, action, case.role),
@@ -183,7 +185,7 @@ def world_of(question: Question, target: Target, settings: Settings) -> World:
     return vocabulary.world(question.on)
 
 
-def allowed(statements: Statements, world: World, *, worst: bool) -> z3.BoolRef:
+def allowed(statements: RelevantStatements, world: World, *, worst: bool) -> z3.BoolRef:
     """Gives that a request gets through.
 
     Args:

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from sluice_policies.cloudformation import cloudformation_template
-from sluice_policies.configuration import Part, configuration
+from sluice_policies.configuration import ConfigurationPart, configuration
 from sluice_policies.errors import TargetCannot
 from sluice_policies.model import Document, Json, canonical, compact, document_json
 from sluice_policies.policy_set import PolicySet, policy_set
-from sluice_policies.required import inexpressible_properties
+from sluice_policies.required_properties import inexpressible_properties
 from sluice_policies.settings import Settings, Target
 from sluice_policies.terraform import terraform_module
 from sluice_policies.versitygw import lost_statements
@@ -18,7 +18,7 @@ IDENTITY_POLICY_BYTES_MAX = 6 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
+class Inexpressible:
     """Something that a target cannot express.
 
     Attributes:
@@ -42,12 +42,14 @@ class Rendering:
 
     target: Target
     files: dict[str, str]
-    missing: tuple[Missing, ...]
+    missing: tuple[Inexpressible, ...]
 
 
 SUPPORTED_PARTS = {
-    Target.AWS: frozenset(Part),
-    Target.VERSITYGW: frozenset({Part.VERSIONING, Part.OWNERSHIP, Part.OBJECT_LOCK}),
+    Target.AWS: frozenset(ConfigurationPart),
+    Target.VERSITYGW: frozenset(
+        {ConfigurationPart.VERSIONING, ConfigurationPart.OWNERSHIP, ConfigurationPart.OBJECT_LOCK}
+    ),
 }
 """The parts of a configuration that a target takes; versitygw answers 501 to the others."""
 
@@ -60,13 +62,13 @@ def documents(policies: PolicySet) -> dict[str, Document]:
     return found
 
 
-def supported_configuration(settings: Settings, target: Target) -> dict[Part, Json]:
+def supported_configuration(settings: Settings, target: Target) -> dict[ConfigurationPart, Json]:
     """Gives the parts of the configuration that a target takes, in a safe order."""
     parts = configuration(settings)
     return {part: value for part, value in parts.items() if part in SUPPORTED_PARTS[target]}
 
 
-def missing(policies: PolicySet) -> tuple[Missing, ...]:
+def missing(policies: PolicySet) -> tuple[Inexpressible, ...]:
     """Gives what a target cannot express, found from the documents, not kept by hand."""
     if policies.target is Target.AWS:
         return ()
@@ -76,15 +78,20 @@ def missing(policies: PolicySet) -> tuple[Missing, ...]:
     ]
     return (
         *(
-            Missing(what=f"property {item.name}", why=f"not enforced: {item.says}")
+            Inexpressible(what=f"property {item.name}", why=f"not enforced: {item.says}")
             for item in inexpressible_properties(policies)
         ),
-        *(Missing(what=f"statement {s.sid}", why=why) for s, why in lost_statements(settings)),
         *(
-            Missing(what=f"configuration {part.value}", why="the server answers 501")
+            Inexpressible(what=f"statement {s.sid}", why=why)
+            for s, why in lost_statements(settings)
+        ),
+        *(
+            Inexpressible(what=f"configuration {part.value}", why="the server answers 501")
             for part in parts
         ),
-        Missing(what="root and admin accounts", why="the server judges them by no policy at all"),
+        Inexpressible(
+            what="root and admin accounts", why="the server judges them by no policy at all"
+        ),
     )
 
 

@@ -27,7 +27,7 @@ HEADER_KEYS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PolicyRequest:
     """One call.
 
     Attributes:
@@ -76,7 +76,7 @@ def request_for(
     action: str,
     key: str | None,
     headers: Mapping[str, str],
-) -> Request:
+) -> PolicyRequest:
     """Makes a request as people name it.
 
     Args:
@@ -97,7 +97,7 @@ def request_for(
     context = _context(name, headers, tls=headers.get("aws:SecureTransport", "true") == "true")
     if settings.network.vpc_endpoint:
         context.setdefault("aws:sourcevpce", settings.network.vpc_endpoint)
-    return Request(
+    return PolicyRequest(
         who=None if principal == "anonymous" else roles.get(principal, principal),
         action=name,
         resource=bucket_arn(settings) if on_bucket else object_arn(settings, key or ""),

@@ -7,7 +7,7 @@ against it: none may be without a requirement, and no requirement without all th
 from dataclasses import dataclass
 from typing import Final
 
-from sluice_policies.configuration import Part
+from sluice_policies.configuration import ConfigurationPart
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.probes import PROBES
 from sluice_policies.settings import RoleName
@@ -32,7 +32,7 @@ class Requirement:
     says: str
     statements: tuple[str, ...]
     properties: tuple[str, ...]
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ConfigurationPart, ...] = ()
     risk: str
 
 
@@ -77,7 +77,7 @@ REQUIREMENTS: Final = (
         " delete marker over a blob",
         statements=("BlobVersionsByGcAlone", "NeverHiddenOrReplaced"),
         properties=("blob-versions-deleted-by-gc-alone", "blobs-never-hidden"),
-        parts=(Part.VERSIONING,),
+        parts=(ConfigurationPart.VERSIONING,),
         risk="a batch that was answered 200 has no bytes any more",
     ),
     Requirement(
@@ -85,7 +85,7 @@ REQUIREMENTS: Final = (
         says="No lifecycle expires anything there; only unfinished multipart uploads are cleared",
         statements=("ReconfiguredByDeployerAlone",),
         properties=("reconfigured-by-deployer-alone",),
-        parts=(Part.LIFECYCLE,),
+        parts=(ConfigurationPart.LIFECYCLE,),
         risk="the store itself deletes accepted bytes: no policy is asked",
     ),
     Requirement(
@@ -93,7 +93,7 @@ REQUIREMENTS: Final = (
         says="Objects are encrypted as set: the bucket's default, or the very same named",
         statements=("NoOtherEncryption", "NoCustomerKeys", "NoOtherKey"),
         properties=("encrypted-as-set",),
-        parts=(Part.ENCRYPTION,),
+        parts=(ConfigurationPart.ENCRYPTION,),
         risk="objects that nobody can read once a stray key is gone, or that more people can read",
     ),
     Requirement(
@@ -131,7 +131,12 @@ REQUIREMENTS: Final = (
         " deployer alone",
         statements=("ReconfiguredByDeployerAlone",),
         properties=("reconfigured-by-deployer-alone",),
-        parts=(Part.OWNERSHIP, Part.PUBLIC_ACCESS, Part.NOTIFICATION, Part.VERSIONING),
+        parts=(
+            ConfigurationPart.OWNERSHIP,
+            ConfigurationPart.PUBLIC_ACCESS,
+            ConfigurationPart.NOTIFICATION,
+            ConfigurationPart.VERSIONING,
+        ),
         risk="whoever reconfigures the bucket undoes every other rule",
     ),
     Requirement(
@@ -139,7 +144,7 @@ REQUIREMENTS: Final = (
         says="Nobody breaks, lengthens or sets a lock on one object",
         statements=("NoLocksByHand",),
         properties=("locks-never-touched-by-hand",),
-        parts=(Part.OBJECT_LOCK,),
+        parts=(ConfigurationPart.OBJECT_LOCK,),
         risk="a lock that can be bypassed keeps nothing; one set by mistake stops GC for years",
     ),
 )

@@ -4,18 +4,10 @@ Every field has its meaning here and nowhere else. A file that cannot be used is
 line that is wrong, before anything is rendered.
 """
 
-import re
-import tomllib
 from enum import StrEnum
-from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
-
-from sluice_policies.errors import BadSettings
-from sluice_policies.toml_lines import line_of
-
-_PATH: Final = re.compile(r"`\$((?:\.[a-z_]+|\[[^\]]*\])*)`")
 
 
 class RoleName(StrEnum):
@@ -85,7 +77,7 @@ class Network(_Table, frozen=True):
     vpc_endpoint: str = ""
 
 
-class Lifecycle(_Table, frozen=True):
+class LifecycleSettings(_Table, frozen=True):
     """`[lifecycle]`: the only thing that the store may clear away by itself.
 
     Attributes:
@@ -164,7 +156,7 @@ class Settings(_Table, frozen=True):
     roles: Roles
     encryption: Encryption = Encryption()
     network: Network = Network()
-    lifecycle: Lifecycle = Lifecycle()
+    lifecycle: LifecycleSettings = LifecycleSettings()
     notifications: Notifications = Notifications()
     raw_blobs: RawBlobs = RawBlobs()
     object_lock: ObjectLock | None = None
@@ -182,53 +174,3 @@ class Settings(_Table, frozen=True):
     def who(self, name: RoleName, target: Target) -> str:
         """Gives how a target names who plays a part."""
         return self.role(name).arn if target is Target.AWS else self.user(name)
-
-
-def _decode(text: str, source: str) -> Settings:
-    try:
-        return msgspec.convert(tomllib.loads(text), Settings)
-    except tomllib.TOMLDecodeError as error:
-        at = re.search(r"line (\d+)", str(error))
-        raise BadSettings(source, int(at[1]) if at else 1, f"not TOML: {error}") from error
-    except msgspec.ValidationError as error:
-        raise _invalid(text, source, str(error)) from error
-
-
-def _invalid(text: str, source: str, message: str) -> BadSettings:
-    at = _PATH.search(message)
-    path = tuple(re.findall(r"[a-z_]+", at[1])) if at else ()
-    unknown = re.search(r"unknown field `([^`]+)`", message)
-    if unknown is not None:
-        path = (*path, unknown[1])
-    return BadSettings(source, line_of(text, path), message)
-
-
-def parse_settings(text: str, source: str = "settings") -> Settings:
-    """Reads settings from TOML.
-
-    Args:
-        text: The file's text.
-        source: The name that errors carry.
-
-    Raises:
-        BadSettings: The text is not TOML, has an unknown key, or a value that cannot be used.
-    """
-    from sluice_policies.settings_rules import complaints  # noqa: PLC0415 - it imports Settings
-
-    settings = _decode(text, source)
-    for path, reason in complaints(settings):
-        raise BadSettings(source, line_of(text, path), reason)
-    return settings
-
-
-def read_settings(path: Path) -> Settings:
-    """Reads the settings file.
-
-    Raises:
-        BadSettings: The file cannot be read or cannot be used.
-    """
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadSettings(str(path), 1, f"cannot be read: {error}") from error
-    return parse_settings(text, str(path))

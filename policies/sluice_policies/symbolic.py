@@ -12,10 +12,10 @@ from functools import cache
 
 from sluice_policies.catalogue import On
 from sluice_policies.evaluate import check_supported, condition_holds, glob_matches, known_bool_key
-from sluice_policies.model import EVERYONE, Condition, Statement
+from sluice_policies.model import EVERYONE, Condition, PolicyStatement
 from sluice_policies.properties import WHO
 from sluice_policies.settings import Target
-from sluice_policies.words import Pattern, words_for
+from sluice_policies.witnesses import Pattern, witnesses_for
 from sluice_protocol.errors import BadUsage
 
 try:
@@ -70,7 +70,7 @@ class Vocabulary:
             if variable is not None:
                 self.add(variable, *_condition_patterns(condition))
 
-    def add_statement(self, statement: Statement) -> None:
+    def add_statement(self, statement: PolicyStatement) -> None:
         """Notes what a statement asks."""
         self.add_resources(statement.resources)
         self.add_conditions(statement.conditions)
@@ -96,7 +96,7 @@ class Vocabulary:
     def _words(self, name: str, patterns: frozenset[Pattern]) -> tuple[str, ...]:
         if known_bool_key(name):
             return ("true", "false")
-        words = words_for(patterns)
+        words = witnesses_for(patterns)
         if name == RESOURCE:
             start = f"{self.bucket}/"
             return tuple(w for w in words if w.startswith(start) and w != start)
@@ -182,7 +182,7 @@ class World:
         value = self.values[WHO]
         return z3.And(value.present, value.one_of(lambda word: word in names))
 
-    def statement(self, statement: Statement) -> z3.BoolRef:
+    def statement(self, statement: PolicyStatement) -> z3.BoolRef:
         """Gives that a statement, whose action is known to match, matches the request.
 
         Raises:
@@ -197,6 +197,6 @@ class World:
         )
 
 
-def speaks_of(statement: Statement, action: str) -> bool:
+def speaks_of(statement: PolicyStatement, action: str) -> bool:
     """Tells whether a statement names an action."""
     return any(glob_matches(glob, action, ignore_case=True) for glob in statement.actions)

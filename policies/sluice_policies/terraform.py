@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sluice_policies.configuration import Part
+from sluice_policies.configuration import ConfigurationPart
 from sluice_policies.model import Document, Json, compact
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.settings import RoleName
@@ -153,7 +153,7 @@ def _identity(policies: PolicySet, name: RoleName) -> str:
     )
 
 
-def _policy(policies: PolicySet, parts: dict[Part, Json]) -> str:
+def _policy(policies: PolicySet, parts: dict[ConfigurationPart, Json]) -> str:
     roles = ", ".join(f"aws_iam_role_policy.{name.value}" for name in policies.identities)
     wait = "" if not parts else "# Last: it denies, and roles must have their rights before.\n"
     return (
@@ -168,7 +168,7 @@ def _policy(policies: PolicySet, parts: dict[Part, Json]) -> str:
     )
 
 
-def terraform_module(policies: PolicySet, parts: dict[Part, Json]) -> str:
+def terraform_module(policies: PolicySet, parts: dict[ConfigurationPart, Json]) -> str:
     """Gives `main.tf`; the documents it reads lie beside it."""
     pieces = (
         _HEAD,

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from sluice_policies.dangers import Danger, dangers
-from sluice_policies.live import Change, Live, changes, read_live
+from sluice_policies.live_documents import DocumentChange, LiveDocuments, changes, read_live
+from sluice_policies.misconfigurations import Misconfiguration, dangers
 from sluice_policies.policy_set import PolicySet, policy_set
-from sluice_policies.probes import PROBES, Outcome, Probe, simulated_refusal
+from sluice_policies.probes import PROBES, PolicyProbe, ProbeOutcome, simulated_refusal
 from sluice_policies.prove import Verdict, prove
 from sluice_policies.settings import RoleName, Settings, Target
 from sluice_store.administration import Administration
@@ -17,7 +17,7 @@ OpenRole = Callable[[RoleName], AbstractAsyncContextManager[Administration] | No
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class ProbeResult:
     """One probe and what came of it.
 
     Attributes:
@@ -26,8 +26,8 @@ class Tried:
         answer: What the store said.
     """
 
-    probe: Probe
-    outcome: Outcome
+    probe: PolicyProbe
+    outcome: ProbeOutcome
     answer: str = ""
 
 
@@ -42,10 +42,10 @@ class Verification:
         tried: The probes.
     """
 
-    changes: tuple[Change, ...]
-    dangers: tuple[Danger, ...]
+    changes: tuple[DocumentChange, ...]
+    dangers: tuple[Misconfiguration, ...]
     verdicts: tuple[Verdict, ...]
-    tried: tuple[Tried, ...]
+    tried: tuple[ProbeResult, ...]
 
     @property
     def good(self) -> bool:
@@ -55,26 +55,32 @@ class Verification:
             or self.dangers
             or not self.verdicts
             or any(not verdict.holds for verdict in self.verdicts)
-            or any(item.outcome is Outcome.WRONG for item in self.tried)
+            or any(item.outcome is ProbeOutcome.WRONG for item in self.tried)
         )
 
 
-def _judge(policies: PolicySet, probe: Probe, *, refused: bool) -> Outcome:
+def _judge(policies: PolicySet, probe: PolicyProbe, *, refused: bool) -> ProbeOutcome:
     if refused == probe.refuse:
-        return Outcome.AS_REQUIRED
+        return ProbeOutcome.AS_REQUIRED
     expected = simulated_refusal(policies, probe)
     cannot = policies.target is Target.VERSITYGW and probe.refuse and not expected
-    return Outcome.CANNOT if cannot else Outcome.WRONG
+    return ProbeOutcome.CANNOT if cannot else ProbeOutcome.WRONG
 
 
-async def _try(policies: PolicySet, probe: Probe, admin: Administration, run: str) -> Tried:
+async def _try(
+    policies: PolicySet, probe: PolicyProbe, admin: Administration, run: str
+) -> ProbeResult:
     key = f"{policies.settings.bucket.prefix}{probe.key(run)}"
     answer = await admin.attempt(probe.trial, key, probe.headers)
     outcome = _judge(policies, probe, refused=answer.refused)
-    return Tried(probe=probe, outcome=outcome, answer=f"{answer.status} {answer.code}".strip())
+    return ProbeResult(
+        probe=probe, outcome=outcome, answer=f"{answer.status} {answer.code}".strip()
+    )
 
 
-async def try_probes(policies: PolicySet, open_role: OpenRole, run: str) -> AsyncIterator[Tried]:
+async def try_probes(
+    policies: PolicySet, open_role: OpenRole, run: str
+) -> AsyncIterator[ProbeResult]:
     """Tries every probe with its role's credentials, one role after another.
 
     Args:
@@ -90,14 +96,14 @@ async def try_probes(policies: PolicySet, open_role: OpenRole, run: str) -> Asyn
         session = open_role(name)
         if session is None:
             for probe in mine:
-                yield Tried(probe=probe, outcome=Outcome.NOT_TRIED)
+                yield ProbeResult(probe=probe, outcome=ProbeOutcome.NOT_TRIED)
             continue
         async with session as admin:
             for probe in mine:
                 yield await _try(policies, probe, admin, run)
 
 
-def verdicts_on(settings: Settings, target: Target, live: Live) -> tuple[Verdict, ...]:
+def verdicts_on(settings: Settings, target: Target, live: LiveDocuments) -> tuple[Verdict, ...]:
     """Proves the properties of the live documents; none when one of them is missing.
 
     Raises:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from sluice_policies.access_matrix import MATRIX
 from sluice_policies.bucket_policy import bucket_policy
-from sluice_policies.identities import identity_policy
-from sluice_policies.matrix import MATRIX
-from sluice_policies.model import Condition, Document, Effect, Statement
+from sluice_policies.identity_policies import identity_policy
+from sluice_policies.model import Condition, Document, PolicyEffect, PolicyStatement
 from sluice_policies.settings import Settings
 
 KEYS: Final = frozenset(
@@ -109,14 +109,14 @@ def expressible(condition: Condition) -> bool:
     return condition.key.lower() in KEYS
 
 
-def _denials(settings: Settings) -> Iterator[Statement]:
+def _denials(settings: Settings) -> Iterator[PolicyStatement]:
     for statement in bucket_policy(settings).statements:
         actions = known_actions(statement.actions)
         if actions and all(expressible(condition) for condition in statement.conditions):
             yield replace(statement, actions=actions)
 
 
-def _grants(settings: Settings) -> Iterator[Statement]:
+def _grants(settings: Settings) -> Iterator[PolicyStatement]:
     for name in MATRIX:
         for statement in identity_policy(settings, name).statements:
             actions = known_actions(statement.actions)
@@ -124,7 +124,7 @@ def _grants(settings: Settings) -> Iterator[Statement]:
                 yield replace(
                     statement,
                     sid=f"{name.value.title()}{statement.sid}",
-                    effect=Effect.ALLOW,
+                    effect=PolicyEffect.ALLOW,
                     principals=(settings.user(name),),
                     actions=actions,
                 )
@@ -135,7 +135,7 @@ def versitygw_bucket_policy(settings: Settings) -> Document:
     return Document(statements=(*_denials(settings), *_grants(settings)))
 
 
-def lost_statements(settings: Settings) -> Iterator[tuple[Statement, str]]:
+def lost_statements(settings: Settings) -> Iterator[tuple[PolicyStatement, str]]:
     """Yields every statement for AWS that this dialect drops or narrows, and why."""
     for statement in bucket_policy(settings).statements:
         keys = [c.key for c in statement.conditions if not expressible(c)]

@@ -6,17 +6,17 @@ import z3
 from hypothesis import given
 from hypothesis import strategies as st
 from support.policies_settings import settings
+from support.policy_mutants import mutants
 
 from sluice_policies.catalogue import On, bucket_actions, catalogue, object_actions
 from sluice_policies.evaluate import evaluate, known_bool_key
-from sluice_policies.mutants import mutants
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.properties import WHO
 from sluice_policies.prove import allowed, relevant, vocabulary_for
-from sluice_policies.request import Request
+from sluice_policies.request import PolicyRequest
 from sluice_policies.settings import RoleName, Target
 from sluice_policies.symbolic import RESOURCE, TLS, Value, World
-from sluice_policies.words import Pattern, words_for
+from sluice_policies.witnesses import Pattern, witnesses_for
 
 CHARS = "abx/*?-. é"
 
@@ -50,7 +50,7 @@ class Judge:
         self.world: World = self.vocabulary.world(self.on)
         self.formula = allowed(found, self.world, worst=role is None)
 
-    def request(self, rng: random.Random) -> tuple[Request, bool] | None:
+    def request(self, rng: random.Random) -> tuple[PolicyRequest, bool] | None:
         """Gives a random request and what the formula says of it."""
         chosen: dict[str, str] = {}
         swaps = []
@@ -75,11 +75,11 @@ class Judge:
         resource = chosen.pop(RESOURCE)
         on_bucket = self.on is On.BUCKET
         resource = f"arn:aws:s3:::{self.policies.settings.bucket.name}" if on_bucket else resource
-        request = Request(who=who, action=self.action, resource=resource, context=chosen)
+        request = PolicyRequest(who=who, action=self.action, resource=resource, context=chosen)
         return request, z3.is_true(answer)
 
 
-def simulated(policies: PolicySet, request: Request, role: RoleName | None) -> bool:
+def simulated(policies: PolicySet, request: PolicyRequest, role: RoleName | None) -> bool:
     """Judges by the simulator; the worst case drops the roles' own policies."""
     if role is None:
         policies = PolicySet(
@@ -91,7 +91,7 @@ def simulated(policies: PolicySet, request: Request, role: RoleName | None) -> b
         nobody = policies.target is Target.AWS and request.who is None
         if nobody:
             # The worst case grants even nobody everything, and asks whether a denial stops them.
-            request = Request(
+            request = PolicyRequest(
                 who="",
                 action=request.action,
                 resource=request.resource,
@@ -101,9 +101,9 @@ def simulated(policies: PolicySet, request: Request, role: RoleName | None) -> b
     return evaluate(policies, request).allowed
 
 
-def evaluate_without_caller(policies: PolicySet, request: Request) -> bool:
+def evaluate_without_caller(policies: PolicySet, request: PolicyRequest) -> bool:
     """Judges an anonymous request as if something allowed it."""
-    anonymous = Request(
+    anonymous = PolicyRequest(
         who=None, action=request.action, resource=request.resource, context=request.context
     )
     decision = evaluate(policies, anonymous)
@@ -143,5 +143,7 @@ def test_prover_and_simulator_agree_on_10_000_random_requests() -> None:
 def test_words_stand_for_every_text(exact: list[str], globs: list[str], text: str) -> None:
     """Whatever the patterns, some word is matched by exactly those that match the text."""
     patterns = [Pattern(t, exact=True) for t in exact] + [Pattern(g, exact=False) for g in globs]
-    kinds = {tuple(p.matches(word) for p in patterns) for word in words_for(frozenset(patterns))}
+    kinds = {
+        tuple(p.matches(word) for p in patterns) for word in witnesses_for(frozenset(patterns))
+    }
     assert tuple(p.matches(text) for p in patterns) in kinds

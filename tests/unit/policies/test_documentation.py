@@ -8,7 +8,7 @@ from support.policies_settings import settings
 from sluice_policies.documentation import drawn, tables
 from sluice_policies.policy_set import policy_set
 from sluice_policies.probes import PROBES
-from sluice_policies.required import required_properties
+from sluice_policies.required_properties import required_properties
 from sluice_policies.requirements import REQUIREMENTS, probes_of, property_names, statements_of
 from sluice_policies.settings import Target
 

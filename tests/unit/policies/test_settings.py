@@ -6,7 +6,8 @@ import pytest
 from support.policies_settings import TEXT, bare_settings, settings
 
 from sluice_policies.errors import BadSettings
-from sluice_policies.settings import RoleName, Target, parse_settings, read_settings
+from sluice_policies.settings import RoleName, Target
+from sluice_policies.settings_file import parse_settings, read_settings
 
 
 def line_with(text: str, mark: str) -> int:

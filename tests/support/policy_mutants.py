@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 import z3
 
 from sluice_policies.catalogue import bucket_actions, catalogue, key_actions, object_actions
-from sluice_policies.model import EVERYONE, Condition, Document, Effect, Statement
+from sluice_policies.model import EVERYONE, Condition, Document, PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.properties import WHO, Property
 from sluice_policies.prove import Prover, Verdict, allowed, relevant, vocabulary_for
 from sluice_policies.settings import RoleName
-from sluice_policies.words import Pattern
+from sluice_policies.witnesses import Pattern
 
 _OPPOSITES = {
     "StringEquals": "StringNotEquals",
@@ -59,7 +59,7 @@ def _swapped(values: tuple[str, ...], index: int, value: str) -> tuple[str, ...]
     return (*values[:index], value, *values[index + 1 :])
 
 
-def _resource_mutants(statement: Statement) -> Iterator[tuple[str, Statement]]:
+def _resource_mutants(statement: PolicyStatement) -> Iterator[tuple[str, PolicyStatement]]:
     for gone, kept in _without(statement.resources):
         yield f"drops resource {gone}", replace(statement, resources=kept)
     for index, glob in enumerate(statement.resources):
@@ -71,7 +71,7 @@ def _resource_mutants(statement: Statement) -> Iterator[tuple[str, Statement]]:
             yield f"{does} {glob} to {other}", replace(statement, resources=resources)
 
 
-def _condition_mutants(statement: Statement) -> Iterator[tuple[str, Statement]]:
+def _condition_mutants(statement: PolicyStatement) -> Iterator[tuple[str, PolicyStatement]]:
     conditions = statement.conditions
     for index, condition in enumerate(conditions):
         rest = (*conditions[:index], *conditions[index + 1 :])
@@ -85,10 +85,10 @@ def _condition_mutants(statement: Statement) -> Iterator[tuple[str, Statement]]:
             yield does, replace(statement, conditions=swapped)
 
 
-def _statement_mutants(statement: Statement) -> Iterator[tuple[str, Statement]]:
+def _statement_mutants(statement: PolicyStatement) -> Iterator[tuple[str, PolicyStatement]]:
     for gone, kept in _without(statement.actions):
         yield f"drops action {gone}", replace(statement, actions=kept)
-    other = Effect.ALLOW if statement.effect is Effect.DENY else Effect.DENY
+    other = PolicyEffect.ALLOW if statement.effect is PolicyEffect.DENY else PolicyEffect.DENY
     yield f"becomes {other.value}", replace(statement, effect=other)
     if statement.principals is not None and statement.principals != EVERYONE:
         yield "is for everyone", replace(statement, principals=EVERYONE)

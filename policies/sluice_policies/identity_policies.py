@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from sluice_policies.access_matrix import ACTIONS, LISTING, LOOKING, MATRIX, Rights, Verb
 from sluice_policies.arns import bucket_arn, objects_arns
 from sluice_policies.catalogue import inspecting_actions, reconfiguring_actions
-from sluice_policies.matrix import ACTIONS, LISTING, LOOKING, MATRIX, Rights, Verb
-from sluice_policies.model import Condition, Document, Effect, Statement
+from sluice_policies.model import Condition, Document, PolicyEffect, PolicyStatement
 from sluice_policies.settings import RoleName, Settings
 
 _SIDS = {
@@ -30,10 +30,10 @@ def _allow(
     actions: tuple[str, ...],
     resources: tuple[str, ...],
     *conditions: Condition,
-) -> Statement:
-    return Statement(
+) -> PolicyStatement:
+    return PolicyStatement(
         sid=sid,
-        effect=Effect.ALLOW,
+        effect=PolicyEffect.ALLOW,
         actions=actions,
         resources=resources,
         conditions=conditions,
@@ -46,13 +46,13 @@ def listed_prefixes(settings: Settings, rights: Rights) -> tuple[str, ...]:
     return tuple(f"{settings.bucket.prefix}{prefix}*" for prefix in rights.prefixes[Verb.READ])
 
 
-def _objects(settings: Settings, rights: Rights) -> Iterator[Statement]:
+def _objects(settings: Settings, rights: Rights) -> Iterator[PolicyStatement]:
     for verb, prefixes in rights.prefixes.items():
         places = objects_arns(settings, prefixes)
         yield _allow(_SIDS[verb], _REASONS[verb], ACTIONS[verb], places)
 
 
-def _bucket(settings: Settings, rights: Rights) -> Iterator[Statement]:
+def _bucket(settings: Settings, rights: Rights) -> Iterator[PolicyStatement]:
     bucket = (bucket_arn(settings),)
     yield _allow(
         "List",
@@ -74,7 +74,7 @@ def _bucket(settings: Settings, rights: Rights) -> Iterator[Statement]:
         )
 
 
-def _key(settings: Settings, rights: Rights) -> Iterator[Statement]:
+def _key(settings: Settings, rights: Rights) -> Iterator[PolicyStatement]:
     if settings.encryption.mode != "sse-kms":
         return
     writes = ("kms:GenerateDataKey",) if Verb.WRITE in rights.prefixes else ()

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sluice_policies.configuration import Part
-from sluice_policies.live import REPLICATION, Live
-from sluice_policies.matrix import GUARDED_WRITES
+from sluice_policies.access_matrix import GUARDED_WRITES
+from sluice_policies.configuration import ConfigurationPart
+from sluice_policies.live_documents import REPLICATION, LiveDocuments
 from sluice_policies.model import Json
 from sluice_policies.settings import Settings
 from sluice_protocol import keys
@@ -15,7 +15,7 @@ MOVES = ("Transitions", "NoncurrentVersionTransitions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Danger:
+class Misconfiguration:
     """Something that would lose data.
 
     Attributes:
@@ -55,58 +55,58 @@ def _reached(settings: Settings, prefix: str) -> tuple[str, ...]:
     return tuple(p for p, full in whole if full.startswith(prefix) or prefix.startswith(full))
 
 
-def _clearing(settings: Settings, live: Live) -> Iterator[Danger]:
-    for rule in _rules(live.parts.get(Part.LIFECYCLE)):
+def _clearing(settings: Settings, live: LiveDocuments) -> Iterator[Misconfiguration]:
+    for rule in _rules(live.parts.get(ConfigurationPart.LIFECYCLE)):
         prefix = _rule_prefix(rule)
         reached = _reached(settings, prefix)
         name = str(rule.get("ID", "without a name"))
         gone = [e for e in EXPIRIES if e in rule and _expires(e, rule[e])]
         moved = [e for e in MOVES if e in rule]
         if reached and gone:
-            yield Danger(
-                part=Part.LIFECYCLE,
+            yield Misconfiguration(
+                part=ConfigurationPart.LIFECYCLE,
                 says=f"rule {name!r} ({', '.join(gone)}) would delete what lies under"
                 f" {', '.join(reached)}: accepted bytes or their evidence would be lost, and no"
                 " policy can stop a lifecycle; remove the rule",
             )
         if reached and moved:
-            yield Danger(
-                part=Part.LIFECYCLE,
+            yield Misconfiguration(
+                part=ConfigurationPart.LIFECYCLE,
                 says=f"rule {name!r} ({', '.join(moved)}) may move {', '.join(reached)} where reads"
                 " fail until a restore; remove the rule",
             )
 
 
-def _versioning(live: Live) -> Iterator[Danger]:
-    value = live.parts.get(Part.VERSIONING)
+def _versioning(live: LiveDocuments) -> Iterator[Misconfiguration]:
+    value = live.parts.get(ConfigurationPart.VERSIONING)
     status = value.get("Status", "Off") if isinstance(value, Mapping) else "Off"
     if status != "Enabled":
-        yield Danger(
-            part=Part.VERSIONING,
+        yield Misconfiguration(
+            part=ConfigurationPart.VERSIONING,
             says=f"versioning is {status}: an overwrite or delete under {keys.RAW_BLOBS} loses the"
             " only copy, a late delete takes a blob that was written again, and GC will only plan;"
             " enable it",
         )
 
 
-def _lock(settings: Settings, live: Live) -> Iterator[Danger]:
-    if settings.object_lock is not None and live.parts.get(Part.OBJECT_LOCK) is None:
-        yield Danger(
-            part=Part.OBJECT_LOCK,
+def _lock(settings: Settings, live: LiveDocuments) -> Iterator[Misconfiguration]:
+    if settings.object_lock is not None and live.parts.get(ConfigurationPart.OBJECT_LOCK) is None:
+        yield Misconfiguration(
+            part=ConfigurationPart.OBJECT_LOCK,
             says="the lock that is asked for is not on: versions can be deleted at any age",
         )
 
 
-def _replication(live: Live) -> Iterator[Danger]:
+def _replication(live: LiveDocuments) -> Iterator[Misconfiguration]:
     if live.replication is not None:
-        yield Danger(
+        yield Misconfiguration(
             part=REPLICATION,
             says="objects are replicated out of the bucket, which no setting asks for: accepted"
             " bytes leave it for a place without these rules; remove it, or know why",
         )
 
 
-def dangers(settings: Settings, live: Live) -> tuple[Danger, ...]:
+def dangers(settings: Settings, live: LiveDocuments) -> tuple[Misconfiguration, ...]:
     """Gives everything in the live configuration that would lose data."""
     return (
         *_versioning(live),

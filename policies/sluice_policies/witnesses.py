@@ -98,7 +98,7 @@ def _words_by_automata(patterns: tuple[Pattern, ...]) -> tuple[str, ...]:
 
 
 @cache
-def words_for(patterns: frozenset[Pattern]) -> tuple[str, ...]:
+def witnesses_for(patterns: frozenset[Pattern]) -> tuple[str, ...]:
     """Gives words such that every text is matched by the same patterns as one of them.
 
     Raises:

@@ -2,6 +2,15 @@
 
 from collections.abc import Iterator
 
+from sluice_policies.access_matrix import (
+    CREATE_ONLY,
+    EVIDENCE,
+    GC,
+    GUARDED_WRITES,
+    LOCKS,
+    REWRITING,
+    writers,
+)
 from sluice_policies.arns import bucket_arn, objects_arn, objects_arns
 from sluice_policies.bucket_policy import (
     COPY_SOURCE,
@@ -11,22 +20,12 @@ from sluice_policies.bucket_policy import (
     TLS,
 )
 from sluice_policies.catalogue import bucket_actions, object_actions, reconfiguring_actions
-from sluice_policies.manners import encrypted, polite
-from sluice_policies.matrix import (
-    CREATE_ONLY,
-    EVIDENCE,
-    GC,
-    GUARDED_WRITES,
-    LOCKS,
-    REWRITING,
-    writers,
-)
 from sluice_policies.model import Condition
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.properties import (
     WHO,
-    Case,
     Property,
+    PropertyCase,
     Sense,
     absent,
     absent_or,
@@ -34,7 +33,8 @@ from sluice_policies.properties import (
     never,
     only_if,
 )
-from sluice_policies.required_roles import role_properties
+from sluice_policies.request_conditions import encryption_conditions, transport_conditions
+from sluice_policies.role_properties import role_properties
 from sluice_policies.settings import RoleName, Settings, Target
 from sluice_policies.versitygw import expressible
 from sluice_protocol import keys
@@ -122,7 +122,7 @@ def _everywhere(settings: Settings) -> Iterator[Property]:
         "an object is written with the bucket's default encryption or the very same named",
         PUT,
         (objects_arn(settings),),
-        *encrypted(settings),
+        *encryption_conditions(settings),
     )
     whole = (f"{bucket_arn(settings)}/*",)
     if settings.network.require_tls:
@@ -133,8 +133,8 @@ def _everywhere(settings: Settings) -> Iterator[Property]:
 
 def _every_action(name: str, says: str, where: tuple[str, ...], condition: Condition) -> Property:
     cases = (
-        Case(actions=object_actions(), where=where, conditions=(condition,)),
-        Case(actions=bucket_actions(), conditions=(condition,)),
+        PropertyCase(actions=object_actions(), where=where, conditions=(condition,)),
+        PropertyCase(actions=bucket_actions(), conditions=(condition,)),
     )
     return Property(name=name, says=says, sense=Sense.ONLY_IF, cases=cases)
 
@@ -142,7 +142,7 @@ def _every_action(name: str, says: str, where: tuple[str, ...], condition: Condi
 def _through_endpoint(settings: Settings, whole: tuple[str, ...]) -> Property:
     condition = equals(ENDPOINT, settings.network.vpc_endpoint)
     cases = tuple(
-        Case(actions=actions, where=where, conditions=(condition,), role=name)
+        PropertyCase(actions=actions, where=where, conditions=(condition,), role=name)
         for name in RoleName
         if name is not RoleName.DEPLOYER
         for actions, where in ((object_actions(), whole), (bucket_actions(), ()))
@@ -154,7 +154,7 @@ def _through_endpoint(settings: Settings, whole: tuple[str, ...]) -> Property:
 def _writing(policies: PolicySet) -> Iterator[Property]:
     settings = policies.settings
     cases = tuple(
-        Case(
+        PropertyCase(
             actions=PUT,
             where=objects_arns(settings, (prefix,)),
             conditions=(equals(WHO, *(policies.who(name) for name in writers(prefix))),),
@@ -180,7 +180,7 @@ def _writing(policies: PolicySet) -> Iterator[Property]:
 
 def _left_alone(settings: Settings) -> Property:
     """Gives what the bucket policy must not touch: a rule that reaches further than it says."""
-    given = polite(settings)
+    given = transport_conditions(settings)
     free = (keys.QUEUE, keys.WORK_LISTS, GC)
     guarded = objects_arns(settings, GUARDED_WRITES)
     unlocked = tuple(action for action in object_actions() if action not in LOCKS)
@@ -188,18 +188,20 @@ def _left_alone(settings: Settings) -> Property:
     unguarded = tuple(action for action in unlocked if action not in taken)
     deletable = tuple(action for action in unlocked if action not in PUT)
     reading = tuple(a for a in bucket_actions() if a not in reconfiguring_actions())
-    written = (*given, *encrypted(settings))
+    written = (*given, *encryption_conditions(settings))
     deployment = (objects_arn(settings),)
     return Property(
         name="rest-left-alone",
         says="the bucket policy denies nobody what no requirement speaks of",
         sense=Sense.CAN,
         cases=(
-            Case(actions=unlocked, where=guarded, outside=True, conditions=written),
-            Case(actions=unguarded, where=guarded, conditions=given),
-            Case(actions=deletable, where=objects_arns(settings, free), conditions=given),
-            Case(actions=reading, conditions=given),
-            Case(actions=object_actions(), where=deployment, outside=True, conditions=given),
+            PropertyCase(actions=unlocked, where=guarded, outside=True, conditions=written),
+            PropertyCase(actions=unguarded, where=guarded, conditions=given),
+            PropertyCase(actions=deletable, where=objects_arns(settings, free), conditions=given),
+            PropertyCase(actions=reading, conditions=given),
+            PropertyCase(
+                actions=object_actions(), where=deployment, outside=True, conditions=given
+            ),
         ),
     )
 
@@ -232,12 +234,12 @@ def _strangers(policies: PolicySet) -> Property:
     """Gives what stands for AWS's identity policies where users have none of their own."""
     ours = equals(WHO, *(policies.who(name) for name in RoleName))
     cases = (
-        Case(
+        PropertyCase(
             actions=object_actions(),
             where=(f"{bucket_arn(policies.settings)}/*",),
             conditions=(ours,),
         ),
-        Case(actions=bucket_actions(), conditions=(ours,)),
+        PropertyCase(actions=bucket_actions(), conditions=(ours,)),
     )
     says = "a user who plays none of the roles does nothing in the bucket"
     return Property(name="strangers-do-nothing", says=says, sense=Sense.ONLY_IF, cases=cases)

@@ -2,6 +2,15 @@
 
 from collections.abc import Iterator
 
+from sluice_policies.access_matrix import (
+    ACTIONS,
+    CREATE_ONLY,
+    LISTING,
+    LOOKING,
+    MATRIX,
+    Verb,
+    rights_of,
+)
 from sluice_policies.arns import bucket_arn, objects_arns
 from sluice_policies.bucket_policy import COPY_SOURCE, CREATES, IF_NONE_MATCH
 from sluice_policies.catalogue import (
@@ -11,20 +20,11 @@ from sluice_policies.catalogue import (
     object_actions,
     reconfiguring_actions,
 )
-from sluice_policies.identities import listed_prefixes
-from sluice_policies.manners import encrypted, polite
-from sluice_policies.matrix import (
-    ACTIONS,
-    CREATE_ONLY,
-    LISTING,
-    LOOKING,
-    MATRIX,
-    Verb,
-    rights_of,
-)
+from sluice_policies.identity_policies import listed_prefixes
 from sluice_policies.model import Condition
 from sluice_policies.policy_set import PolicySet
-from sluice_policies.properties import Case, Property, Sense, absent, equals
+from sluice_policies.properties import Property, PropertyCase, Sense, absent, equals
+from sluice_policies.request_conditions import encryption_conditions, transport_conditions
 from sluice_policies.settings import RoleName, Settings, Target
 from sluice_policies.versitygw import known_actions
 from sluice_protocol import keys
@@ -51,20 +51,20 @@ def _listed(settings: Settings, name: RoleName) -> Condition:
     )
 
 
-def _nothing_else(policies: PolicySet, name: RoleName) -> Iterator[Case]:
+def _nothing_else(policies: PolicySet, name: RoleName) -> Iterator[PropertyCase]:
     settings = policies.settings
     groups: dict[tuple[str, ...], list[str]] = {}
     for action in object_actions():
         groups.setdefault(rights_of(name, action), []).append(action)
     for prefixes, actions in groups.items():
         where = objects_arns(settings, prefixes) or (f"{bucket_arn(settings)}/*",)
-        yield Case(actions=tuple(actions), where=where, outside=bool(prefixes), role=name)
-    yield Case(actions=LISTING, conditions=(_listed(settings, name),), role=name)
+        yield PropertyCase(actions=tuple(actions), where=where, outside=bool(prefixes), role=name)
+    yield PropertyCase(actions=LISTING, conditions=(_listed(settings, name),), role=name)
     mine = {*LISTING, *_bucket_rights(name)}
     others = tuple(action for action in bucket_actions() if action not in mine)
-    yield Case(actions=others, role=name)
+    yield PropertyCase(actions=others, role=name)
     mine_too = _key_rights(policies, name)
-    yield Case(actions=tuple(a for a in key_actions() if a not in mine_too), role=name)
+    yield PropertyCase(actions=tuple(a for a in key_actions() if a not in mine_too), role=name)
 
 
 def _put_conditions(settings: Settings, prefix: str) -> tuple[Condition, ...]:
@@ -73,29 +73,29 @@ def _put_conditions(settings: Settings, prefix: str) -> tuple[Condition, ...]:
     single = (absent(COPY_SOURCE), equals(CREATES, "true"))
     conditional = once or (blob and settings.raw_blobs.require_if_none_match)
     return (
-        *encrypted(settings),
+        *encryption_conditions(settings),
         *(single if once or blob else ()),
         *((equals(IF_NONE_MATCH, "*"),) if conditional else ()),
     )
 
 
-def _work(policies: PolicySet, name: RoleName) -> Iterator[Case]:
+def _work(policies: PolicySet, name: RoleName) -> Iterator[PropertyCase]:
     settings = policies.settings
-    given = polite(settings, name)
+    given = transport_conditions(settings, name)
     for verb, prefixes in MATRIX[name].prefixes.items():
         for prefix in prefixes:
             more = _put_conditions(settings, prefix) if verb is Verb.WRITE else ()
-            yield Case(
+            yield PropertyCase(
                 actions=ACTIONS[verb],
                 where=objects_arns(settings, (prefix,)),
                 conditions=(*given, *more),
                 role=name,
             )
-    yield Case(actions=LISTING, conditions=(*given, _listed(settings, name)), role=name)
+    yield PropertyCase(actions=LISTING, conditions=(*given, _listed(settings, name)), role=name)
     rights = _bucket_rights(name)
     known = known_actions(rights) if policies.target is Target.VERSITYGW else rights
-    yield Case(actions=known, conditions=given, role=name)
-    yield Case(actions=_key_rights(policies, name), conditions=(), role=name)
+    yield PropertyCase(actions=known, conditions=given, role=name)
+    yield PropertyCase(actions=_key_rights(policies, name), conditions=(), role=name)
 
 
 def role_properties(policies: PolicySet) -> Iterator[Property]:

@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sluice_policies.configuration import Part
+from sluice_policies.configuration import ConfigurationPart
 from sluice_policies.errors import NotApplied
 from sluice_policies.model import (
     Json,
@@ -27,7 +27,7 @@ REPLICATION = "replication"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
+class LiveDocuments:
     """What stands in the store now.
 
     Attributes:
@@ -39,7 +39,7 @@ class Live:
 
     bucket_policy: str | None
     roles: dict[RoleName, str | None]
-    parts: dict[Part, Json]
+    parts: dict[ConfigurationPart, Json]
     replication: Json = None
 
     def policies(self, settings: Settings, target: Target) -> PolicySet | None:
@@ -63,7 +63,7 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class DocumentChange:
     """One document that stands otherwise than rendered.
 
     Attributes:
@@ -97,7 +97,7 @@ def inline_name(name: RoleName) -> str:
     return f"sluice-{name.value}"
 
 
-async def read_live(settings: Settings, target: Target, admin: Administration) -> Live:
+async def read_live(settings: Settings, target: Target, admin: Administration) -> LiveDocuments:
     """Reads everything that is rendered for a target.
 
     Raises:
@@ -109,10 +109,14 @@ async def read_live(settings: Settings, target: Target, admin: Administration) -
         for name in RoleName:
             where = role_name(settings, name)
             roles[name] = await admin.read_role_policy(where, inline_name(name))
-    parts = {part: await admin.read(part.value) for part in Part if part in SUPPORTED_PARTS[target]}
+    parts = {
+        part: await admin.read(part.value)
+        for part in ConfigurationPart
+        if part in SUPPORTED_PARTS[target]
+    }
     replication = await admin.read(REPLICATION) if target is Target.AWS else None
     text = policy if isinstance(policy, str) else None
-    return Live(bucket_policy=text, roles=roles, parts=parts, replication=replication)
+    return LiveDocuments(bucket_policy=text, roles=roles, parts=parts, replication=replication)
 
 
 def _same_case(value: Json) -> Json:
@@ -137,7 +141,7 @@ def _policy_text(text: str | None, where: str) -> str:
         return canonical(loaded)
 
 
-def _pairs(settings: Settings, target: Target, live: Live) -> dict[str, tuple[str, str]]:
+def _pairs(settings: Settings, target: Target, live: LiveDocuments) -> dict[str, tuple[str, str]]:
     policies = policy_set(settings, target)
     found: dict[str, tuple[str, str]] = {}
     for part, wanted in supported_configuration(settings, target).items():
@@ -152,16 +156,16 @@ def _pairs(settings: Settings, target: Target, live: Live) -> dict[str, tuple[st
     return found
 
 
-def changes(settings: Settings, target: Target, live: Live) -> tuple[Change, ...]:
+def changes(settings: Settings, target: Target, live: LiveDocuments) -> tuple[DocumentChange, ...]:
     """Gives every document that stands otherwise than rendered, in the order of applying."""
     return tuple(
-        Change(name=name, live=now, wanted=wanted)
+        DocumentChange(name=name, live=now, wanted=wanted)
         for name, (now, wanted) in _pairs(settings, target, live).items()
         if now != wanted
     )
 
 
-async def _write(settings: Settings, admin: Administration, change: Change) -> None:
+async def _write(settings: Settings, admin: Administration, change: DocumentChange) -> None:
     policy = change.name == BUCKET_POLICY or change.name.startswith("role-")
     loaded = load_json(change.wanted, change.name)
     if change.name.startswith("role-"):
@@ -174,7 +178,7 @@ async def _write(settings: Settings, admin: Administration, change: Change) -> N
 
 
 async def apply(
-    settings: Settings, target: Target, admin: Administration, wanted: tuple[Change, ...]
+    settings: Settings, target: Target, admin: Administration, wanted: tuple[DocumentChange, ...]
 ) -> None:
     """Writes changes in their order, and reads all of them back.
 
