@@ -1,4 +1,4 @@
-# One command each: demo, test, check, bench, test-s3. Everything lives in .venv.
+# One target per task: demo, test, check, bench, test-s3. Everything is installed in .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -e 's/:.*##/\t/'
 
-setup: $(STAMP)  ## make .venv with everything that runs and tests sluice
+setup: $(STAMP)  ## create .venv with all dependencies of sluice and its tests
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "sluice needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }
@@ -21,33 +21,33 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $(STAMP)
 
-test: setup  ## the test suite, without a network once set up
+test: setup  ## run the test suite; needs no network after setup
 	@$(BIN)/python -m deploy.java
 	$(BIN)/python -m pytest -m "not s3 and not long"
 
-test-long: setup  ## the tests that take minutes: races, soak, long fuzzing
+test-long: setup  ## run the long tests: races, soak, fuzzing
 	$(BIN)/python -m pytest -m "long and not s3"
 
-test-s3: setup  ## the store's suite on a real S3 server (versitygw, built by go install once)
+test-s3: setup  ## run the store's suite on a real S3 server (versitygw, built once with go install)
 	@deploy/versitygw.sh
 	$(BIN)/python -m pytest -m s3
 
-check: setup  ## format, lint, types, import contracts
+check: setup  ## check format, lint, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: setup  ## let ruff put the code in form
+format: setup  ## format the code with ruff
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup  ## every benchmark with its control in the same run; NAME=store runs one
+bench: setup  ## run every benchmark with its control; NAME=store runs one of them
 	$(BIN)/python -m benchmarks $(NAME)
 
-demo: setup  ## the whole path once on this machine's own logs; checks its own result
+demo: setup  ## run the whole pipeline on this machine's logs and check the result
 	@$(BIN)/python -m deploy.java
 	$(BIN)/python -m deploy.demo $(if $(INPUT),--input $(INPUT))
 
-clean:  ## remove .venv and what the demo left
+clean:  ## remove .venv and the files of the demo
 	rm -rf $(VENV) .sluice .demo

@@ -1,4 +1,4 @@
-"""`make bench`: runs every benchmark in its own process, or those named on the command line."""
+"""`make bench`: run every benchmark, or those named on the command line, in separate processes."""
 
 import pkgutil
 import subprocess
@@ -12,7 +12,7 @@ HELPERS = {
 
 
 def main(named: list[str]) -> int:
-    """Runs the benchmarks in turn; gives 1 when one of them failed."""
+    """Run the benchmarks in turn; return 1 if any of them failed."""
     found = [one.name for one in pkgutil.iter_modules([str(Path(__file__).parent)])]
     names = named or [name for name in found if name not in HELPERS]
     failed = [

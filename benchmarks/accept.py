@@ -1,10 +1,10 @@
-"""Accepting uploads over S3, beside the bare store calls that it stands on.
+"""Benchmark `accept`: uploads over S3, compared with the bare store calls that they consist of.
 
-Everything is its own process: a store that speaks just enough S3, the gateway under test, a plain
-gateway over aioboto3, and this one, which is client and control. Processor time is compared with
-the two PUTs of an accept and one hash, made twice: `bare` by botocore's signer and an aiohttp
-session as they come, `adapter` by the project's own S3 adapter. Figures are ratios within a round;
-the machine is shared.
+There are four processes: a minimal S3 server, the gateway under test, a plain gateway over
+aioboto3, and this process, which is the client and the control. Processor time is compared with the
+two PUTs and the one hash of an accept, in two variants. `bare` uses botocore's signer and an
+aiohttp session without changes; `adapter` uses the project's S3 adapter. Figures are ratios within
+a round, because the machine is shared.
 
     python -m benchmarks.accept                # all parts
     python -m benchmarks.accept latency cpu    # some of: latency cpu cpu-mtls memory
@@ -27,7 +27,7 @@ from typing import Final
 import aiohttp
 import uvloop
 
-from benchmarks.accept_load import Batch, Send, bare, client_tls, drive, putting, uploading
+from benchmarks.accept_load import Send, UploadBatch, bare, client_tls, drive, putting, uploading
 from benchmarks.accept_servers import child, cpu_of, environment, first_line, gateway, peak_bytes
 from benchmarks.accept_servers import stub as run_stub
 from benchmarks.measure import Sample, ratio, report
@@ -38,7 +38,7 @@ ROUNDS: Final = 5
 
 
 def latency(folder: Path) -> None:
-    """With 20 ms in the store: p50 and p99 of an accept over those of two sequential PUTs."""
+    """Measure p50 and p99 of an accept against two sequential PUTs, with 20 ms store latency."""
     lines: list[str] = []
     kept: dict[str, list[Sample]] = {}
     with run_stub(LATENCY_MS) as endpoint, gateway(endpoint, folder) as (_, port):
@@ -65,8 +65,8 @@ async def _latency_rounds(
     rounds = []
     async with uploading(port) as upload, putting(endpoint) as put:
         for number in range(ROUNDS + 1):
-            ours = await drive(upload, [Batch(size_bytes, port) for _ in range(120)], 4)
-            bare = await drive(put, [Batch(size_bytes, port) for _ in range(120)], 4)
+            ours = await drive(upload, [UploadBatch(size_bytes, port) for _ in range(120)], 4)
+            bare = await drive(put, [UploadBatch(size_bytes, port) for _ in range(120)], 4)
             if number:
                 rounds.append((ours, bare))
     return rounds
@@ -78,7 +78,7 @@ def _line(what: str, ratios: list[float], target: str) -> str:
 
 
 def cpu(folder: Path, *, tls: bool = False) -> None:
-    """At saturation: processor time of an accept over the bare PUTs, aioboto3, and duplicates."""
+    """Measure the processor time of an accept at saturation, relative to each control."""
     lines: list[str] = []
     samples: dict[str, list[Sample]] = {}
     with (
@@ -89,9 +89,9 @@ def cpu(folder: Path, *, tls: bool = False) -> None:
         servers = {"accept": (pid, port), "aioboto3": (plain.pid, first_line(plain))}
         context = client_tls(folder) if tls else None
         for name, size_bytes in SIZES.items():
-            taken = uvloop.run(_cpu_rounds(endpoint, servers, size_bytes, context))
-            samples |= {f"{name} {who}": found for who, found in taken.items()}
-            lines += _cpu_lines(name, taken)
+            measured = uvloop.run(_cpu_rounds(endpoint, servers, size_bytes, context))
+            samples |= {f"{name} {who}": found for who, found in measured.items()}
+            lines += _cpu_lines(name, measured)
     report("accept-cpu-mtls" if tls else "accept-cpu", lines, samples)
 
 
@@ -103,16 +103,18 @@ _CPU_ROWS: Final = (
 )
 
 
-def _cpu_lines(name: str, taken: dict[str, list[Sample]]) -> list[str]:
+def _cpu_lines(name: str, measured: dict[str, list[Sample]]) -> list[str]:
     lines = []
     for what, subject, control, target in _CPU_ROWS:
-        low, median, high = ratio(taken[subject], taken[control], lambda one: one.cpu_per_unit)
+        low, median, high = ratio(
+            measured[subject], measured[control], lambda one: one.cpu_per_unit
+        )
         lines.append(f"{name} {what}: {median:.2f} ({low:.2f}-{high:.2f}), {target}")
-    low, median, high = ratio(taken["duplicate"], taken["accept"], lambda one: one.per_second)
+    low, median, high = ratio(measured["duplicate"], measured["accept"], lambda one: one.per_second)
     lines.append(f"{name} cached duplicates per s / fresh: {median:.2f} ({low:.2f}-{high:.2f})")
     ms = {
         who: statistics.median(sample.cpu_per_unit * 1e3 for sample in found)
-        for who, found in taken.items()
+        for who, found in measured.items()
     }
     lines.append(f"{name} CPU ms: " + ", ".join(f"{who} {value:.2f}" for who, value in ms.items()))
     return lines
@@ -124,7 +126,7 @@ async def _cpu_rounds(
     size_bytes: int,
     tls: ssl.SSLContext | None,
 ) -> dict[str, list[Sample]]:
-    taken: dict[str, list[Sample]] = {}
+    measured: dict[str, list[Sample]] = {}
     pid, port = servers["accept"]
     plain_pid, plain_port = servers["aioboto3"]
     count = 800 if size_bytes < 1 << 20 else 100
@@ -138,23 +140,23 @@ async def _cpu_rounds(
             "aioboto3": (await enter(uploading(plain_port)), plain_pid),
         }
         for number in range(ROUNDS + 1):
-            batches = [Batch(size_bytes, port) for _ in range(count)]
+            batches = [UploadBatch(size_bytes, port) for _ in range(count)]
             for who, (send, process) in subjects.items():
                 sample = await _sample(send, batches, process)
                 if number:
-                    taken.setdefault(who, []).append(sample)
-    return taken
+                    measured.setdefault(who, []).append(sample)
+    return measured
 
 
-async def _sample(send: Send, batches: list[Batch], process: int) -> Sample:
+async def _sample(send: Send, batches: list[UploadBatch], process: int) -> Sample:
     started, spent = time.perf_counter(), cpu_of(process)
     await drive(send, batches, 16)
-    cpu_s = max(0.01, cpu_of(process) - spent)  # the kernel counts in hundredths
+    cpu_s = max(0.01, cpu_of(process) - spent)  # the kernel counts in hundredths of a second
     return Sample(wall_s=time.perf_counter() - started, cpu_s=cpu_s, units=len(batches))
 
 
 def memory(folder: Path) -> None:
-    """256 clients with 16 MiB frames: the worker's greatest size stays within budget + 150 MB."""
+    """Measure the peak memory of a worker with 256 clients that send frames of 16 MiB."""
     budget = 256 << 20
     flags = ("--inflight-bytes-max", str(budget))
     with run_stub(0) as endpoint, gateway(endpoint, folder, *flags) as (pid, port):
@@ -162,20 +164,20 @@ def memory(folder: Path) -> None:
         answers = uvloop.run(_flood(port))
         peak = peak_bytes(pid)
     limit = budget + 150_000_000
-    told = ", ".join(f"{status}: {count}" for status, count in sorted(answers.items()))
+    counts = ", ".join(f"{status}: {count}" for status, count in sorted(answers.items()))
     line = f"peak {peak / 1e6:.0f} MB (idle {before / 1e6:.0f} MB), target <= {limit / 1e6:.0f} MB"
     sample = Sample(wall_s=peak, cpu_s=0, units=1)
-    report("accept-memory", [line, f"answers {told}"], {"peak": [sample]})
+    report("accept-memory", [line, f"responses {counts}"], {"peak": [sample]})
 
 
 async def _flood(port: int) -> dict[int, int]:
-    batches = [Batch((16 << 20) - 4096, port) for _ in range(6)]
+    batches = [UploadBatch((16 << 20) - 4096, port) for _ in range(6)]
     answers: dict[int, int] = {}
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=120)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
 
-        async def one(batch: Batch) -> None:
+        async def one(batch: UploadBatch) -> None:
             url, data = f"http://127.0.0.1:{port}/v1/batches", io.BytesIO(batch.frame)
             try:
                 async with session.post(url, data=data, headers=batch.signed) as answer:
@@ -197,7 +199,7 @@ PARTS: Final[dict[str, Callable[[Path], None]]] = {
 
 
 def main(words: list[str]) -> None:
-    """Runs the parts that are named, or all."""
+    """Run the named parts, or all."""
     os.environ.update(environment())
     for name in words or list(PARTS):
         with tempfile.TemporaryDirectory(prefix="gateway-") as folder:

@@ -1,4 +1,4 @@
-"""Frames, and the ways to send them, of the benchmark `accept`."""
+"""Frames for the benchmark `accept`, and the ways to send them."""
 
 import asyncio
 import base64
@@ -30,15 +30,15 @@ from sluice_store import open_store
 from sluice_store.s3.answers import encode_checksum
 
 SERIAL: Final = itertools.count()
-"""Every frame of a run has a sequence number of its own: nothing is accepted twice by chance."""
+"""Every frame of a run has a unique sequence number, so no upload is an accidental duplicate."""
 MANIFEST_SHA256: Final = digest_of(MANIFEST)
 
 
-class Batch:
-    """A frame with its own identity, and its head for one gateway: plain, and signed."""
+class UploadBatch:
+    """A frame with a unique identity, and its plain and signed headers for one gateway."""
 
     def __init__(self, size_bytes: int, port: int) -> None:
-        """Makes log lines that zstd leaves about `size_bytes` of."""
+        """Create an uncompressed frame of about `size_bytes` with one log line."""
         seq = next(SERIAL)
         self.identity = Identity(agent_id="bench", boot_id="b", seq_start=seq, seq_end=seq)
         self.frame = _frame(self.identity, size_bytes)
@@ -76,11 +76,11 @@ def _frame(identity: Identity, size_bytes: int) -> bytes:
     return encode_frame(identity=identity, columns=columns, compress=False)
 
 
-Send = Callable[[Batch], Awaitable[None]]
+Send = Callable[[UploadBatch], Awaitable[None]]
 
 
 def client_tls(folder: Path) -> ssl.SSLContext:
-    """Gives what a client with a certificate speaks to a gateway that asks for one."""
+    """Return the TLS context of a client with a certificate."""
     context = ssl.create_default_context(cafile=str(folder / "tls" / "ca.pem"))
     context.load_cert_chain(folder / "tls" / "client.pem", folder / "tls" / "client.key")
     return context
@@ -90,13 +90,13 @@ def client_tls(folder: Path) -> ssl.SSLContext:
 async def uploading(
     port: int, *, duplicate: bool = False, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Send]:
-    """Gives what uploads one batch, signed or over mTLS, and insists on its acceptance."""
+    """Return a function that uploads one batch, signed or over mTLS, and checks its acceptance."""
     connector = aiohttp.TCPConnector(limit=0, ssl=tls or True)
     timeout = aiohttp.ClientTimeout(total=30)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         url = f"{'https' if tls else 'http'}://127.0.0.1:{port}/v1/batches"
 
-        async def send(batch: Batch) -> None:
+        async def send(batch: UploadBatch) -> None:
             data, headers = io.BytesIO(batch.frame), batch.plain if tls else batch.signed
             async with session.post(url, data=data, headers=headers) as answer:
                 body = await answer.json(content_type=None)
@@ -108,10 +108,10 @@ async def uploading(
 
 @asynccontextmanager
 async def putting(endpoint: str) -> AsyncIterator[Send]:
-    """Gives the two PUTs of an accept and one hash through the project's own adapter."""
+    """Return a function that does the two PUTs and one hash of an accept with the adapter."""
     async with open_store(store_url(endpoint)) as store:
 
-        async def send(batch: Batch) -> None:
+        async def send(batch: UploadBatch) -> None:
             digest = digest_of(batch.frame)
             await store.create(ObjectKey(f"c/{blob_key(digest)}"), batch.frame, sha256=digest)
             await store.create(ObjectKey(f"c/{accepted_key(batch.identity)}"), MANIFEST)
@@ -121,7 +121,7 @@ async def putting(endpoint: str) -> AsyncIterator[Send]:
 
 @asynccontextmanager
 async def bare(endpoint: str) -> AsyncIterator[Send]:
-    """Gives the control: one hash, and two PUTs by botocore's own signer and an aiohttp session."""
+    """Return the control: one hash, and two PUTs by botocore's signer and an aiohttp session."""
     signer = S3SigV4Auth(Credentials("bench", "bench"), "s3", "us-east-1")
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
@@ -140,7 +140,7 @@ async def bare(endpoint: str) -> AsyncIterator[Send]:
                 await answer.read()
                 answer.raise_for_status()
 
-        async def send(batch: Batch) -> None:
+        async def send(batch: UploadBatch) -> None:
             digest = digest_of(batch.frame)
             await put(f"b/{blob_key(digest)}", batch.frame, digest)
             await put(f"b/{accepted_key(batch.identity)}", MANIFEST, MANIFEST_SHA256)
@@ -148,8 +148,8 @@ async def bare(endpoint: str) -> AsyncIterator[Send]:
         yield send
 
 
-async def drive(send: Send, batches: list[Batch], clients: int) -> list[float]:
-    """Sends all batches over so many clients; gives the seconds of each."""
+async def drive(send: Send, batches: list[UploadBatch], clients: int) -> list[float]:
+    """Send all batches with `clients` concurrent clients; return the seconds of each."""
     waiting, seconds = iter(batches), []
 
     async def one() -> None:

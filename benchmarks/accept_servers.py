@@ -1,6 +1,6 @@
-"""The processes of the benchmark `accept`: a store, the gateway under test, and a plain one.
+"""Processes of the benchmark `accept`: a store, the gateway under test, and a plain gateway.
 
-python -m benchmarks.accept_servers stub 20     # serves a store that answers after 20 ms
+python -m benchmarks.accept_servers stub 20     # serves a store with a latency of 20 ms
 python -m benchmarks.accept_servers plain URL   # serves a gateway over aioboto3
 """
 
@@ -35,13 +35,13 @@ SPIFFE: Final = "spiffe://bench/agent"
 
 
 def serve_stub(latency_ms: str) -> None:
-    """Serves PUT with `If-None-Match`, GET, HEAD and an empty listing, each after `latency_ms`."""
+    """Serve PUT with `If-None-Match`, GET, HEAD and an empty listing, each after `latency_ms`."""
     held: dict[str, tuple[bytes, str, str]] = {}
     delay_s = float(latency_ms) / 1000
     await_s = asyncio.sleep
 
     async def answer(request: web.BaseRequest) -> web.Response:
-        if "Expect" in request.headers:  # the SDK waits for it, as it does at S3
+        if "Expect" in request.headers:  # the SDK waits for this response, as with S3
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0
         body = await request.content.read()
@@ -91,12 +91,12 @@ def _serve(answer: Callable[[web.BaseRequest], Awaitable[web.Response]]) -> None
     uvloop.run(main())
 
 
-# --- the plain gateway: what a first version over the SDK does ------------------------------------
+# --- the plain gateway: a simple implementation over the SDK --------------------------------------
 
 
 def serve_plain(endpoint: str) -> None:
-    """Reads, hashes and puts twice through aioboto3; checks neither sender nor frame."""
-    import aioboto3  # noqa: PLC0415 - only this process has it
+    """Read, hash and put twice through aioboto3, without checking the sender or the frame."""
+    import aioboto3  # noqa: PLC0415 - only this process needs it
     from botocore.config import Config  # noqa: PLC0415
 
     async def main() -> None:
@@ -128,7 +128,7 @@ def serve_plain(endpoint: str) -> None:
 
 @contextmanager
 def child(*command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a process for the time of the block."""
+    """Run a process for the duration of the block."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment())
     try:
         yield process
@@ -140,13 +140,13 @@ def child(*command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def environment() -> dict[str, str]:
-    """Gives the environment with the credentials that the stub takes."""
+    """Return the environment with the credentials that the stub accepts."""
     keys = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
     return os.environ | keys | {"AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
 
 
 def first_line(process: subprocess.Popen[bytes]) -> int:
-    """Gives the port that a process of this file prints."""
+    """Return the port that a process of this module prints."""
     if process.stdout is None:
         raise RuntimeError
     return int(process.stdout.readline())
@@ -154,7 +154,7 @@ def first_line(process: subprocess.Popen[bytes]) -> int:
 
 @contextmanager
 def stub(latency_ms: float) -> Iterator[str]:
-    """Runs the store; gives its URL."""
+    """Run the store and yield its URL."""
     with child(
         sys.executable, "-m", "benchmarks.accept_servers", "stub", str(latency_ms)
     ) as process:
@@ -162,7 +162,7 @@ def stub(latency_ms: float) -> Iterator[str]:
 
 
 def store_url(endpoint: str) -> str:
-    """Gives the store URL over the stub."""
+    """Return the store URL of the stub."""
     return f"s3://bench/run?endpoint={endpoint}&region=us-east-1"
 
 
@@ -170,7 +170,7 @@ def store_url(endpoint: str) -> str:
 def gateway(
     endpoint: str, folder: Path, *flags: str, tls: bool = False
 ) -> Iterator[tuple[int, int]]:
-    """Runs `sluice gateway` over the stub; gives its process id and port."""
+    """Run `sluice gateway` with the stub as its store; yield its process id and port."""
     more = _tls_flags(folder) if tls else ()
     with gateway_on(store_url(endpoint), folder, *flags, *more) as found:
         yield found
@@ -178,7 +178,7 @@ def gateway(
 
 @contextmanager
 def gateway_on(url: str, folder: Path, *flags: str) -> Iterator[tuple[int, int]]:
-    """Runs `sluice gateway` over a store, its principals in `folder`; gives its id and port."""
+    """Run `sluice gateway` with the principals in `folder`; yield its process id and port."""
     asyncio.run(_init(url))
     principals = folder / "principals.toml"
     principals.write_text(_principals())
@@ -202,7 +202,7 @@ def _principals() -> str:
 
 
 def _tls_flags(folder: Path) -> tuple[str, ...]:
-    """Makes an authority, the gateway's certificate and the client's; gives the gateway's flags."""
+    """Create an authority and the certificates of gateway and client; return the flags."""
     authority = TestAuthority(folder / "tls")
     server = authority.issue("gateway", usage=SERVER)
     authority.issue("client", SPIFFE)
@@ -232,13 +232,13 @@ def _until_live(port: int) -> None:
 
 
 def cpu_of(pid: int) -> float:
-    """Gives the processor seconds of a process, user and system."""
+    """Return the user and system processor seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_bytes(pid: int) -> int:
-    """Gives the greatest resident size that a process had."""
+    """Return the peak resident size of a process."""
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 

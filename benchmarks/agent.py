@@ -1,9 +1,10 @@
-"""The agent's throughput: a log file until every batch is accepted and gone from the spool.
+"""Benchmark `agent`: ship a log file until every batch is accepted and removed from the spool.
 
-The control does the least that gives the same safety for the same bytes: read 4 MiB blocks, zstd
-them as frames are, write each to a file, fsync file and folder, POST it with its digest, remove the
-file; one block after the other. No lines, times, columns, positions, signatures or failover.
-Both send to the same server, a process of its own that hashes and answers; its CPU is not counted.
+The control does the minimum with the same durability for the same bytes. It reads blocks of 4 MiB,
+compresses them with zstd like frames, writes each to a file, and syncs file and directory. Then it
+sends the block with POST and its digest, and removes the file; one block after the other. It has no
+lines, times, columns, positions, signatures or failover. Both send to the same server, a separate
+process that hashes the body and responds; its CPU is not counted.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ import aiohttp
 from benchmarks.measure import Sample, interleave, ratio, report, timed
 from sluice_agent.app import run_agent
 from sluice_agent.settings import AgentSettings
-from sluice_agent.signing import make_key
+from sluice_agent.signing_key import make_key
 from sluice_protocol.compression import compress_payload
 
 FILE_BYTES: Final = 64 * 1024 * 1024
@@ -49,7 +50,7 @@ asyncio.run(main())
 
 
 def write_log(path: Path) -> int:
-    """Writes unique lines of a usual shape; gives how many."""
+    """Write unique log lines of a typical form; return their number."""
     start = datetime(2026, 11, 21, tzinfo=UTC)
     size_bytes = count = 0
     with path.open("w", encoding="utf-8") as file:
@@ -64,7 +65,7 @@ def write_log(path: Path) -> int:
 
 
 def ship(folder: Path, log: Path, url: str, *, records: int, key: Path | None) -> float:
-    """The subject: one whole run of the agent over the file."""
+    """Run the agent once over the file."""
     spool = Path(tempfile.mkdtemp(dir=folder))
     settings = AgentSettings(
         gateway=url, spool=spool, agent_id="bench", paths=(str(log),), once=True, host_metrics_s=0,
@@ -78,7 +79,7 @@ def ship(folder: Path, log: Path, url: str, *, records: int, key: Path | None) -
 
 
 async def send_blocks(folder: Path, log: Path, url: str) -> float:
-    """The control."""
+    """Send the file in blocks, as the control."""
     place = Path(tempfile.mkdtemp(dir=folder)) / "block"
     async with aiohttp.ClientSession() as session:
         with log.open("rb") as file:
@@ -93,7 +94,7 @@ async def send_blocks(folder: Path, log: Path, url: str) -> float:
 
 
 def keep(path: Path, body: bytes) -> None:
-    """Writes a file and makes it durable."""
+    """Write a file and make it durable."""
     with path.open("wb") as file:
         file.write(body)
         file.flush()
@@ -104,7 +105,7 @@ def keep(path: Path, body: bytes) -> None:
 
 
 def main() -> None:
-    """Runs subject and control in turn."""
+    """Run the agent and the control in turn."""
     with tempfile.TemporaryDirectory(prefix="agent-bench-") as name:
         folder = Path(name)
         records = write_log(folder / "app.log")
@@ -121,7 +122,7 @@ def main() -> None:
 
 
 def measure(folder: Path, url: str, records: int) -> None:
-    """Measures and tells."""
+    """Measure and report the ratios."""
     log = folder / "app.log"
 
     def agent() -> float:

@@ -1,8 +1,9 @@
-"""The plan of garbage collection on Spark against DuckDB's anti-join of the same Parquet shards.
+"""Benchmark `gc`: the deletion plan on Spark compared with DuckDB's anti-join of the same shards.
 
-Both read the same files with the same number of threads; starting Spark and DuckDB is apart. The
-plan does more: it checks every file's sha256, applies the clauses, and writes candidates;
-the control only counts keys. `SLUICE_BENCH_GC_BLOBS` names the sizes, 10^6, 5·10^6 and 10^7 else.
+Both read the same Parquet files with the same number of threads. Starting Spark and DuckDB is not
+measured. The plan does more: it checks the sha256 of every file, applies the clauses, and writes
+candidates; the control only counts keys. `SLUICE_BENCH_GC_BLOBS` sets the sizes, by default 10^6,
+5·10^6 and 10^7.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,9 +28,11 @@ from sluice_gc.objects import put_table
 from sluice_gc.plan_shard import FactsSum, PlanTask, plan_shards
 from sluice_gc.shards import Shard, split_shards
 from sluice_gc.spark_engine import SparkEngine
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.session import SessionSettings, open_session
 from sluice_store import open_store
+from sluice_store.retry import Backoff
 
 SHARDS: Final = 256
 TASKS_PER_CORE: Final = 8
@@ -42,7 +46,7 @@ Files = list[tuple[str, tuple[EvidenceFile, ...], tuple[EvidenceFile, ...]]]
 
 
 def main() -> None:
-    """Runs every size and prints ratios, growth and memory."""
+    """Run every size and print ratios, growth and memory."""
     session = open_session(SessionSettings(master=f"local[{CORES}]"), delta=False)
     sizes = [int(one) for one in os.environ.get("SLUICE_BENCH_GC_BLOBS", SIZES).split(",")]
     lines: list[str] = []
@@ -52,9 +56,15 @@ def main() -> None:
         walls[blobs] = _measure(session, blobs, lines, samples)
     if len(sizes) > 1:
         grown = (walls[sizes[-1]] / walls[sizes[0]]) / (sizes[-1] / sizes[0])
-        lines.append(f"growth {sizes[0]:,} to {sizes[-1]:,}: {grown:.2f} of linear (gate: 1.0)")
-    lines.append(f"peak memory: {_peak_gib():.2f} GiB, driver, JVM and workers together (gate: 4)")
-    lines.append("requests: 2 GET a shard to read, 1 PUT a shard with candidates, none a blob")
+        lines.append(
+            f"growth {sizes[0]:,} to {sizes[-1]:,}: {grown:.2f} of linear growth (target: 1.0)"
+        )
+    lines.append(
+        f"peak memory: {_peak_gib():.2f} GiB, driver, JVM and workers together (target: 4)"
+    )
+    lines.append(
+        "requests: 2 GET per shard to read, 1 PUT per shard with candidates, none per blob"
+    )
     session.stop()
     report("gc", lines, samples)
 
@@ -87,17 +97,20 @@ def _measure(
 
 
 async def _make(folder: Path, blobs: int) -> Files:
-    """Writes the shards of a store with `blobs` blobs, as an audit would."""
+    """Write the shards of a store with `blobs` blobs, as an audit would."""
     rng = np.random.default_rng(blobs)
     files: Files = []
+    backoff = Backoff.seeded_by(SystemClock())
     async with open_store(f"file://{folder}/store") as store:
         for shard in split_shards(SHARDS):
             digests = _digests(rng, shard, blobs // SHARDS)
             named = np.sort(rng.permutation(len(digests))[: int(len(digests) * REFERENCED)])
             names = pa.table([_column(digests[named])], schema=NAMES)
             put = [
-                await put_table(store, "audit/", "names", shard.name, names),
-                await put_table(store, "audit/", "blobs", shard.name, _blobs(rng, digests)),
+                await put_table(store, "audit/", "names", shard.name, names, backoff=backoff),
+                await put_table(
+                    store, "audit/", "blobs", shard.name, _blobs(rng, digests), backoff=backoff
+                ),
             ]
             files.append((shard.name, (put[0],), (put[1],)))
     return files
@@ -157,7 +170,7 @@ def _plan(session: Any, folder: Path, files: Files, blobs: int) -> float:  # noq
 
 
 async def _run(engine: SparkEngine, tasks: list[PlanTask]) -> list[Any]:
-    return list(await engine.run(plan_shards, tasks))
+    return list(await engine.run(partial(plan_shards, clock=SystemClock()), tasks))
 
 
 def _control(folder: Path, blobs: int) -> float:
@@ -172,7 +185,7 @@ def _control(folder: Path, blobs: int) -> float:
 
 
 def _peak_gib() -> float:
-    """Gives the sum of the peaks of this process and of all that it started."""
+    """Return the sum of the peak memory of this process and all processes that it started."""
     peaks: dict[int, tuple[int, int]] = {}
     for place in Path("/proc").glob("[0-9]*/status"):
         with suppress(OSError):
@@ -189,7 +202,7 @@ def _check(orphans: int, blobs: int) -> None:
     per_shard = blobs // SHARDS
     wanted = SHARDS * (per_shard - int(per_shard * REFERENCED))
     if orphans != wanted:
-        raise SystemExit(f"wrong answer: {orphans} orphans instead of {wanted}")
+        raise SystemExit(f"wrong result: {orphans} orphans instead of {wanted}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The audit's listing against as many bare LIST streams, on the real S3 server of the tests.
+"""Benchmark `gc-listing`: the audit's listing compared with the same number of bare LIST streams.
 
-Both list the same key ranges at the same time over the same port; the audit's also checks the order
-of keys and builds the Merkle tree of its certificate.
+Both list the same key ranges concurrently on the S3 server of the tests, over the same port. The
+audit also checks the order of keys and builds the Merkle tree of its certificate.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ Stream = Callable[[ObjectStore, Shard], Awaitable[int]]
 
 
 def main() -> None:
-    """Fills a bucket, lists it both ways in turn, prints the ratio."""
+    """Fill a bucket, list it both ways in turn, and print the ratio."""
     folder = Path(tempfile.mkdtemp(prefix="sluice-bench-listing-"))
     os.environ |= {"AWS_ACCESS_KEY_ID": "bench-access", "AWS_SECRET_ACCESS_KEY": "bench-secret"}
     port = _free_port()
@@ -81,11 +81,11 @@ async def _bare(store: ObjectStore, shard: Shard) -> int:
 
 
 def _start(folder: Path, port: int) -> subprocess.Popen[bytes]:
-    """Fills the server's own directory, which is faster than writing through it."""
+    """Write the objects directly to the server's directory, which is faster than uploads."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     binary = cache / "sluice" / "bin" / "versitygw"
     if not binary.exists():
-        raise SystemExit("versitygw is missing: run `make test-s3` once, which builds it")
+        raise SystemExit("versitygw is missing: run `make test-s3` once to build it")
     for number in range(OBJECTS):
         path = folder / "data" / BUCKET / blob_key(digest_of(number.to_bytes(8, "big")))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def _start(folder: Path, port: int) -> subprocess.Popen[bytes]:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return server
         time.sleep(0.025)
-    raise SystemExit("the server does not listen")
+    raise SystemExit("the server does not accept connections")
 
 
 def _free_port() -> int:

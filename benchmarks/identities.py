@@ -1,8 +1,8 @@
-"""Benchmark `identities`: what accepted identities that stand in the store cost a new one.
+"""Benchmark `identities`: the effect of existing accepted identities on the cost of a new accept.
 
-Two directory stores, one empty and one that holds so many manifests already, each behind a gateway
-of its own; the same uploads go to both in turn. The manifests that stand are laid into the
-directory as the local store lays them, without its fsyncs, which nobody could wait for.
+There are two directory stores, one empty and one with many manifests, each with a separate gateway.
+The same uploads are sent to both in turn. The existing manifests are written in the layout of the
+local store, but without fsyncs, which would take too long.
 
     python -m benchmarks.identities            # 100 000
     python -m benchmarks.identities 3000000    # some minutes and 13 GB of disk
@@ -19,7 +19,7 @@ from typing import Final
 
 import uvloop
 
-from benchmarks.accept_load import Batch, drive, uploading
+from benchmarks.accept_load import UploadBatch, drive, uploading
 from benchmarks.accept_servers import MANIFEST, cpu_of, gateway_on
 from benchmarks.measure import Sample, ratio, report
 from sluice_protocol.identity import Identity
@@ -35,13 +35,13 @@ CHANGE_MAX: Final = 1.10
 
 
 def fill(root: Path, count: int) -> None:
-    """Lays manifests of `AGENTS` agents with `BOOTS` lives each into a store."""
+    """Write manifests of `AGENTS` agents with `BOOTS` boots each to a store."""
     layout = Layout(root=root)
     for number in range(count):
-        life, seq = number % (AGENTS * BOOTS), number // (AGENTS * BOOTS)
+        boot, seq = number % (AGENTS * BOOTS), number // (AGENTS * BOOTS)
         identity = Identity(
-            agent_id=f"bench-{life % AGENTS}",
-            boot_id=f"boot-{life // AGENTS}",
+            agent_id=f"bench-{boot % AGENTS}",
+            boot_id=f"boot-{boot // AGENTS}",
             seq_start=seq * 100,
             seq_end=seq * 100 + 99,
         )
@@ -54,7 +54,7 @@ def fill(root: Path, count: int) -> None:
 
 
 async def rounds(gateways: dict[str, tuple[int, int]]) -> dict[str, list[Sample]]:
-    """Uploads to both in turn; a sample's wall time is the median of its uploads."""
+    """Upload to both stores in turn; the wall time of a sample is the median of its uploads."""
     taken: dict[str, list[Sample]] = {name: [] for name in gateways}
     async with AsyncExitStack() as stack:
         sends = {
@@ -63,7 +63,7 @@ async def rounds(gateways: dict[str, tuple[int, int]]) -> dict[str, list[Sample]
         }
         for number in range(ROUNDS + 1):
             for name, (pid, port) in gateways.items():
-                batches, spent = [Batch(1024, port) for _ in range(UPLOADS)], cpu_of(pid)
+                batches, spent = [UploadBatch(1024, port) for _ in range(UPLOADS)], cpu_of(pid)
                 seconds = await drive(sends[name], batches, 4)
                 cpu_s = max(0.01, cpu_of(pid) - spent)
                 if number:
@@ -73,7 +73,7 @@ async def rounds(gateways: dict[str, tuple[int, int]]) -> dict[str, list[Sample]
 
 
 def main(words: list[str]) -> int:
-    """Runs it; gives 1 when identities that stand change an accept by more than a tenth."""
+    """Run the benchmark; return 1 if existing identities change an accept by more than a tenth."""
     count = int(words[0]) if words else STANDING
     base = os.environ.get("SLUICE_BENCH_DIR")
     with tempfile.TemporaryDirectory(prefix="identities-", dir=base) as name, ExitStack() as stack:
@@ -91,7 +91,7 @@ def main(words: list[str]) -> int:
         "p50 of an accept": lambda one: one.wall_s,
         "CPU of an accept": lambda one: one.cpu_per_unit,
     }
-    lines, worst = [f"{count} identities stand, 1 KiB, 4 clients, {ROUNDS} rounds"], 0.0
+    lines, worst = [f"{count} existing identities, 1 KiB, 4 clients, {ROUNDS} rounds"], 0.0
     for what, value in figures.items():
         low, middle, high = ratio(samples["full"], samples["empty"], value)
         lines.append(

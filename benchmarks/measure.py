@@ -1,7 +1,7 @@
-"""Interleaved measurement: each subject beside its control, in turn, in one run.
+"""Interleaved measurement: subjects and controls run in turn, in one run.
 
-The machines are shared, so only ratios inside one round count; the median over the rounds is the
-figure, and the control's own spread tells how much to trust it.
+The machines are shared, so only ratios within one round are significant. The figure is the median
+over the rounds; the spread of the control shows how reliable it is.
 """
 
 import json
@@ -19,12 +19,12 @@ RESULTS: Final = Path("benchmarks/results")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One run: how long, how much processor time of this process and its children, how much done.
+    """One run of a subject or control.
 
     Attributes:
         wall_s: Elapsed seconds.
-        cpu_s: Processor seconds, user and system.
-        units: What was done: requests, records or bytes.
+        cpu_s: Processor seconds of this process and its children, user and system.
+        units: The amount of work: requests, records or bytes.
     """
 
     wall_s: float
@@ -33,17 +33,17 @@ class Sample:
 
     @property
     def per_second(self) -> float:
-        """Units per elapsed second."""
+        """The units per elapsed second."""
         return self.units / self.wall_s
 
     @property
     def cpu_per_unit(self) -> float:
-        """Processor seconds per unit."""
+        """The processor seconds per unit."""
         return self.cpu_s / self.units
 
 
 def timed(work: Callable[[], float]) -> Sample:
-    """Runs `work`, which gives the number of units done, and measures it."""
+    """Run `work`, which returns the number of processed units, and measure it."""
     started, spent = time.perf_counter(), _cpu_s()
     units = work()
     return Sample(wall_s=time.perf_counter() - started, cpu_s=_cpu_s() - spent, units=units)
@@ -57,7 +57,7 @@ def _cpu_s() -> float:
 def interleave(
     subjects: dict[str, Callable[[], Sample]], *, rounds: int = 5, warmup: int = 1
 ) -> dict[str, list[Sample]]:
-    """Runs every subject once a round, in turn, and gives the samples of the counted rounds."""
+    """Run every subject once per round, in turn; return the samples of the counted rounds."""
     samples: dict[str, list[Sample]] = {name: [] for name in subjects}
     for number in range(warmup + rounds):
         for name, run in subjects.items():
@@ -70,13 +70,13 @@ def interleave(
 def ratio(
     subject: list[Sample], control: list[Sample], value: Callable[[Sample], float]
 ) -> tuple[float, float, float]:
-    """Gives least, median and greatest ratio of subject to control, round by round."""
+    """Return the minimum, median and maximum ratio of subject to control over the rounds."""
     ratios = [value(a) / value(b) for a, b in zip(subject, control, strict=True)]
     return min(ratios), statistics.median(ratios), max(ratios)
 
 
 def report(name: str, lines: list[str], samples: dict[str, list[Sample]]) -> None:
-    """Prints the figures and keeps every sample in `benchmarks/results/<name>.json`."""
+    """Print the figures and write every sample to `benchmarks/results/<name>.json`."""
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     print(f"{name} ({machine})", *lines, sep="\n  ")
     RESULTS.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,13 @@
-"""Frames to a committed Delta table, against two plain warm processes that do the same work.
+"""Benchmark `pipeline`: from frames to a committed Delta table, compared with two plain processes.
 
-The control reads the same blobs, checks sha256, decodes, and writes Parquet by the same writer and
-with the same settings of the memory allocator; it commits nothing. Sluice is the ingest job with
-its default settings on a warm session: `trigger` is the sum of its micro-batches as Spark reports
-them, `run` the whole `availableNow` query, start and stop included; both are of the same run.
+The control processes are warm. They read the same blobs, check the sha256, decode, and write
+Parquet with the same writer and the same memory allocator settings, but commit nothing. The subject
+is the ingest job with its default settings on a warm session. `trigger` is the sum of its
+micro-batches as reported by Spark. `run` is the whole `availableNow` query, including start and
+stop. Both are from the same run.
 
-`SLUICE_BENCH_MIB` sets the size of the raw columns (default 3072), `TMPDIR` the place: on a disk
-that is slower than the processors, both sides wait for it alike.
+`SLUICE_BENCH_MIB` sets the size of the raw columns (default 3072), and `TMPDIR` the directory. On a
+disk that is slower than the processors, both sides wait for it equally.
 """
 
 import asyncio
@@ -28,37 +29,38 @@ from typing import Any, Final, TypeAlias
 import pyarrow.parquet as pq
 
 from benchmarks.measure import Sample, interleave, ratio, report
-from benchmarks.pipeline_batches import T0_NS, Batch, make_batch
+from benchmarks.pipeline_batches import T0_NS, PipelineBatch, make_batch
+from sluice_lake.records import DecodedBatch, records_table
 from sluice_protocol.authority import Authority
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.producer import Producer
 from sluice_spark.ingest import run_ingest
-from sluice_spark.microbatch import Totals
-from sluice_spark.records import Decoded, records_table
+from sluice_spark.microbatch import IngestTotals
 from sluice_spark.session import WORKER_ALLOCATOR, Session, SessionSettings, open_session
 from sluice_spark.settings import IngestSettings
-from sluice_spark.writing import ROW_GROUP_BYTES, parquet_options
+from sluice_spark.write_tasks import ROW_GROUP_BYTES
+from sluice_spark.written_files import parquet_options
 from sluice_store import create_authority, open_store
 
 MIB: Final = 1024 * 1024
 RAW_MIB: Final = int(os.environ.get("SLUICE_BENCH_MIB", "3072"))
 ROUNDS: Final = int(os.environ.get("SLUICE_BENCH_ROUNDS", "3"))
 SMALL: Final = 3
-"""Small micro-batches, one work list of one frame each; the first one is not counted."""
+"""The number of small micro-batches, each one work list of one frame; the first is not counted."""
 MEMORY_SHARE: Final = 10
-"""The short backlog is this part of the whole one."""
+"""The short backlog is this fraction of the whole backlog."""
 LONG_LIST, SHORT_LIST = 50, 10
-"""Batches of a work list: in the big load, and where micro-batches are cut small."""
+"""Batches of a work list in the large load, and where micro-batches are small."""
 TRIGGER_BAR, RUN_BAR, DECODE_BAR = 0.85, 0.7, 0.9
 SMALL_BAR_S: Final = 1.5
 MEMORY_BAR: Final = 1.15
-"""Most that the memory of a worker may differ between the two backlogs: noise, not growth."""
+"""Maximum ratio of a worker's memory between the two backlogs: noise, not growth."""
 Event: TypeAlias = Any
-"""One of pyspark's listener events, which are not typed here."""
+"""An event of pyspark's listener, which has no types here."""
 
 
-def _flush(writer: pq.ParquetWriter, waiting: list[Decoded], place: Path) -> pq.ParquetWriter:
+def _flush(writer: pq.ParquetWriter, waiting: list[DecodedBatch], place: Path) -> pq.ParquetWriter:
     table = records_table("logs", waiting)
     waiting.clear()
     if writer is None:
@@ -68,7 +70,7 @@ def _flush(writer: pq.ParquetWriter, waiting: list[Decoded], place: Path) -> pq.
 
 
 def plain(root: Path, manifests: Sequence[AcceptedManifest], place: Path, *, write: bool) -> int:
-    """The control's share: read, check, decode, write; nothing around it."""
+    """Do the control's work: read, check, decode and write."""
     writer, waiting, size = None, [], 0
     for manifest in manifests:
         body = (root / manifest.raw_blob_key).read_bytes()
@@ -77,7 +79,7 @@ def plain(root: Path, manifests: Sequence[AcceptedManifest], place: Path, *, wri
         frame = decode_frame(body)
         if not write:
             continue
-        waiting.append(Decoded(frame=frame, accepted_at_ns=T0_NS, sequence=1))
+        waiting.append(DecodedBatch(frame=frame, accepted_at_ns=T0_NS, sequence=1))
         size += frame.payload_raw_bytes
         if size >= ROW_GROUP_BYTES:
             writer, size = _flush(writer, waiting, place), 0
@@ -105,10 +107,9 @@ def _environment(more: dict[str, str]) -> Iterator[None]:
 
 
 class Control:
-    """Two plain processes, kept warm."""
+    """Two plain processes that stay warm."""
 
-    def __init__(self, root: Path, batches: Sequence[Batch]) -> None:
-        """Starts the processes."""
+    def __init__(self, root: Path, batches: Sequence[PipelineBatch]) -> None:
         self._root = root
         self._batches = batches
         self._pool = ProcessPoolExecutor(2, get_context("spawn"))
@@ -117,7 +118,7 @@ class Control:
                 started.result()
 
     def run(self, *, write: bool = True) -> Sample:
-        """Decodes, and writes, every batch once, half of them in each process."""
+        """Decode and write every batch once, half of them in each process."""
         half = len(self._batches) // 2
         shares = [self._batches[:half], self._batches[half:]]
         started = time.perf_counter()
@@ -136,23 +137,23 @@ class Control:
         return _sample(time.perf_counter() - started, self._batches)
 
     def decode_only(self) -> Sample:
-        """The same without writing."""
+        """Decode every batch once, without writing."""
         return self.run(write=False)
 
     def close(self) -> None:
-        """Ends the processes."""
+        """Stop the processes."""
         self._pool.shutdown()
 
 
-def _sample(wall_s: float, batches: Sequence[Batch]) -> Sample:
+def _sample(wall_s: float, batches: Sequence[PipelineBatch]) -> Sample:
     return Sample(wall_s=wall_s, cpu_s=0.0, units=sum(batch.raw_bytes for batch in batches))
 
 
 class Sluice:
-    """The ingest job on a warm session, on a fresh lake and queue each time."""
+    """The ingest job on a warm session, each time with a fresh lake and queue."""
 
     def __init__(self, spark: Session, root: Path) -> None:
-        """Listens to the session's queries."""
+        """Register a listener for the queries of the session."""
         self._spark = spark
         self._root = root
         self._durations: list[float] = []
@@ -160,14 +161,14 @@ class Sluice:
         self.micro_batches = 0
         spark.streams.addListener(_listener(self._durations))
 
-    def _reset(self, lists: Sequence[Sequence[Batch]]) -> None:
+    def _reset(self, lists: Sequence[Sequence[PipelineBatch]]) -> None:
         for place in ("lake", "queue", "manifests", ".sluice/spark"):
             shutil.rmtree(self._root / place, ignore_errors=True)
         for batches in lists:
             asyncio.run(_enqueue(self._root, batches))
         self._durations.clear()
 
-    def _ingest(self, expected: int, settings: IngestSettings) -> tuple[float, Totals]:
+    def _ingest(self, expected: int, settings: IngestSettings) -> tuple[float, IngestTotals]:
         started = time.perf_counter()
         totals = run_ingest(f"file://{self._root}", settings, spark=self._spark)
         wall_s = time.perf_counter() - started
@@ -178,33 +179,33 @@ class Sluice:
             raise SystemExit(f"lost batches: {totals}")
         return wall_s, totals
 
-    def run(self, batches: Sequence[Batch]) -> Sample:
-        """One whole run over a backlog, with default settings."""
+    def run(self, batches: Sequence[PipelineBatch]) -> Sample:
+        """Run the job once over a backlog, with default settings."""
         self._reset(_lists(batches, LONG_LIST))
         wall_s, totals = self._ingest(len(batches), IngestSettings(once=True))
         self.triggers.append(_sample(sum(self._durations), batches))
         self.micro_batches = totals.rounds
         return _sample(wall_s, batches)
 
-    def small(self, batches: Sequence[Batch]) -> float:
-        """Micro-batches of one small work list each, in one query; gives the middle one's time."""
+    def small(self, batches: Sequence[PipelineBatch]) -> float:
+        """Run micro-batches of one small work list each in one query; return the median time."""
         self._reset([[batch] for batch in batches])
         self._ingest(len(batches), IngestSettings(once=True, max_bytes_per_trigger=1))
         return statistics.median(self._durations[1:])
 
-    def peak_mib(self, batches: Sequence[Batch], limit: int) -> float:
-        """Gives the most memory that a worker has had after a backlog in equal micro-batches."""
+    def peak_mib(self, batches: Sequence[PipelineBatch], limit: int) -> float:
+        """Return a worker's peak memory after a backlog in equal micro-batches."""
         self._reset(_lists(batches, SHORT_LIST))
         self._ingest(len(batches), IngestSettings(once=True, max_bytes_per_trigger=limit))
         return workers_peak_mib()
 
 
-def _lists(batches: Sequence[Batch], size: int) -> list[Sequence[Batch]]:
+def _lists(batches: Sequence[PipelineBatch], size: int) -> list[Sequence[PipelineBatch]]:
     return [batches[first : first + size] for first in range(0, len(batches), size)]
 
 
 def workers_peak_mib() -> float:
-    """Gives the most memory that any Python worker of this session has ever had, Linux only."""
+    """Return the peak memory of all Python workers of this session so far (Linux only)."""
     peak_kib = 0
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
@@ -233,7 +234,7 @@ def _listener(durations: list[float]) -> object:
     return Listener()
 
 
-async def _enqueue(root: Path, batches: Sequence[Batch]) -> None:
+async def _enqueue(root: Path, batches: Sequence[PipelineBatch]) -> None:
     async with (
         open_store(f"file://{root}") as store,
         Producer.open(store, queue="spark", lane=0) as producer,
@@ -246,8 +247,8 @@ async def _init(root: Path) -> None:
         await create_authority(store, Authority(authority_id="B" * 26, lanes=1))
 
 
-def prepare(root: Path) -> list[Batch]:
-    """Makes the store and the load."""
+def prepare(root: Path) -> list[PipelineBatch]:
+    """Create the store and the load."""
     asyncio.run(_init(root))
     count = max(MEMORY_SHARE * 2, RAW_MIB * MIB // make_batch(root, 0).raw_bytes)
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
@@ -255,10 +256,10 @@ def prepare(root: Path) -> list[Batch]:
 
 
 def _bar(name: str, value: float, bar: float, *, most: bool = False) -> tuple[str, bool]:
-    """Gives what a figure says of its bar, and whether it is met."""
+    """Return the comparison of a figure with its target, and whether the target is met."""
     met = value <= bar if most else value >= bar
     return (
-        f"bar {name} {'at most' if most else 'at least'} {bar}: {'met' if met else 'MISSED'}",
+        f"target {name} {'at most' if most else 'at least'} {bar}: {'met' if met else 'MISSED'}",
         met,
     )
 
@@ -267,12 +268,12 @@ def _speeds(samples: dict[str, list[Sample]], bars: dict[str, float]) -> Iterato
     for name, taken in samples.items():
         speeds = sorted(sample.per_second / 1e6 for sample in taken)
         least, middle, most = ratio(taken, samples["control"], lambda one: one.per_second)
-        told = f"{name}: {speeds[len(speeds) // 2]:.0f} MB/s of raw columns"
+        line = f"{name}: {speeds[len(speeds) // 2]:.0f} MB/s of raw columns"
         if name in bars:
             bar, met = _bar("x", middle, bars[name])
-            yield f"{told}, x{middle:.2f} of the control ({least:.2f} to {most:.2f}), {bar}", met
+            yield f"{line}, x{middle:.2f} of the control ({least:.2f} to {most:.2f}), {bar}", met
         else:
-            yield told, True
+            yield line, True
 
 
 def _apart(samples: dict[str, list[Sample]], micro_batches: int) -> Iterator[tuple[str, bool]]:
@@ -282,22 +283,22 @@ def _apart(samples: dict[str, list[Sample]], micro_batches: int) -> Iterator[tup
     yield f"control varies by {(max(spread) / min(spread) - 1) * 100:.0f} %", True
 
 
-def _memory(sluice: Sluice, batches: Sequence[Batch]) -> tuple[str, bool]:
+def _memory(sluice: Sluice, batches: Sequence[PipelineBatch]) -> tuple[str, bool]:
     short = batches[: len(batches) // MEMORY_SHARE]
     limit = sum(batch.manifest.frame_bytes for batch in short) // 2
     sluice.peak_mib(short, limit)
     one = sluice.peak_mib(short, limit)
     ten = sluice.peak_mib(batches, limit)
-    told, met = _bar("x", ten / one, MEMORY_BAR, most=True)
+    verdict, met = _bar("x", ten / one, MEMORY_BAR, most=True)
     line = f"{one:.0f} MiB, of {MEMORY_SHARE} times the backlog {ten:.0f} MiB, x{ten / one:.2f}"
-    return f"most memory of a worker: {line}, {told}", met
+    return f"peak memory of a worker: {line}, {verdict}", met
 
 
 def measure(folder: Path, spark: Session) -> tuple[list[tuple[str, bool]], dict[str, list[Sample]]]:
-    """Gives the figures, each with whether its bar is met, and the samples."""
+    """Return the figures, each with whether its target is met, and the samples."""
     batches = prepare(folder)
     control, sluice = Control(folder, batches), Sluice(spark, folder)
-    # Before anything larger has run: the peak of a worker never goes down again.
+    # Measured before any larger load, because the peak of a worker never decreases.
     memory = _memory(sluice, batches)
     subjects: dict[str, Callable[[], Sample]] = {
         "control": control.run,
@@ -308,18 +309,18 @@ def measure(folder: Path, spark: Session) -> tuple[list[tuple[str, bool]], dict[
     samples["trigger"] = sluice.triggers[-ROUNDS:]
     control.close()
     small_s = statistics.median(sluice.small(batches[:SMALL]) for _ in range(3))
-    told, met = _bar("s", small_s, SMALL_BAR_S, most=True)
+    verdict, met = _bar("s", small_s, SMALL_BAR_S, most=True)
     figures = [
         *_speeds(samples, {"trigger": TRIGGER_BAR, "run": RUN_BAR, "decode": DECODE_BAR}),
         *_apart(samples, sluice.micro_batches),
-        (f"micro-batch of one small work list: {small_s:.2f} s, {told}", met),
+        (f"micro-batch of one small work list: {small_s:.2f} s, {verdict}", met),
         memory,
     ]
     return figures, samples
 
 
 def main() -> int:
-    """Runs it; gives 1 when a target is missed."""
+    """Run the benchmark; return 1 if a target is missed."""
     folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
     spark = open_session(SessionSettings(master="local[2]"), delta=False)
     try:

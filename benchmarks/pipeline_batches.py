@@ -1,4 +1,4 @@
-"""Batches of unique lines for the benchmark of the pipeline: frames, blobs, manifests."""
+"""Batches of unique lines for the pipeline benchmark: frames, blobs, manifests."""
 
 import itertools
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.manifests import AcceptedManifest
 
 LINES: Final = 40_000
-"""Lines of a frame: about 4.5 MiB of raw columns."""
+"""Lines per frame: about 4.5 MiB of raw columns."""
 T0_NS: Final = 1_790_000_000_000_000_000
 AGENT: Final = "bench"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class PipelineBatch:
     """One accepted batch and the size of its columns."""
 
     manifest: AcceptedManifest
@@ -38,8 +38,8 @@ def _lines(first: int) -> list[bytes]:
     ]
 
 
-def make_batch(root: Path, number: int) -> Batch:
-    """Makes one frame of unique lines and puts its blob."""
+def make_batch(root: Path, number: int) -> PipelineBatch:
+    """Create one frame of unique lines and store its blob."""
     first = number * LINES
     bodies = _lines(first)
     offsets = np.zeros(LINES + 1, np.int32)
@@ -74,4 +74,4 @@ def make_batch(root: Path, number: int) -> Batch:
         max_ts_unix_ns=int(columns.ts[-1]),
         principal="p",
     )
-    return Batch(manifest=manifest, raw_bytes=len(columns.body.data) + 13 * LINES)
+    return PipelineBatch(manifest=manifest, raw_bytes=len(columns.body.data) + 13 * LINES)

@@ -1,8 +1,8 @@
-"""Text queries over the lake against DuckDB on the same files, interleaved in one run.
+"""Benchmark `query`: text queries over the lake compared with DuckDB on the same files.
 
-Reported: stats-only and records, substring and regex, over ten million lines that all differ
-(`SLUICE_BENCH_LINES` for another number), a text that the index finds in one file, and a range that
-prunes by time.
+The queries are statistics and records, substring and regex, over ten million distinct lines
+(`SLUICE_BENCH_LINES` sets another number). In addition: a text that the index finds in one file,
+and a time range that skips files. All are interleaved in one run.
 """
 
 import asyncio
@@ -19,24 +19,29 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.measure import Sample, interleave, ratio, report, timed
+from sluice_lake.data_files import list_files
+from sluice_lake.delta import find_table, open_or_create_table
+from sluice_lake.records import DecodedBatch, records_table
+from sluice_lake.tables import LOGS, accepted_date
 from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity
-from sluice_protocol.lake import LOGS, accepted_date
 from sluice_protocol.records import logs_from_lines
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.answer import Answer
 from sluice_query.request import Query
+from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import shown_columns
-from sluice_spark.facts import FileFact, stats_of
-from sluice_spark.files import partition_folder
-from sluice_spark.indexing import group_files, make_chunk
-from sluice_spark.inventory import list_files
-from sluice_spark.records import Decoded, records_table
-from sluice_spark.tables import commit_files, find_table, open_table
-from sluice_spark.writing import parquet_options
-from sluice_store import SystemClock, create_authority, open_store
+from sluice_query.sql import returned_columns
+from sluice_spark.commits import commit_files
+from sluice_spark.index_chunks import group_files, make_chunk
+from sluice_spark.written_files import (
+    WrittenFile,
+    file_statistics,
+    parquet_options,
+    partition_folder,
+)
+from sluice_store import create_authority, open_store
 
 LINES = int(os.environ.get("SLUICE_BENCH_LINES", "10000000"))
 LINES_PER_FRAME = 50_000
@@ -45,7 +50,7 @@ FRAMES_PER_FILE = 20
 ROUNDS = 5
 RATIO_LEAST = 0.8
 CONTROL = " (DuckDB)"
-PRUNED = "a tenth of the time, stats only"
+PRUNED = "a tenth of the time range, stats only"
 INDEXED = "a text of one file, indexed, stats only"
 RARE = "user=4242424242 is banned"
 INDEXED_LEAST = 5.0
@@ -69,9 +74,11 @@ def _frame(first: int) -> bytes:
     return encode_frame(identity=who, columns=logs_from_lines(lines, ts))
 
 
-def _write_file(root: Path, first: int, place: int) -> FileFact:
+def _write_file(root: Path, first: int, place: int) -> WrittenFile:
     frames = [decode_frame(_frame(first + n * LINES_PER_FRAME)) for n in range(FRAMES_PER_FILE)]
-    batches = [Decoded(frame=one, accepted_at_ns=START_NS, sequence=place + 1) for one in frames]
+    batches = [
+        DecodedBatch(frame=one, accepted_at_ns=START_NS, sequence=place + 1) for one in frames
+    ]
     table = records_table("logs", batches)
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, table.schema, **parquet_options(table.schema)) as writer:
@@ -80,20 +87,20 @@ def _write_file(root: Path, first: int, place: int) -> FileFact:
     path = f"{partition_folder(LOGS.partition_column, date)}/{place:05d}.parquet"
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     (root / path).write_bytes(sink.getvalue())
-    return FileFact(
+    return WrittenFile(
         table=LOGS.name,
         path=path,
         partition=date,
         size_bytes=len(sink.getvalue()),
         written_at_ms=0,
-        stats=stats_of(LOGS, writer.writer.metadata),
+        stats=file_statistics(LOGS, writer.writer.metadata),
     )
 
 
 async def _prepare(url: str, root: Path) -> None:
     async with open_store(url) as store:
         await create_authority(store)
-    opened = open_table(url, LOGS)
+    opened = open_or_create_table(url, LOGS)
     step = LINES_PER_FRAME * FRAMES_PER_FILE
     facts = [_write_file(root, n, n // step) for n in range(0, LINES, step)]
     commit_files(opened, LOGS, facts, {0: len(facts)}, {})
@@ -115,43 +122,42 @@ def _query(text: str, *, regex: bool, stats_only: bool, share: float = 1.0) -> Q
     )
 
 
-class Bench:
-    """One lake, asked by sluice and by DuckDB alone."""
+class QueryBench:
+    """One lake, queried by sluice and by DuckDB alone."""
 
     def __init__(self, url: str, root: Path) -> None:
-        """Takes a lake that stands."""
         self.url = url
         self.files = [str(path) for path in sorted(root.rglob("*.parquet"))]
         self.settings = QuerySettings()
 
-    def sluice(self, query: Query) -> Answer:
-        """Answers by sluice, from opening the store on."""
+    def sluice(self, query: Query) -> QueryResult:
+        """Run the query with sluice, including the opening of the store."""
 
-        async def ask() -> Answer:
+        async def ask() -> QueryResult:
             async with open_store(self.url) as store:
                 return await Searcher(
                     store=store, store_url=self.url, settings=self.settings, clock=SystemClock()
-                ).answer(query)
+                ).search(query)
 
         return asyncio.run(ask())
 
     def duckdb(self, query: Query) -> int:
-        """Answers by DuckDB over all files of the lake; gives the number of rows."""
+        """Run the query with DuckDB over all files of the lake; return the number of rows."""
         how = "regexp_matches(body, ?)" if query.regex else "contains(body, ?)"
         what, tail = "count(*), min(ts_ns), max(ts_ns)", ""
         if not query.stats_only:
-            what = ", ".join(shown_columns("logs"))
+            what = ", ".join(returned_columns("logs"))
             tail = "ORDER BY ts_ns, agent_id, boot_id, seq LIMIT 1001"
         config = {
             "threads": self.settings.threads,
             "memory_limit": f"{self.settings.memory_bytes_max}B",
         }
-        text = f"SELECT {what} FROM read_parquet(?) WHERE {how} {tail}"  # noqa: S608 - ours
+        text = f"SELECT {what} FROM read_parquet(?) WHERE {how} {tail}"  # noqa: S608 - built from constants
         with duckdb.connect(config=config) as connection:
             return len(connection.execute(text, [self.files, query.text]).fetchall())
 
     def runs(self, query: Query) -> tuple[Callable[[], Sample], Callable[[], Sample]]:
-        """Gives one run of each, measured in lines of the lake."""
+        """Return a function for one run of each, measured in lines of the lake."""
 
         def ours() -> float:
             self.sluice(query)
@@ -164,7 +170,7 @@ class Bench:
         return lambda: timed(ours), lambda: timed(theirs)
 
 
-def _subjects(bench: Bench) -> dict[str, Callable[[], Sample]]:
+def _subjects(bench: QueryBench) -> dict[str, Callable[[], Sample]]:
     subjects: dict[str, Callable[[], Sample]] = {}
     for name, (text, regex) in NEEDLES.items():
         for form, stats_only in (("stats only", True), ("1000 records", False)):
@@ -181,12 +187,12 @@ def _subjects(bench: Bench) -> dict[str, Callable[[], Sample]]:
 
 
 def main() -> int:
-    """Runs the benchmark; 1 when a full scan is below 0.8 of DuckDB."""
+    """Run the benchmark; return 1 if a full scan is slower than 0.8 of DuckDB."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-query-") as folder:
         url, root = f"file://{folder}", Path(folder) / "lake" / "v1" / "logs"
         asyncio.run(_prepare(url, root))
         _index(url)
-        bench = Bench(url, root)
+        bench = QueryBench(url, root)
         size_bytes = sum(Path(one).stat().st_size for one in bench.files)
         samples = interleave(_subjects(bench), rounds=ROUNDS)
     lines = [f"{LINES:,} lines, {len(bench.files)} files, {size_bytes >> 20} MiB of Parquet"]

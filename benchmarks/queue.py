@@ -1,12 +1,12 @@
-"""The queue's cost: CPU per append against hashing and sending the same bytes, and group commit.
+"""Benchmark `queue`: CPU per append compared with hashing and sending the bytes, and group commit.
 
-1. CPU of one append of one entry with 10, 1 000 and 100 000 entries waiting. The control hashes the
-   register's bytes and swaps them as they are, on the same store.
+1. CPU of one append of one entry with 10, 1 000 and 100 000 entries in the queue. The control
+   hashes the register's bytes and swaps them unchanged, on the same store.
 2. Entries and batches per swap, and conflicts, with four producers on one lane.
-3. Entries per second of one producer with many callers, against 1 / round trip: one caller that
-   waits for each append before the next.
+3. Entries per second of one producer with many callers, compared with 1 / round trip: one caller
+   that waits for each append before the next.
 
-The store is a directory in memory (`/dev/shm` where it exists), so that disks do not count.
+The store is a directory in memory (`/dev/shm` if it exists), so that disks have no influence.
 """
 
 import asyncio
@@ -32,23 +32,24 @@ from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.appender import GROUP_MAX, Appender
 from sluice_queue.consumer import Consumer
 from sluice_queue.entries import Draft
-from sluice_queue.lane import Lane, RegisterClient, Tools
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import Lane, RegisterClient, Runtime
 from sluice_queue.metrics import QueueMetrics
 from sluice_queue.producer import Producer
 from sluice_queue.register import encode_register
-from sluice_queue.settings import ProducerSettings, RetrySettings
-from sluice_queue.view import read_lane
+from sluice_queue.settings import ProducerSettings
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetrySettings
 
 WAITING: Final = (10, 1_000, 100_000)
 APPENDS: Final = 100
 PACING_S: Final = 15
-SHM: Final = Path("/dev/shm")  # noqa: S108 - memory on purpose; a private folder inside it
+SHM: Final = Path("/dev/shm")  # noqa: S108 - in memory on purpose; a private directory inside it
 
 
 def draft(number: int) -> Draft:
-    """Gives a ready entry of the usual size."""
+    """Return an entry of typical size."""
     place = (
         f"manifests/v1/date=2026-11-21/hour=02/{number:020d}-spark.000-01M7Y05M6XJ11BR5GNJGCQQRNJ"
     )
@@ -64,7 +65,7 @@ def draft(number: int) -> Draft:
 
 
 def batch(seq: int) -> AcceptedManifest:
-    """Gives an accepted manifest."""
+    """Return an accepted manifest."""
     digest = digest_of(seq.to_bytes(8, "big"))
     who = Identity(agent_id="bench", boot_id="b", seq_start=seq, seq_end=seq)
     return AcceptedManifest(
@@ -89,7 +90,7 @@ def batch(seq: int) -> AcceptedManifest:
 
 
 async def fill(store: ObjectStore, lane: Lane, waiting: int) -> Appender:
-    """Gives a lane with so many entries waiting."""
+    """Return an appender for a lane with `waiting` entries."""
     appender = Appender(store, lane)
     for at in range(0, waiting, GROUP_MAX):
         await appender.append([draft(one) for one in range(at, min(at + GROUP_MAX, waiting))])
@@ -97,16 +98,16 @@ async def fill(store: ObjectStore, lane: Lane, waiting: int) -> Appender:
 
 
 async def append_some(appender: Appender) -> int:
-    """The subject: one entry per swap."""
+    """Append one entry per swap."""
     for number in range(APPENDS):
         await appender.append([draft(number)])
     return APPENDS
 
 
 async def send_some(client: RegisterClient) -> int:
-    """The control: hash the register's bytes and swap them, without looking into them.
+    """Hash the register's bytes and swap them without decoding, as the control.
 
-    The nonce is changed in place, as the store must see another body each time.
+    The nonce is changed in place, because the store must receive a different body each time.
     """
     seen = await client.read()
     if seen is None:
@@ -124,15 +125,15 @@ async def send_some(client: RegisterClient) -> int:
 
 
 async def copy_register(store: ObjectStore, lane: Lane, control: Lane) -> None:
-    """Gives the control the very bytes that the subject begins with."""
-    seen = await RegisterClient(store, lane, Tools()).read()
+    """Copy the subject's initial register to the control."""
+    seen = await RegisterClient(store, lane, Runtime()).read()
     if seen is None:
         raise RuntimeError(lane.key)
     await store.overwrite(control.key, encode_register(seen.state))
 
 
 async def keep_waiting(store: ObjectStore, lane: Lane, waiting: int) -> None:
-    """Acknowledges what is more than `waiting`, so that each round begins alike."""
+    """Acknowledge all but the last `waiting` entries, so that all rounds start equally."""
     view = await read_lane(store, lane.queue, lane.lane, entries_max=0)
     if view.state.waiting > waiting:
         consumer = await Consumer.open(store, queue=lane.queue, lane=lane.lane)
@@ -140,7 +141,7 @@ async def keep_waiting(store: ObjectStore, lane: Lane, waiting: int) -> None:
 
 
 async def clocked(work: Callable[[], Awaitable[int]]) -> Sample:
-    """Measures one coroutine: time, and processor time of this process."""
+    """Measure the elapsed time and the processor time of one coroutine."""
     started, spent = time.perf_counter(), time.process_time()
     units = await work()
     cpu_s = time.process_time() - spent
@@ -148,12 +149,12 @@ async def clocked(work: Callable[[], Awaitable[int]]) -> Sample:
 
 
 async def cpu_per_append(store: ObjectStore, lines: list[str]) -> dict[str, list[Sample]]:
-    """Part 1."""
+    """Run part 1."""
     samples: dict[str, list[Sample]] = {}
     for number, waiting in enumerate(WAITING):
         lane, control = Lane(queue="bench", lane=number), Lane(queue="control", lane=number)
         appender = await fill(store, lane, waiting)
-        client = RegisterClient(store, control, Tools())
+        client = RegisterClient(store, control, Runtime())
         taken: dict[str, list[Sample]] = {"append": [], "send": []}
         for round_number in range(6):
             await copy_register(store, lane, control)
@@ -176,16 +177,16 @@ async def cpu_per_append(store: ObjectStore, lines: list[str]) -> dict[str, list
 
 
 async def four_producers(store: ObjectStore, lines: list[str]) -> None:
-    """Part 2."""
+    """Run part 2."""
     metrics = QueueMetrics(CollectorRegistry())
     settings = ProducerSettings(retry=replace(RetrySettings(), tries_max=100))
     done = asyncio.Event()
 
     async def one(number: int) -> None:
-        tools = Tools(metrics=metrics)
+        runtime = Runtime(metrics=metrics)
         count = number * 10_000_000
         async with Producer.open(
-            store, queue="group", lane=0, tools=tools, settings=settings
+            store, queue="group", lane=0, runtime=runtime, settings=settings
         ) as producer:
             while not done.is_set():
                 await producer.produce([batch(count + at) for at in range(10)])
@@ -193,7 +194,7 @@ async def four_producers(store: ObjectStore, lines: list[str]) -> None:
                 await asyncio.sleep(0.002)
 
     def counts() -> tuple[float, float]:
-        swaps = metrics.swaps.labels("group", "producer")._value.get()  # noqa: SLF001 - no getter
+        swaps = metrics.swaps.labels("group", "producer")._value.get()  # noqa: SLF001 - there is no public getter
         lost = metrics.conflicts.labels("group", "producer")._value.get()  # noqa: SLF001
         return swaps, lost
 
@@ -207,20 +208,20 @@ async def four_producers(store: ObjectStore, lines: list[str]) -> None:
         done.set()
     swaps, conflicts, batches = (b - a for a, b in zip(before, after, strict=True))
     lines.append(
-        f"4 producers: {batches / (swaps - conflicts):.0f} batches a swap,"
-        f" {swaps - conflicts:.0f} swaps in {PACING_S} s,"
-        f" conflicts {100 * conflicts / swaps:.1f} %, {batches / PACING_S:.0f} batches/s"
+        f"4 producers: {batches / (swaps - conflicts):.0f} batches per swap, "
+        f"{swaps - conflicts:.0f} swaps in {PACING_S} s, conflicts {100 * conflicts / swaps:.1f} "
+        f"%, {batches / PACING_S:.0f} batches/s"
     )
 
 
 async def queued(store: ObjectStore) -> int:
-    """Gives how many batches wait in the lane that the producers share."""
+    """Return the number of batches in the lane that the producers share."""
     view = await read_lane(store, "group", 0)
     return sum(one.batches for one in view.descriptors)
 
 
 async def group_commit(store: ObjectStore, lines: list[str]) -> None:
-    """Part 3."""
+    """Run part 3."""
     appender = await fill(store, Lane(queue="commit", lane=0), 1)
     started = time.perf_counter()
     for number in range(100):
@@ -237,7 +238,7 @@ async def group_commit(store: ObjectStore, lines: list[str]) -> None:
 
 
 async def main() -> None:
-    """Runs the three parts."""
+    """Run all parts."""
     folder = Path(tempfile.mkdtemp(prefix="sluice-bench-", dir=SHM if SHM.is_dir() else None))
     lines: list[str] = []
     try:

@@ -16,7 +16,7 @@ from sluice_protocol.keys import ACCEPTED, accepted_key, blob_key, digest_of, la
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import Applied
 from sluice_protocol.units import ObjectKey
-from sluice_queue.lane import Lane, Tools
+from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lane_owner import LaneOwner
 from sluice_reconciler.lane_state import PendingBatch
 from sluice_reconciler.service import Reconciler
@@ -172,7 +172,7 @@ async def leave_manifests(store: ObjectStore, count: int) -> None:
 async def leave_ledger(store: ObjectStore, count: int) -> None:
     """Leaves lane states that know every batch."""
     owners = [
-        await LaneOwner.take(store, Lane(queue="spark", lane=lane), Tools())
+        await LaneOwner.take(store, Lane(queue="spark", lane=lane), Runtime())
         for lane in range(LANES)
     ]
     for agent in range(AGENTS):

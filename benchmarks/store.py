@@ -1,9 +1,9 @@
-"""Benchmark `store`: what one conditional PUT costs, beside the SDK's and beside a bare loop.
+"""Benchmark `store`: the cost of one conditional PUT, compared with the SDK and with a bare loop.
 
-One versitygw process, the same bodies, digests and concurrency; the three take turns in a round.
-`sluice` is the store adapter, `sdk` is aioboto3's `put_object` with the same condition and
-checksum, `bare` is an aiohttp loop whose signatures were made before the clock started. Server and
-client share the machine's cores; CPU is the client's alone.
+All three use one versitygw process with the same bodies, digests and concurrency, in turn in each
+round. `sluice` is the store adapter. `sdk` is aioboto3's `put_object` with the same condition and
+checksum. `bare` is an aiohttp loop with precomputed signatures. Server and client share the cores
+of the machine; only the client's CPU is counted.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ RATE_RATIO_MIN: Final = 0.9
 
 @contextmanager
 def server(folder: Path) -> Iterator[str]:
-    """Runs versitygw, which stores what it is sent, in a process of its own."""
+    """Run versitygw in a separate process."""
     data, versions = folder / "data", folder / "versions"
     data.mkdir()
     versions.mkdir()
@@ -59,7 +59,7 @@ def server(folder: Path) -> Iterator[str]:
     try:
         while not _listens(port):
             if process.poll() is not None:
-                raise RuntimeError("the server ended at its start")
+                raise RuntimeError("the server exited during its start")
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -83,7 +83,7 @@ def _listens(port: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The bodies of one run, every one under a key of its own."""
+    """The bodies of one run, each with a unique key."""
 
     body: bytes
     digest: Digest
@@ -91,14 +91,14 @@ class Load:
 
 
 def make_load(size_bytes: int, count: int) -> Load:
-    """Makes one body and fresh content-addressed keys; hashing is not what is measured."""
+    """Create one body and unused content-addressed keys; hashing is not measured."""
     body = os.urandom(size_bytes)
     keys = tuple(blob_key(digest_of(os.urandom(16))) for _ in range(count))
     return Load(body=body, digest=digest_of(body), keys=keys)
 
 
 async def spread(work: Callable[[int], Awaitable[None]], turns: range) -> None:
-    """Does `work` for every turn, a fixed number at once."""
+    """Run `work` for every turn with fixed concurrency."""
     numbers = iter(turns)
 
     async def one() -> None:
@@ -108,16 +108,15 @@ async def spread(work: Callable[[int], Awaitable[None]], turns: range) -> None:
     await asyncio.gather(*(one() for _ in range(CONCURRENCY)))
 
 
-class Bench:
-    """The three subjects on one server, each with its connections open."""
+class StoreBench:
+    """The three subjects on one server, each with open connections."""
 
     def __init__(self, runner: asyncio.Runner, settings: S3Settings) -> None:
-        """Takes the loop that everything runs on."""
         self._runner = runner
         self._settings = settings
 
     def run_sluice(self, load: Load) -> Sample:
-        """The adapter's own create."""
+        """Measure the adapter's create."""
 
         async def all_of_them() -> Sample:
             async with open_s3_store(self._settings) as store:
@@ -133,7 +132,7 @@ class Bench:
         return self._runner.run(all_of_them())
 
     def run_sdk(self, load: Load) -> Sample:
-        """The SDK's put_object, with the same condition and checksum."""
+        """Measure the SDK's put_object, with the same condition and checksum."""
 
         async def all_of_them() -> Sample:
             async with open_sdk(self._settings) as sdk:
@@ -152,7 +151,7 @@ class Bench:
         return self._runner.run(all_of_them())
 
     def run_bare(self, load: Load) -> Sample:
-        """An aiohttp loop that does nothing but send what was signed before."""
+        """Measure an aiohttp loop that only sends presigned requests."""
 
         async def all_of_them() -> Sample:
             async with open_sdk(self._settings) as sdk, aiohttp.ClientSession() as session:
@@ -179,7 +178,7 @@ class Bench:
 
 
 async def _measure(put: Callable[[int], Awaitable[None]], load: Load) -> Sample:
-    """Opens the connections with the first keys, then measures the others."""
+    """Open the connections with the first keys, then measure the others."""
     await spread(put, range(CONCURRENCY))
     stop = timed_async(asyncio.get_running_loop())
     await spread(put, range(CONCURRENCY, len(load.keys)))
@@ -187,7 +186,7 @@ async def _measure(put: Callable[[int], Awaitable[None]], load: Load) -> Sample:
 
 
 def timed_async(loop: asyncio.AbstractEventLoop) -> Callable[[int], Sample]:
-    """Starts the clocks; the function it gives stops them."""
+    """Start the clocks and return a function that stops them."""
     wall, cpu = loop.time(), os.times()
 
     def stop(units: int) -> Sample:
@@ -199,7 +198,7 @@ def timed_async(loop: asyncio.AbstractEventLoop) -> Callable[[int], Sample]:
 
 
 def figures(size: str, samples: dict[str, list[Sample]]) -> tuple[list[str], bool]:
-    """Gives the lines of one body size, and whether both targets are met."""
+    """Return the lines of one body size, and whether both targets are met."""
     cpu = ratio(samples["sluice"], samples["sdk"], lambda one: one.cpu_per_unit)
     rate = ratio(samples["sluice"], samples["bare"], lambda one: one.per_second)
     cpu_line = (
@@ -222,13 +221,13 @@ def _rate(samples: list[Sample]) -> str:
 
 
 async def make_bucket(settings: S3Settings) -> None:
-    """Makes the bucket."""
+    """Create the bucket."""
     async with open_sdk(settings) as sdk:
         await sdk.client.create_bucket(Bucket=settings.bucket)
 
 
 def main() -> int:
-    """Runs it; gives 1 when a target is missed."""
+    """Run the benchmark; return 1 if a target is missed."""
     os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
     lines: list[str] = []
     kept: dict[str, list[Sample]] = {}
@@ -240,7 +239,7 @@ def main() -> int:
     ):
         settings = parse_s3_url(f"s3://bucket?endpoint={endpoint}&region=us-east-1")
         runner.run(make_bucket(settings))
-        bench = Bench(runner, settings)
+        bench = StoreBench(runner, settings)
         for size, (size_bytes, count) in SIZES.items():
             samples = measure(bench, size_bytes, count)
             more, good = figures(size, samples)
@@ -251,8 +250,8 @@ def main() -> int:
     return 0 if met else 1
 
 
-def measure(bench: Bench, size_bytes: int, count: int) -> dict[str, list[Sample]]:
-    """Runs the three in turn, each time on keys that nobody has written."""
+def measure(bench: StoreBench, size_bytes: int, count: int) -> dict[str, list[Sample]]:
+    """Run the three subjects in turn, each time on unused keys."""
 
     def fresh() -> Load:
         return make_load(size_bytes, count)

@@ -1,9 +1,10 @@
-"""Benchmark `store-local`: durable creates with directory fsyncs grouped, beside two controls.
+"""Benchmark `store-local`: durable creates with grouped directory fsyncs, and two controls.
 
-`serial` lets one directory fsync run at a time, so that none shares a commit; `single` lets every
-create sync its own directory, all at once, where the file system may group them by itself. Fresh
-content-addressed keys, 32 at once, on the disk of `SLUICE_BENCH_DIR` or of the temporary folder;
-they take turns in every round. A further control tells what one fsync costs there.
+`serial` runs one directory fsync at a time, so that none shares a commit. `single` lets every
+create sync its directory concurrently; the file system may group these fsyncs. The keys are
+content-addressed and unused, with 32 concurrent creates, on the disk of `SLUICE_BENCH_DIR` or of
+the temporary directory. The subjects run in turn in every round. A further control measures the
+cost of one fsync.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ FSYNC_COSTS_MS: Final = 1.0
 
 
 async def creates(folder: Path, syncer: DirectorySync) -> float:
-    """Creates objects under fresh keys; gives how many."""
+    """Create objects under unused keys; return their number."""
     async with open_local_store(folder, syncer=syncer) as store:
         numbers = iter(range(CREATES))
 
@@ -46,12 +47,12 @@ async def creates(folder: Path, syncer: DirectorySync) -> float:
 
 
 def run(folder: Path, syncer: DirectorySync) -> Sample:
-    """Measures one run."""
+    """Measure one run."""
     return timed(lambda: asyncio.run(creates(folder, syncer)))
 
 
 def fsyncs(folder: Path) -> Sample:
-    """The control: small files written and synced one after the other, without names."""
+    """Write and sync small files one after the other, as a control without links."""
 
     def work() -> float:
         for number in range(100):
@@ -65,7 +66,7 @@ def fsyncs(folder: Path) -> Sample:
 
 
 def main() -> int:
-    """Runs it; gives 1 when the target is missed."""
+    """Run the benchmark; return 1 if the target is missed."""
     base = os.environ.get("SLUICE_BENCH_DIR")
     with tempfile.TemporaryDirectory(prefix="sluice-bench-", dir=base) as name:
         folder = Path(name)
@@ -80,7 +81,9 @@ def main() -> int:
         )
     fsync_ms = 1000 / median_rate(samples["fsync"])
     lines = [compare(samples, control) for control in ("serial", "single")]
-    lines.append(f"at least {RATIO_MIN} over serial where an fsync costs; here {fsync_ms:.2f} ms")
+    lines.append(
+        f"target: at least {RATIO_MIN} times serial where an fsync is slow; here {fsync_ms:.2f} ms"
+    )
     lines.append(f"{BODY_BYTES} bytes, concurrency {CONCURRENCY}, {ROUNDS} rounds")
     report("store_local", lines, samples)
     middle = ratio(samples["grouped"], samples["serial"], lambda one: one.per_second)[1]
@@ -88,12 +91,12 @@ def main() -> int:
 
 
 def median_rate(samples: list[Sample]) -> float:
-    """Gives the median of the units per second."""
+    """Return the median of the units per second."""
     return statistics.median(one.per_second for one in samples)
 
 
 def compare(samples: dict[str, list[Sample]], control: str) -> str:
-    """Gives the line of one control."""
+    """Return the line of one control."""
     low, middle, high = ratio(samples["grouped"], samples[control], lambda one: one.per_second)
     grouped, other = median_rate(samples["grouped"]), median_rate(samples[control])
     return (

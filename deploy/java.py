@@ -1,7 +1,7 @@
-"""Makes sure that Java 17 or later is there, which Spark needs: `python -m deploy.java`.
+"""Ensure that Java 17 or later, which Spark needs, is installed: `python -m deploy.java`.
 
-Looks at `JAVA_HOME`, then at `java` on the path. Where none is new enough and `apt-get` may be
-used, it installs the headless JRE; else it says in one line what to install and exits 1.
+Check `JAVA_HOME`, then `java` on the path. If neither is new enough and `apt-get` can be used,
+install the headless JRE. Otherwise print in one line what to install, and exit with 1.
 """
 
 import os
@@ -17,7 +17,7 @@ APT_TIMEOUT_S = 600
 
 
 def parse_java_version(text: str) -> int | None:
-    """Gives the feature release in the output of `java -version`, or None.
+    """Return the feature release in the output of `java -version`, or None.
 
     `1.8.0_412` counts as 8, `17.0.15` as 17.
     """
@@ -26,15 +26,15 @@ def parse_java_version(text: str) -> int | None:
 
 
 def read_java_version() -> int | None:
-    """Runs the `java` that Spark would run, and gives its feature release or None."""
+    """Run the `java` that Spark would run, and return its feature release or None."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
         return None
-    answer = subprocess.run(  # noqa: S603 - the path is the one that Spark itself runs
+    result = subprocess.run(  # noqa: S603 - the same path that Spark runs
         [java, "-version"], capture_output=True, text=True, timeout=60, check=False
     )
-    return parse_java_version(answer.stderr + answer.stdout)
+    return parse_java_version(result.stderr + result.stdout)
 
 
 def _apt_prefix() -> list[str] | None:
@@ -45,14 +45,14 @@ def _apt_prefix() -> list[str] | None:
     sudo = shutil.which("sudo")
     if sudo is None:
         return None
-    asked = subprocess.run(  # noqa: S603 - a fixed command
+    result = subprocess.run(  # noqa: S603 - a fixed command
         [sudo, "-n", "true"], capture_output=True, check=False, timeout=30
     )
-    return [sudo, "-n"] if asked.returncode == 0 else None
+    return [sudo, "-n"] if result.returncode == 0 else None
 
 
 def install_java() -> bool:
-    """Installs a JRE by `apt-get` where the rights are there; tells whether one was installed."""
+    """Install a JRE with `apt-get` if permitted; return whether it was installed."""
     prefix = _apt_prefix()
     if prefix is None:
         return False
@@ -80,17 +80,17 @@ def _enough(version: int | None) -> bool:
 
 
 def main() -> int:
-    """Checks, installs if it can, checks again; gives the exit code."""
+    """Check the Java version, install Java if possible, check again; return the exit code."""
     version = read_java_version()
     if _enough(version):
         return 0
-    sys.stderr.write(f"Java {JAVA_VERSION_MIN} is missing, trying apt-get ...\n")
+    sys.stderr.write(f"Java {JAVA_VERSION_MIN} or later is missing, trying apt-get ...\n")
     if install_java() and _enough(read_java_version()):
         return 0
     found = "none" if version is None else str(version)
     sys.stderr.write(
-        f"sluice needs Java {JAVA_VERSION_MIN} or later for Spark: install it"
-        f" (Debian: apt-get install {APT_PACKAGES[0]}) or set JAVA_HOME, found=`{found}`\n"
+        f"Spark needs Java {JAVA_VERSION_MIN} or later: install it (Debian: apt-get install "
+        f"{APT_PACKAGES[0]}) or set JAVA_HOME, found={found}\n"
     )
     return 1
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts the S3 server of `make test-s3` into the cache, built once by `go install`.
+# Build the S3 server of `make test-s3` once with `go install` and store it in the cache.
 set -euo pipefail
 
 module=github.com/versity/versitygw/cmd/versitygw
@@ -10,9 +10,9 @@ if [ -x "$bin/versitygw" ]; then
   exit 0
 fi
 if ! command -v go >/dev/null; then
-  echo "make test-s3 needs Go to build the S3 server once (https://go.dev/dl/); it found none" >&2
+  echo "make test-s3 needs Go to build the S3 server: install it from https://go.dev/dl/" >&2
   exit 1
 fi
 mkdir -p "$bin"
-echo "building versitygw $version into $bin (once, some minutes)"
+echo "building versitygw $version in $bin (only once, takes some minutes)"
 GOBIN="$bin" GOFLAGS=-trimpath go install "$module@$version"

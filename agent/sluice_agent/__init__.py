@@ -1,1 +1,1 @@
-"""Inputs, durable spool, signing and upload."""
+"""The agent: inputs, the durable spool, request signing and upload."""

@@ -1,295 +1,67 @@
-"""The agent's composition root: inputs, intake, spool and sender wired together and run.
+"""The agent's composition root: create inputs, batcher, spool and uploader, and run them.
 
-inputs ──put──> intake ──commit──> spool ──> sender ──> any gateway
-   ^── waits while the spool is full ──┘
+inputs ──put──> batcher ──commit──> spool ──> uploader ──> any gateway
+   ^── blocked while the spool is full ──┘
 """
 
 import asyncio
-import contextlib
-import random  # noqa: TID251 - the jitter of a running agent
-from collections.abc import AsyncIterator, Coroutine
+import random  # noqa: TID251 - jitter of a running agent
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from sluice_agent.batch import SpoolSettings
-from sluice_agent.clock import Clock, SystemClock, fresh_boot_id
+from sluice_agent.batching import Batcher
 from sluice_agent.disk import RealDisk
-from sluice_agent.errors import SpoolLocked, SpoolUnwritable
-from sluice_agent.files import FileInput
+from sluice_agent.errors import SpoolLocked
 from sluice_agent.health import serve_health
-from sluice_agent.hostmetrics import HostInput
-from sluice_agent.intake import Intake
+from sluice_agent.line_readers import PipeInput
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.pipe import PipeInput
-from sluice_agent.receiver import Receiver, serve_otlp
-from sluice_agent.sender import Sender
 from sluice_agent.settings import AgentSettings, Durability
-from sluice_agent.signing import read_key
-from sluice_agent.spool import Spool
+from sluice_agent.signing_key import read_key
+from sluice_agent.spool import Spool, SpoolSettings
+from sluice_agent.tasks import Agent, AgentRunResult, run_with_background, ship_files, ship_pipe
 from sluice_agent.transport import HttpTransport, client_tls, open_session
-from sluice_protocol.errors import BadUsage, SluiceError
+from sluice_agent.uploader import Uploader
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.system_clock import SystemClock, SystemIds
 
-POLL_S: Final = 0.25
-SWEEP_S: Final = 0.5
 CONNECT_S: Final = 5.0
 SLOTS: Final = 64
 _LOG: Final = structlog.get_logger("sluice.agent")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What one run of an agent did.
-
-    Attributes:
-        agent_id: Under which id.
-        boot_id: In which life.
-        sealed_records: Records made durable.
-        sealed_batches: Batches made durable.
-        parked: Batches that no gateway will take as they are.
-        waiting: Batches that still wait in the spool.
-        dropped_records: Records dropped because the settings say so.
-    """
-
-    agent_id: str
-    boot_id: str
-    sealed_records: int
-    sealed_batches: int
-    parked: int
-    waiting: int
-    dropped_records: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
-    """The parts of one running agent.
-
-    Attributes:
-        settings: What a person set.
-        clock: Time.
-        metrics: What is counted.
-        spool: Where batches wait.
-        intake: The way into it.
-        sender: The way out of it.
-    """
-
-    settings: AgentSettings
-    clock: Clock
-    metrics: AgentMetrics
-    spool: Spool
-    intake: Intake
-    sender: Sender
-
-    def trouble(self) -> str:
-        """Gives what a person must act on; empty when all is well."""
-        if self.sender.is_refused:
-            return "gateways refuse this agent: check its key, its clock and the principals file"
-        if self.metrics.is_blocked:
-            return "spool is full: inputs wait; check the gateways, or drop parked batches"
-        return ""
-
-    def outcome(self) -> Outcome:
-        """Gives what this run did so far."""
-        return Outcome(
-            agent_id=self.settings.agent_id,
-            boot_id=self.spool.boot_id,
-            sealed_records=self.metrics.sealed_records,
-            sealed_batches=self.metrics.sealed_batches,
-            parked=self.sender.parked,
-            waiting=len(self.spool.ready()),
-            dropped_records=self.metrics.dropped_records,
-        )
-
-
-async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> Outcome:
-    """Ships files and host metrics until `stop`, or with `once` until everything is accepted.
+async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRunResult:
+    """Ship files and host metrics until `stop`, or with `once` until every batch is accepted.
 
     Raises:
-        SluiceError: What the agent cannot mend by itself: a spool in doubt, unusable settings.
+        SluiceError: The agent cannot continue: unusable settings, or a spool whose durability is
+            unknown.
     """
     if not settings.paths and not settings.host_metrics_s and not settings.otlp:
-        raise BadUsage("there is nothing to ship: name --paths, --otlp or --host-metrics-s")
+        raise BadUsage("nothing to ship: set --paths, --otlp or --host-metrics-s")
     async with _opened(settings, settings.for_spool(), stop_when_refused=settings.once) as agent:
-        await _with_background(_ship_files(agent, stop), agent)
-        return agent.outcome()
+        await run_with_background(ship_files(agent, stop), agent)
+        return agent.result()
 
 
 async def run_forward(
     settings: AgentSettings, *, durability: Durability, descriptor: int, stop: asyncio.Event
-) -> Outcome:
-    """Ships a pipe until it ends, with the promise that `durability` makes.
+) -> AgentRunResult:
+    """Ship the lines of a pipe until its end, with the guarantee of `durability`.
 
     Raises:
-        SluiceError: What the agent cannot mend by itself.
+        SluiceError: The agent cannot continue.
     """
     accepted = durability is Durability.ACCEPTED
     spool = settings.for_spool(sync=durability is not Durability.FAST)
     async with _opened(settings, spool, stop_when_refused=accepted, slots=SLOTS) as agent:
         pipe = PipeInput(descriptor, zone=settings.zone())
-        await _with_background(_ship_pipe(agent, pipe, stop, wait_for_all=accepted), agent)
-        return agent.outcome()
-
-
-# -- the inputs' loops -------------------------------------------------------------------
-
-
-async def _ship_files(agent: Agent, stop: asyncio.Event) -> None:
-    settings = agent.settings
-    files = FileInput(settings.for_files(), agent.spool.marks())
-    reading = [_follow(agent, files, stop)]
-    if settings.host_metrics_s:
-        reading.append(_sample(agent, stop))
-    receiver = Receiver(agent.intake, agent.metrics, agent.clock)
-    try:
-        async with serve_otlp(settings.otlp, receiver):
-            complete = await _within(stop, settings.drain_s, *reading)
-    finally:
-        files.close()
-    if complete:
-        await _drain(agent, stop, wait_for_all=settings.once)
-
-
-async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:
-    """Reads files until `stop`, or with `once` until all are at their end."""
-    while not stop.is_set():
-        polled = await asyncio.to_thread(
-            files.poll,
-            now_s=agent.clock.monotonic_s(),
-            now_ns=agent.clock.now_ns(),
-            sealed=agent.spool.marks(),
-            final=agent.settings.once,
-        )
-        if polled.placed:
-            await asyncio.to_thread(agent.spool.place, polled.placed)
-        for part in polled.parts:
-            await agent.intake.put(part)
-        if polled.gone:
-            await asyncio.to_thread(agent.spool.sweep, sources_gone=polled.gone)
-        if not polled.parts and agent.settings.once:
-            return
-        if not polled.parts:
-            await _pause(stop, POLL_S)
-
-
-async def _sample(agent: Agent, stop: asyncio.Event) -> None:
-    """Samples the host's metrics until `stop`, or with `once` one time."""
-    host = HostInput()
-    while not stop.is_set():
-        part = await asyncio.to_thread(host.sample, now_ns=agent.clock.now_ns())
-        if part is not None:
-            await agent.intake.put(part)
-        if agent.settings.once:
-            return
-        await _pause(stop, agent.settings.host_metrics_s)
-
-
-async def _ship_pipe(
-    agent: Agent, pipe: PipeInput, stop: asyncio.Event, *, wait_for_all: bool
-) -> None:
-    if await _within(stop, agent.settings.drain_s, _read_pipe(agent, pipe, stop)):
-        await _drain(agent, stop, wait_for_all=wait_for_all)
-
-
-async def _read_pipe(agent: Agent, pipe: PipeInput, stop: asyncio.Event) -> None:
-    ended = False
-    while not ended and not stop.is_set():
-        piped = await asyncio.to_thread(pipe.read, now_ns=agent.clock.now_ns())
-        ended = piped.ended
-        if piped.part is not None:
-            await agent.intake.put(piped.part)
-
-
-async def _drain(agent: Agent, stop: asyncio.Event, *, wait_for_all: bool) -> None:
-    """Seals what was gathered and sends for a while; what is left waits in the spool."""
-    drain_s = agent.settings.drain_s
-    if not await _within(stop, drain_s, agent.intake.flush()):
-        return
-    if wait_for_all:
-        await _within(stop, drain_s, agent.sender.drained())
-    else:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(agent.sender.drained(), drain_s)
-    await _sweep_once(agent)
-
-
-async def _pause(stop: asyncio.Event, seconds: float) -> None:
-    """Waits, but no longer than until `stop`."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), seconds)
-
-
-async def _within(stop: asyncio.Event, grace_s: float, *work: Coroutine[None, None, None]) -> bool:
-    """Runs all of `work`; after `stop` it has `grace_s` to end by itself, then it is cancelled.
-
-    It is not cancelled at once because a batch that is cut and not committed would leave a hole in
-    the sequence that nobody can tell from a loss.
-
-    Returns:
-        Whether it ended by itself; after a cancellation nothing more may be sealed.
-    """
-    stopped: asyncio.Task[object] = asyncio.create_task(stop.wait())
-    working: asyncio.Task[object] = asyncio.create_task(_all(*work))
-    try:
-        await asyncio.wait({stopped, working}, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait({working}, timeout=grace_s)
-        if working.done():
-            working.result()
-            return True
-        _LOG.warning("stopped_while_waiting", reason="spool full or unwritable, or not accepted")
-        return False
-    finally:
-        stopped.cancel()
-        working.cancel()
-        await asyncio.gather(stopped, working, return_exceptions=True)
-
-
-async def _all(*work: Coroutine[None, None, None]) -> None:
-    async with asyncio.TaskGroup() as group:
-        for each in work:
-            group.create_task(each)
-
-
-# -- background and wiring ---------------------------------------------------------------
-
-
-async def _sweep(agent: Agent) -> None:
-    while True:
-        await agent.clock.sleep(SWEEP_S)
-        await _sweep_once(agent)
-
-
-async def _sweep_once(agent: Agent) -> None:
-    """Removes what was accepted and takes back what a person wants sent again."""
-    try:
-        await asyncio.to_thread(agent.spool.sweep)
-        for batch in await asyncio.to_thread(agent.spool.adopt_again):
-            agent.sender.add(batch)
-    except SpoolUnwritable as error:
-        agent.metrics.spool_errors.inc()
-        _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
-
-
-async def _with_background(main: Coroutine[None, None, None], agent: Agent) -> None:
-    """Runs `main` beside sender, intake and sweeper; the first error of any of them ends all."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            background = [
-                group.create_task(task)
-                for task in (agent.sender.run(), agent.intake.run(), _sweep(agent))
-            ]
-            await main
-            for task in background:
-                task.cancel()
-    except BaseExceptionGroup as errors:
-        known = errors.subgroup(SluiceError)
-        while known is not None and isinstance(known.exceptions[0], BaseExceptionGroup):
-            known = known.exceptions[0]
-        if known is None:
-            raise
-        raise known.exceptions[0] from errors
+        await run_with_background(ship_pipe(agent, pipe, stop, wait_for_all=accepted), agent)
+        return agent.result()
 
 
 @asynccontextmanager
@@ -303,7 +75,7 @@ async def _opened(
     clock, metrics = SystemClock(), AgentMetrics()
     key = read_key(settings.key) if settings.key is not None else None
     spool = await asyncio.to_thread(_open_spool, spool_settings, slots)
-    for name, reason in spool.set_aside:
+    for name, reason in spool.corrupt_files:
         metrics.corrupt.inc()
         _LOG.error("spool_file_corrupt", name=name, reason=reason)
     metrics.watch(spool)
@@ -313,48 +85,55 @@ async def _opened(
         total_s=settings.upload_s,
         connect_s=CONNECT_S,
     )
-    intake = Intake(
+    batcher = Batcher(
         spool,
-        settings.for_batches(),
+        settings.for_batching(),
         clock=clock,
         metrics=metrics,
         when_full=settings.when_full,
     )
-    sender = Sender(
-        settings.for_sender(stop_when_refused=stop_when_refused),
+    uploader = Uploader(
+        settings.for_uploader(stop_when_refused=stop_when_refused),
         spool,
         HttpTransport(session, key=key, clock=clock),
         clock=clock,
         rng=random.Random(),  # noqa: S311 - jitter, not a secret
         metrics=metrics,
     )
-    intake.on_sealed = sender.add
+    batcher.on_sealed = uploader.add
     agent = Agent(
-        settings=settings, clock=clock, metrics=metrics, spool=spool, intake=intake, sender=sender
+        settings=settings,
+        clock=clock,
+        metrics=metrics,
+        spool=spool,
+        batcher=batcher,
+        uploader=uploader,
     )
     _LOG.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
     try:
-        async with session, serve_health(settings.health, metrics, agent.trouble):
+        async with session, serve_health(settings.health, metrics, agent.problem):
             yield agent
     finally:
         await asyncio.to_thread(spool.close)
 
 
 def _open_spool(settings: SpoolSettings, slots: int) -> Spool:
-    """Opens the spool; with slots, one of its numbered parts that nobody holds.
+    """Open the spool; with `slots`, open the first of its numbered slots that is not locked.
 
-    Parts that hold something come first: what a killed forward left behind is sent by the next.
+    Slots that contain batches are tried first, so that the next `forward` sends what a killed one
+    left in its slot.
     """
+    boot_id = SystemIds().ulid()
     if not slots:
-        return Spool(settings, RealDisk(), boot_id=fresh_boot_id())
-    parts = [settings.directory / f"{slot:02d}" for slot in range(slots)]
-    for part in sorted(parts, key=_is_empty):
+        return Spool(settings, RealDisk(), boot_id=boot_id)
+    slot_paths = [settings.directory / f"{slot:02d}" for slot in range(slots)]
+    for slot_path in sorted(slot_paths, key=_is_empty):
         try:
-            return Spool(replace(settings, directory=part), RealDisk(), boot_id=fresh_boot_id())
+            return Spool(replace(settings, directory=slot_path), RealDisk(), boot_id=boot_id)
         except SpoolLocked:
             continue
     raise SpoolLocked(str(settings.directory))
 
 
-def _is_empty(part: Path) -> bool:
-    return not any(next(part.glob(f"{folder}/*.batch"), None) for folder in ("ready", "again"))
+def _is_empty(slot_path: Path) -> bool:
+    return not any(next(slot_path.glob(f"{folder}/*.batch"), None) for folder in ("ready", "again"))

@@ -1,7 +1,7 @@
-"""The few file operations that the spool rests on, as a port, so that a power cut can be played.
+"""The file operations of the spool as a port, so that tests can simulate a power cut.
 
-What each promises, on which the spool's proof stands: bytes are durable after `write_new` with
-`sync`; a name is durable after `sync_dir` of its directory; `rename` is atomic. Nothing else is.
+The spool relies on three guarantees: bytes are durable after `write_new` with `sync`; a name is
+durable after `sync_dir` of its directory; `rename` is atomic.
 
 Source: `fsync(2)`, `rename(2)`; ADR 0030.
 """
@@ -15,62 +15,62 @@ from typing import Protocol
 
 
 class Disk(Protocol):
-    """A file system, seen from the spool. Every call may raise `OSError`."""
+    """The file system as the spool uses it. Every call may raise `OSError`."""
 
     def make_dir(self, path: Path) -> None:
-        """Makes a directory and its parents; one that exists is left alone."""
+        """Create a directory and its parents; do nothing if it exists."""
         ...
 
     def write_new(self, path: Path, parts: Sequence[bytes], *, sync: bool) -> None:
-        """Writes a file anew; with `sync` its bytes are durable on return."""
+        """Write a file, replacing an existing one; with `sync` its bytes are durable on return."""
         ...
 
     def rename(self, source: Path, target: Path) -> None:
-        """Gives a file another name, atomically; the target is replaced."""
+        """Rename a file atomically, replacing the target."""
         ...
 
     def sync_dir(self, path: Path) -> None:
-        """Makes the names in a directory durable."""
+        """Make the names in a directory durable."""
         ...
 
     def read(self, path: Path) -> bytes:
-        """Gives a file's bytes."""
+        """Return the content of a file."""
         ...
 
     def read_head(self, path: Path, size_bytes: int) -> bytes:
-        """Gives at most the first `size_bytes` of a file."""
+        """Return at most the first `size_bytes` of a file."""
         ...
 
     def remove(self, path: Path) -> None:
-        """Removes a file; one that is not there is no error."""
+        """Remove a file; do nothing if it does not exist."""
         ...
 
     def list(self, path: Path) -> list[tuple[str, int]]:
-        """Gives name and size in bytes of every file in a directory, by name."""
+        """Return name and size in bytes of every file in a directory, sorted by name."""
         ...
 
     def lock(self, path: Path) -> int:
-        """Takes a lock that ends with this process.
+        """Acquire a lock that ends with this process, and return its handle.
 
         Raises:
-            BlockingIOError: Another process, or another opening of it, holds it.
+            BlockingIOError: Another process, or another open file of this one, holds the lock.
         """
         ...
 
     def unlock(self, handle: int) -> None:
-        """Gives the lock back."""
+        """Release the lock."""
         ...
 
 
 class RealDisk:
-    """The machine's own file system."""
+    """The file system of the operating system."""
 
     def make_dir(self, path: Path) -> None:
-        """Makes a directory, readable by its owner alone: logs may hold secrets."""
+        """Create the directory with access for its owner only, because logs may contain secrets."""
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def write_new(self, path: Path, parts: Sequence[bytes], *, sync: bool) -> None:
-        """Writes and, with `sync`, calls fsync before the close."""
+        """Write the file and, with `sync`, call fsync before closing it."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         with os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0) as file:
             for part in parts:
@@ -79,29 +79,29 @@ class RealDisk:
                 os.fsync(file.fileno())
 
     def rename(self, source: Path, target: Path) -> None:
-        """Calls the system's rename."""
+        """Rename with `rename(2)`."""
         source.rename(target)
 
     def sync_dir(self, path: Path) -> None:
-        """Calls fsync on the directory."""
+        """Call fsync on the directory."""
         with _opened(path) as number:
             os.fsync(number)
 
     def read(self, path: Path) -> bytes:
-        """Reads the whole file."""
+        """Read the whole file."""
         return path.read_bytes()
 
     def read_head(self, path: Path, size_bytes: int) -> bytes:
-        """Reads its beginning."""
+        """Read the beginning of the file."""
         with path.open("rb") as file:
             return file.read(size_bytes)
 
     def remove(self, path: Path) -> None:
-        """Unlinks it."""
+        """Unlink the file."""
         path.unlink(missing_ok=True)
 
     def list(self, path: Path) -> list[tuple[str, int]]:
-        """Lists it by scandir; a file that goes meanwhile is left out."""
+        """List the directory with scandir, without files that disappear meanwhile."""
         found = []
         with os.scandir(path) as entries:
             for entry in entries:
@@ -111,7 +111,7 @@ class RealDisk:
         return sorted(found)
 
     def lock(self, path: Path) -> int:
-        """Locks by flock, which the system gives back when the process ends in any way."""
+        """Lock the file with flock, which the kernel releases when the process ends in any way."""
         number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -121,7 +121,7 @@ class RealDisk:
         return number
 
     def unlock(self, handle: int) -> None:
-        """Closes the lock's file."""
+        """Close the lock file."""
         os.close(handle)
 
 

@@ -1,7 +1,7 @@
-"""Parked batches, as a person looks after them; the agent may run meanwhile.
+"""List, drop and retry parked batches; the agent may be running.
 
-The running agent only ever adds to `parked/` and only ever takes from `again/`, so no lock is
-needed: each move here is one rename or one removal.
+A running agent only adds files to `parked/` and only removes files from `again/`. Each operation
+here is one rename or one removal, so no lock is needed.
 """
 
 from dataclasses import dataclass
@@ -9,29 +9,28 @@ from pathlib import Path
 
 import msgspec
 
-from sluice_agent.batch import ParkedReason
 from sluice_agent.disk import Disk, RealDisk
-from sluice_agent.entry import HEAD, decode_note, is_entry, note_end
 from sluice_agent.errors import CorruptEntry
+from sluice_agent.spool_format import PREFIX, ParkedReason, decode_header, header_end, is_entry
 from sluice_protocol.errors import BadUsage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parked:
-    """One parked batch.
+class ParkedBatch:
+    """A parked batch.
 
     Attributes:
-        spool: The spool that holds it; `forward` has several.
-        name: The name to drop or retry it by.
-        reason: The answer's code, or its status.
-        gateway: Who answered.
+        spool: The directory of the spool that contains it; `forward` has several.
+        name: The name for `drop` and `retry`.
+        reason: The code of the gateway's response, or its status.
+        gateway: The gateway that responded.
         status: The HTTP status.
-        parked_at_unix_ns: When.
-        answer: The answer's body.
-        agent_id: Identity.
-        boot_id: Identity.
-        seq_start: Identity.
-        seq_end: Identity.
+        parked_at_unix_ns: When the batch was parked.
+        answer: The body of the response.
+        agent_id: Part of the identity.
+        boot_id: Part of the identity.
+        seq_start: Part of the identity.
+        seq_end: Part of the identity.
         frame_bytes: Size of the frame.
         frame_sha256: Digest of the frame.
     """
@@ -51,11 +50,11 @@ class Parked:
     frame_sha256: str
 
 
-def list_parked(spool: Path) -> tuple[Parked, ...]:
-    """Gives every parked batch of a spool, or of the parts of a forward's spool.
+def list_parked(spool: Path) -> tuple[ParkedBatch, ...]:
+    """Return every parked batch of a spool, or of all slots of a `forward` spool.
 
     Raises:
-        BadUsage: There is no spool.
+        BadUsage: There is no spool at this path.
     """
     disk = RealDisk()
     return tuple(
@@ -67,10 +66,10 @@ def list_parked(spool: Path) -> tuple[Parked, ...]:
 
 
 def drop_parked(spool: Path, names: tuple[str, ...], *, every: bool) -> tuple[str, ...]:
-    """Removes parked batches for ever.
+    """Remove parked batches permanently.
 
     Raises:
-        BadUsage: There is no spool, no such batch, or nothing was named.
+        BadUsage: There is no spool, no such batch, or no batch was named.
     """
     disk = RealDisk()
     for one in (chosen := _chosen(spool, names, every=every)):
@@ -80,10 +79,10 @@ def drop_parked(spool: Path, names: tuple[str, ...], *, every: bool) -> tuple[st
 
 
 def retry_parked(spool: Path, names: tuple[str, ...], *, every: bool) -> tuple[str, ...]:
-    """Hands parked batches back to the agent, with the same bytes.
+    """Return parked batches to the agent, which sends the same bytes again.
 
     Raises:
-        BadUsage: There is no spool, no such batch, or nothing was named.
+        BadUsage: There is no spool, no such batch, or no batch was named.
     """
     disk = RealDisk()
     for one in (chosen := _chosen(spool, names, every=every)):
@@ -97,38 +96,39 @@ def _parts(spool: Path) -> list[Path]:
     own = [spool] if (spool / "parked").is_dir() else []
     slots = sorted(part.parent for part in spool.glob("[0-9][0-9]/parked") if part.is_dir())
     if not own + slots:
-        raise BadUsage(f"there is no spool: name it by --spool, path=`{spool}`")
+        raise BadUsage(f"no spool at this path: set --spool, path=`{spool}`")
     return own + slots
 
 
-def _chosen(spool: Path, names: tuple[str, ...], *, every: bool) -> list[Parked]:
+def _chosen(spool: Path, names: tuple[str, ...], *, every: bool) -> list[ParkedBatch]:
     found = list_parked(spool)
     if not names and not every:
-        raise BadUsage("name what `sluice agent parked list` shows, or say --all")
+        raise BadUsage("no batch named: use the names of `sluice agent parked list`, or --all")
     unknown = set(names) - {one.name for one in found}
     if unknown:
         raise BadUsage(f"no such parked batch, name=`{min(unknown)}`")
     return [one for one in found if every or one.name in names]
 
 
-def _place(one: Parked) -> Path:
+def _place(one: ParkedBatch) -> Path:
     return Path(one.spool) / "parked" / one.name
 
 
-def _beside(one: Parked) -> Path:
+def _beside(one: ParkedBatch) -> Path:
     return Path(one.spool) / "parked" / f"{one.name}.json"
 
 
-def _parked(disk: Disk, spool: Path, name: str, size_bytes: int) -> Parked:
+def _parked(disk: Disk, spool: Path, name: str, size_bytes: int) -> ParkedBatch:
     path = spool / "parked" / name
     try:
-        note = decode_note(
-            disk.read_head(path, note_end(disk.read_head(path, HEAD.size))), file_bytes=size_bytes
+        header = decode_header(
+            disk.read_head(path, header_end(disk.read_head(path, PREFIX.size))),
+            file_bytes=size_bytes,
         )
     except CorruptEntry as error:
         raise BadUsage(f"parked batch is corrupt: {error.reason}, path=`{path}`") from error
     reason = _reason(disk, path.with_name(f"{name}.json"))
-    return Parked(
+    return ParkedBatch(
         spool=str(spool),
         name=name,
         reason=reason.reason,
@@ -136,12 +136,12 @@ def _parked(disk: Disk, spool: Path, name: str, size_bytes: int) -> Parked:
         status=reason.status,
         parked_at_unix_ns=reason.parked_at_unix_ns,
         answer=reason.answer,
-        agent_id=note.agent_id,
-        boot_id=note.boot_id,
-        seq_start=note.seq_start,
-        seq_end=note.seq_end,
-        frame_bytes=note.frame_bytes,
-        frame_sha256=note.frame_sha256,
+        agent_id=header.agent_id,
+        boot_id=header.boot_id,
+        seq_start=header.seq_start,
+        seq_end=header.seq_end,
+        frame_bytes=header.frame_bytes,
+        frame_sha256=header.frame_sha256,
     )
 
 

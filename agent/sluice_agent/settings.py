@@ -1,4 +1,4 @@
-"""Everything a person can set on an agent."""
+"""The settings of an agent."""
 
 import socket
 from dataclasses import dataclass, field
@@ -8,24 +8,23 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from yarl import URL
 
-from sluice_agent.batch import SpoolSettings
+from sluice_agent.batching import BatchLimits, WhenFull
 from sluice_agent.files import FileSettings
-from sluice_agent.intake import WhenFull
-from sluice_agent.parts import BatchLimits
-from sluice_agent.sender import SenderSettings
+from sluice_agent.spool import SpoolSettings
 from sluice_agent.timestamps import Zone
+from sluice_agent.uploader import UploaderSettings
 from sluice_protocol.errors import BadUsage
 
 SPOOL_BYTES_LEAST = 20 * 1024 * 1024
-"""One frame of the largest size, its note, and some room."""
+"""Room for one frame of the maximum size and its header."""
 
 
 class Durability(StrEnum):
-    """When `forward` may take its input as safe.
+    """When `forward` treats its input as safe.
 
-    `fast`: written to the spool, which survives a kill and not a power cut. `durable`: the spool
-    survives a power cut too; what could not be sent in time waits for the next run. `accepted`:
-    it ends only when a gateway has accepted every batch.
+    `fast`: the spool survives a kill, but not a power cut. `durable`: the spool survives a power
+    cut too; batches that are not sent in time remain for the next run. `accepted`: the command
+    ends only when a gateway has accepted every batch.
     """
 
     FAST = "fast"
@@ -34,39 +33,41 @@ class Durability(StrEnum):
 
 
 def default_agent_id() -> str:
-    """Gives the host's name."""
+    """Return the host's name."""
     return socket.gethostname()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """The settings of `sluice agent run`; `forward` has the same without the files.
+    """The settings of `sluice agent run`; `forward` has the same without the file inputs.
 
     Attributes:
-        gateway: Base URLs of gateways, separated by commas; all are equal.
+        gateway: Base URLs of equivalent gateways, separated by commas.
         spool: Directory of the spool.
-        key: File of the Ed25519 key; default what `sluice agent init` made in this directory.
-        agent_id: The id under which records are accepted; default the host's name.
+        key: File of the Ed25519 key; default is the key that `sluice agent init` created here.
+        agent_id: The id under which records are accepted; default is the host's name.
         paths: Glob patterns of files to follow.
-        exclude: Patterns of paths to leave out.
-        from_end: Read files that stand there when the spool is new from their end.
-        once: Read everything to its end, send it, and stop.
-        otlp: `host:port` on which OTLP/HTTP logs and metrics in JSON are taken; empty takes none.
-        host_metrics_s: Seconds between samples of the host's metrics; 0 takes none.
-        batch_bytes: Cut a batch at about so many bytes before compression.
-        batch_records: Cut a batch at so many records.
-        batch_age_s: Cut a batch so many seconds after its first record.
-        uploads: Batches in flight at once; 1 keeps them in order.
-        spool_bytes: Most bytes in the spool; then inputs wait.
-        when_full: What a full spool does: `block`, or `drop_newest` (counted).
-        drain_s: Seconds that a stopping agent goes on sending; the rest waits in the spool.
-        timezone: Zone of timestamps that name none, as in `Europe/Berlin`; empty is the machine's.
+        exclude: Patterns of paths to exclude.
+        from_end: Read files that exist when the spool is new from their end.
+        once: Read every input to its end, send it, and exit.
+        otlp: `host:port` on which to accept logs and metrics as OTLP/HTTP in JSON; empty disables
+            it.
+        host_metrics_s: Seconds between samples of the host's metrics; 0 disables them.
+        batch_bytes: Cut a batch at about this size before compression.
+        batch_records: Cut a batch at this number of records.
+        batch_age_s: Cut a batch this many seconds after its first record.
+        uploads: Number of concurrent uploads; 1 sends batches in order.
+        spool_bytes: Maximum size of the spool; when it is reached, inputs are blocked.
+        when_full: What to do while the spool is full: `block`, or `drop_newest` (counted).
+        drain_s: Seconds to keep sending when stopped; the rest remains in the spool.
+        timezone: Zone of timestamps that specify none, such as `Europe/Berlin`; empty is the
+            system's.
         resource: `key=value` attributes of every record.
-        health: `host:port` of /livez, /readyz and /metrics; empty serves none.
-        tls_ca: File of CA certificates, PEM; empty uses the system's.
-        tls_cert: File of the client certificate for mTLS, PEM, its key in `tls_key`.
-        tls_key: File of the client certificate's key.
-        upload_s: Seconds that one upload may take.
+        health: `host:port` of /livez, /readyz and /metrics; empty disables them.
+        tls_ca: File of CA certificates, PEM; default is the system's.
+        tls_cert: File of the client certificate for mTLS, PEM.
+        tls_key: File of the client certificate's key; default is the certificate's file.
+        upload_s: Maximum seconds of one upload.
     """
 
     gateway: str
@@ -95,27 +96,28 @@ class AgentSettings:
     upload_s: float = 60.0
 
     def __post_init__(self) -> None:
-        """Refuses what cannot work, before anything is touched."""
         if not self.gateways or not all(_is_base_url(url) for url in self.gateways):
-            raise BadUsage(f"name gateways as http://host:port, gateway=`{self.gateway}`")
+            raise BadUsage(
+                f"gateways must be base URLs such as http://host:port, gateway=`{self.gateway}`"
+            )
         if self.spool_bytes < SPOOL_BYTES_LEAST:
             raise BadUsage(
-                f"spool must hold at least {SPOOL_BYTES_LEAST} bytes,"
-                f" spool_bytes=`{self.spool_bytes}`"
+                f"spool must have at least {SPOOL_BYTES_LEAST} bytes, "
+                f"spool_bytes=`{self.spool_bytes}`"
             )
         if self.uploads < 1:
             raise BadUsage(f"uploads must be at least 1, uploads=`{self.uploads}`")
 
     @property
     def gateways(self) -> tuple[str, ...]:
-        """Gives the gateways' URLs."""
+        """Return the gateways' base URLs."""
         return tuple(url.strip() for url in self.gateway.split(",") if url.strip())
 
     def zone(self) -> Zone:
-        """Gives the zone of timestamps that name none.
+        """Return the time zone of timestamps that specify none.
 
         Raises:
-            BadUsage: There is no such zone.
+            BadUsage: There is no such time zone.
         """
         if not self.timezone:
             return None
@@ -125,7 +127,7 @@ class AgentSettings:
             raise BadUsage(f"no such time zone, timezone=`{self.timezone}`") from error
 
     def for_spool(self, *, sync: bool = True) -> SpoolSettings:
-        """Gives the spool's settings."""
+        """Return the settings of the spool."""
         return SpoolSettings(
             directory=self.spool,
             agent_id=self.agent_id,
@@ -135,20 +137,20 @@ class AgentSettings:
         )
 
     def for_files(self) -> FileSettings:
-        """Gives the settings of the file input."""
+        """Return the settings of the file input."""
         return FileSettings(
             patterns=self.paths, exclude=self.exclude, from_end=self.from_end, zone=self.zone()
         )
 
-    def for_batches(self) -> BatchLimits:
-        """Gives when batches are cut."""
+    def for_batching(self) -> BatchLimits:
+        """Return the limits at which batches are cut."""
         return BatchLimits(
             bytes_max=self.batch_bytes, records_max=self.batch_records, age_s_max=self.batch_age_s
         )
 
-    def for_sender(self, *, stop_when_refused: bool) -> SenderSettings:
-        """Gives the sender's settings."""
-        return SenderSettings(
+    def for_uploader(self, *, stop_when_refused: bool) -> UploaderSettings:
+        """Return the settings of the uploader."""
+        return UploaderSettings(
             gateways=self.gateways, uploads_max=self.uploads, stop_when_refused=stop_when_refused
         )
 
@@ -166,7 +168,7 @@ def _is_base_url(text: str) -> bool:
 
 
 def _pair(text: str) -> tuple[str, str]:
-    name, mark, value = text.partition("=")
-    if not name or not mark:
-        raise BadUsage(f"a resource attribute is key=value, resource=`{text}`")
+    name, separator, value = text.partition("=")
+    if not name or not separator:
+        raise BadUsage(f"resource attribute must be key=value, resource=`{text}`")
     return name, value

@@ -1,32 +1,41 @@
-"""The durable spool: sealed batches on disk, from before the first send until a gateway has them.
+"""The durable spool: sealed batches on disk, from before the first upload until they are accepted.
 
-    prepare ──> commit ──> ready/ ──200──> gone (a durable state covers it first)
-                             │ ──409, 413, …──> parked/ ──retry──> again/ ──> ready/
-                             └ bytes not as written ──> corrupt/ (told, never silently dropped)
+    seal ──> commit ──> ready/ ──200──> removed (after a durable state covers it)
+                          │ ──409, 413, …──> parked/ ──retry──> again/ ──> ready/
+                          └ content differs from what was written ──> corrupt/ (logged)
 
-Promises, each with a test:
+Guarantees, each with a test:
 - No batch is sent before its file and its name are durable (`sync`, the default).
-- An identity never has two contents: a life of the agent has a boot id of its own, sequence
-  numbers are given out once in it, and a batch whose commit failed keeps its bytes and is
-  committed again as it is. When nobody knows whether a commit is durable, the life ends.
-- Positions and frame become durable by one rename, so lines are neither lost nor cut twice.
-- It never grows beyond `bytes_max`: `fits` says so before, and who seals waits.
+- An identity never has two contents. Each run of the agent has a new boot id and assigns a sequence
+  number once. A batch whose commit failed keeps its bytes and is committed again unchanged. If it
+  is unknown whether a commit is durable, the run ends.
+- Checkpoints and frame become durable by one rename, so no line is lost or sealed twice.
+- The spool never exceeds `bytes_max`: the caller checks `fits` before it commits.
 
 Source: ADR 0030, ADR 0031.
 """
 
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from sluice_agent.batch import Batch, ParkedReason, Sealed, SpoolSettings
 from sluice_agent.disk import Disk
-from sluice_agent.entry import FORMAT_VERSION, FileMark, Note, encode_entry, is_entry
 from sluice_agent.errors import CorruptEntry, SpoolBroken
-from sluice_agent.folders import SpoolFolders, told_as_unwritable
-from sluice_agent.state import fold_note, prune_state
+from sluice_agent.spool_directory import SpoolDirectory, translate_os_errors
+from sluice_agent.spool_format import (
+    FORMAT_VERSION,
+    EntryHeader,
+    FileCheckpoint,
+    ParkedReason,
+    encode_entry,
+    fold_entry,
+    is_entry,
+    prune_state,
+)
 from sluice_protocol.columns import Columns, kind_of
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.frame import encode_frame
@@ -35,22 +44,62 @@ from sluice_protocol.keys import digest_of
 from sluice_protocol.units import UnixNs
 
 SWEEP_AT: Final = 32
-"""So many accepted batches are covered by one durable state and then removed together."""
+"""The number of accepted batches that are covered by one durable state and removed together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolSettings:
+    """Where and how a spool stores its batches.
+
+    Attributes:
+        directory: The spool's directory; one process at a time locks it.
+        agent_id: The agent's id, part of every identity.
+        resource: Attributes of every frame.
+        bytes_max: Maximum bytes of batches, including parked ones.
+        sync: Make a commit durable against a power cut, not only against a kill.
+    """
+
+    directory: Path
+    agent_id: str
+    resource: tuple[tuple[str, str], ...] = ()
+    bytes_max: int = 1024 * 1024 * 1024
+    sync: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedBatch:
+    """A batch with its final identity and bytes, not yet on disk."""
+
+    header: EntryHeader
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpooledBatch:
+    """A batch in the spool.
+
+    Attributes:
+        header: The header of its file.
+        recovered: An earlier boot sealed it, or it is retried; it may have been sent before.
+    """
+
+    header: EntryHeader
+    recovered: bool = False
 
 
 class Spool:
-    """One spool directory, held by this process.
+    """One spool directory, locked by this process.
 
-    Its methods do blocking I/O and may be called from any thread; `prepare` and `commit` only by
-    one at a time.
+    The methods block on I/O and may be called from any thread. `seal` and `commit` must be called
+    by one thread at a time.
     """
 
     def __init__(self, settings: SpoolSettings, disk: Disk, *, boot_id: str) -> None:
-        """Opens the spool: locks it, recovers every batch, starts a new boot.
+        """Open the spool: lock it, recover every batch and start a new boot.
 
         Raises:
-            SpoolLocked: Another process holds it.
-            SpoolUnwritable: It cannot be made, read or written.
+            SpoolLocked: Another process has locked it.
+            SpoolUnwritable: It cannot be created, read or written.
             BadUsage: Its state is corrupt, or it belongs to another agent id.
         """
         self.settings = settings
@@ -59,67 +108,69 @@ class Spool:
         self._sweeping = threading.Lock()
         self._committing = threading.Lock()
         self._closed = False
-        self._ready: dict[int, Batch] = {}
+        self._ready: dict[int, SpooledBatch] = {}
         self._bytes: dict[str, int] = {}
-        self._done: list[Note] = []
-        self._gone: set[str] = set()
+        self._accepted: list[EntryHeader] = []
+        self._finished_sources: set[str] = set()
         self._next_seq = 0
-        self._folders = SpoolFolders(settings.directory, disk, sync=settings.sync)
-        with told_as_unwritable(settings.directory):
-            self._folders.open()
+        self._directory = SpoolDirectory(settings.directory, disk, sync=settings.sync)
+        with translate_os_errors(settings.directory):
+            self._directory.open()
             try:
-                self._state = self._durable = self._folders.read_state()
+                self._state = self._durable = self._directory.read_state()
                 self._recover()
             except BaseException:
-                self._folders.close()
+                self._directory.close()
                 raise
         self._next_order = max([self._state.through, *self._ready]) + 1
 
     def close(self) -> None:
-        """Lets go of the spool, after a commit or sweep that another thread is in."""
+        """Release the spool, after a commit or sweep that another thread is running."""
         with self._committing, self._sweeping:
             if not self._closed:
                 self._closed = True
-                self._folders.close()
+                self._directory.close()
 
     @property
-    def set_aside(self) -> tuple[tuple[str, str], ...]:
-        """Gives name and reason of each file that was put into `corrupt/`."""
-        return tuple(self._folders.set_aside)
+    def corrupt_files(self) -> tuple[tuple[str, str], ...]:
+        """Name and reason of each file that was moved to `corrupt/`."""
+        return tuple(self._directory.corrupt_files)
 
-    # -- what stands in it ---------------------------------------------------------------
+    # -- content -------------------------------------------------------------------------
 
-    def ready(self) -> list[Batch]:
-        """Gives every batch that waits to be accepted, in the order of sealing."""
+    def ready(self) -> list[SpooledBatch]:
+        """Return every batch that is not accepted or parked, in the order of sealing."""
         with self._mutex:
             return [self._ready[order] for order in sorted(self._ready)]
 
-    def marks(self) -> dict[str, FileMark]:
-        """Gives how far each file is sealed."""
+    def checkpoints(self) -> dict[str, FileCheckpoint]:
+        """Return the sealed position of each file."""
         with self._mutex:
-            return dict(self._state.marks)
+            return dict(self._state.checkpoints)
 
     def high_water(self, boot_id: str) -> int | None:
-        """Gives the highest sequence number that a boot sealed; none when it sealed nothing."""
+        """Return the highest sequence number that a boot sealed; None if it sealed nothing."""
         with self._mutex:
             return self._state.high_water.get(boot_id)
 
     def size_bytes(self) -> int:
-        """Gives how many bytes of batches stand in it, parked ones included."""
+        """Return the bytes of all batches in the spool, including parked ones."""
         with self._mutex:
             return sum(self._bytes.values())
 
-    def fits(self, sealed: Sealed) -> bool:
-        """Tells whether a batch can be committed without going over `bytes_max`."""
-        return self.size_bytes() + sealed.note.size_bytes <= self.settings.bytes_max
+    def fits(self, sealed: SealedBatch) -> bool:
+        """Return True if a batch can be committed within `bytes_max`."""
+        return self.size_bytes() + sealed.header.size_bytes <= self.settings.bytes_max
 
     # -- sealing -------------------------------------------------------------------------
 
-    def prepare(self, columns: Columns, marks: Iterable[FileMark], *, now_ns: UnixNs) -> Sealed:
-        """Gives records their identity and their bytes, once and for ever.
+    def seal(
+        self, columns: Columns, checkpoints: Iterable[FileCheckpoint], *, now_ns: UnixNs
+    ) -> SealedBatch:
+        """Assign records their identity and encode their frame; neither changes afterwards.
 
         Raises:
-            TooLarge: They are more than a frame may hold; nothing was given out.
+            TooLarge: They exceed the size of a frame; no sequence number was assigned.
         """
         identity = Identity(
             agent_id=self.settings.agent_id,
@@ -128,7 +179,7 @@ class Spool:
             seq_end=self._next_seq + len(columns) - 1,
         )
         frame = encode_frame(identity=identity, columns=columns, resource=self.settings.resource)
-        note = Note(
+        header = EntryHeader(
             version=FORMAT_VERSION,
             order=self._next_order,
             agent_id=identity.agent_id,
@@ -139,122 +190,124 @@ class Spool:
             frame_bytes=len(frame),
             frame_sha256=digest_of(frame),
             sealed_at_unix_ns=now_ns,
-            marks=tuple(marks),
+            checkpoints=tuple(checkpoints),
         )
         self._next_seq += len(columns)
         self._next_order += 1
-        return Sealed(note=note, frame=frame)
+        return SealedBatch(header=header, frame=frame)
 
-    def commit(self, sealed: Sealed) -> Batch:
-        """Makes a batch durable; only then may it be sent.
+    def commit(self, sealed: SealedBatch) -> SpooledBatch:
+        """Make a batch durable; only then may it be sent.
 
         Raises:
             SpoolUnwritable: It is not in the spool; commit the same value again later.
-            SpoolBroken: Nobody knows; this life of the agent must end.
+            SpoolBroken: Its durability is unknown; this run of the agent must end.
         """
         with self._committing:
             return self._commit(sealed)
 
-    def _commit(self, sealed: Sealed) -> Batch:
-        note = sealed.note
+    def _commit(self, sealed: SealedBatch) -> SpooledBatch:
+        header = sealed.header
         if self._closed:
             raise SpoolBroken(str(self.settings.directory), "the spool is closed")
-        self._folders.publish(note.name, encode_entry(note, sealed.frame))
-        batch = Batch(note=note)
+        self._directory.publish(header.name, encode_entry(header, sealed.frame))
+        batch = SpooledBatch(header=header)
         with self._mutex:
-            self._state = fold_note(self._state, note)
+            self._state = fold_entry(self._state, header)
             self._keep(batch)
         return batch
 
-    def _keep(self, batch: Batch) -> None:
-        self._ready[batch.note.order] = batch
-        self._bytes[batch.note.name] = batch.note.size_bytes
+    def _keep(self, batch: SpooledBatch) -> None:
+        self._ready[batch.header.order] = batch
+        self._bytes[batch.header.name] = batch.header.size_bytes
 
     # -- sending -------------------------------------------------------------------------
 
-    def read(self, batch: Batch) -> bytes:
-        """Gives the frame of a batch, exactly as it was sealed.
+    def read(self, batch: SpooledBatch) -> bytes:
+        """Return the frame of a batch, exactly as it was sealed.
 
         Raises:
-            CorruptEntry: The file is not what was written; it now stands in `corrupt/`.
+            CorruptEntry: The file differs from what was written; it was moved to `corrupt/`.
             SpoolUnwritable: It cannot be read.
         """
-        with told_as_unwritable(self._folders.path("ready", batch.note.name)):
+        with translate_os_errors(self._directory.path("ready", batch.header.name)):
             try:
-                return self._folders.read(batch.note.name)
+                return self._directory.read(batch.header.name)
             except CorruptEntry:
-                self._drop(batch)
+                self._discard(batch)
                 raise
 
-    def forget(self, batch: Batch) -> None:
-        """Takes a batch that a gateway accepted out of the spool.
+    def forget(self, batch: SpooledBatch) -> None:
+        """Remove a batch that a gateway accepted.
 
-        Its file goes at the next sweep; a crash before that only sends the same bytes again.
+        Its file is removed at the next sweep. After a crash before that, the same bytes are sent
+        again.
 
         Raises:
-            SpoolUnwritable: A sweep was due and could not write; the batches stay on disk.
+            SpoolUnwritable: A sweep was due and could not write; the batches remain on disk.
         """
         with self._mutex:
-            self._ready.pop(batch.note.order, None)
-            self._done.append(batch.note)
-            due = len(self._done) >= SWEEP_AT
+            self._ready.pop(batch.header.order, None)
+            self._accepted.append(batch.header)
+            due = len(self._accepted) >= SWEEP_AT
         if due:
             self.sweep()
 
-    def park(self, batch: Batch, reason: ParkedReason) -> None:
-        """Sets a batch aside with the reason; its bytes stay.
+    def park(self, batch: SpooledBatch, reason: ParkedReason) -> None:
+        """Move a batch to `parked/` with the reason; its bytes do not change.
 
         Raises:
-            SpoolUnwritable: It still stands in `ready/`.
+            SpoolUnwritable: It is still in `ready/`.
         """
-        with told_as_unwritable(self._folders.path("parked")):
+        with translate_os_errors(self._directory.path("parked")):
             with self._sweeping:
-                # A person may drop it at any time, so the positions it carries are safe first.
+                # An operator may drop it at any time, so its checkpoints must be durable before it
+                # moves.
                 self._save_state()
-            self._folders.park(batch.note.name, msgspec.json.encode(reason))
+            self._directory.park(batch.header.name, msgspec.json.encode(reason))
         with self._mutex:
-            self._ready.pop(batch.note.order, None)
+            self._ready.pop(batch.header.order, None)
 
-    def sweep(self, *, sources_gone: Iterable[str] = ()) -> None:
-        """Writes a durable state and then removes what it covers; does nothing when idle.
+    def sweep(self, *, finished_sources: Iterable[str] = ()) -> None:
+        """Write a durable state and then remove the files it covers; do nothing if there are none.
 
         Args:
-            sources_gone: Files read to their end that are no longer there.
+            finished_sources: Files that are read to their end and no longer exist.
 
         Raises:
             SpoolUnwritable: The state could not be written; nothing was removed.
         """
-        with self._sweeping, told_as_unwritable(self.settings.directory):
+        with self._sweeping, translate_os_errors(self.settings.directory):
             with self._mutex:
-                self._gone.update(sources_gone)
-                done = list(self._done)
-            if done or self._gone:
+                self._finished_sources.update(finished_sources)
+                accepted = list(self._accepted)
+            if accepted or self._finished_sources:
                 self._save_state()
-            self._remove(done)
+            self._remove(accepted)
             self._recount_parked()
 
-    def place(self, marks: Iterable[FileMark]) -> None:
-        """Makes marks durable that no batch carries: of files to be read from their end on.
+    def save_checkpoints(self, checkpoints: Iterable[FileCheckpoint]) -> None:
+        """Make checkpoints durable that belong to no batch, such as of files read from their end.
 
         Raises:
             SpoolUnwritable: They could not be written.
         """
-        placed = {mark.source: mark for mark in marks}
-        with self._sweeping, told_as_unwritable(self.settings.directory):
+        placed = {each.source: each for each in checkpoints}
+        with self._sweeping, translate_os_errors(self.settings.directory):
             with self._mutex:
-                marked = {**self._state.marks, **placed}
-                self._state = msgspec.structs.replace(self._state, marks=marked)
+                marked = {**self._state.checkpoints, **placed}
+                self._state = msgspec.structs.replace(self._state, checkpoints=marked)
             self._save_state()
 
-    def adopt_again(self) -> list[Batch]:
-        """Takes back what a person asked to be sent again (`sluice agent parked retry`)."""
+    def reclaim_retried(self) -> list[SpooledBatch]:
+        """Return the batches that `sluice agent parked retry` moved to `again/` to the spool."""
         adopted = []
-        with told_as_unwritable(self._folders.path("again")):
-            for name, size_bytes in self._folders.list("again"):
-                note = self._folders.read_note("again", name, size_bytes)
-                if note is not None:
-                    self._folders.adopt(name)
-                    adopted.append(Batch(note=note, recovered=True))
+        with translate_os_errors(self._directory.path("again")):
+            for name, size_bytes in self._directory.list("again"):
+                header = self._directory.read_header("again", name, size_bytes)
+                if header is not None:
+                    self._directory.requeue(name)
+                    adopted.append(SpooledBatch(header=header, recovered=True))
                     with self._mutex:
                         self._keep(adopted[-1])
         return adopted
@@ -262,55 +315,55 @@ class Spool:
     # -- helpers -------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        """Finds every batch of former lives; half-written files never had a name and go."""
-        for name, size_bytes in self._folders.list("ready"):
+        """Load every batch of earlier boots, and remove files that were not written completely."""
+        for name, size_bytes in self._directory.list("ready"):
             if not is_entry(name):
-                self._folders.remove(name)
+                self._directory.remove(name)
                 continue
-            note = self._folders.read_note("ready", name, size_bytes)
-            if note is not None:
-                self._check_owner(note)
-                self._state = fold_note(self._state, note)
-                self._keep(Batch(note=note, recovered=True))
-        self.adopt_again()
+            header = self._directory.read_header("ready", name, size_bytes)
+            if header is not None:
+                self._check_owner(header)
+                self._state = fold_entry(self._state, header)
+                self._keep(SpooledBatch(header=header, recovered=True))
+        self.reclaim_retried()
         self._recount_parked()
-        self._folders.sync("ready")  # a former life may have died before its own
+        self._directory.sync("ready")  # an earlier boot may have died before its own sync
 
-    def _check_owner(self, note: Note) -> None:
-        if note.agent_id != self.settings.agent_id:
+    def _check_owner(self, header: EntryHeader) -> None:
+        if header.agent_id != self.settings.agent_id:
             raise BadUsage(
-                "spool belongs to another agent: name its id or another --spool,"
-                f" agent_id=`{note.agent_id}`, path=`{self.settings.directory}`"
+                f"spool belongs to another agent: set that --agent-id or another --spool, "
+                f"agent_id=`{header.agent_id}`, path=`{self.settings.directory}`"
             )
 
-    def _drop(self, batch: Batch) -> None:
+    def _discard(self, batch: SpooledBatch) -> None:
         with self._mutex:
-            self._ready.pop(batch.note.order, None)
-            self._bytes.pop(batch.note.name, None)
+            self._ready.pop(batch.header.order, None)
+            self._bytes.pop(batch.header.name, None)
 
     def _save_state(self) -> None:
         with self._mutex:
-            boots = {self.boot_id, *(batch.note.boot_id for batch in self._ready.values())}
-            gone, self._gone = self._gone, set()
-            self._state = prune_state(self._state, boots=boots, sources_gone=gone)
+            boots = {self.boot_id, *(batch.header.boot_id for batch in self._ready.values())}
+            finished, self._finished_sources = self._finished_sources, set()
+            self._state = prune_state(self._state, boots=boots, finished_sources=finished)
             state = self._state
         if state == self._durable:
             return
-        self._folders.write_state(state)
+        self._directory.write_state(state)
         self._durable = state
 
-    def _remove(self, done: Iterable[Note]) -> None:
-        for note in done:
-            self._folders.remove(note.name)
+    def _remove(self, accepted: Iterable[EntryHeader]) -> None:
+        for header in accepted:
+            self._directory.remove(header.name)
             with self._mutex:
-                self._done.remove(note)
-                self._bytes.pop(note.name, None)
+                self._accepted.remove(header)
+                self._bytes.pop(header.name, None)
 
     def _recount_parked(self) -> None:
-        """Counts parked batches anew: a person may have dropped some or sent them again."""
-        parked = {n: size for n, size in self._folders.list("parked") if is_entry(n)}
+        """Count parked batches again, because an operator may have dropped or retried some."""
+        parked = {n: size for n, size in self._directory.list("parked") if is_entry(n)}
         with self._mutex:
-            standing = {batch.note.name for batch in self._ready.values()}
-            standing.update(note.name for note in self._done)
+            standing = {batch.header.name for batch in self._ready.values()}
+            standing.update(header.name for header in self._accepted)
             kept = {name: size for name, size in self._bytes.items() if name in standing}
             self._bytes = {**parked, **kept}

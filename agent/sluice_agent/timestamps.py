@@ -1,9 +1,10 @@
-"""The time a log line names itself, for whole columns at once; else the time it arrived.
+"""Parse the timestamps of log lines, a whole column at a time.
 
-Read at the start of a line, after an optional `[`: ISO 8601 (`2026-11-21T02:16:19.123456+01:00`,
-also with a space, a comma, `Z`, or no zone) and the older syslog form (`Nov 21 02:16:19`, no year,
-no zone). A zone that is not named is the agent's own. Anything else keeps the arrival time: a
-wrong guess is worse than none.
+Two forms are recognized at the start of a line, after an optional `[`: ISO 8601
+(`2026-11-21T02:16:19.123456+01:00`, also with a space, a comma, `Z`, or no zone) and the older
+syslog
+form (`Nov 21 02:16:19`, without year and zone). A timestamp without a zone is in the agent's zone.
+Any other line has its time of arrival: a wrong guess is worse than none.
 
 Source: RFC 3339 section 5.6, RFC 3164 section 4.1.2.
 """
@@ -18,14 +19,14 @@ from sluice_protocol.columns import TextColumn
 from sluice_protocol.units import NS_PER_S, UnixNs
 
 Zone = tzinfo | None
-"""A zone; none is the machine's own."""
+"""A time zone; None is the system's zone."""
 
 Bytes2D = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _HEAD_BYTES: Final = 36
-"""`[`, 19 of date and time, 10 of fraction and 6 of zone."""
+"""`[`, 19 bytes of date and time, 10 of the fraction and 6 of the zone."""
 _ISO_DIGITS: Final = (0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18)
 _FRACTION_DIGITS: Final = 9
 _SLACK_NS: Final = 86_400 * NS_PER_S
@@ -40,12 +41,12 @@ _HOUR_S: Final = 3600
 
 
 def parse_timestamps(lines: TextColumn, *, arrived_ns: UnixNs, zone: Zone) -> Ints:
-    """Gives the time of each line, i64[n] Unix ns.
+    """Return the time of each line, i64[n] Unix ns.
 
     Args:
         lines: The lines.
-        arrived_ns: The time of lines that name none.
-        zone: The zone of those that name no zone.
+        arrived_ns: The time of lines without a timestamp.
+        zone: The zone of timestamps that specify none.
     """
     ts = np.full(len(lines), arrived_ns, np.int64)
     if not len(lines):
@@ -70,9 +71,9 @@ def _fill(ts: Ints, rows: Bools, values: Ints, valid: Bools) -> None:
 
 
 def _heads(lines: TextColumn) -> Bytes2D:
-    """Gives the first bytes of each line, zero beyond its end, a leading `[` passed over.
+    """Return the first bytes of each line without a leading `[`, padded with zeros.
 
-    Columns lie together in memory, because everything after this looks at columns.
+    The array is in column order in memory, because all later steps read columns.
     """
     data = np.frombuffer(lines.data + bytes(_HEAD_BYTES + 1), np.uint8)
     starts, ends = lines.offsets[:-1], lines.offsets[1:]
@@ -130,7 +131,7 @@ def _parse_iso(head: Bytes2D, zone: Zone) -> tuple[Ints, Bools]:
 
 
 def _parse_syslog(head: Bytes2D, arrived_ns: UnixNs, zone: Zone) -> tuple[Ints, Bools]:
-    """Takes the latest year that puts the line no more than a day after its arrival."""
+    """Choose the latest year that puts the line at most a day after its arrival."""
     code = (head[:, 0].astype(np.int64) << 16) | (head[:, 1].astype(np.int64) << 8) | head[:, 2]
     month = np.zeros(len(head), np.int64)
     for name, number in _MONTHS.items():
@@ -152,19 +153,19 @@ def _parse_syslog(head: Bytes2D, arrived_ns: UnixNs, zone: Zone) -> tuple[Ints, 
 
 
 def _seconds(date: tuple[Ints, Ints, Ints], clock: tuple[Ints, Ints, Ints]) -> tuple[Ints, Bools]:
-    """Gives seconds since 1970 as if the zone were UTC, and which rows are a real date and time."""
+    """Return seconds since 1970 as if the zone were UTC, and which rows are valid."""
     hour, minute, second = clock
-    if all((part == part[0]).all() for part in date):  # nearly always: one block, one day
+    if all((part == part[0]).all() for part in date):  # usually a block has one day
         days, valid = _days(*(part[:1] for part in date))
     else:
         days, valid = _days(*date)
-    valid = valid & (hour <= 23) & (minute <= 59) & (second <= 59)  # noqa: PLR2004 - a clock's ends
+    valid = valid & (hour <= 23) & (minute <= 59) & (second <= 59)  # noqa: PLR2004 - limits of a clock
     total = days * 86_400 + hour * _HOUR_S + minute * 60 + second
     return np.where(valid, total, 0), valid
 
 
 def _days(year: Ints, month: Ints, day: Ints) -> tuple[Ints, Bools]:
-    """Gives days since 1970, and which rows are a day of the calendar."""
+    """Return days since 1970, and which rows are valid days."""
     valid = (year >= _YEARS[0]) & (year <= _YEARS[1]) & (month >= 1) & (month <= 12)  # noqa: PLR2004
     valid &= day >= 1
     months = np.where(valid, (year - 1970) * 12 + month - 1, 0).astype("M8[M]")
@@ -174,7 +175,7 @@ def _days(year: Ints, month: Ints, day: Ints) -> tuple[Ints, Bools]:
 
 
 def _fraction(head: Bytes2D) -> tuple[Ints, Ints]:
-    """Gives the nanoseconds after the second and how many bytes they took, the mark included."""
+    """Return the nanoseconds of the fraction, and its width in bytes including the separator."""
     running: Bools = (head[:, 19] == ord(".")) | (head[:, 19] == ord(","))
     value = np.zeros(len(head), np.int64)
     width = np.zeros(len(head), np.int64)
@@ -186,7 +187,7 @@ def _fraction(head: Bytes2D) -> tuple[Ints, Ints]:
 
 
 def _zone_offsets(head: Bytes2D, at: Ints) -> tuple[Ints, Bools]:
-    """Reads `Z`, `+HH:MM` or `+HHMM` at byte `at` of each row."""
+    """Parse `Z`, `+HH:MM` or `+HHMM` at byte `at` of each row."""
     zone = _at(head, at)
     colon = zone[:, 3] == ord(":")
     minutes = (np.where(colon, zone[:, 4], zone[:, 3]), np.where(colon, zone[:, 5], zone[:, 4]))
@@ -200,7 +201,7 @@ def _zone_offsets(head: Bytes2D, at: Ints) -> tuple[Ints, Bools]:
 
 
 def _at(head: Bytes2D, at: Ints) -> Bytes2D:
-    """Gives the six bytes from byte `at` of each row on; `at` is at most 29."""
+    """Return six bytes of each row from byte `at`, which is at most 29."""
     if (at == at[0]).all():
         return head[:, int(at[0]) : int(at[0]) + 6]
     rows = np.arange(len(head))
@@ -208,7 +209,7 @@ def _at(head: Bytes2D, at: Ints) -> Bytes2D:
 
 
 def _local_offsets(seconds: Ints, zone: Zone) -> Ints:
-    """Gives the zone's offset at each local time; asked once for each hour that occurs."""
+    """Return the zone's offset at each local time, computed once for each hour that occurs."""
     hours, back = np.unique(seconds // _HOUR_S, return_inverse=True)
     offsets = np.array([_offset_s(int(hour) * _HOUR_S, zone) for hour in hours], np.int64)
     return offsets[back]

@@ -1,6 +1,6 @@
-"""One upload over HTTP: signs, sends, reads the answer while it sends.
+"""Upload one frame over HTTP: sign the request, send it, and parse the response.
 
-Redirects are not followed and no answer is trusted beyond its status, code and digest.
+Redirects are not followed. Only the status, the code and the digest of a response are used.
 """
 
 import io
@@ -16,32 +16,31 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from sluice_agent.answers import Answer, Lost, NoAnswer
-from sluice_agent.clock import Clock
-from sluice_agent.signing import SigningKey
+from sluice_agent.signing_key import SigningKey
+from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoResponse
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.signatures import (
+from sluice_protocol.signatures import content_digest, sign_request
+from sluice_protocol.units import NS_PER_S, Digest, UnixNs
+from sluice_protocol.upload_http import (
+    FRAME_MEDIA_TYPE,
     HIGH_WATER_HEADER,
     RETRY_HEADER,
-    content_digest,
-    sign_request,
+    UPLOAD_PATH,
 )
-from sluice_protocol.units import NS_PER_S, Digest, UnixNs
 
-CONTENT_TYPE: Final = "application/vnd.lightmetrics.batch"
-UPLOAD_PATH: Final = "/v1/batches"
-ANSWER_BYTES_MAX: Final = 64 * 1024
+RESPONSE_BYTES_MAX: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upload:
-    """One try to send a batch.
+class UploadRequest:
+    """One attempt to upload a batch.
 
     Attributes:
         frame: The frame's bytes.
         digest: Their sha256.
         retry: These bytes were, or may have been, sent before.
-        high_water: The highest sequence number that the batch's boot sealed so far, if known.
+        high_water: The highest sequence number that the batch's boot has sealed, if known.
     """
 
     frame: bytes
@@ -51,62 +50,62 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
-    """What came back.
+class UploadResult:
+    """The result of one upload.
 
     Attributes:
-        observed: What the decision needs of it.
-        body: The answer's body, at most 64 KiB, for people.
+        response: The parsed response, or why there is none.
+        body: The body of the response, at most 64 KiB, for operators.
     """
 
-    observed: Answer | NoAnswer
+    response: GatewayResponse | NoResponse
     body: bytes = b""
 
 
-class Transport(Protocol):
-    """Carries one upload to one gateway."""
+class UploadTransport(Protocol):
+    """Uploads a frame to a gateway."""
 
-    async def send(self, url: str, upload: Upload) -> Received:
-        """Sends once and gives what came back; never raises for what the network does."""
+    async def send(self, url: str, upload: UploadRequest) -> UploadResult:
+        """Upload once and return the result; network errors are results, not exceptions."""
         ...
 
 
 class HttpTransport:
-    """Uploads through aiohttp."""
+    """Uploads frames with aiohttp."""
 
     def __init__(
         self, session: aiohttp.ClientSession, *, key: SigningKey | None, clock: Clock
     ) -> None:
-        """Takes a session from `open_session` and the key; without one, mTLS must speak for us."""
+        """Use a session from `open_session`; without a key, mTLS must authenticate the agent."""
         self._session = session
         self._key = key
         self._clock = clock
 
-    async def send(self, url: str, upload: Upload) -> Received:
-        """Sends the frame by POST."""
+    async def send(self, url: str, upload: UploadRequest) -> UploadResult:
+        """Send the frame with POST."""
         target = URL(url.rstrip("/") + UPLOAD_PATH)
         headers = self._headers(target, upload)
         try:
             async with self._session.post(
                 target, data=io.BytesIO(upload.frame), headers=headers, allow_redirects=False
-            ) as response:
-                body = await _read_some(response)
-                observed = parse_answer(response.status, response.headers, body)
-                return Received(observed=observed, body=body)
+            ) as http:
+                body = await _read_body(http)
+                response = parse_response(http.status, http.headers, body)
+                return UploadResult(response=response, body=body)
         except TimeoutError:
-            return Received(observed=NoAnswer(lost=Lost.TIMEOUT))
+            return UploadResult(response=NoResponse(failure=ConnectionFailure.TIMEOUT))
         except aiohttp.ClientSSLError:
-            return Received(observed=NoAnswer(lost=Lost.TLS))
+            return UploadResult(response=NoResponse(failure=ConnectionFailure.TLS))
         except aiohttp.ClientConnectorError:
-            return Received(observed=NoAnswer(lost=Lost.REFUSED))
+            return UploadResult(response=NoResponse(failure=ConnectionFailure.REFUSED))
         except (aiohttp.ClientError, OSError):
-            return Received(observed=NoAnswer(lost=Lost.RESET))
+            return UploadResult(response=NoResponse(failure=ConnectionFailure.RESET))
 
-    def _headers(self, target: URL, upload: Upload) -> dict[str, str]:
+    def _headers(self, target: URL, upload: UploadRequest) -> dict[str, str]:
         headers = {
             "content-digest": content_digest(upload.digest),
             "content-length": str(len(upload.frame)),
-            "content-type": CONTENT_TYPE,
+            "content-type": FRAME_MEDIA_TYPE,
         }
         if upload.retry:
             headers[RETRY_HEADER] = "1"
@@ -127,12 +126,12 @@ class HttpTransport:
 
 
 def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """Gives the TLS settings of an agent; none leaves the system's own.
+    """Return the TLS settings of an agent; None uses the system's defaults.
 
     Args:
-        ca: Authorities that gateways' certificates must come from, PEM.
-        cert: The agent's own certificate, for mTLS, PEM.
-        key: The key of that, if it is not in the same file.
+        ca: Certificate authorities of the gateways' certificates, PEM.
+        cert: The agent's client certificate for mTLS, PEM.
+        key: The key of the client certificate, unless it is in the same file.
 
     Raises:
         BadUsage: A file cannot be read or used.
@@ -144,41 +143,41 @@ def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLC
         if cert is not None:
             context.load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:
-        raise BadUsage(f"certificate or key cannot be used: {error}") from error
+        raise BadUsage(f"cannot use certificate or key: {error}") from error
     return context
 
 
 def open_session(
     *, tls: ssl.SSLContext | None, connections_max: int, total_s: float, connect_s: float
 ) -> aiohttp.ClientSession:
-    """Opens a session; it must be closed."""
+    """Open a session, which the caller must close."""
     timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=connect_s)
     connector = aiohttp.TCPConnector(limit=connections_max, ssl=tls if tls is not None else True)
     return aiohttp.ClientSession(connector=connector, timeout=timeout)
 
 
-def parse_answer(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
-    """Reads what the decision needs; anything odd reads as if it were not there."""
+def parse_response(status: int, headers: Mapping[str, str], body: bytes) -> GatewayResponse:
+    """Parse the parts of a response that a decision needs; invalid parts count as absent."""
     try:
-        said = msgspec.json.decode(body, type=_Said)
+        parsed = msgspec.json.decode(body, type=_ResponseBody)
     except msgspec.DecodeError:
-        said = _Said()
-    return Answer(
+        parsed = _ResponseBody()
+    return GatewayResponse(
         status=status,
-        code=said.code,
-        frame_sha256=Digest(said.frame_sha256) if said.status == "accepted" else None,
+        code=parsed.code,
+        frame_sha256=Digest(parsed.frame_sha256) if parsed.status == "accepted" else None,
         retry_after_s=parse_retry_after(headers.get("Retry-After"), headers.get("Date")),
     )
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _ResponseBody(msgspec.Struct, frozen=True):
     code: str = ""
     status: str | int = ""  # RFC 9457 has a number under the same name
     frame_sha256: str = ""
 
 
 def parse_retry_after(value: str | None, date: str | None) -> float | None:
-    """Gives Retry-After in seconds: a number, or a date against the answer's own Date.
+    """Return Retry-After in seconds; a date is compared with the Date of the same response.
 
     Source: RFC 9110 section 10.2.3.
     """
@@ -203,10 +202,10 @@ def _authority(target: URL) -> str:
     return host if target.is_default_port() else f"{host}:{target.port}"
 
 
-async def _read_some(response: aiohttp.ClientResponse) -> bytes:
+async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     body = b""
-    while len(body) < ANSWER_BYTES_MAX:
-        piece = await response.content.read(ANSWER_BYTES_MAX - len(body))
+    while len(body) < RESPONSE_BYTES_MAX:
+        piece = await response.content.read(RESPONSE_BYTES_MAX - len(body))
         if not piece:
             break
         body += piece

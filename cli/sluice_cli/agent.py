@@ -10,10 +10,11 @@ from typing import Annotated, Final
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from sluice_agent.app import Outcome, run_agent
-from sluice_agent.parked import Parked, drop_parked, list_parked, retry_parked
+from sluice_agent.app import run_agent
+from sluice_agent.parked import ParkedBatch, drop_parked, list_parked, retry_parked
 from sluice_agent.settings import AgentSettings, default_agent_id
-from sluice_agent.signing import make_key, principal_entry, read_key
+from sluice_agent.signing_key import make_key, principal_entry, read_key
+from sluice_agent.tasks import AgentRunResult
 from sluice_cli.common import Json
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import ExitCode
@@ -95,11 +96,11 @@ def with_key(settings: AgentSettings) -> AgentSettings:
 
 
 def run_until_signal(
-    start: Callable[[asyncio.Event], Coroutine[None, None, Outcome]],
-) -> Outcome:
+    start: Callable[[asyncio.Event], Coroutine[None, None, AgentRunResult]],
+) -> AgentRunResult:
     """Runs an agent and tells it to stop on SIGTERM or SIGINT."""
 
-    async def main() -> Outcome:
+    async def main() -> AgentRunResult:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -109,19 +110,19 @@ def run_until_signal(
     return asyncio.run(main())
 
 
-def exit_code(outcome: Outcome, *, all_accepted: bool) -> int:
+def exit_code(outcome: AgentRunResult, *, all_accepted: bool) -> int:
     """Gives 1 when a batch was parked or dropped, or waits although all had to be accepted."""
     wrong = outcome.parked or outcome.dropped_records or (all_accepted and outcome.waiting)
     return ExitCode.FOUND_WRONG.value if wrong else ExitCode.DONE.value
 
 
-def draw_outcome(console: Console, outcome: Outcome) -> None:
+def draw_outcome(console: Console, outcome: AgentRunResult) -> None:
     """Prints what a run did."""
     fields = dataclasses.asdict(outcome)
     console.print(" ".join(f"{name}={value}" for name, value in fields.items()), markup=False)
 
 
-def _draw(console: Console, found: tuple[Parked, ...]) -> None:
+def _draw(console: Console, found: tuple[ParkedBatch, ...]) -> None:
     if not found:
         console.print("nothing is parked")
     for one in found:

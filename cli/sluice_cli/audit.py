@@ -22,8 +22,8 @@ from sluice_gc.opening import open_engine
 from sluice_gc.planner import read_link
 from sluice_gc.settings import AuditSettings, EngineSettings
 from sluice_protocol.errors import BadUsage, ExitCode
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import open_store
-from sluice_store.clock import SystemClock, SystemIds
 from sluice_store.url import parse_local_path
 
 app = App(name="audit", help="Audit the store and certify what was seen.")

@@ -10,13 +10,14 @@ from rich.table import Table
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
-from sluice_protocol.conflicts import Action, Decision, parse_conflict_id
+from sluice_protocol.conflict_views import ConflictPage, ConflictView, ResolveRequest
+from sluice_protocol.conflicts import Decision, DecisionAction, parse_conflict_id
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.outcomes import Missing
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_store import SystemClock, SystemIds, open_store
-from sluice_store.conflict_pages import ConflictPage, ConflictView, page_of, view_of
-from sluice_store.conflicts import DecisionsReader, Resolver, list_conflicts, read_conflict
+from sluice_store import ObjectStore, open_store
+from sluice_store.conflicts import DecisionsReader
+from sluice_store.stored_conflicts import StoredConflicts
 
 app = App(name="conflicts", help="List, show and resolve conflicts.")
 
@@ -47,7 +48,7 @@ def show(conflict_id: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = F
 @app.command
 def resolve(
     conflict_id: str,
-    action: Action,
+    action: DecisionAction,
     /,
     *,
     store: StoreUrl = STORE_DEFAULT,
@@ -62,32 +63,35 @@ def resolve(
 
 async def _list(url: str, agent: str | None, after: str | None, limit: int) -> ConflictPage:
     async with open_store(url) as store:
-        found = await list_conflicts(
-            store,
+        return await _conflicts_of(store).list_page(
             agents=None if agent is None else [agent],
-            after=None if after is None else parse_conflict_id(after).key,
+            after=None if after is None else parse_conflict_id(after),
             limit=limit,
         )
-        return page_of(found, await DecisionsReader(store).refresh(), limit)
 
 
 async def _show(url: str, conflict_id: str) -> ConflictView:
     name = parse_conflict_id(conflict_id)
     async with open_store(url) as store:
-        detail = await read_conflict(store, name)
-        if detail is None:
-            raise BadUsage(f"there is no such conflict, id=`{conflict_id}`")
-        return view_of(detail, await DecisionsReader(store).refresh())
+        view = await _conflicts_of(store).show(name)
+    if view is None:
+        raise BadUsage(f"no such conflict: list them, id=`{conflict_id}`")
+    return view
 
 
-async def _resolve(url: str, conflict_id: str, action: Action, note: str) -> Decision:
+async def _resolve(url: str, conflict_id: str, action: DecisionAction, note: str) -> Decision:
     name = parse_conflict_id(conflict_id)
+    wanted = ResolveRequest(action=action, note=note)
     async with open_store(url) as store:
-        if isinstance(await store.head(name.key), Missing):
-            raise BadUsage(f"there is no such conflict, id=`{conflict_id}`")
-        who = f"operator:{getpass.getuser()}"
-        resolver = Resolver(store=store, clock=SystemClock(), ids=SystemIds(), decided_by=who)
-        return await resolver.resolve(name, action, note)
+        decided_by = f"operator:{getpass.getuser()}"
+        decision = await _conflicts_of(store).resolve(name, wanted, decided_by=decided_by)
+    if decision is None:
+        raise BadUsage(f"no such conflict: list them, id=`{conflict_id}`")
+    return decision
+
+
+def _conflicts_of(store: ObjectStore) -> StoredConflicts:
+    return StoredConflicts(store, DecisionsReader(store), clock=SystemClock(), ids=SystemIds())
 
 
 def _draw_page(console: Console, page: ConflictPage) -> None:

@@ -7,15 +7,16 @@ from rich.console import Console
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
-from sluice_protocol.deletes import DeleteRecord, Where, delete_key, parse_where
-from sluice_protocol.errors import BadUsage, ExitCode, OutcomeUnknown
+from sluice_protocol.clock import IdSource
+from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.manifests import Kind, encode_record
-from sluice_protocol.outcomes import Applied, Exists
+from sluice_protocol.record_deletes import DeleteRecord, Where, delete_key, parse_where
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S
-from sluice_store import IdSource, SystemIds, open_store
+from sluice_store import open_store
+from sluice_store.retry import Backoff, create_known
 
-_TRIES_MAX = 5
 _DAY_NS = 24 * 3600 * NS_PER_S
 
 
@@ -84,11 +85,9 @@ async def _write(url: str, make: Callable[[int, str], DeleteRecord], ids: IdSour
     async with open_store(url) as store:
         record = _checked(make, (await store.head(key)).date_ns, delete_id)
         body = encode_record(record)
-        for _ in range(_TRIES_MAX):
-            # The id is fresh: whatever stands there is this very record, from a try of ours.
-            if isinstance(await store.create(key, body), Applied | Exists):
-                return record
-    raise OutcomeUnknown("create", key, _TRIES_MAX)
+        # The id is fresh: an object that exists under its key is this record.
+        await create_known(store, key, body, Backoff.seeded_by(SystemClock()))
+        return record
 
 
 def _checked(make: Callable[[int, str], DeleteRecord], now_ns: int, delete_id: str) -> DeleteRecord:

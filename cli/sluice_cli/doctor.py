@@ -18,7 +18,8 @@ from sluice_cli.output import emit
 from sluice_policies.settings import Settings, Target
 from sluice_policies.settings_file import read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
-from sluice_store import SystemIds, open_store
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_store import open_store
 from sluice_store.doctor import DoctorResult, Finding, Need, examine
 from sluice_store.doctor_records import seal_result, write_result
 from sluice_store.s3.settings import parse_s3_url
@@ -113,7 +114,8 @@ async def _examine(
         stores = [await stack.enter_async_context(open_store(url)) for url in urls]
         result = await examine(stores, urls, SystemIds())
         if write:
-            await write_result(stores[0], result, seal_result(result, key=signer, key_id=key_id))
+            sealed = seal_result(result, key=signer, key_id=key_id)
+            await write_result(stores[0], result, sealed, SystemClock())
         return result
 
 

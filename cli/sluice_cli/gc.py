@@ -29,10 +29,10 @@ from sluice_gc.show import BlobTold, explain_blob
 from sluice_gc.trash import PurgeReport, purge_trash, restore_blob
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import AUTHORITY_SETTINGS, parse_digest
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store import open_store
 from sluice_store.authority import read_authority
-from sluice_store.clock import SystemClock, SystemIds
 from sluice_store.s3.settings import parse_s3_url
 
 app = App(name="gc", help="Delete orphan blobs, only with a proof.")
@@ -132,14 +132,16 @@ def _parse(sha256: str) -> Digest:
 
 async def _undo(url: str, digest: Digest) -> bool:
     async with open_store(url) as store:
-        return await restore_blob(store, digest)
+        return await restore_blob(store, digest, SystemClock())
 
 
 async def _purge(url: str, key_file: Path, trusted_keys: tuple[str, ...]) -> PurgeReport:
     trusted = load_trusted(key_file, trusted_keys)
     async with open_store(url) as store:
         link = await read_link(store, trusted, None)
-        return await purge_trash(store, await read_authority(store), link, SystemIds().ulid())
+        return await purge_trash(
+            store, await read_authority(store), link, SystemIds().ulid(), clock=SystemClock()
+        )
 
 
 @app.command

@@ -16,7 +16,8 @@ from sluice_protocol.authority import (
     Authority,
     check_authority,
 )
-from sluice_store import SystemIds, create_authority, open_store
+from sluice_protocol.system_clock import SystemIds
+from sluice_store import create_authority, open_store
 
 LANES_DEFAULT = 4
 

@@ -3,8 +3,8 @@
 import asyncio
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import INGEST_QUEUE
 from sluice_queue.lane import Lane
-from sluice_queue.settings import SPARK_QUEUE
 from sluice_reconciler.app import LEDGER_LOG
 from sluice_store.port import ObjectStore
 
@@ -28,13 +28,16 @@ def _read(url: str, lanes: int) -> dict[Lane, int]:
 
     found = open_snapshot(url).positions(range(lanes))
     for lane in range(lanes):
-        ahead = max(found.recorded(kind, lane) for kind in found.records)
-        if ahead != found.entered(lane):
+        ahead = max(found.record_position(kind, lane) for kind in found.records)
+        entered = found.ledger_position(lane)
+        if ahead != entered:
             raise BadUsage(
                 "the ingest stopped between the commits of two tables, and only the queue that is"
                 " lost could tell what it was at: bring `queue/` and `manifests/` back, or delete"
-                f" the rows of lane {lane} with a queue_sequence above {found.entered(lane)} from"
+                f" the rows of lane {lane} with a queue_sequence above {entered} from"
                 " the record tables and give --first-sequence,"
-                f" ledger=`{found.entered(lane)}`, records=`{ahead}`"
+                f" ledger=`{entered}`, records=`{ahead}`"
             )
-    return {Lane(queue=SPARK_QUEUE, lane=lane): found.entered(lane) for lane in range(lanes)}
+    return {
+        Lane(queue=INGEST_QUEUE, lane=lane): found.ledger_position(lane) for lane in range(lanes)
+    }

@@ -32,7 +32,7 @@ from sluice_policies.request import request_for
 from sluice_policies.settings import RoleName, Settings, Target
 from sluice_policies.settings_file import read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
-from sluice_store import SystemIds
+from sluice_protocol.system_clock import SystemIds
 from sluice_store.administration import Administration, open_administration
 from sluice_store.s3.settings import S3Settings
 

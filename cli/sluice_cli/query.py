@@ -5,7 +5,7 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, TypeVar
 
 import aiohttp
@@ -16,27 +16,20 @@ from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import format_size
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
-from sluice_query.answer import Answer, Summary, answer_lines, record_json
 from sluice_query.following import follow
-from sluice_query.live import TIMEOUT_S, Reconciler, follow_live
+from sluice_query.live import TIMEOUT_S, LiveRecordsClient, follow_live
+from sluice_query.parameters import FROM_DEFAULT, STEP_DEFAULT, parse_query
 from sluice_query.plot import draw_series
-from sluice_query.request import (
-    LIMIT_DEFAULT,
-    Aggregate,
-    Query,
-    Series,
-    check_query,
-    parse_duration,
-    parse_instant,
-    parse_pair,
-)
+from sluice_query.request import LIMIT_DEFAULT, Aggregate, Query
+from sluice_query.result import QueryResult, QuerySummary, record_json, result_lines
 from sluice_query.search import Searcher
 from sluice_query.service import serve_queries
 from sluice_query.settings import QuerySettings, ServeSettings
-from sluice_query.spooled import attach_spool
-from sluice_store import SystemClock, open_store, read_authority
+from sluice_query.spool import attach_spool
+from sluice_store import open_store, read_authority
 from sluice_store.url import parse_local_path
 
 app = App(name="query", help="Search records by time, text and agent.")
@@ -45,7 +38,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class QueryOptions:
     """What a person asks.
 
     Attributes:
@@ -83,7 +76,7 @@ class Asked:
     limit: int = LIMIT_DEFAULT
     newest_first: Annotated[bool, Parameter(negative="")] = False
     metric: str | None = None
-    step: str = "1m"
+    step: str = STEP_DEFAULT
     agg: Aggregate = Aggregate.AVG
     by_agent: Annotated[bool, Parameter(negative="")] = False
     tail: Annotated[bool, Parameter(negative="")] = False
@@ -108,45 +101,42 @@ SpoolUrl = Annotated[
 ]
 """The spool of a gateway that accepts by `local_spool`, as the gateway's own `--spool`."""
 
-_ASKED = Asked()
+_RENAMED = {"since": "from", "until": "to"}
+_FOLLOWING = frozenset({"tail", "reconciler", "reconciler_token"})
+"""Options that are not parameters of a query."""
+
+_OPTIONS = QueryOptions()
 _SETTINGS = QuerySettings()
 _SERVING = ServeSettings()
 
 
-def query_of(asked: Asked, now_ns: UnixNs) -> Query:
-    """Gives the query that a person's words mean.
+def parse_options(options: QueryOptions, now_ns: UnixNs) -> Query:
+    """Return the query that the options describe.
 
     Raises:
-        BadUsage: A time, duration or attribute has another form.
+        BadUsage: An option is malformed, or the options do not fit together.
     """
-    series = None
-    if asked.metric is not None:
-        series = Series(
-            metric=asked.metric,
-            step_ns=parse_duration(asked.step),
-            aggregate=asked.agg,
-            by_agent=asked.by_agent,
-        )
-    return Query(
-        from_ns=parse_instant(asked.since or _since(asked), now_ns),
-        to_ns=parse_instant(asked.until, now_ns),
-        kind="metrics" if series else asked.kind,
-        text=asked.q,
-        regex=asked.regex,
-        ignore_case=asked.ignore_case,
-        agents=asked.agent,
-        attributes=tuple(parse_pair(text) for text in asked.attribute),
-        stats_only=asked.stats_only,
-        limit=asked.limit,
-        newest_first=asked.newest_first,
-        series=series,
-    )
+    given: dict[str, list[str]] = {}
+    for field_ in fields(options):
+        name = _RENAMED.get(field_.name, field_.name)
+        value = getattr(options, field_.name)
+        if name in _FOLLOWING or value is None or value is False:
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        given[name] = ["true" if one is True else str(one) for one in values]
+    given.setdefault("from", [_default_from(options)])
+    return parse_query({name: values for name, values in given.items() if values}, now_ns, flag_of)
 
 
-def _since(asked: Asked) -> str:
-    if asked.reconciler is not None:
-        return "0"  # it holds what was accepted lately, however old the records are
-    return "1m" if asked.tail else "1h"
+def flag_of(parameter: str) -> str:
+    """Return the option of a query parameter."""
+    return "-q" if parameter == "q" else f"--{parameter.replace('_', '-')}"
+
+
+def _default_from(options: QueryOptions) -> str:
+    if options.reconciler is not None:
+        return "0"  # it returns records that were accepted lately, however old they are
+    return "1m" if options.tail else FROM_DEFAULT
 
 
 @app.default
@@ -154,7 +144,7 @@ def query(
     *,
     store: StoreUrl = STORE_DEFAULT,
     spool: SpoolUrl = None,
-    asked: Annotated[Asked, Parameter(name="*")] = _ASKED,
+    options: Annotated[QueryOptions, Parameter(name="*")] = _OPTIONS,
     settings: Annotated[QuerySettings, Parameter(name="*")] = _SETTINGS,
     json: Json = False,
 ) -> None:
@@ -162,23 +152,23 @@ def query(
 
     With `--json` each record is a line of JSON, and the last line is the summary.
     """
-    question = query_of(asked, SystemClock().now_ns())
-    if asked.reconciler is not None and not asked.tail:
+    question = parse_options(options, SystemClock().now_ns())
+    if options.reconciler is not None and not options.tail:
         raise BadUsage("a reconciler has live records only: give --tail, or leave it out")
-    if asked.tail:
+    if options.tail:
         asyncio.run(
             _with_searcher(
-                (store, spool), settings, lambda one: _follow(one, question, asked, json)
+                (store, spool), settings, lambda one: _follow(one, question, options, json)
             )
         )
         return
-    answer = asyncio.run(_with_searcher((store, spool), settings, lambda one: one.answer(question)))
+    result = asyncio.run(_with_searcher((store, spool), settings, lambda one: one.search(question)))
     if json:
-        for line in answer_lines(answer):
+        for line in result_lines(result):
             sys.stdout.buffer.write(line)
         sys.stdout.flush()
     else:
-        _print(answer, question)
+        _print(result, question)
 
 
 @app.command
@@ -211,30 +201,31 @@ def serve(
     )
 
 
-async def _follow(searcher: Searcher, question: Query, asked: Asked, json: bool) -> None:  # noqa: FBT001
+async def _follow(searcher: Searcher, question: Query, options: QueryOptions, json: bool) -> None:  # noqa: FBT001
     if question.series is not None or question.stats_only:
         raise BadUsage("--tail follows records: leave out --metric and --stats-only")
-    check_query(question)
-    if asked.reconciler is None:
+    if options.reconciler is None:
         await _tell(follow(searcher, question), json)
         return
     if searcher.spool is not None:
         raise BadUsage("a reconciler knows nothing of a spool: leave one of them out")
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
-        source = Reconciler(session=session, url=asked.reconciler, token=asked.reconciler_token)
+        source = LiveRecordsClient(
+            session=session, url=options.reconciler, token=options.reconciler_token
+        )
         await _tell(follow_live(searcher, question, source), json)
 
 
-async def _tell(answers: AsyncIterator[Answer], json: bool) -> None:  # noqa: FBT001
+async def _tell(results: AsyncIterator[QueryResult], json: bool) -> None:  # noqa: FBT001
     told: tuple[str, ...] = ()
-    async for answer in answers:
-        for row in answer.records:
-            sys.stdout.write(_line_of(answer.kind, row, json) + "\n")
+    async for result in results:
+        for row in result.records:
+            sys.stdout.write(_line_of(result.kind, row, json) + "\n")
         sys.stdout.flush()
         # What is wrong is said when it changes, not once a second.
-        if answer.summary.reasons != told:
-            told = answer.summary.reasons
+        if result.summary.reasons != told:
+            told = result.summary.reasons
             sys.stderr.write("".join(f"partial: {reason}\n" for reason in told))
 
 
@@ -261,14 +252,14 @@ async def _with_searcher(
         return await work(searcher)
 
 
-def _print(answer: Answer, question: Query) -> None:
+def _print(result: QueryResult, question: Query) -> None:
     if question.series is not None:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        sys.stdout.write(draw_series(question.series, answer.points, width))
-    for row in answer.records:
-        sys.stdout.write(_line(answer.kind, row) + "\n")
+        sys.stdout.write(draw_series(question.series, result.points, width))
+    for row in result.records:
+        sys.stdout.write(_line(result.kind, row) + "\n")
     sys.stdout.flush()
-    sys.stderr.write(describe(answer.summary) + "\n")
+    sys.stderr.write(describe(result.summary) + "\n")
 
 
 def _line(kind: Kind, row: dict[str, object]) -> str:
@@ -284,7 +275,7 @@ def _line(kind: Kind, row: dict[str, object]) -> str:
     return f"{when} {row['agent_id']} {what}"
 
 
-def describe(summary: Summary) -> str:
+def describe(summary: QuerySummary) -> str:
     """Gives a summary in one paragraph for people."""
     span = f" from {summary.first_ts} to {summary.last_ts}" if summary.first_ts else ""
     more = " (more match: raise --limit)" if summary.more else ""

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
-from sluice_queue.status import LaneStatus, read_status
+from sluice_queue.inspection import LaneStatus, read_status
 from sluice_store.url import open_store
 
 app = App(name="queue", help="Tell how far behind the queue is.")

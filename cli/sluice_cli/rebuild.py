@@ -10,8 +10,8 @@ from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.lake_positions import read_persisted
 from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage
-from sluice_queue.lane import Tools
-from sluice_queue.settings import SPARK_QUEUE
+from sluice_protocol.keys import INGEST_QUEUE
+from sluice_queue.lane import Runtime
 from sluice_reconciler.differences import DerivedDifference
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.service import Reconciler
@@ -52,9 +52,9 @@ async def _run(
     async with open_store(url) as store:
         reconciler = await Reconciler.of(store, settings=settings.on(url))
         persisted = None
-        if first_sequence is None and SPARK_QUEUE in settings.queue_names:
+        if first_sequence is None and INGEST_QUEUE in settings.queue_names:
             persisted = await read_persisted(store, url, reconciler.intake.lanes)
-        walk = Rebuild(reconciler.intake, Tools(), persisted)
+        walk = Rebuild(reconciler.intake, Runtime(), persisted)
         if verify:
             return [one async for one in walk.differences()]
         mended = [one async for one in walk.repair(first_sequence=first_sequence)]

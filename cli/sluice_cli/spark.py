@@ -12,10 +12,10 @@ from rich.console import Console
 
 from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
+from sluice_lake.delta import check_tables
 from sluice_protocol.errors import ExitCode
 from sluice_spark.session import Session, SessionSettings, open_session
 from sluice_spark.settings import CompactSettings, IngestSettings, JobSettings
-from sluice_spark.tables import check_lake
 
 app = App(name="spark", help="Run the pipeline's jobs.")
 
@@ -26,7 +26,7 @@ _JOB = JobSettings()
 
 @contextmanager
 def _session(store: str, master: str, driver_memory: str) -> Iterator[Session]:
-    check_lake(store)  # a refusal takes no JVM
+    check_tables(store)  # a refusal takes no JVM
     settings = SessionSettings(master=master, driver_memory=driver_memory)
     session = open_session(settings, delta=False)
     try:
@@ -108,7 +108,7 @@ def index(
     json: Json = False,
 ) -> int:
     """Makes index chunks of new files of `logs`, by which text searches leave files out."""
-    from sluice_spark.indexing import run_index  # noqa: PLC0415 - takes a second to import
+    from sluice_spark.index_chunks import run_index  # noqa: PLC0415 - takes a second to import
 
     with _session(store, settings.master, settings.driver_memory) as session:
         report = run_index(session, store)

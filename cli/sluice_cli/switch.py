@@ -12,6 +12,7 @@ from sluice_gateway.spool import locked
 from sluice_gateway.switch import switch_to_manifest, switch_to_spool
 from sluice_protocol.authority import AcceptanceMode, Authority
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
 
 
@@ -45,13 +46,13 @@ def switch(
 
 async def _to_spool(url: str, spool_writer: str) -> Authority:
     async with open_store(url) as remote:
-        return await switch_to_spool(remote, spool_writer)
+        return await switch_to_spool(remote, spool_writer, SystemClock())
 
 
 async def _to_manifest(url: str, spool: str) -> Authority:
     with locked(spool):
         async with open_store(url) as remote, open_store(spool) as local:
-            return await switch_to_manifest(remote, local)
+            return await switch_to_manifest(remote, local, SystemClock())
 
 
 def _draw(console: Console, url: str, settings: Authority) -> None:

@@ -10,14 +10,20 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from rich.console import Console
 
-from sluice_agent.answers import Answer, Forget, NoAnswer, decide_reaction
-from sluice_agent.clock import SystemClock
-from sluice_agent.signing import read_key
-from sluice_agent.transport import HttpTransport, Received, Upload, client_tls, open_session
+from sluice_agent.signing_key import read_key
+from sluice_agent.transport import (
+    HttpTransport,
+    UploadRequest,
+    UploadResult,
+    client_tls,
+    open_session,
+)
+from sluice_agent.upload_decisions import Forget, GatewayResponse, NoResponse, decide_reaction
 from sluice_cli.common import Json
 from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import digest_of
+from sluice_protocol.system_clock import SystemClock
 
 UPLOAD_S: Final = 60.0
 CONNECT_S: Final = 5.0
@@ -67,18 +73,18 @@ def upload(
         body = frame.read_bytes()
     except OSError as error:
         raise BadUsage(f"frame cannot be read: {error.strerror}, path=`{frame}`") from error
-    sent = Upload(frame=body, digest=digest_of(body), retry=retry)
+    sent = UploadRequest(frame=body, digest=digest_of(body), retry=retry)
     tls = client_tls(tls_ca, tls_cert, tls_key)
     received = asyncio.run(_send(gateway, key, sent, tls))
     report = _report(sent, received)
     emit(report, as_json=json, human=lambda console: _draw(console, report))
-    accepted = isinstance(decide_reaction(received.observed, sent=sent.digest), Forget)
+    accepted = isinstance(decide_reaction(received.response, sent=sent.digest), Forget)
     return ExitCode.DONE.value if accepted else ExitCode.FOUND_WRONG.value
 
 
 async def _send(
-    gateway: str, key: Path | None, sent: Upload, tls: ssl.SSLContext | None
-) -> Received:
+    gateway: str, key: Path | None, sent: UploadRequest, tls: ssl.SSLContext | None
+) -> UploadResult:
     signing = read_key(key) if key is not None else None
     async with open_session(
         tls=tls, connections_max=1, total_s=UPLOAD_S, connect_s=CONNECT_S
@@ -86,14 +92,14 @@ async def _send(
         return await HttpTransport(session, key=signing, clock=SystemClock()).send(gateway, sent)
 
 
-def _report(sent: Upload, received: Received) -> UploadReport:
-    observed = received.observed
-    lost = observed.lost.value if isinstance(observed, NoAnswer) else ""
+def _report(sent: UploadRequest, received: UploadResult) -> UploadReport:
+    response = received.response
+    failure = response.failure.value if isinstance(response, NoResponse) else ""
     return UploadReport(
         frame_sha256=sent.digest,
-        status=observed.status if isinstance(observed, Answer) else 0,
-        reaction=type(decide_reaction(observed, sent=sent.digest)).__name__.lower(),
-        answer=lost or received.body.decode(errors="replace"),
+        status=response.status if isinstance(response, GatewayResponse) else 0,
+        reaction=type(decide_reaction(response, sent=sent.digest)).__name__.lower(),
+        answer=failure or received.body.decode(errors="replace"),
     )
 
 

@@ -1,37 +1,39 @@
-"""The acceptance of one upload, as a machine without I/O, clock or randomness.
+"""The acceptance of one upload, as a state machine without I/O, clock or randomness.
 
-States and movers. A `Progress` is what a gateway knows of one upload; `Progress.doing` is the one
-action that it waits for. `begin` gives the first action; the shell performs it, translates what
-the store said into an observation, and calls `step`, until the action is a `Verdict`.
+`Progress` is the state of one upload. `Progress.action` is the one action that it waits for.
+`begin` returns the first state. The caller performs the action, translates the store's response
+into an observation and calls `step`, until the action is a `Verdict`.
 
     prove the blob   CreateBlob ─ Applied ──────────────────────────────► proved_at = its Date
                         │ Exists                                               ▲
                         ▼                                                      │
-                     HeadBlob ─ young and right ── proved_at = Last-Modified ──┤
-                        │ gone: again (twice: OverwriteBlob)                   │
+                     HeadBlob ─ young and correct ─ proved_at = Last-Modified ─┤
+                        │ not found: CreateBlob, the second time OverwriteBlob │
                         │ no checksum: HashBlob, then as HeadBlob              │
-                        │ wrong: OverwriteBlob, corrupt is told                │
-                        └ old: ReadManifest ── follows its blob ─► duplicate   │
+                        │ wrong: OverwriteBlob, and the corruption is reported │
+                        └ old: ReadManifest ── appeared in time ─► duplicate   │
                                          └─ else OverwriteBlob ────────────────┘
     own the identity CreateManifest ─ Applied ─► m = its Date
                         │ Exists: ReadManifest ─► m = its Last-Modified
-    tell a conflict  CreateQuarantine ─ Applied / Exists: HeadQuarantine ─► m, then WriteReference
+    record a conflict CreateQuarantine ─ Applied / Exists: HeadQuarantine ─► m
 
-What each move proves. A verdict of acceptance or conflict needs `m - proved_at < window`, where
-`window = retry_horizon - margin`, `m` is when the manifest appeared and `proved_at` when a blob
-with these bytes was last known to be there. Then the blob was younger than the retry horizon when
-the manifest named it, and garbage collection, whose certificate is later than the blob by more
-than the horizon, must have seen the manifest. Where the proof is too old the blob is proved again;
-the manifest stands by then, so a blob written after it is proof at once.
+What a verdict proves. A verdict of acceptance or conflict needs `m - proved_at < window`, where
+`window = retry_horizon - margin`. `m` is the time at which the manifest appeared. `proved_at` is
+the last time at which a blob with these bytes is known to have existed. The blob was therefore
+younger than the retry horizon when the manifest named it. A garbage collection certificate is later
+than the blob by more than the horizon, so its audit must have read the manifest. If the proof is
+too old, the blob is proved again. The manifest exists by then, so a blob written after it is a
+sufficient proof immediately.
 
-An unknown outcome is evidence of nothing and costs one of a bounded number of tries. An illegal
-observation raises `InvariantViolated` and changes nothing. Source: `docs/protocol.md`, Accepting.
+An unknown outcome proves nothing and uses one of a bounded number of tries. An observation that
+does not belong to the action raises `InvariantViolated` and changes nothing.
+Source: `docs/protocol.md`, Accepting.
 """
 
 from dataclasses import replace
 from typing import assert_never
 
-from sluice_protocol.acceptance_terms import (
+from sluice_protocol.acceptance_types import (
     TRIES_MAX,
     Accepted,
     Action,
@@ -44,21 +46,21 @@ from sluice_protocol.acceptance_terms import (
     HashBlob,
     HeadBlob,
     HeadQuarantine,
+    KnownManifest,
     ManifestRead,
     ManifestUnreadable,
     Observation,
     Offer,
     OverwriteBlob,
+    OverwriteRefused,
     Progress,
     ReadManifest,
-    Refused,
-    Request,
-    Spent,
-    Standing,
+    RetriesExhausted,
+    StoreRequest,
     Verdict,
 )
 from sluice_protocol.errors import InvariantViolated
-from sluice_protocol.outcomes import Applied, Exists, Missing, ObjectInfo, Unknown
+from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo, Unknown
 from sluice_protocol.units import Digest, UnixNs
 
 __all__ = [
@@ -74,17 +76,17 @@ __all__ = [
     "HashBlob",
     "HeadBlob",
     "HeadQuarantine",
+    "KnownManifest",
     "ManifestRead",
     "ManifestUnreadable",
     "Observation",
     "Offer",
     "OverwriteBlob",
+    "OverwriteRefused",
     "Progress",
     "ReadManifest",
-    "Refused",
-    "Request",
-    "Spent",
-    "Standing",
+    "RetriesExhausted",
+    "StoreRequest",
     "Verdict",
     "begin",
     "step",
@@ -92,19 +94,19 @@ __all__ = [
 
 
 def begin(offer: Offer) -> Progress:
-    """Gives the first state of an upload; its `doing` is the first action."""
-    return Progress(offer=offer, doing=ReadManifest() if offer.sent_before else CreateBlob())
+    """Return the first state of an upload; its `action` is the first action."""
+    return Progress(offer=offer, action=ReadManifest() if offer.sent_before else CreateBlob())
 
 
 def step(now: Progress, seen: Observation) -> Progress:  # noqa: C901, PLR0911 - one line per action
-    """Gives the next state after the observation of the action in `now.doing`.
+    """Return the state after the observation of the action in `now.action`.
 
     Raises:
         InvariantViolated: The observation does not belong to that action; nothing changed.
     """
     if isinstance(seen, Unknown):
         return _again(now)
-    match now.doing:
+    match now.action:
         case CreateBlob():
             return _after_create_blob(now, seen)
         case HeadBlob():
@@ -121,21 +123,21 @@ def step(now: Progress, seen: Observation) -> Progress:  # noqa: C901, PLR0911 -
             return _after_create_quarantine(now, seen)
         case HeadQuarantine():
             return _after_head_quarantine(now, seen)
-        case Accepted() | Conflict() | Corrupt() | Spent():
+        case Accepted() | Conflict() | Corrupt() | RetriesExhausted():
             raise _illegal(now, seen)
         case _ as never:
             assert_never(never)
 
 
 def _illegal(now: Progress, seen: Observation) -> InvariantViolated:
-    return InvariantViolated(f"observation {seen!r} does not belong to {now.doing!r}")
+    return InvariantViolated(f"observation {seen!r} does not belong to {now.action!r}")
 
 
-def _again(now: Progress, doing: Request | None = None) -> Progress:
-    """Does the same once more, or starts at `doing`, while tries are left."""
+def _again(now: Progress, action: StoreRequest | None = None) -> Progress:
+    """Repeat the action, or restart at `action`, while tries are left."""
     if now.tries + 1 >= TRIES_MAX:
-        return replace(now, doing=Spent(), tries=now.tries + 1)
-    return replace(now, doing=doing or now.doing, tries=now.tries + 1)
+        return replace(now, action=RetriesExhausted(), tries=now.tries + 1)
+    return replace(now, action=action or now.action, tries=now.tries + 1)
 
 
 def _after_create_blob(now: Progress, seen: Observation) -> Progress:
@@ -143,57 +145,58 @@ def _after_create_blob(now: Progress, seen: Observation) -> Progress:
         case Applied(date_ns=date_ns):
             return _proved(now, proved_at_ns=date_ns, date_ns=date_ns)
         case Exists():
-            return replace(now, doing=HeadBlob())
+            return replace(now, action=HeadBlob())
         case _:
             raise _illegal(now, seen)
 
 
 def _after_head_blob(now: Progress, seen: Observation) -> Progress:
     match seen:
-        case Missing():
-            # The second time a condition is no help: some servers answer 412 over a delete marker.
+        case NotFound():
+            # The second time a condition does not help: some servers respond 412 over a delete
+            # marker.
             write = CreateBlob() if now.gone == 0 else OverwriteBlob()
             return _again(replace(now, gone=now.gone + 1), write)
         case ObjectInfo(sha256=None) as info if info.size_bytes == now.offer.size_bytes:
-            return replace(now, doing=HashBlob())
+            return replace(now, action=HashBlob())
         case ObjectInfo() as info:
-            return _judge_blob(now, info, info.sha256)
+            return _decide_with_blob(now, info, info.sha256)
         case _:
             raise _illegal(now, seen)
 
 
 def _after_hash_blob(now: Progress, seen: Observation) -> Progress:
     match seen:
-        case Missing():
+        case NotFound():
             return _again(now, HeadBlob())
         case BlobHashed(info=info, digest=digest):
-            return _judge_blob(now, info, digest)
+            return _decide_with_blob(now, info, digest)
         case _:
             raise _illegal(now, seen)
 
 
-def _judge_blob(now: Progress, info: ObjectInfo, digest: Digest | None) -> Progress:
-    """Decides what a stored blob is worth as a proof."""
+def _decide_with_blob(now: Progress, info: ObjectInfo, digest: Digest | None) -> Progress:
+    """Decide whether a stored blob is a proof."""
     if info.size_bytes != now.offer.size_bytes or digest != now.offer.digest:
-        return replace(now, doing=OverwriteBlob(), healed=True)
+        return replace(now, action=OverwriteBlob(), healed=True)
     seen = replace(now, date_ns=info.date_ns)
     if _follows_in_time(seen, info.last_modified_ns):
         return _proved(seen, proved_at_ns=info.last_modified_ns, date_ns=info.date_ns)
     if info.date_ns - info.last_modified_ns < now.offer.window_ns:
         return _proved(seen, proved_at_ns=info.last_modified_ns, date_ns=info.date_ns)
-    if now.standing is None:
-        # Too old to go on with: only a manifest that followed it in time makes it good.
-        return replace(seen, doing=ReadManifest(), aged_ns=info.last_modified_ns)
-    return replace(seen, doing=OverwriteBlob())
+    if now.manifest is None:
+        # Too old as a proof, unless a manifest appeared in time after it.
+        return replace(seen, action=ReadManifest(), aged_ns=info.last_modified_ns)
+    return replace(seen, action=OverwriteBlob())
 
 
 def _follows_in_time(now: Progress, last_modified_ns: UnixNs) -> bool:
-    """Tells whether the manifest that stands names these bytes and followed the blob in time."""
-    standing = now.standing
+    """Return True if the known manifest names these bytes and appeared in time after the blob."""
+    manifest = now.manifest
     return (
-        standing is not None
-        and standing.digest == now.offer.digest
-        and standing.appeared_at_ns - last_modified_ns < now.offer.window_ns
+        manifest is not None
+        and manifest.digest == now.offer.digest
+        and manifest.appeared_at_ns - last_modified_ns < now.offer.window_ns
     )
 
 
@@ -201,42 +204,47 @@ def _after_overwrite_blob(now: Progress, seen: Observation) -> Progress:
     match seen:
         case Applied(date_ns=date_ns):
             return _proved(now, proved_at_ns=date_ns, date_ns=date_ns)
-        case Refused(reason=reason) if now.healed:
-            return replace(now, doing=Corrupt(reason=f"the wrong blob stays: {reason}"))
-        case Refused():
-            # A policy lets nobody refresh a blob: 503 until garbage collection took it.
-            return replace(now, doing=Spent())
+        case OverwriteRefused(reason=reason) if now.healed:
+            return replace(
+                now, action=Corrupt(reason=(f"the wrong blob cannot be overwritten: {reason}"))
+            )
+        case OverwriteRefused():
+            # A policy forbids every rewrite of a blob: respond 503 until garbage collection deletes
+            # it.
+            return replace(now, action=RetriesExhausted())
         case _:
             raise _illegal(now, seen)
 
 
 def _proved(now: Progress, *, proved_at_ns: UnixNs, date_ns: UnixNs) -> Progress:
-    """Goes on after the blob was proved: to the manifest, or to the verdict where one stands."""
+    """Continue after the blob was proved: with the manifest or with the verdict."""
     proved = replace(now, proved_at_ns=proved_at_ns, date_ns=date_ns)
-    if proved.standing is None:
+    if proved.manifest is None:
         return _create_manifest(proved)
-    return _judge_standing(proved)
+    return _decide_with_manifest(proved)
 
 
 def _create_manifest(now: Progress) -> Progress:
     if now.date_ns is None:
-        raise InvariantViolated("a manifest is created only after an answer about its blob")
+        raise InvariantViolated(
+            "a manifest is created only after the store responded about its blob"
+        )
     at_ns = now.accepted_at_ns if now.accepted_at_ns is not None else now.date_ns
-    return replace(now, accepted_at_ns=at_ns, doing=CreateManifest(accepted_at_ns=at_ns))
+    return replace(now, accepted_at_ns=at_ns, action=CreateManifest(accepted_at_ns=at_ns))
 
 
 def _after_create_manifest(now: Progress, seen: Observation) -> Progress:
     match seen:
         case Applied(date_ns=date_ns) if now.accepted_at_ns is not None:
-            stands = Standing(
+            stands = KnownManifest(
                 digest=now.offer.digest,
                 own=True,
                 accepted_at_ns=now.accepted_at_ns,
                 appeared_at_ns=date_ns,
             )
-            return _judge_standing(replace(now, standing=stands))
+            return _decide_with_manifest(replace(now, manifest=stands))
         case Exists():
-            return replace(now, doing=ReadManifest())
+            return replace(now, action=ReadManifest())
         case _:
             raise _illegal(now, seen)
 
@@ -244,87 +252,89 @@ def _after_create_manifest(now: Progress, seen: Observation) -> Progress:
 def _after_read_manifest(now: Progress, seen: Observation) -> Progress:
     match seen:
         case ManifestRead():
-            return _with_standing(now, seen)
-        case Missing():
-            return _without_standing(now)
+            return _manifest_found(now, seen)
+        case NotFound():
+            return _manifest_not_found(now)
         case ManifestUnreadable(reason=reason):
-            return replace(now, doing=Corrupt(reason=reason))
+            return replace(now, action=Corrupt(reason=reason))
         case _:
             raise _illegal(now, seen)
 
 
-def _with_standing(now: Progress, seen: ManifestRead) -> Progress:
-    stands = Standing(
+def _manifest_found(now: Progress, seen: ManifestRead) -> Progress:
+    stands = KnownManifest(
         digest=seen.digest,
         own=seen.attempt_id == now.offer.attempt_id,
         accepted_at_ns=seen.accepted_at_ns,
         appeared_at_ns=seen.last_modified_ns,
     )
-    known = replace(now, standing=stands, aged_ns=None)
+    known = replace(now, manifest=stands, aged_ns=None)
     if now.aged_ns is not None:
         holds = _follows_in_time(known, now.aged_ns)
         proved = replace(known, proved_at_ns=now.aged_ns)
-        return _judge_standing(proved) if holds else replace(known, doing=OverwriteBlob())
+        return _decide_with_manifest(proved) if holds else replace(known, action=OverwriteBlob())
     if now.proved_at_ns is not None:
-        return _judge_standing(known)
-    # A retry that read first: the manifest alone proves nothing of the blob.
-    return replace(known, doing=HeadBlob() if seen.digest == now.offer.digest else CreateBlob())
+        return _decide_with_manifest(known)
+    # A retry that read the manifest first: the manifest alone proves nothing about the blob.
+    return replace(known, action=HeadBlob() if seen.digest == now.offer.digest else CreateBlob())
 
 
-def _without_standing(now: Progress) -> Progress:
-    """Goes on after a read that found no manifest, which proves nothing about writes in flight."""
+def _manifest_not_found(now: Progress) -> Progress:
+    """Continue after a read without a manifest, which proves nothing about writes in flight."""
     if now.aged_ns is not None:
-        return replace(now, doing=OverwriteBlob(), aged_ns=None)
+        return replace(now, action=OverwriteBlob(), aged_ns=None)
     if now.proved_at_ns is not None:
         return _again(_create_manifest(now))
-    return replace(now, doing=CreateBlob())
+    return replace(now, action=CreateBlob())
 
 
-def _judge_standing(now: Progress) -> Progress:
-    """Decides what to answer once the manifest is known and some proof of the blob is held."""
-    standing, proved_at_ns = now.standing, now.proved_at_ns
-    if standing is None or proved_at_ns is None:
+def _decide_with_manifest(now: Progress) -> Progress:
+    """Decide the verdict from the known manifest and the proof of the blob."""
+    manifest, proved_at_ns = now.manifest, now.proved_at_ns
+    if manifest is None or proved_at_ns is None:
         raise InvariantViolated("a verdict needs a manifest and a proof of the blob")
-    if standing.digest != now.offer.digest:
-        return _judge_conflict(now, standing, proved_at_ns)
-    if standing.appeared_at_ns - proved_at_ns < now.offer.window_ns:
-        verdict = Accepted(duplicate=not standing.own, accepted_at_ns=standing.accepted_at_ns)
-        return replace(now, doing=verdict)
+    if manifest.digest != now.offer.digest:
+        return _decide_conflict(now, manifest, proved_at_ns)
+    if manifest.appeared_at_ns - proved_at_ns < now.offer.window_ns:
+        verdict = Accepted(duplicate=not manifest.own, accepted_at_ns=manifest.accepted_at_ns)
+        return replace(now, action=verdict)
     return _prove_again(now)
 
 
-def _judge_conflict(now: Progress, standing: Standing, proved_at_ns: UnixNs) -> Progress:
+def _decide_conflict(now: Progress, manifest: KnownManifest, proved_at_ns: UnixNs) -> Progress:
     if now.quarantined_at_ns is None:
         if now.date_ns is None:
-            raise InvariantViolated("a conflict is told only after an answer about the blob")
+            raise InvariantViolated(
+                "a conflict is recorded only after the store responded about the blob"
+            )
         at_ns = now.accepted_at_ns if now.accepted_at_ns is not None else now.date_ns
-        action = CreateQuarantine(accepted_digest=standing.digest, observed_at_ns=at_ns)
-        return replace(now, doing=action, accepted_at_ns=at_ns)
+        action = CreateQuarantine(accepted_digest=manifest.digest, observed_at_ns=at_ns)
+        return replace(now, action=action, accepted_at_ns=at_ns)
     if now.quarantined_at_ns - proved_at_ns < now.offer.window_ns:
-        return replace(now, doing=Conflict(accepted_digest=standing.digest))
+        return replace(now, action=Conflict(accepted_digest=manifest.digest))
     return _prove_again(now)
 
 
 def _prove_again(now: Progress) -> Progress:
-    """Proves the blob anew: the proof is too old for the manifest that stands."""
+    """Prove the blob again: the proof is too old for the known manifest."""
     return _again(replace(now, proved_at_ns=None), CreateBlob())
 
 
 def _after_create_quarantine(now: Progress, seen: Observation) -> Progress:
     match seen:
         case Applied(date_ns=date_ns):
-            return _judge_standing(replace(now, quarantined_at_ns=date_ns))
+            return _decide_with_manifest(replace(now, quarantined_at_ns=date_ns))
         case Exists():
-            return replace(now, doing=HeadQuarantine())
+            return replace(now, action=HeadQuarantine())
         case _:
             raise _illegal(now, seen)
 
 
 def _after_head_quarantine(now: Progress, seen: Observation) -> Progress:
-    match seen, now.standing:
-        case ObjectInfo(last_modified_ns=at_ns), Standing():
-            return _judge_standing(replace(now, quarantined_at_ns=at_ns))
-        case Missing(date_ns=date_ns), Standing(digest=digest):
+    match seen, now.manifest:
+        case ObjectInfo(last_modified_ns=at_ns), KnownManifest():
+            return _decide_with_manifest(replace(now, quarantined_at_ns=at_ns))
+        case NotFound(date_ns=date_ns), KnownManifest(digest=digest):
             at_ns = now.accepted_at_ns if now.accepted_at_ns is not None else date_ns
             create = CreateQuarantine(accepted_digest=digest, observed_at_ns=at_ns)
             return _again(replace(now, accepted_at_ns=at_ns), create)

@@ -1,16 +1,30 @@
-"""The columns of a frame's payload, as frozen values over numpy arrays and bytes.
+"""The columns of a frame's payload, as frozen values over numpy arrays and bytes, and their checks.
 
-Arrays are read-only by convention and little-endian. Building one of these checks nothing:
-`check_columns` does, once, where bytes come in and where bytes go out.
+Arrays are read-only by convention and little-endian. The constructors check nothing.
+`check_columns` checks every rule of the protocol's section on columns, over whole arrays and
+without a loop over records. It runs before encoding and after decoding, so that no frame is sent
+that a reader would reject.
 """
 
+import codecs
 import itertools
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.manifests import Kind
+
+SEVERITY_MAX: Final = 24
+METRIC_TYPE_MAX: Final = 2
+_UTF8_STEP_BYTES: Final = 1 << 20
+"""Text is decoded in steps: in one piece, a single wide character would make a copy of four times
+the size.
+"""
+_CONTINUATION_MASK: Final = 0xC0
+_CONTINUATION: Final = 0x80
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
@@ -21,22 +35,21 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TextColumn:
-    """Strings laid end to end: string `i` is `data[offsets[i]:offsets[i + 1]]`.
+    """Strings stored end to end: string `i` is `data[offsets[i]:offsets[i + 1]]`.
 
     Attributes:
-        offsets: i32[n + 1]; starts 0, never falls, ends at `len(data)`.
-        data: The bytes; UTF-8 or opaque, as the column says.
+        offsets: i32[n + 1]; starts at 0, never decreases, ends at `len(data)`.
+        data: The bytes; UTF-8 or opaque, depending on the column.
     """
 
     offsets: I32
     data: bytes
 
     def __len__(self) -> int:
-        """Gives the number of strings."""
         return len(self.offsets) - 1
 
     def slices(self) -> list[bytes]:
-        """Gives every string by itself; a copy of each, for people and tests."""
+        """Return a copy of every string."""
         edges = self.offsets.tolist()
         return [self.data[a:b] for a, b in itertools.pairwise(edges)]
 
@@ -75,7 +88,6 @@ class LogColumns:
     attributes: AttributeColumns | None = None
 
     def __len__(self) -> int:
-        """Gives the number of records."""
         return len(self.ts)
 
 
@@ -100,7 +112,6 @@ class MetricColumns:
     attributes: AttributeColumns | None = None
 
     def __len__(self) -> int:
-        """Gives the number of points."""
         return len(self.ts)
 
 
@@ -119,7 +130,6 @@ class EntryColumns:
     ts: I64 | None = None
 
     def __len__(self) -> int:
-        """Gives the number of entries."""
         return len(self.key)
 
 
@@ -127,7 +137,7 @@ Columns = LogColumns | MetricColumns | EntryColumns
 
 
 def kind_of(columns: Columns) -> Kind:
-    """Gives the kind that an envelope names for these columns."""
+    """Return the kind that an envelope names for these columns."""
     match columns:
         case LogColumns():
             return "logs"
@@ -135,3 +145,138 @@ def kind_of(columns: Columns) -> Kind:
             return "metrics"
         case EntryColumns():
             return "entries"
+
+
+def check_columns(columns: Columns, count: int) -> None:
+    """Reject columns that break a rule of their kind.
+
+    Args:
+        columns: The columns of one frame.
+        count: Number of records that the envelope's sequence range contains.
+
+    Raises:
+        InvalidFrame: The error names the column as `docs/protocol.md` does.
+    """
+    match columns:
+        case LogColumns():
+            _check_logs(columns, count)
+        case MetricColumns():
+            _check_metrics(columns, count)
+        case EntryColumns():
+            _check_entries(columns, count)
+
+
+def _check_logs(columns: LogColumns, count: int) -> None:
+    _check_length("ts", columns.ts, count)
+    _check_text("body", columns.body, count)
+    if columns.severity is not None:
+        _check_length("severity", columns.severity, count)
+        _check_most("severity", columns.severity, SEVERITY_MAX)
+    _check_attributes(columns.attributes, count)
+
+
+def _check_metrics(columns: MetricColumns, count: int) -> None:
+    for field, column in (
+        ("ts", columns.ts),
+        ("name", columns.name),
+        ("value", columns.value),
+        ("type", columns.type),
+    ):
+        _check_length(field, column, count)
+    _check_most("type", columns.type, METRIC_TYPE_MAX)
+    _check_names("names", columns.names, "name", columns.name)
+    _check_attributes(columns.attributes, count)
+
+
+def _check_entries(columns: EntryColumns, count: int) -> None:
+    _check_offsets("key_off", columns.key.offsets, count, len(columns.key.data))
+    _check_offsets("val_off", columns.value.offsets, count, len(columns.value.data))
+    if columns.ts is not None:
+        _check_length("ts", columns.ts, count)
+
+
+def _check_attributes(columns: AttributeColumns | None, count: int) -> None:
+    if columns is None:
+        return
+    pairs = len(columns.keys)
+    _check_offsets("attr_off", columns.offsets, count, pairs)
+    _check_text("attr_val", columns.values, pairs)
+    _check_names("attr_names", columns.names, "attr_key", columns.keys)
+    _check_key_once(columns)
+
+
+def _check_length(field: str, column: npt.NDArray[np.generic], count: int) -> None:
+    if len(column) != count:
+        raise InvalidFrame(field, f"must have count={count} values, has {len(column)}")
+
+
+def _check_most(field: str, column: npt.NDArray[np.unsignedinteger], most: int) -> None:
+    if len(column) and int(column.max()) > most:
+        raise InvalidFrame(field, f"contains a value above {most}")
+
+
+def _check_offsets(field: str, offsets: npt.NDArray[np.int32], count: int, end: int) -> None:
+    if len(offsets) != count + 1:
+        raise InvalidFrame(field, f"must have {count + 1} offsets, has {len(offsets)}")
+    if offsets[0] != 0:
+        raise InvalidFrame(field, "does not start at 0")
+    if np.any(offsets[1:] < offsets[:-1]):
+        raise InvalidFrame(field, "falls")
+    if offsets[-1] != end:
+        raise InvalidFrame(field, f"does not end at {end}")
+
+
+def _check_text(field: str, column: TextColumn, count: int) -> None:
+    _check_offsets(f"{field}_off", column.offsets, count, len(column.data))
+    if column.data.isascii():
+        return
+    _check_utf8(field, column.data)
+    # The whole text is valid, so a slice is valid unless it starts inside a character.
+    starts = column.offsets[np.flatnonzero(column.offsets < len(column.data))]
+    lead = np.frombuffer(column.data, np.uint8)[starts]
+    if np.any((lead & _CONTINUATION_MASK) == _CONTINUATION):
+        raise InvalidFrame(f"{field}_off", "cuts a UTF-8 character")
+
+
+def _check_utf8(field: str, data: bytes) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    view = memoryview(data)
+    try:
+        for start in range(0, len(data), _UTF8_STEP_BYTES):
+            decoder.decode(view[start : start + _UTF8_STEP_BYTES])
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise InvalidFrame(field, "is not valid UTF-8") from error
+
+
+def _check_names(field: str, names: tuple[str, ...], index_field: str, index: U32) -> None:
+    if "" in names:
+        raise InvalidFrame(field, "contains an empty name")
+    if len(set(names)) != len(names):
+        raise InvalidFrame(field, "contains a name twice")
+    if len(index) and int(index.max()) >= len(names):
+        raise InvalidFrame(index_field, f"points past the {len(names)} names")
+    used = np.zeros(len(names), np.bool_)
+    used[index] = True
+    if not used.all():
+        raise InvalidFrame(field, "contains a name that no record uses")
+
+
+def _check_key_once(columns: AttributeColumns) -> None:
+    keys = columns.keys
+    if _rises_within_records(columns):
+        return
+    record = np.repeat(np.arange(len(columns.offsets) - 1), np.diff(columns.offsets))
+    pairs = record * len(columns.names) + keys
+    pairs.sort()
+    if np.any(pairs[1:] == pairs[:-1]):
+        raise InvalidFrame("attr_key", "a record has an attribute key twice")
+
+
+def _rises_within_records(columns: AttributeColumns) -> bool:
+    # Keys that increase inside each record, as our encoder writes them, need no sort.
+    keys = columns.keys
+    rises = np.ones(len(keys) + 1, np.bool_)
+    rises[1:-1] = keys[1:] > keys[:-1]
+    rises[columns.offsets] = True
+    return bool(rises.all())

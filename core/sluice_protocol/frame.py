@@ -1,40 +1,43 @@
-"""The frame: header, envelope, payload. What agents send and `raw-blobs/` keeps for ever.
+"""The frame: header, envelope and payload. Agents send it, and `raw-blobs/` stores it permanently.
 
-Nothing here is trusted: a frame is checked in full before anything is written, and no length is
-believed before the bytes for it are there. The layout is stored; a change of it is a new version
-(`docs/protocol.md`, Frame).
+A frame is not trusted: it is checked in full before anything is written, and a length is used only
+after a check that its bytes exist. The layout is stored, so a change is a new version with its
+own row in `FRAME_DECODERS` (`docs/protocol.md`, Frame).
 """
 
 import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
-from sluice_protocol.column_checks import check_columns
-from sluice_protocol.columns import Columns, kind_of
+from sluice_protocol.columns import Columns, check_columns, kind_of
 from sluice_protocol.compression import compress_payload, decompress_payload
 from sluice_protocol.envelope import Envelope, Resource, decode_envelope, encode_envelope
-from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
+from sluice_protocol.errors import InvalidFrame, TooLarge
 from sluice_protocol.identity import Identity
 from sluice_protocol.payload import decode_payload, encode_payload
 from sluice_protocol.units import ENVELOPE_BYTES_MAX, FRAME_BYTES_MAX, PAYLOAD_RAW_BYTES_MAX
+from sluice_protocol.versions import decoder_for
 
 MAGIC: Final = b"LMB1"
 FRAME_VERSION: Final = 1
 FLAG_ZSTD: Final = 1
 _HEADER: Final = struct.Struct("<4sHHIIII")
+_VERSION: Final = struct.Struct("<4sH")
 HEADER_BYTES: Final = _HEADER.size
 HEAD_BYTES_MAX: Final = HEADER_BYTES + ENVELOPE_BYTES_MAX
-"""As many leading bytes of a frame always hold its header and envelope."""
+"""This many leading bytes of a frame always contain its header and envelope."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameHead:
-    """What stands before the payload.
+    """The part of a frame in front of the payload.
 
     Attributes:
-        envelope: Whose batch it is.
+        envelope: The identity and span of the batch.
         flags: Bit 0: the payload is zstd.
         envelope_bytes: Length of the envelope.
         payload_bytes: Length of the payload as stored.
@@ -63,7 +66,7 @@ class Frame:
     """A frame that passed every check.
 
     Attributes:
-        envelope: Whose batch it is, and what it spans.
+        envelope: The identity and span of the batch.
         columns: The records.
         flags: Bit 0: the payload was zstd.
         payload_raw_bytes: Length of the payload after decompression.
@@ -80,25 +83,10 @@ class Frame:
         return self.envelope.identity
 
 
-def decode_head(data: bytes | memoryview) -> FrameHead:
-    """Reads header and envelope of a frame whose payload may be cut off.
-
-    Args:
-        data: The first bytes of a frame; `HEAD_BYTES_MAX` of them are always enough.
-
-    Raises:
-        InvalidFrame: Header or envelope break a rule, or are cut off.
-        UnsupportedVersion: A frame or wire version that is not 1.
-        TooLarge: A payload over the limits of version 1.
-    """
-    view = memoryview(data)
+def _decode_head_v1(view: memoryview) -> FrameHead:
     if len(view) < HEADER_BYTES:
         raise InvalidFrame("magic", f"frame is shorter than its header of {HEADER_BYTES} bytes")
-    magic, version, flags, envelope_bytes, stored, raw, reserved = _HEADER.unpack_from(view)
-    if magic != MAGIC:
-        raise InvalidFrame("magic", "is not LMB1")
-    if version != FRAME_VERSION:
-        raise UnsupportedVersion("frame_version", version)
+    _, _, flags, envelope_bytes, stored, raw, reserved = _HEADER.unpack_from(view)
     _check_header(flags, envelope_bytes, reserved)
     _check_payload_sizes(flags, stored, raw)
     envelope = view[HEADER_BYTES : HEADER_BYTES + envelope_bytes]
@@ -115,7 +103,7 @@ def decode_head(data: bytes | memoryview) -> FrameHead:
 
 def _check_header(flags: int, envelope_bytes: int, reserved: int) -> None:
     if flags & ~FLAG_ZSTD:
-        raise InvalidFrame("flags", "has a bit set that version 1 does not know")
+        raise InvalidFrame("flags", "has a bit set that version 1 does not define")
     if reserved != 0:
         raise InvalidFrame("reserved", "must be 0")
     if envelope_bytes > ENVELOPE_BYTES_MAX:
@@ -135,27 +123,96 @@ def _check_payload_sizes(flags: int, stored: int, raw: int) -> None:
         raise InvalidFrame("payload_raw_bytes", "must equal payload_bytes of a plain payload")
 
 
-def decode_frame(data: bytes, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> Frame:
-    """Reads a frame and checks every rule of version 1.
+def _decode_columns_v1(head: FrameHead, stored: memoryview) -> Columns:
+    payload = stored
+    if head.flags & FLAG_ZSTD:
+        payload = memoryview(decompress_payload(stored, head.payload_raw_bytes))
+    return decode_payload(head.envelope.kind, payload, head.envelope.count)
+
+
+def span_of(columns: Columns) -> tuple[int, int] | tuple[None, None]:
+    """Return the smallest and largest `ts`, Unix ns, or a pair of None if there is no `ts`."""
+    if columns.ts is None:
+        return None, None
+    return int(np.min(columns.ts)), int(np.max(columns.ts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameDecoder:
+    """The two steps that decode a frame of one version.
+
+    Attributes:
+        head: Decodes the header and the envelope; the payload may be cut off.
+        columns: Decodes the stored payload into columns.
+    """
+
+    head: Callable[[memoryview], FrameHead]
+    columns: Callable[[FrameHead, memoryview], Columns]
+
+
+FRAME_DECODERS: Final[Mapping[int, FrameDecoder]] = MappingProxyType(
+    {FRAME_VERSION: FrameDecoder(head=_decode_head_v1, columns=_decode_columns_v1)}
+)
+"""The decoder of each frame version that this build reads."""
+
+
+def _decoder_of(view: memoryview, decoders: Mapping[int, FrameDecoder]) -> FrameDecoder:
+    if len(view) < _VERSION.size:
+        raise InvalidFrame("magic", "frame is shorter than its magic and version")
+    magic, version = _VERSION.unpack_from(view)
+    if magic != MAGIC:
+        raise InvalidFrame("magic", "is not LMB1")
+    return decoder_for(decoders, version, field="frame_version")
+
+
+def decode_head(
+    data: bytes | memoryview, *, decoders: Mapping[int, FrameDecoder] = FRAME_DECODERS
+) -> FrameHead:
+    """Decode the header and envelope of a frame whose payload may be cut off.
+
+    Args:
+        data: The first bytes of a frame; `HEAD_BYTES_MAX` of them are always enough.
+        decoders: The decoder of each version to read.
+
+    Raises:
+        InvalidFrame: The header or envelope breaks a rule, or is cut off.
+        UnsupportedVersion: The frame or wire version is not one that this build reads.
+        TooLarge: The payload exceeds a limit of its version.
+    """
+    view = memoryview(data)
+    return _decoder_of(view, decoders).head(view)
+
+
+def decode_frame(
+    data: bytes,
+    *,
+    frame_bytes_max: int = FRAME_BYTES_MAX,
+    decoders: Mapping[int, FrameDecoder] = FRAME_DECODERS,
+) -> Frame:
+    """Decode a frame and check every rule of its version.
 
     Args:
         data: Exactly one frame.
-        frame_bytes_max: Most bytes to take; a gateway may be told to take less than version 1.
+        frame_bytes_max: Largest frame to accept, bytes; a gateway can be set to a lower limit than
+            the format has.
+        decoders: The decoder of each version to read.
 
     Raises:
-        InvalidFrame: The frame breaks a rule; the error names field and reason.
-        UnsupportedVersion: A frame or wire version that is not 1.
-        TooLarge: The frame is over `frame_bytes_max`, or its payload over the limits of version 1.
+        InvalidFrame: The frame breaks a rule; the error names the field and the reason.
+        UnsupportedVersion: The frame or wire version is not one that this build reads.
+        TooLarge: The frame exceeds `frame_bytes_max`, or its payload a limit of its version.
     """
     if len(data) > frame_bytes_max:
         raise TooLarge("frame", len(data), frame_bytes_max)
-    head = decode_head(data)
+    view = memoryview(data)
+    decoder = _decoder_of(view, decoders)
+    head = decoder.head(view)
     if len(data) != head.frame_bytes:
-        reason = f"frame must be exactly {head.frame_bytes} bytes, is {len(data)}"
+        reason = f"frame must be exactly {head.frame_bytes} bytes, has {len(data)}"
         raise InvalidFrame("payload_bytes", reason)
-    columns = _decode_columns(head, memoryview(data)[head.payload_start :])
+    columns = decoder.columns(head, view[head.payload_start :])
     if (head.envelope.min_ts_ns, head.envelope.max_ts_ns) != span_of(columns):
-        raise InvalidFrame("min_ts", "min_ts and max_ts are not those of ts")
+        raise InvalidFrame("min_ts", "min_ts and max_ts do not match the ts column")
     return Frame(
         envelope=head.envelope,
         columns=columns,
@@ -164,34 +221,20 @@ def decode_frame(data: bytes, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> Fram
     )
 
 
-def _decode_columns(head: FrameHead, stored: memoryview) -> Columns:
-    payload = stored
-    if head.flags & FLAG_ZSTD:
-        payload = memoryview(decompress_payload(stored, head.payload_raw_bytes))
-    return decode_payload(head.envelope.kind, payload, head.envelope.count)
-
-
-def span_of(columns: Columns) -> tuple[int, int] | tuple[None, None]:
-    """Gives the smallest and largest `ts`, Unix ns, or a pair of None where there is no `ts`."""
-    if columns.ts is None:
-        return None, None
-    return int(np.min(columns.ts)), int(np.max(columns.ts))
-
-
 def encode_frame(
     *, identity: Identity, columns: Columns, resource: Resource = (), compress: bool = True
 ) -> bytes:
-    """Gives the bytes of a frame; the same arguments give the same bytes.
+    """Encode a frame; the same arguments result in the same bytes.
 
     Args:
-        identity: Whose batch it is; its range must span exactly the records.
+        identity: Identity of the batch; its range must contain exactly the records.
         columns: The records.
-        resource: Pairs of the resource, at most 64, each key once; order does not matter.
-        compress: Store the payload as zstd where that is smaller.
+        resource: Pairs of the resource, at most 64, each key once, in any order.
+        compress: Store the payload as zstd if that is smaller.
 
     Raises:
         InvalidFrame: The columns or the resource break a rule.
-        TooLarge: The frame or its payload would be over the limits of version 1.
+        TooLarge: The frame or its payload would exceed a limit of version 1.
     """
     check_columns(columns, identity.count)
     envelope = encode_envelope(_envelope(identity, columns, resource))

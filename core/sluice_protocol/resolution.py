@@ -1,13 +1,13 @@
-"""What an exchange with an object store over HTTP means: the rules, as pure functions.
+"""The meaning of an HTTP exchange with an object store: the rules, as pure functions.
 
-An adapter reports how the exchange ended (`Seen`), and gets back what it means (`WriteVerdict`,
-`ReadVerdict`, `DeleteVerdict`). mypy makes both sides name every case. The rules stand here and
-nowhere else:
+An adapter reports how the exchange ended (`ExchangeResult`) and gets its meaning (`WriteVerdict`,
+`ReadVerdict`, `DeleteVerdict`). mypy makes both sides handle every case. These rules exist only
+here:
 
-- 412 on a condition: another state stands, and this exchange wrote nothing.
-- 404 on `If-Match`: the same, the key is gone. 404 for the bucket is a refusal.
-- 409: a concurrent conditional write; evidence of nothing.
-- 5xx, a timeout or a reset after sending began: nobody knows. The write may still land.
+- 412 on a condition: the object has another state, and this exchange wrote nothing.
+- 404 on `If-Match`: the same, the object does not exist. 404 for the bucket is a refusal.
+- 409: a concurrent conditional write; it proves nothing.
+- 5xx, a timeout or a reset after sending began: unknown. The write may still be applied.
 - Never sent: a definite failure.
 
 Source: Amazon S3 User Guide, "How to prevent object overwrites with conditional writes"; RFC 9110
@@ -21,8 +21,8 @@ from typing import Final
 from sluice_protocol.outcomes import UnknownReason
 
 
-class Condition(Enum):
-    """The precondition that a write carried."""
+class WriteCondition(Enum):
+    """The precondition of a write."""
 
     IF_ABSENT = auto()
     IF_MATCH = auto()
@@ -30,8 +30,8 @@ class Condition(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """The store answered, with this status and the error code of its body, if it has one."""
+class Responded:
+    """The store responded, with this status and the error code of the body, if it has one."""
 
     status: int
     code: str = ""
@@ -39,24 +39,24 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotSent:
-    """Not a byte of the request left this machine."""
+    """No byte of the request was sent."""
 
     detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """Sending had begun and no whole answer came."""
+class NoResponse:
+    """Sending had begun and no complete response arrived."""
 
     reason: UnknownReason
     detail: str
 
 
-Seen = Answered | NotSent | Lost
+ExchangeResult = Responded | NotSent | NoResponse
 
 
-class Refusal(Enum):
-    """Why a store definitely did nothing; an adapter raises the error that goes with it."""
+class RefusalReason(Enum):
+    """Why a store definitely did nothing; an adapter raises the matching error."""
 
     UNREACHABLE = auto()
     DENIED = auto()
@@ -70,17 +70,17 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Succeeded:
-    """The request did what it asked."""
+    """The request had its effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionFailed:
-    """Another state stands; this exchange changed nothing."""
+    """The object has another state; this exchange changed nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NothingThere:
-    """A read met no object, or no such incarnation."""
+class NoSuchObject:
+    """A read found no object, or no such object version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,21 +90,21 @@ class PastEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertain:
-    """Nobody knows whether the request was applied or will be."""
+    """Whether the request was applied, or will be, is unknown."""
 
     reason: UnknownReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RequestRefused:
     """The request did nothing, and the reason."""
 
-    refusal: Refusal
+    refusal: RefusalReason
 
 
-WriteVerdict = Succeeded | ConditionFailed | Uncertain | Refused
-ReadVerdict = Succeeded | NothingThere | PastEnd | Refused
-DeleteVerdict = Succeeded | Uncertain | Refused
+WriteVerdict = Succeeded | ConditionFailed | Uncertain | RequestRefused
+ReadVerdict = Succeeded | NoSuchObject | PastEnd | RequestRefused
+DeleteVerdict = Succeeded | Uncertain | RequestRefused
 
 _CHECKSUM_CODES: Final = frozenset(
     {
@@ -123,88 +123,88 @@ _PLACE_CODES: Final = frozenset(
 )
 
 
-def resolve_write(condition: Condition, seen: Seen) -> WriteVerdict:
-    """Tells what the exchange of a write means under its condition."""
+def resolve_write(condition: WriteCondition, seen: ExchangeResult) -> WriteVerdict:
+    """Return the meaning of the exchange of a write under its condition."""
     match seen:
-        case Answered(status=412) if condition is not Condition.NONE:
+        case Responded(status=412) if condition is not WriteCondition.NONE:
             return ConditionFailed()
-        case Answered(status=404, code=code) if _key_is_gone(condition, code):
+        case Responded(status=404, code=code) if _key_is_gone(condition, code):
             return ConditionFailed()
-        case Answered(status=409):
+        case Responded(status=409):
             return Uncertain(reason=UnknownReason.CONFLICT)
         case _:
             return _resolve_effect(seen)
 
 
-def _key_is_gone(condition: Condition, code: str) -> bool:
-    """An `If-Match` on a free key is answered 404; without a body it can mean nothing else."""
-    return condition is Condition.IF_MATCH and code in {"", "NoSuchKey", "NotFound", "404"}
+def _key_is_gone(condition: WriteCondition, code: str) -> bool:
+    # A 404 on `If-Match` without an error code can only mean a missing object.
+    return condition is WriteCondition.IF_MATCH and code in {"", "NoSuchKey", "NotFound", "404"}
 
 
-def resolve_delete(seen: Seen) -> DeleteVerdict:
-    """Tells what the exchange of a delete of one incarnation means; gone before is gone."""
-    if isinstance(seen, Answered) and seen.status == 404 and seen.code != "NoSuchBucket":  # noqa: PLR2004
+def resolve_delete(seen: ExchangeResult) -> DeleteVerdict:
+    """Return the meaning of a delete of one object version; an earlier delete is a success."""
+    if isinstance(seen, Responded) and seen.status == 404 and seen.code != "NoSuchBucket":  # noqa: PLR2004
         return Succeeded()
-    if isinstance(seen, Answered) and seen.status == 409:  # noqa: PLR2004
+    if isinstance(seen, Responded) and seen.status == 409:  # noqa: PLR2004
         return Uncertain(reason=UnknownReason.CONFLICT)
     return _resolve_effect(seen)
 
 
-def _resolve_effect(seen: Seen) -> DeleteVerdict:  # noqa: PLR0911 - a line per case
+def _resolve_effect(seen: ExchangeResult) -> DeleteVerdict:  # noqa: PLR0911 - a line per case
     match seen:
         case NotSent():
-            return Refused(refusal=Refusal.UNREACHABLE)
-        case Lost(reason=reason):
+            return RequestRefused(refusal=RefusalReason.UNREACHABLE)
+        case NoResponse(reason=reason):
             return Uncertain(reason=reason)
-        case Answered(status=status) if 200 <= status <= 299:  # noqa: PLR2004
+        case Responded(status=status) if 200 <= status <= 299:  # noqa: PLR2004
             return Succeeded()
-        case Answered(code="RequestTimeout"):
+        case Responded(code="RequestTimeout"):
             return Uncertain(reason=UnknownReason.TIMEOUT)
-        case Answered(status=501):
-            return Refused(refusal=Refusal.UNSUPPORTED)  # it names the header that it does not know
-        case Answered(status=status) if 300 <= status <= 499 and status != 429:  # noqa: PLR2004
-            return Refused(refusal=refusal_of(seen))
-        case Answered():
+        case Responded(status=501):  # the response names the unsupported header
+            return RequestRefused(refusal=RefusalReason.UNSUPPORTED)
+        case Responded(status=status) if 300 <= status <= 499 and status != 429:  # noqa: PLR2004
+            return RequestRefused(refusal=refusal_reason(seen))
+        case Responded():
             return Uncertain(reason=UnknownReason.SERVER_ERROR)
 
 
-def resolve_read(seen: Seen) -> ReadVerdict:  # noqa: PLR0911 - a line per case
-    """Tells what the exchange of a read means; a read has no unknown, it is made again."""
+def resolve_read(seen: ExchangeResult) -> ReadVerdict:  # noqa: PLR0911 - a line per case
+    """Return the meaning of the exchange of a read; a caller repeats it instead of resolving it."""
     match seen:
-        case NotSent() | Lost():
-            return Refused(refusal=Refusal.UNREACHABLE)
-        case Answered(status=200 | 206):
+        case NotSent() | NoResponse():
+            return RequestRefused(refusal=RefusalReason.UNREACHABLE)
+        case Responded(status=200 | 206):
             return Succeeded()
-        case Answered(status=416):
+        case Responded(status=416):
             return PastEnd()
-        case Answered(status=404, code=code) if code != "NoSuchBucket":
-            return NothingThere()
-        case Answered(status=405, code=code) if code in {"", "MethodNotAllowed"}:
-            return NothingThere()  # the incarnation is a delete marker
-        case Answered(status=status) if status != 501 and (status >= 500 or status in {409, 429}):  # noqa: PLR2004
-            return Refused(refusal=Refusal.UNREACHABLE)
-        case Answered():
-            return Refused(refusal=refusal_of(seen))
+        case Responded(status=404, code=code) if code != "NoSuchBucket":
+            return NoSuchObject()
+        case Responded(status=405, code=code) if code in {"", "MethodNotAllowed"}:
+            return NoSuchObject()  # the object version is a delete marker
+        case Responded(status=status) if status != 501 and (status >= 500 or status in {409, 429}):  # noqa: PLR2004
+            return RequestRefused(refusal=RefusalReason.UNREACHABLE)
+        case Responded():
+            return RequestRefused(refusal=refusal_reason(seen))
 
 
-def refusal_of(seen: Answered) -> Refusal:  # noqa: C901, PLR0911 - a line per case
-    """Tells why the store refused, from its error code where it sent one, else its status."""
+def refusal_reason(seen: Responded) -> RefusalReason:  # noqa: C901, PLR0911 - a line per case
+    """Return why the store refused: from its error code if it sent one, else from its status."""
     match seen:
-        case Answered(code="RequestTimeTooSkewed"):
-            return Refusal.CLOCK_SKEWED
-        case Answered(code="NoSuchBucket"):
-            return Refusal.NO_BUCKET
-        case Answered(code=code) if code in _CHECKSUM_CODES:
-            return Refusal.CHECKSUM
-        case Answered(code=code) if code in _PLACE_CODES:
-            return Refusal.WRONG_PLACE
-        case Answered(status=401 | 403) | Answered(code="ExpiredToken"):
-            return Refusal.DENIED
-        case Answered(status=301 | 302 | 307 | 308):
-            return Refusal.WRONG_PLACE
-        case Answered(status=405 | 501):
-            return Refusal.UNSUPPORTED
-        case Answered(status=404):
-            return Refusal.NO_BUCKET
-        case Answered():
-            return Refusal.DENIED if seen.code in _DENIED_CODES else Refusal.REJECTED
+        case Responded(code="RequestTimeTooSkewed"):
+            return RefusalReason.CLOCK_SKEWED
+        case Responded(code="NoSuchBucket"):
+            return RefusalReason.NO_BUCKET
+        case Responded(code=code) if code in _CHECKSUM_CODES:
+            return RefusalReason.CHECKSUM
+        case Responded(code=code) if code in _PLACE_CODES:
+            return RefusalReason.WRONG_PLACE
+        case Responded(status=401 | 403) | Responded(code="ExpiredToken"):
+            return RefusalReason.DENIED
+        case Responded(status=301 | 302 | 307 | 308):
+            return RefusalReason.WRONG_PLACE
+        case Responded(status=405 | 501):
+            return RefusalReason.UNSUPPORTED
+        case Responded(status=404):
+            return RefusalReason.NO_BUCKET
+        case Responded():
+            return RefusalReason.DENIED if seen.code in _DENIED_CODES else RefusalReason.REJECTED

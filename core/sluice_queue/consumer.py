@@ -1,15 +1,15 @@
 """The one consumer of a lane: epoch, read-ahead, acknowledgements.
 
-States and movers. `open` takes the next epoch under a fresh owner id; from then on every read and
-every write checks that both still stand, and raises `Fenced` once they do not. Three cursors:
+`open` claims the next epoch under a new owner id. From then on every read and every write checks
+that the register has this epoch and owner, and raises `Fenced` if it does not. Three cursors:
 
     acked_through   durable, in the register; moved by `ack_through` and by every 100th `ack`
     acked           in memory, moved by `ack`, ahead of the durable one by at most 99
     handed_out      in memory, moved by `next_descriptors` before anything is fetched
 
-`ack_through(n)` does not check that everything below n was processed: whoever fetches out of order
-acknowledges only the highest sequence below which nothing is pending. A descriptor that was lost
-stalls the lane; opening it again hands out everything behind `acked_through` once more.
+`ack_through(n)` does not check that everything below n was processed. A caller that fetches out of
+order acknowledges only the highest sequence below which every entry is processed. A lost descriptor
+stalls the lane; opening the lane again hands out everything after `acked_through` again.
 """
 
 from collections import deque
@@ -20,41 +20,42 @@ from sluice_protocol.manifests import WorkList
 from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_protocol.units import ETag
 from sluice_queue.decisions import (
-    AckAgain,
     Acked,
-    Holder,
-    OpenAgain,
+    EpochClaim,
+    InFlight,
     Overtaken,
-    Pending,
-    Seen,
-    holds,
-    judge_ack,
-    judge_open,
+    RegisterRead,
+    RetryAck,
+    RetryOpen,
+    decide_ack,
+    decide_open,
+    owns_epoch,
 )
 from sluice_queue.entries import Descriptor
 from sluice_queue.errors import AckRefused, ResumeRefused
-from sluice_queue.lane import Lane, RegisterClient, Tools, Tries
+from sluice_queue.inspection import read_entries
+from sluice_queue.lane import Lane, RegisterClient, Runtime
 from sluice_queue.register import Register, dequeue, open_epoch
 from sluice_queue.settings import ConsumerSettings
-from sluice_queue.view import read_entries
 from sluice_queue.worklists import read_work_list
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetryBudget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchHandle:
-    """Fetches work lists; cheap to copy, safe to use from many tasks, touches no cursor."""
+    """A reader of work lists; cheap to copy, safe to use from many tasks, moves no cursor."""
 
     store: ObjectStore
     lane: Lane
 
     async def fetch(self, descriptor: Descriptor) -> WorkList:
-        """Reads the work list that a descriptor points at.
+        """Read the work list of a descriptor.
 
         Raises:
-            WorkListMissing: It is not there: stop the lane, never skip it.
+            WorkListMissing: The list does not exist: stop the lane, never skip the list.
             InvalidRecord: It is not the list that the entry describes.
-            StoreError: The store did not answer.
+            StoreError: The store is unreachable or refused.
         """
         return await read_work_list(self.store, self.lane, descriptor)
 
@@ -68,20 +69,19 @@ class ConsumedBatch:
 
 
 class Consumer:
-    """Holds one epoch of one lane. Make it with `Consumer.open`."""
+    """The owner of one epoch of one lane; open it with `Consumer.open`."""
 
     def __init__(
         self,
         client: RegisterClient,
-        holder: Holder,
+        holder: EpochClaim,
         acked_through: int,
         settings: ConsumerSettings,
     ) -> None:
-        """Takes an epoch that `open` won."""
         self._client = client
         self._holder = holder
         self._settings = settings
-        self._metrics = client.tools.metrics
+        self._metrics = client.runtime.metrics
         self._durable = acked_through
         self._acked = acked_through
         self._handed_out = acked_through
@@ -95,27 +95,29 @@ class Consumer:
         queue: str,
         lane: int,
         resume_after: int | None = None,
-        tools: Tools | None = None,
+        runtime: Runtime | None = None,
         settings: ConsumerSettings | None = None,
     ) -> "Consumer":
-        """Takes the lane's next epoch and fences every earlier consumer off.
+        """Claim the lane's next epoch and fence every earlier consumer.
 
         Args:
-            store: Where the lane lies.
+            store: The store with the lane.
             queue: Name of the queue.
             lane: Number of the lane.
-            resume_after: The last sequence that the caller persisted with its own results; it is
-                acknowledged at once, and the next descriptor is the one right behind it.
-            tools: Time, ids and chance.
+            resume_after: The last sequence that the caller stored with its own results. It is
+                acknowledged
+                immediately, and the next descriptor is the one after it.
+            runtime: Time, ids and random numbers.
             settings: Bounds.
 
         Raises:
-            ResumeRefused: The lane is past `resume_after`, or has not come so far: entries would be
-                lost or repeated.
-            OutcomeUnknown: The bounds are spent.
+            ResumeRefused: The lane is past `resume_after`, or has not reached it: entries would be
+                lost
+                or repeated.
+            OutcomeUnknown: No tries are left.
             StoreError: The store refused.
         """
-        with_tools = tools if tools is not None else Tools()
+        with_tools = runtime if runtime is not None else Runtime()
         bounds = settings if settings is not None else ConsumerSettings()
         client = RegisterClient(store, Lane(queue=queue, lane=lane), with_tools)
         holder, state = await _open(client, bounds, resume_after)
@@ -126,23 +128,23 @@ class Consumer:
 
     @property
     def epoch(self) -> int:
-        """The epoch that this consumer holds, or held."""
+        """The epoch that this consumer claimed."""
         return self._holder.epoch
 
     @property
     def acked_through(self) -> int:
-        """The durable frontier as this consumer last knew it."""
+        """The durable acknowledged sequence that this consumer last read or wrote."""
         return self._durable
 
     async def next_descriptors(self, max_count: int) -> tuple[Descriptor, ...]:
-        """Hands out up to `max_count` contiguous descriptors behind those handed out before.
+        """Hand out up to `max_count` contiguous descriptors after those handed out before.
 
-        Reads the register once, so that a fence is noticed; fetches nothing.
+        Reads the register once, so that a fence is noticed; fetches no work list.
 
         Raises:
             Fenced: Another consumer opened the lane.
             InvalidRecord: The register or a segment is malformed.
-            StoreError: The store did not answer.
+            StoreError: The store is unreachable or refused.
         """
         state = (await self._read()).state
         if not self._ahead:
@@ -160,11 +162,11 @@ class Consumer:
         return found
 
     async def next_batch(self) -> ConsumedBatch | None:
-        """Hands out and fetches the next entry, or None when nothing waits.
+        """Hand out and fetch the next entry, or return None when there is no pending entry.
 
         Raises:
             Fenced: Another consumer opened the lane.
-            WorkListMissing: The entry's list is gone; the cursor stays before it.
+            WorkListMissing: The entry's list does not exist; the cursor stays before it.
         """
         found = await self.next_descriptors(1)
         if not found:
@@ -178,16 +180,16 @@ class Consumer:
         return ConsumedBatch(descriptor=found[0], work_list=work_list)
 
     def fetch_handle(self) -> FetchHandle:
-        """Gives a handle that fetches work lists concurrently."""
+        """Return a handle that fetches work lists concurrently."""
         return FetchHandle(store=self._client.store, lane=self._client.lane)
 
     async def ack(self, sequence: int) -> None:
-        """Acknowledges the entry right behind the last; durable with every 100th, or `flush_acks`.
+        """Acknowledge the entry after the last one; durable with every 100th call or `flush_acks`.
 
         Raises:
-            AckRefused: It is not the next one: nothing is skipped by mistake.
+            AckRefused: It is not the next one, so that no entry is skipped by mistake.
             Fenced: Another consumer opened the lane.
-            OutcomeUnknown: The bounds are spent; the same call may be made again.
+            OutcomeUnknown: No tries are left; the same call may be repeated.
         """
         if sequence != self._acked + 1 or sequence > self._handed_out:
             reason = f"acknowledge in order, expected=`{self._acked + 1}`"
@@ -197,34 +199,34 @@ class Consumer:
         self._acked = sequence
 
     async def flush_acks(self) -> None:
-        """Makes every `ack` so far durable."""
+        """Make every `ack` so far durable."""
         if self._acked > self._durable:
             await self.ack_through(self._acked)
 
     async def ack_through(self, sequence: int) -> None:
-        """Moves the durable frontier to `sequence` and dequeues up to it, in one write.
+        """Move the durable acknowledged sequence to `sequence` and dequeue up to it, in one write.
 
-        State changes only on success; the same call may be made again after any error but `Fenced`.
+        State changes only on success; the same call may be repeated after any error but `Fenced`.
 
         Raises:
-            AckRefused: It is not above `acked_through`, or the lane has not given it out yet.
+            AckRefused: It is not above `acked_through`, or the lane has not assigned it yet.
             Fenced: Another consumer opened the lane; nothing was changed.
-            OutcomeUnknown: The bounds are spent.
+            OutcomeUnknown: No tries are left.
             StoreError: The store refused.
         """
         lane = self._client.lane
         if sequence <= self._durable:
             reason = f"already acknowledged, acked_through=`{self._durable}`"
             raise AckRefused(lane.key, sequence, reason)
-        tries = Tries("ack", lane.key, self._settings.retry, self._client.tools)
+        retries = RetryBudget("ack", lane.key, self._client.runtime.backoff(self._settings.retry))
         while True:
             try:
                 if await self._try_ack(sequence):
                     break
             except StoreUnavailable as error:
-                await tries.again(error)
+                await retries.wait_or_raise(error)
                 continue
-            await tries.again(None)
+            await retries.wait_or_raise()
         self._durable = sequence
         self._acked = max(self._acked, sequence)
         self._handed_out = max(self._handed_out, sequence)
@@ -234,38 +236,40 @@ class Consumer:
     async def _try_ack(self, sequence: int) -> bool:
         lane = self._client.lane
         seen = await self._read()
-        match judge_ack(self._holder, sequence, seen):
+        match decide_ack(self._holder, sequence, seen):
             case Acked():
                 return True
             case Overtaken(epoch=epoch):
                 raise Fenced(lane.key, self._holder.epoch, epoch)
-            case AckAgain():
+            case RetryAck():
                 pass
         if sequence >= seen.state.next_sequence:
-            reason = f"the lane has not come so far, next=`{seen.state.next_sequence}`"
+            reason = (
+                f"the lane has not assigned this sequence yet, next=`{seen.state.next_sequence}`"
+            )
             raise AckRefused(lane.key, sequence, reason)
-        after = dequeue(lane.key, seen.state, sequence, self._client.tools.id_bytes())
+        after = dequeue(lane.key, seen.state, sequence, self._client.runtime.id_bytes())
         return await self._swap(seen, after)
 
-    async def _swap(self, seen: Seen, after: Register) -> bool:
+    async def _swap(self, seen: RegisterRead, after: Register) -> bool:
         queue = self._client.lane.queue
         self._metrics.swaps.labels(queue, "consumer").inc()
         match await self._client.swap(seen, after):
             case Applied(date_ns=date_ns):
-                self._client.saw(date_ns)
+                self._client.observe_date(date_ns)
                 return True
             case Mismatch(date_ns=date_ns):
-                self._client.saw(date_ns)
+                self._client.observe_date(date_ns)
                 self._metrics.conflicts.labels(queue, "consumer").inc()
             case Unknown():
                 self._metrics.unknown.labels(queue, "consumer").inc()
         return False
 
-    async def _read(self) -> Seen:
-        """Reads the register and checks the fence."""
+    async def _read(self) -> RegisterRead:
+        """Read the register and check the fence."""
         lane = self._client.lane
         seen = await self._client.read()
-        if seen is None or not holds(seen.state, self._holder):
+        if seen is None or not owns_epoch(seen.state, self._holder):
             self._metrics.fenced.labels(lane.queue).inc()
             raise Fenced(lane.key, self._holder.epoch, seen.state.epoch if seen is not None else 0)
         return seen
@@ -273,24 +277,24 @@ class Consumer:
 
 async def _open(
     client: RegisterClient, settings: ConsumerSettings, resume_after: int | None
-) -> tuple[Holder, Register]:
-    """Swaps in the next epoch under a fresh owner id; gives the claim and the state it won."""
-    tries = Tries("open", client.lane.key, settings.retry, client.tools)
-    opening = _Opening(client=client, resume_after=resume_after, owner=client.tools.id_bytes())
+) -> tuple[EpochClaim, Register]:
+    """Swap in the next epoch under a new owner id; return the claim and the state with it."""
+    retries = RetryBudget("open", client.lane.key, client.runtime.backoff(settings.retry))
+    opening = _Opening(client=client, resume_after=resume_after, owner=client.runtime.id_bytes())
     while True:
         try:
-            won = await opening.step(await client.read_or_create(tries))
+            won = await opening.step(await client.read_or_create(retries))
         except StoreUnavailable as error:
-            await tries.again(error)
+            await retries.wait_or_raise(error)
             continue
         if won is not None:
             return won
-        await tries.again(None)
+        await retries.wait_or_raise()
 
 
 @dataclass(slots=True, kw_only=True)
 class _Opening:
-    """The write that claims the next epoch, once it was sent."""
+    """The write that claims the next epoch, once it is sent."""
 
     client: RegisterClient
     resume_after: int | None
@@ -298,32 +302,32 @@ class _Opening:
     on: ETag | None = None
     after: Register | None = None
 
-    async def step(self, seen: Seen) -> tuple[Holder, Register] | None:
-        """Judges the write in flight, or builds and sends one; gives the claim once it stands."""
+    async def step(self, seen: RegisterRead) -> tuple[EpochClaim, Register] | None:
+        """Decide the write in flight, or build and send one; return a confirmed claim."""
         if self.after is not None and self.on is not None:
-            match judge_open(self._claim(self.after), self.on, seen):
-                case Holder() as claim:
+            match decide_open(self._claim(self.after), self.on, seen):
+                case EpochClaim() as claim:
                     return claim, seen.state
-                case OpenAgain():
+                case RetryOpen():
                     self.after = None
-                case Pending():
-                    pass  # the same bytes again: only one of them can land
+                case InFlight():
+                    pass  # the same bytes again: only one of the two writes can be applied
         return await self._send(seen)
 
-    async def _send(self, seen: Seen) -> tuple[Holder, Register] | None:
+    async def _send(self, seen: RegisterRead) -> tuple[EpochClaim, Register] | None:
         if self.after is None:
             _check_resume(self.client.lane, seen.state, self.resume_after)
-            self.after = open_epoch(seen.state, self.owner, self.client.tools.id_bytes())
+            self.after = open_epoch(seen.state, self.owner, self.client.runtime.id_bytes())
             self.on = seen.etag
         match await self.client.swap(seen, self.after):
             case Applied(date_ns=date_ns):
-                self.client.saw(date_ns)
+                self.client.observe_date(date_ns)
                 return self._claim(self.after), self.after
             case Mismatch() | Unknown():
                 return None
 
-    def _claim(self, after: Register) -> Holder:
-        return Holder(epoch=after.epoch, owner=self.owner)
+    def _claim(self, after: Register) -> EpochClaim:
+        return EpochClaim(epoch=after.epoch, owner=self.owner)
 
 
 def _check_resume(lane: Lane, state: Register, resume_after: int | None) -> None:
@@ -331,13 +335,13 @@ def _check_resume(lane: Lane, state: Register, resume_after: int | None) -> None
         return
     if resume_after < state.acked_through:
         reason = (
-            "entries behind the persisted sequence are acknowledged and gone; run `sluice rebuild`,"
-            f" acked_through=`{state.acked_through}`"
+            f"entries after the stored sequence are acknowledged and deleted; run `sluice "
+            f"rebuild`, acked_through=`{state.acked_through}`"
         )
         raise ResumeRefused(lane.key, resume_after, reason)
     if resume_after >= state.next_sequence:
         reason = (
-            "the lane has not given out the persisted sequence: it is not the lane it was,"
-            f" next_sequence=`{state.next_sequence}`"
+            f"the lane has not assigned the stored sequence: it is another lane, "
+            f"next_sequence=`{state.next_sequence}`"
         )
         raise ResumeRefused(lane.key, resume_after, reason)

@@ -28,34 +28,36 @@ Source: `docs/queue.md`; ADR 0040.
 """
 
 import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from sluice_protocol.errors import InvalidRecord, InvariantViolated, UnsupportedVersion
+from sluice_protocol.versions import decoder_for
 from sluice_queue.entries import Descriptor, Draft, decode_entries, encode_entry, skip_entries
 
 MAGIC: Final = b"LMQ1"
-SEGMENT_MAGIC: Final = b"LMQS"
 VERSION: Final = 1
 ENTRIES_MAX: Final = 4096
 WRITERS_MAX: Final = 64
 SEGMENTS_MAX: Final = 4096
 ID_BYTES: Final = 16
-NOBODY: Final = bytes(ID_BYTES)
+NO_OWNER: Final = bytes(ID_BYTES)
 
+_VERSION: Final = struct.Struct("<4sH")
 _HEADER: Final = struct.Struct("<4sHHQ16sQ16sQQIHHII")
 _WRITER: Final = struct.Struct("<16sQQ")
 _SEGMENT: Final = struct.Struct("<QQQ")
-_SEGMENT_HEADER: Final = struct.Struct("<4sHHQQ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """What the register remembers of one producer.
+    """The entry of one producer in the register.
 
     Attributes:
-        producer_id: 16 bytes, unique to one life of one producer.
-        counter: How many writes of it have landed; grows by one with each.
+        producer_id: 16 bytes, unique to one producer.
+        counter: Number of its applied writes, with its term in the upper half.
         first_sequence: The sequence of the first entry of its last write.
     """
 
@@ -66,7 +68,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRef:
-    """An immutable object that holds older entries, both sequences inclusive."""
+    """An immutable object with older entries; both sequences are inclusive."""
 
     first: int
     last: int
@@ -75,12 +77,12 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Register:
-    """One state of a lane. `entries` are the bytes of the newest `count` entries, undecoded."""
+    """One state of a lane; `entries` are the bytes of the newest `count` entries, undecoded."""
 
     revision: int
     nonce: bytes
     epoch: int = 0
-    owner: bytes = NOBODY
+    owner: bytes = NO_OWNER
     next_sequence: int = 1
     acked_through: int = 0
     count: int = 0
@@ -90,21 +92,24 @@ class Register:
 
     @property
     def first_held(self) -> int:
-        """The sequence of the first entry of the body; `next_sequence` when it holds none."""
+        """The sequence of the first entry of the body; `next_sequence` if the body has none."""
         return self.next_sequence - self.count
 
     @property
     def waiting(self) -> int:
-        """How many entries are not acknowledged."""
+        """Number of pending entries, which are not acknowledged."""
         return self.next_sequence - 1 - self.acked_through
 
     def writer(self, producer_id: bytes) -> Writer | None:
-        """Gives what is remembered of a producer, or None."""
+        """Return the entry of a producer, or None."""
         return next((one for one in self.writers if one.producer_id == producer_id), None)
 
 
+RegisterDecoder = Callable[[str, bytes], Register]
+
+
 def encode_register(state: Register) -> bytes:
-    """Gives the bytes of a state.
+    """Encode a state.
 
     Raises:
         InvariantViolated: The state breaks a bound of the format.
@@ -137,13 +142,13 @@ def _check(state: Register) -> None:
     if len(state.nonce) != ID_BYTES or len(state.owner) != ID_BYTES:
         raise InvariantViolated("nonce and owner of a register are 16 bytes each")
     if state.count > ENTRIES_MAX or len(state.segments) > SEGMENTS_MAX:
-        raise InvariantViolated(f"register holds too much, count=`{state.count}`")
-    if reason := _broken(state):
+        raise InvariantViolated(f"register exceeds its bounds, count=`{state.count}`")
+    if reason := _inconsistency(state):
         raise InvariantViolated(f"register is inconsistent: {reason}")
 
 
-def _broken(state: Register) -> str | None:
-    """Tells which rule between the fields does not hold, or None."""
+def _inconsistency(state: Register) -> str | None:
+    """Return the broken rule between the fields, or None."""
     if state.next_sequence < 1 or not 0 <= state.acked_through < state.next_sequence:
         return "acked_through is not below next_sequence"
     expected = state.acked_through + 1
@@ -155,46 +160,6 @@ def _broken(state: Register) -> str | None:
     if state.first_held != expected:
         return "entries do not begin where segments and acked_through end"
     return None
-
-
-def decode_register(key: str, body: bytes) -> Register:
-    """Reads the header of a state; the entries stay bytes.
-
-    Raises:
-        InvalidRecord: The bytes are no register, or its fields contradict one another.
-        UnsupportedVersion: A later version wrote it.
-    """
-    if len(body) < _HEADER.size or body[:4] != MAGIC:
-        raise InvalidRecord(key, "not a queue register")
-    fields = _HEADER.unpack_from(body)
-    version, flags, writers, segments, entry_bytes = (
-        fields[1],
-        fields[2],
-        fields[10],
-        fields[12],
-        fields[13],
-    )
-    if (version, flags) != (VERSION, 0):
-        raise UnsupportedVersion("queue register version", version)
-    segments_at = _HEADER.size + writers * _WRITER.size
-    entries_at = segments_at + segments * _SEGMENT.size
-    if len(body) != entries_at + entry_bytes:
-        raise InvalidRecord(key, "queue register does not end where its header says")
-    state = Register(
-        revision=fields[3],
-        nonce=fields[4],
-        epoch=fields[5],
-        owner=fields[6],
-        next_sequence=fields[7],
-        acked_through=fields[8],
-        count=fields[9],
-        writers=_writers(body[_HEADER.size : segments_at]),
-        segments=_segments(body[segments_at:entries_at]),
-        entries=body[entries_at:],
-    )
-    if reason := _broken(state):
-        raise InvalidRecord(key, f"queue register: {reason}")
-    return state
 
 
 def _writers(body: bytes) -> tuple[Writer, ...]:
@@ -211,28 +176,82 @@ def _segments(body: bytes) -> tuple[SegmentRef, ...]:
     )
 
 
-def held_descriptors(key: str, state: Register) -> tuple[Descriptor, ...]:
-    """Decodes the entries of the body.
+def _decode_register_v1(key: str, body: bytes) -> Register:
+    if len(body) < _HEADER.size:
+        raise InvalidRecord(key, "queue register is shorter than its header")
+    fields = _HEADER.unpack_from(body)
+    flags, writers, segments, entry_bytes = fields[2], fields[10], fields[12], fields[13]
+    if flags != 0:
+        raise UnsupportedVersion("queue register flags", flags, (0,), key)
+    segments_at = _HEADER.size + writers * _WRITER.size
+    entries_at = segments_at + segments * _SEGMENT.size
+    if len(body) != entries_at + entry_bytes:
+        raise InvalidRecord(key, "queue register does not end where its header states")
+    state = Register(
+        revision=fields[3],
+        nonce=fields[4],
+        epoch=fields[5],
+        owner=fields[6],
+        next_sequence=fields[7],
+        acked_through=fields[8],
+        count=fields[9],
+        writers=_writers(body[_HEADER.size : segments_at]),
+        segments=_segments(body[segments_at:entries_at]),
+        entries=body[entries_at:],
+    )
+    if reason := _inconsistency(state):
+        raise InvalidRecord(key, f"queue register: {reason}")
+    return state
+
+
+REGISTER_DECODERS: Final[Mapping[int, RegisterDecoder]] = MappingProxyType(
+    {VERSION: _decode_register_v1}
+)
+"""The decoder of each register version that this build reads."""
+
+
+def decode_register(
+    key: str, body: bytes, *, decoders: Mapping[int, RegisterDecoder] = REGISTER_DECODERS
+) -> Register:
+    """Decode the header of a register; the entries stay bytes.
+
+    Args:
+        key: Key of the register, for errors.
+        body: The stored bytes.
+        decoders: The decoder of each version to read.
+
+    Raises:
+        InvalidRecord: The bytes are not a register, or its fields contradict each other.
+        UnsupportedVersion: The register has a version or flags that this build cannot read.
+    """
+    if len(body) < _VERSION.size or body[:4] != MAGIC:
+        raise InvalidRecord(key, "not a queue register")
+    version = _VERSION.unpack_from(body)[1]
+    return decoder_for(decoders, version, field="queue register version", key=key)(key, body)
+
+
+def body_descriptors(key: str, state: Register) -> tuple[Descriptor, ...]:
+    """Decode the entries of the body.
 
     Raises:
         InvalidRecord: They are malformed, out of sequence, or not `count`.
     """
     found = decode_entries(key, state.entries, state.first_held)
     if len(found) != state.count:
-        raise InvalidRecord(key, f"queue register holds {len(found)} entries, not {state.count}")
+        raise InvalidRecord(key, f"queue register has {len(found)} entries, not {state.count}")
     return found
 
 
-# --- moves: each gives the next state; the shell swaps it in -----------------------------------
+# --- transitions: each returns the next state; the caller swaps it in --------------------------
 
 
 def append(state: Register, drafts: tuple[Draft, ...], writer: Writer, nonce: bytes) -> Register:
-    """Gives the state with `drafts` behind the others; existing entries are copied as bytes.
+    """Return the state with `drafts` appended; existing entries are copied as bytes.
 
     Args:
-        state: What stands; the drafts must fit (`room`).
+        state: The current state; the drafts must fit within `ENTRIES_MAX`.
         drafts: At least one.
-        writer: Who appends; its `first_sequence` is set here.
+        writer: The producer; its `first_sequence` is set here.
         nonce: 16 fresh bytes.
     """
     first = state.next_sequence
@@ -250,20 +269,17 @@ def append(state: Register, drafts: tuple[Draft, ...], writer: Writer, nonce: by
     )
 
 
-def room(state: Register) -> int:
-    """Gives how many entries fit before older ones must move to a segment."""
-    return ENTRIES_MAX - state.count
-
-
 def dequeue(key: str, state: Register, through: int, nonce: bytes) -> Register:
-    """Gives the state with everything up to `through` acknowledged and gone.
+    """Return the state with everything up to `through` acknowledged and removed.
 
     Raises:
         InvariantViolated: `through` is not in `acked_through < through < next_sequence`.
         InvalidRecord: The entries are cut short.
     """
     if not state.acked_through < through < state.next_sequence:
-        raise InvariantViolated(f"dequeue past what the lane holds, through=`{through}`")
+        raise InvariantViolated(
+            f"dequeue is not between acked_through and next_sequence, through=`{through}`"
+        )
     dropped = max(0, through + 1 - state.first_held)
     cut = skip_entries(key, state.entries, 0, dropped)
     return replace(
@@ -278,63 +294,7 @@ def dequeue(key: str, state: Register, through: int, nonce: bytes) -> Register:
 
 
 def open_epoch(state: Register, owner: bytes, nonce: bytes) -> Register:
-    """Gives the state in which `owner` holds the next epoch."""
+    """Return the state in which `owner` has the next epoch."""
     return replace(
         state, revision=state.revision + 1, nonce=nonce, epoch=state.epoch + 1, owner=owner
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spill:
-    """The older half of a full register on its way into a segment.
-
-    Attributes:
-        ref: The segment, as the header will name it.
-        body: Its bytes; the same state gives the same bytes.
-        after: The register without those entries; it still has the old revision and nonce, because
-            it is never written by itself: the append that follows is the same swap.
-    """
-
-    ref: SegmentRef
-    body: bytes
-    after: Register
-
-
-def spill(key: str, state: Register) -> Spill:
-    """Moves the older half of the held entries out of the register.
-
-    Raises:
-        InvariantViolated: The register holds fewer than two entries.
-    """
-    half = state.count // 2
-    if half == 0:
-        raise InvariantViolated("nothing to move to a segment")
-    cut = skip_entries(key, state.entries, 0, half)
-    first, last = state.first_held, state.first_held + half - 1
-    body = _SEGMENT_HEADER.pack(SEGMENT_MAGIC, VERSION, 0, first, last) + state.entries[:cut]
-    ref = SegmentRef(first=first, last=last, size_bytes=len(body))
-    after = replace(
-        state,
-        count=state.count - half,
-        segments=(*state.segments, ref),
-        entries=state.entries[cut:],
-    )
-    return Spill(ref=ref, body=body, after=after)
-
-
-def decode_segment(key: str, body: bytes) -> tuple[Descriptor, ...]:
-    """Reads a segment wholly.
-
-    Raises:
-        InvalidRecord: The bytes are no segment, or do not hold what the header says.
-        UnsupportedVersion: A later version wrote it.
-    """
-    if len(body) < _SEGMENT_HEADER.size or body[:4] != SEGMENT_MAGIC:
-        raise InvalidRecord(key, "not a queue segment")
-    _, version, flags, first, last = _SEGMENT_HEADER.unpack_from(body)
-    if (version, flags) != (VERSION, 0):
-        raise UnsupportedVersion("queue segment version", version)
-    found = decode_entries(key, memoryview(body)[_SEGMENT_HEADER.size :], first)
-    if not found or found[-1].sequence != last:
-        raise InvalidRecord(key, "queue segment does not end at its last sequence")
-    return found

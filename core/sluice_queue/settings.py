@@ -4,26 +4,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_queue.register import ENTRIES_MAX
+from sluice_store.retry import RetrySettings
 
-SPARK_QUEUE: Final = "spark"
-"""The queue that the Spark ingest consumes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrySettings:
-    """Bounds of one operation on the register.
-
-    Attributes:
-        tries_max: Writes tried before the answer is `OutcomeUnknown`, count.
-        total_s: Time after which no further try begins, seconds.
-        backoff_s: First wait's upper bound, seconds; it doubles with each try.
-        backoff_max_s: Upper bound of any wait, seconds.
-    """
-
-    tries_max: int = 40
-    total_s: float = 60.0
-    backoff_s: float = 0.01
-    backoff_max_s: float = 1.0
+SWAP_RETRY: Final = RetrySettings()
+"""Bounds of one swap of a register, for which several writers may compete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +15,15 @@ class ProducerSettings:
     """How a producer flushes.
 
     Attributes:
-        flush_interval_s: Longest time that a batch waits for others, seconds.
-        flush_bytes: Referenced frame bytes that start a flush at once, bytes.
-        max_unflushed_bytes: Referenced frame bytes that are taken in but not yet durable; more of
-            them wait in `produce`, bytes.
+        flush_interval_s: Longest wait of a batch for others, seconds.
+        flush_bytes: Referenced frame bytes that start a flush immediately, bytes.
+        max_unflushed_bytes: Most referenced frame bytes that are accepted but not yet durable,
+            bytes;
+            `produce` waits above it.
         list_batches_max: Most batches in one work list, count.
-        held_entries_max: Entries that the register holds before the older half moves to a segment,
-            count, at most 4 096.
+        held_entries_max: Entries in the register before its older half moves to a segment, count,
+            at
+            most 4 096.
         retry: Bounds of one swap.
     """
 
@@ -46,7 +32,7 @@ class ProducerSettings:
     max_unflushed_bytes: int = 256 * 1024 * 1024
     list_batches_max: int = 4096
     held_entries_max: int = ENTRIES_MAX
-    retry: RetrySettings = RetrySettings()
+    retry: RetrySettings = SWAP_RETRY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +40,9 @@ class ConsumerSettings:
     """How a consumer acknowledges.
 
     Attributes:
-        acks_per_dequeue: Calls of `ack` that one write to the register stands for, count.
+        acks_per_dequeue: Calls of `ack` that share one write to the register, count.
         retry: Bounds of one swap.
     """
 
     acks_per_dequeue: int = 100
-    retry: RetrySettings = RetrySettings()
+    retry: RetrySettings = SWAP_RETRY

@@ -1,11 +1,11 @@
-"""Goes on as a producer of an earlier life, and fences that life off.
+"""Takeover of a producer by a new process, which fences the earlier process.
 
-A producer that keeps a durable note of what it is about to append (the reconciler) appends under
-one id for ever. Its write counter has two halves: the life (which process, upper 32 bits) and how
-many of its writes have landed in all lives (lower 32 bits). A new life first swaps in its own
-number without any entry. From then on a write of an earlier life cannot land any more: the ETag
-it was made on is gone, and a later try of it meets a higher life. What stood right before that
-swap is the final answer to "did my last write land?".
+A producer with a durable append intent (the reconciler's lane owner) appends under one permanent
+id. Its write counter has two halves: the owner term (upper 32 bits) and the number of its applied
+writes in all terms (lower 32 bits). A new term first swaps in its number without any entry. From
+then on no write of an earlier term can be applied: the ETag that it replaces is no longer current,
+and a later try finds a higher term. The state right before that swap is the final answer to "was my
+last write applied?".
 
 Source: `docs/queue.md`, Producers with a durable note; ADR 0042.
 """
@@ -16,35 +16,36 @@ from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_queue.appender import Appender
 from sluice_queue.decisions import (
-    LIFE_SHIFT,
-    AppendTry,
+    TERM_SHIFT,
+    AppendAttempt,
+    Committed,
     Evicted,
-    Landed,
-    Pending,
-    Seen,
-    judge_append,
+    InFlight,
+    RegisterRead,
+    decide_append,
     writes_of,
 )
 from sluice_queue.errors import ProducerSuperseded
-from sluice_queue.lane import Lane, RegisterClient, Tools, Tries
+from sluice_queue.lane import Lane, RegisterClient, Runtime
 from sluice_queue.register import WRITERS_MAX, Register, Writer
 from sluice_queue.settings import ProducerSettings
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetryBudget
 
 
-def counter_of(life: int, writes: int) -> int:
-    """Gives the write counter of the `writes`-th landed write, made in life `life`."""
-    return life << LIFE_SHIFT | writes
+def counter_of(term: int, writes: int) -> int:
+    """Return the write counter of the `writes`-th applied write, made in term `term`."""
+    return term << TERM_SHIFT | writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOver:
-    """A lane's producer in a new life.
+    """A lane's producer in a new term.
 
     Attributes:
-        appender: Appends in this life.
-        writes: How many writes of all earlier lives have landed, for ever.
-        forgotten: The register had pushed the producer out: `writes` may be too low.
+        appender: Appends in this term.
+        writes: Final number of applied writes of all earlier terms.
+        forgotten: The register had evicted the producer: `writes` may be too low.
     """
 
     appender: Appender
@@ -57,66 +58,67 @@ async def take_over(
     lane: Lane,
     *,
     producer_id: bytes,
-    life: int,
+    term: int,
     writes: int = 0,
-    tools: Tools | None = None,
+    runtime: Runtime | None = None,
 ) -> TakenOver:
-    """Fences every earlier life of a producer off and goes on as it.
+    """Fence every earlier term of a producer and continue as that producer.
 
     Args:
-        store: Where the lane lies.
-        lane: Which lane.
-        producer_id: 16 bytes, the same in every life.
-        life: Higher than any life before; the caller's own durable record gives it out.
-        writes: How many landed writes the caller's record knows of.
-        tools: Time, ids and chance.
+        store: The store with the lane.
+        lane: The lane.
+        producer_id: 16 bytes, the same in every term.
+        term: Higher than any earlier term; the caller's durable record assigns it.
+        writes: Number of applied writes in the caller's record.
+        runtime: Time, ids and random numbers.
 
     Raises:
-        ProducerSuperseded: A higher life stands already.
-        RegisterLost: It is not the register that earlier lives wrote to.
-        OutcomeUnknown: The bounds are spent.
+        ProducerSuperseded: The register has a higher term already.
+        RegisterLost: It is not the register that earlier terms wrote to.
+        OutcomeUnknown: No tries are left.
         StoreError: The store refused.
     """
-    with_tools = tools if tools is not None else Tools()
+    with_tools = runtime if runtime is not None else Runtime()
     bounds = ProducerSettings()
     client = RegisterClient(store, lane, with_tools)
-    tries = Tries("take over", lane.key, bounds.retry, with_tools)
-    fence = _Fence(client=client, producer_id=producer_id, life=life, writes=writes)
+    retries = RetryBudget("take over", lane.key, with_tools.backoff(bounds.retry))
+    fence = _Fence(client=client, producer_id=producer_id, term=term, writes=writes)
     while True:
         try:
-            if await fence.step(await client.read_as(producer_id, writes, tries)):
+            if await fence.step(await client.read_as(producer_id, writes, retries)):
                 break
         except StoreUnavailable as error:
-            await tries.again(error)
+            await retries.wait_or_raise(error)
             continue
-        await tries.again(None)
-    counter = counter_of(life, fence.writes)
+        await retries.wait_or_raise()
+    counter = counter_of(term, fence.writes)
     appender = Appender(
-        store, lane, tools=with_tools, settings=bounds, producer=(producer_id, counter)
+        store, lane, runtime=with_tools, settings=bounds, producer=(producer_id, counter)
     )
     return TakenOver(appender=appender, writes=fence.writes, forgotten=fence.forgotten)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Fence:
-    """The swap that puts the new life into the register, once it was sent."""
+    """The swap that writes the new term into the register, once it is sent."""
 
     client: RegisterClient
     producer_id: bytes
-    life: int
-    tried: AppendTry | None = None
+    term: int
+    tried: AppendAttempt | None = None
     after: Register | None = None
     writes: int = 0
     forgotten: bool = False
 
-    async def step(self, seen: Seen) -> bool:
-        """Judges the swap in flight, or builds and sends one; True once it stands."""
+    async def step(self, seen: RegisterRead) -> bool:
+        """Decide the swap in flight, or build and send one; return True once it is applied."""
         if self.tried is not None:
-            match judge_append(self.tried, seen):
-                case Landed():
+            match decide_append(self.tried, seen):
+                case Committed():
                     return True
-                case Pending():
-                    pass  # the same bytes again: only one of them can land
+                case InFlight():
+                    # The same bytes again: only one of the two writes can be applied.
+                    pass
                 case Evicted():
                     self.after, self.forgotten = None, True
                 case _:
@@ -125,16 +127,16 @@ class _Fence:
             self._build(seen)
         return await self._send(seen)
 
-    def _build(self, seen: Seen) -> None:
-        """Makes the state with the new life; what stood before is the last word on old writes."""
+    def _build(self, seen: RegisterRead) -> None:
+        """Build the state with the new term; the state before it is final for old writes."""
         state, before = seen.state, seen.state.writer(self.producer_id)
-        if before is not None and before.counter >= counter_of(self.life, 0):
-            raise ProducerSuperseded(self.client.lane.key, self.life, before.counter)
+        if before is not None and before.counter >= counter_of(self.term, 0):
+            raise ProducerSuperseded(self.client.lane.key, self.term, before.counter)
         if before is not None:
             self.writes = max(self.writes, writes_of(before.counter))
         if before is None and len(state.writers) >= WRITERS_MAX:
             self.forgotten = True
-        counter = counter_of(self.life, self.writes)
+        counter = counter_of(self.term, self.writes)
         me = Writer(
             producer_id=self.producer_id,
             counter=counter,
@@ -144,22 +146,22 @@ class _Fence:
         self.after = replace(
             state,
             revision=state.revision + 1,
-            nonce=self.client.tools.id_bytes(),
+            nonce=self.client.runtime.id_bytes(),
             writers=(me, *others)[:WRITERS_MAX],
         )
-        self.tried = AppendTry(
+        self.tried = AppendAttempt(
             producer_id=self.producer_id,
             counter=counter,
             on=seen.etag,
             revision=self.after.revision,
         )
 
-    async def _send(self, seen: Seen) -> bool:
+    async def _send(self, seen: RegisterRead) -> bool:
         if self.after is None:
             return False
         match await self.client.swap(seen, self.after):
             case Applied(date_ns=date_ns):
-                self.client.saw(date_ns)
+                self.client.observe_date(date_ns)
                 return True
             case Mismatch() | Unknown():
                 return False

@@ -1,25 +1,25 @@
-"""Work lists: the objects that queue entries point at."""
+"""Work lists: the objects that queue entries name."""
 
 from collections.abc import Sequence
 from typing import Final
 
-from sluice_protocol.errors import InvalidRecord, InvariantViolated, StoreUnavailable
+from sluice_protocol.errors import InvalidRecord, InvariantViolated
 from sluice_protocol.keys import lane_of, work_list_key
 from sluice_protocol.manifests import AcceptedManifest, WorkList, decode_record, encode_record
-from sluice_protocol.outcomes import Applied, Exists, Found, Missing, Unknown
+from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_queue.entries import Descriptor, Draft
 from sluice_queue.errors import WorkListMissing
-from sluice_queue.lane import Lane, RegisterClient, Tries
-from sluice_queue.settings import RetrySettings
+from sluice_queue.lane import Lane, RegisterClient
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetrySettings, create_known
 
 LIST_AGE_S_MAX: Final = 3600
-"""A list older than this, by the store's clock, is never appended: the collector may take it."""
+"""Age in seconds by the store's clock after which a list is never appended: it may be collected."""
 
 
 def too_old(written_at_ns: UnixNs, now_ns: UnixNs) -> bool:
-    """Tells whether a list may no longer be appended and must be written anew."""
+    """Return True if a list may no longer be appended and must be written again."""
     return now_ns - written_at_ns >= LIST_AGE_S_MAX * NS_PER_S
 
 
@@ -30,37 +30,27 @@ async def write_work_list(
     retry: RetrySettings,
     metadata: bytes = b"",
 ) -> Draft:
-    """Writes one work list under a fresh name and gives the entry that points at it.
+    """Write one work list under a new name and return the entry that names it.
 
     An unknown outcome is settled by writing the same bytes under the same name again; the name is
     never used for anything else.
 
     Raises:
-        OutcomeUnknown: The bounds are spent; the list is garbage at worst.
+        OutcomeUnknown: No tries are left; the list is garbage at worst.
         InvariantViolated: There are no batches.
         StoreError: The store refused.
     """
     lane = client.lane
     if not batches:
-        raise InvariantViolated("a work list holds at least one batch")
+        raise InvariantViolated("a work list needs at least one batch")
     body = encode_record(WorkList(queue=lane.queue, lane=lane.lane, batches=tuple(batches)))
     if client.date_ns == 0:
         await client.read()  # the name needs the store's clock
     at_ns = client.store_now_ns
-    key = work_list_key(lane.queue, lane.lane, client.tools.ids.ulid(), at_ns)
-    tries = Tries("create", key, retry, client.tools)
-    while True:
-        try:
-            outcome = await client.store.create(key, body)
-        except StoreUnavailable as error:
-            await tries.again(error)
-            continue
-        match outcome:
-            case Applied(date_ns=date_ns) | Exists(date_ns=date_ns):
-                client.saw(date_ns)
-                break
-            case Unknown():
-                await tries.again(None)
+    key = work_list_key(lane.queue, lane.lane, client.runtime.ids.ulid(), at_ns)
+    backoff = client.runtime.backoff(retry)
+    outcome = await create_known(client.store, key, body, backoff, retry_unsent=True)
+    client.observe_date(outcome.date_ns)
     times = [batch.accepted_at_unix_ns for batch in batches]
     return Draft(
         location=key,
@@ -75,15 +65,15 @@ async def write_work_list(
 
 
 async def read_work_list(store: ObjectStore, lane: Lane, entry: Descriptor) -> WorkList:
-    """Reads the list that an entry points at and checks that it is that list.
+    """Read the list that an entry names and check that it is that list.
 
     Raises:
-        WorkListMissing: It is not there.
-        InvalidRecord: It has another schema, queue or lane than the entry says, or fewer batches.
-        StoreError: The store did not answer.
+        WorkListMissing: The list does not exist.
+        InvalidRecord: It has another schema, queue or lane than the entry, or fewer batches.
+        StoreError: The store is unreachable or refused.
     """
     match await store.get(entry.location):
-        case Missing():
+        case NotFound():
             raise WorkListMissing(lane.key, entry.sequence, entry.location)
         case Found(body=body):
             return _checked(lane, entry, body)
@@ -93,16 +83,16 @@ def _checked(lane: Lane, entry: Descriptor, body: bytes) -> WorkList:
     found = decode_record(entry.location, body, WorkList)
     if (found.queue, found.lane) != (lane.queue, lane.lane):
         raise InvalidRecord(entry.location, f"work list belongs to {found.queue}.{found.lane}")
-    # A list that was rebuilt from `accepted/` may hold more than the entry counted, never less.
+    # A list that was rebuilt from `accepted/` may have more batches than the entry, never fewer.
     if len(found.batches) < entry.batches:
-        raise InvalidRecord(entry.location, f"work list does not hold {entry.batches} batches")
+        raise InvalidRecord(entry.location, f"work list does not have {entry.batches} batches")
     return found
 
 
 def by_lane(
     batches: Sequence[AcceptedManifest], lanes: int
 ) -> dict[int, tuple[AcceptedManifest, ...]]:
-    """Splits batches by the lane of their agent, each lane's in the order given."""
+    """Split batches by the lane of their agent, each lane's in the order given."""
     split: dict[int, list[AcceptedManifest]] = {}
     for batch in batches:
         split.setdefault(lane_of(batch.agent_id, lanes), []).append(batch)

@@ -1,7 +1,6 @@
 """The object-store port and its adapters."""
 
 from sluice_store.authority import create_authority, read_authority
-from sluice_store.clock import Clock, IdSource, SystemClock, SystemIds
 from sluice_store.local import LocalStore, open_local_store
 from sluice_store.port import (
     IncarnationPage,
@@ -14,16 +13,12 @@ from sluice_store.port import (
 from sluice_store.url import open_store
 
 __all__ = [
-    "Clock",
-    "IdSource",
     "IncarnationPage",
     "ListPage",
     "ListedIncarnation",
     "ListedObject",
     "LocalStore",
     "ObjectStore",
-    "SystemClock",
-    "SystemIds",
     "Versioning",
     "create_authority",
     "open_local_store",

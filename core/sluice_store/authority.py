@@ -7,26 +7,29 @@ import msgspec
 from sluice_protocol.authority import (
     SWITCHES_MAX,
     Authority,
-    Switch,
-    apply_switch,
+    ModeSwitch,
+    apply_mode_switch,
     check_authority,
     decode_authority,
-    decode_switch,
-    switch_key,
+    decode_mode_switch,
+    mode_switch_key,
 )
-from sluice_protocol.errors import BadUsage, InvalidRecord, OutcomeUnknown, StoreMisconfigured
+from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.errors import BadUsage, InvalidRecord, StoreMisconfigured
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.manifests import encode_record
-from sluice_protocol.outcomes import Applied, Exists, Found, Unknown
-from sluice_protocol.units import ObjectKey
-from sluice_store.clock import IdSource, SystemIds
+from sluice_protocol.outcomes import Applied, Exists, Found
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.port import ObjectStore
-
-TRIES_MAX = 5
+from sluice_store.retry import Backoff, create_known
 
 
 async def create_authority(
-    store: ObjectStore, wanted: Authority | None = None, *, ids: IdSource | None = None
+    store: ObjectStore,
+    wanted: Authority | None = None,
+    *,
+    ids: IdSource | None = None,
+    clock: Clock | None = None,
 ) -> Authority:
     """Writes the settings once; the same settings again are no error.
 
@@ -35,6 +38,7 @@ async def create_authority(
         wanted: The settings, their id included; the defaults under a fresh id when None. The
             creation time is filled in with the store's own.
         ids: Where a fresh id comes from.
+        clock: For the pauses between tries; the machine's clock when None.
 
     Returns:
         The settings that stand in the store.
@@ -49,15 +53,12 @@ async def create_authority(
     wanted = msgspec.structs.replace(
         wanted, created_at_unix_ns=(await store.head(AUTHORITY_SETTINGS)).date_ns
     )
-    for _ in range(TRIES_MAX):
-        match await store.create(AUTHORITY_SETTINGS, encode_record(wanted)):
-            case Applied():
-                return wanted
-            case Exists():
-                return _same(wanted, await read_authority(store))
-            case Unknown():
-                continue
-    raise OutcomeUnknown("create", AUTHORITY_SETTINGS, TRIES_MAX)
+    backoff = Backoff.seeded_by(clock or SystemClock())
+    match await create_known(store, AUTHORITY_SETTINGS, encode_record(wanted), backoff):
+        case Applied():
+            return wanted
+        case Exists():
+            return _same(wanted, await read_authority(store))
 
 
 def _same(wanted: Authority, found: Authority) -> Authority:
@@ -82,7 +83,7 @@ class AuthorityHistory:
     """
 
     created: bytes
-    switches: tuple[tuple[Switch, bytes], ...]
+    switches: tuple[tuple[ModeSwitch, bytes], ...]
 
     @property
     def current(self) -> Authority:
@@ -93,7 +94,7 @@ class AuthorityHistory:
         """
         settings = decode_authority(self.created)
         for switch, _ in self.switches:
-            settings = apply_switch(settings, switch)
+            settings = apply_mode_switch(settings, switch)
         return settings
 
     @property
@@ -117,13 +118,13 @@ async def read_history(store: ObjectStore) -> AuthorityHistory:
             AUTHORITY_SETTINGS,
             "no authority stands here: run `sluice init --store URL` first",
         )
-    switches: list[tuple[Switch, bytes]] = []
+    switches: list[tuple[ModeSwitch, bytes]] = []
     for number in range(1, SWITCHES_MAX + 1):
-        found = await store.get(switch_key(number))
+        found = await store.get(mode_switch_key(number))
         if not isinstance(found, Found):
             return AuthorityHistory(created=read.body, switches=tuple(switches))
-        switches.append((decode_switch(number, found.body), found.body))
-    raise InvalidRecord(switch_key(SWITCHES_MAX), "there are more switches than are read")
+        switches.append((decode_mode_switch(number, found.body), found.body))
+    raise InvalidRecord(mode_switch_key(SWITCHES_MAX), "there are more switches than are read")
 
 
 async def read_authority(store: ObjectStore) -> Authority:
@@ -135,23 +136,3 @@ async def read_authority(store: ObjectStore) -> Authority:
         StoreError: No answer, or a refusal.
     """
     return (await read_history(store)).current
-
-
-async def create_once(store: ObjectStore, key: ObjectKey, body: bytes) -> bytes:
-    """Writes a record where nothing stands; gives the bytes that stand there afterwards.
-
-    Raises:
-        OutcomeUnknown: Nobody knows whether it landed; call again with the same bytes.
-        StoreError: The store refused.
-    """
-    for _ in range(TRIES_MAX):
-        match await store.create(key, body):
-            case Applied():
-                return body
-            case Exists():
-                found = await store.get(key)
-                if isinstance(found, Found):
-                    return found.body
-            case Unknown():
-                continue
-    raise OutcomeUnknown("create", key, TRIES_MAX)

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.conflicts import (
-    Action,
     ConflictName,
     Decision,
+    DecisionAction,
     Decisions,
     Difference,
     check_note,
@@ -20,7 +21,7 @@ from sluice_protocol.conflicts import (
     difference_of,
     fold_decisions,
 )
-from sluice_protocol.errors import InvalidFrame, InvalidRecord, OutcomeUnknown, UnsupportedVersion
+from sluice_protocol.errors import InvalidFrame, InvalidRecord, UnsupportedVersion
 from sluice_protocol.frame import Frame, decode_frame
 from sluice_protocol.keys import DECISIONS, QUARANTINE_CONFLICTS, parse_quarantine_key
 from sluice_protocol.manifests import (
@@ -31,13 +32,12 @@ from sluice_protocol.manifests import (
     decode_record,
     encode_record,
 )
-from sluice_protocol.outcomes import Applied, Exists, Found, Missing, Unknown
+from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_store.clock import Clock, IdSource
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, create_known
 
 CONFLICTS_PAGE_MAX: Final = 500
-TRIES_MAX: Final = 5
 READS_AT_ONCE: Final = 16
 
 
@@ -121,7 +121,7 @@ async def read_conflict(store: ObjectStore, name: ConflictName) -> ConflictDetai
         InvalidRecord: A manifest that is damaged.
     """
     found = await store.get(name.key)
-    if isinstance(found, Missing):
+    if isinstance(found, NotFound):
         return None
     manifest = decode_conflict(name.key, found.body)
     accepted_key = ObjectKey(manifest.accepted_manifest_key)
@@ -138,7 +138,7 @@ async def read_conflict(store: ObjectStore, name: ConflictName) -> ConflictDetai
 async def _difference(store: ObjectStore, manifest: ConflictManifest) -> Difference | None:
     accepted = await store.get(ObjectKey(manifest.accepted_raw_blob_key))
     submitted = await store.get(ObjectKey(manifest.submitted_raw_blob_key))
-    if isinstance(accepted, Missing) or isinstance(submitted, Missing):
+    if isinstance(accepted, NotFound) or isinstance(submitted, NotFound):
         return None
     return await asyncio.to_thread(_compare, accepted.body, submitted.body)
 
@@ -164,7 +164,7 @@ class Resolver:
     ids: IdSource
     decided_by: str
 
-    async def resolve(self, name: ConflictName, action: Action, note: str) -> Decision:
+    async def resolve(self, name: ConflictName, action: DecisionAction, note: str) -> Decision:
         """Writes a decision; it is durable when this returns.
 
         Raises:
@@ -183,13 +183,8 @@ class Resolver:
             note=check_note(note),
         )
         key, body = decision_key(decision.decision_id), encode_record(decision)
-        for _ in range(TRIES_MAX):
-            match await self.store.create(key, body):
-                case Applied() | Exists():  # the id is fresh: what exists is our own
-                    return decision
-                case Unknown():
-                    await self.clock.sleep(0.1)
-        raise OutcomeUnknown("create", key, TRIES_MAX)
+        await create_known(self.store, key, body, Backoff.seeded_by(self.clock))
+        return decision  # the id is fresh: an object under its key is this one
 
 
 class DecisionsReader:

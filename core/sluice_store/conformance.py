@@ -18,10 +18,10 @@ from sluice_protocol.outcomes import (
     Exists,
     Found,
     Mismatch,
-    Missing,
+    NotFound,
     ObjectInfo,
 )
-from sluice_protocol.units import NS_PER_S, NULL_INCARNATION, ETag, ObjectKey
+from sluice_protocol.units import NS_PER_S, NULL_VERSION, ETag, ObjectKey
 from sluice_store.expectations import expect, expect_type
 from sluice_store.port import ListedIncarnation, ListedObject, ObjectStore, Versioning
 from sluice_store.races import increment, race_create, race_replace, read_counter
@@ -88,7 +88,7 @@ async def check_wrong_checksum(store: ObjectStore, place: str) -> None:
     except ChecksumRefused:
         outcome = None
     expect("a wrong checksum is refused", holds=outcome is None, seen=type(outcome).__name__)
-    expect_type("a refused body is not stored", await store.head(key), Missing)
+    expect_type("a refused body is not stored", await store.head(key), NotFound)
 
 
 async def check_ranges(store: ObjectStore, place: str) -> None:
@@ -110,7 +110,7 @@ async def check_missing(store: ObjectStore, place: str) -> None:
         await store.get(ObjectKey(f"{place}no")),
         await store.head(ObjectKey(place + "n")),
     ):
-        missing = expect_type("a free key is missing", read, Missing)
+        missing = expect_type("a free key is missing", read, NotFound)
         expect("an answer carries the store's time", holds=missing.date_ns > 0, seen=missing)
 
 
@@ -143,7 +143,7 @@ async def check_replace_missing(store: ObjectStore, place: str) -> None:
     tag = (await _create(store, other, b"x")).etag
     outcome = await store.replace(key, b"y", if_match=tag)
     expect_type("a replace on a free key mismatches", outcome, Mismatch)
-    expect_type("and makes nothing", await store.head(key), Missing)
+    expect_type("and makes nothing", await store.head(key), NotFound)
 
 
 async def check_overwrite_keeps_old(store: ObjectStore, place: str) -> None:
@@ -158,7 +158,7 @@ async def check_overwrite_keeps_old(store: ObjectStore, place: str) -> None:
     wanted = [(new.incarnation, True, 5), (old.incarnation, False, 3)]
     expect("both incarnations are listed, newest first", holds=states == wanted, seen=states)
     for incarnation, size in ((new.incarnation, 5), (old.incarnation, 3)):
-        info = await store.head_incarnation(key, incarnation or NULL_INCARNATION)
+        info = await store.head_incarnation(key, incarnation or NULL_VERSION)
         exact = expect_type("an exact incarnation has a HEAD", info, ObjectInfo)
         expect("of its own size", holds=exact.size_bytes == size, seen=exact)
 
@@ -191,7 +191,7 @@ async def check_list_after_write(store: ObjectStore, place: str) -> None:
         keys = [listed.key for listed in await collect_keys(store, f"{place}seen/")]
         fresh = keys == [f"{place}seen/{n}" for n in range(i + 1)]
         expect("a listing shows every answered write", holds=fresh, seen=keys)
-    await store.delete(ObjectKey(f"{place}seen/9"), written.incarnation or NULL_INCARNATION)
+    await store.delete(ObjectKey(f"{place}seen/9"), written.incarnation or NULL_VERSION)
     count = len(await collect_keys(store, f"{place}seen/"))
     expect("a listing shows no deleted object", holds=count == 9, seen=count)  # noqa: PLR2004
 
@@ -251,7 +251,7 @@ async def check_delete_spares_newer(store: ObjectStore, place: str) -> None:
     old = (await _create(store, key, b"same")).incarnation
     await store.overwrite(key, b"same")
     for _ in range(2):
-        outcome = await store.delete(key, old or NULL_INCARNATION)
+        outcome = await store.delete(key, old or NULL_VERSION)
         expect_type("a delete of an incarnation ends in its absence", outcome, Deleted)
     read = await _read(store, key)
     expect("the newer incarnation stays", holds=read.info.incarnation != old, seen=read.info)
@@ -262,9 +262,9 @@ async def check_delete_spares_newer(store: ObjectStore, place: str) -> None:
 async def check_delete_then_create(store: ObjectStore, place: str) -> None:
     """A key whose one incarnation was deleted is free; a late repeat spares what came after."""
     key = ObjectKey(f"{place}again")
-    old = (await _create(store, key, b"same")).incarnation or NULL_INCARNATION
+    old = (await _create(store, key, b"same")).incarnation or NULL_VERSION
     await store.delete(key, old)
-    expect_type("a deleted object is missing", await store.get(key), Missing)
+    expect_type("a deleted object is missing", await store.get(key), NotFound)
     fresh = (await _create(store, key, b"same")).incarnation
     expect("a new object is a new incarnation", holds=fresh != old, seen=fresh)
     await store.delete(key, old)
@@ -277,7 +277,7 @@ async def check_delete_brings_back(store: ObjectStore, place: str) -> None:
     key = ObjectKey(f"{place}back")
     await _create(store, key, b"old")
     new = expect_type("overwrite applies", await store.overwrite(key, b"new"), Applied)
-    await store.delete(key, new.incarnation or NULL_INCARNATION)
+    await store.delete(key, new.incarnation or NULL_VERSION)
     read = await _read(store, key)
     expect("the one before is current again", holds=read.body == b"old", seen=read.body)
 
@@ -285,11 +285,11 @@ async def check_delete_brings_back(store: ObjectStore, place: str) -> None:
 async def check_delete_absent(store: ObjectStore, place: str) -> None:
     """A delete of an incarnation that is gone ends well: it is gone."""
     key = ObjectKey(f"{place}gone")
-    gone = (await _create(store, key, b"x")).incarnation or NULL_INCARNATION
+    gone = (await _create(store, key, b"x")).incarnation or NULL_VERSION
     await store.delete(key, gone)
     expect_type("a repeated delete is no error", await store.delete(key, gone), Deleted)
     absent = await store.head_incarnation(key, gone)
-    expect_type("a deleted incarnation is missing", absent, Missing)
+    expect_type("a deleted incarnation is missing", absent, NotFound)
 
 
 async def check_versioning(store: ObjectStore, place: str) -> None:
@@ -297,7 +297,7 @@ async def check_versioning(store: ObjectStore, place: str) -> None:
     state = await store.read_versioning()
     expect("versioning is Enabled", holds=state is Versioning.ENABLED, seen=state)
     written = await _create(store, f"{place}versioned", b"x")
-    real = written.incarnation not in {None, NULL_INCARNATION}
+    real = written.incarnation not in {None, NULL_VERSION}
     expect("a write has an incarnation", holds=real, seen=written.incarnation)
 
 

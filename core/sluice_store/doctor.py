@@ -12,12 +12,12 @@ from typing import Final, Literal
 
 import msgspec
 
+from sluice_protocol.clock import IdSource
 from sluice_protocol.errors import StoreDenied, StoreError, StoreUnavailable
 from sluice_protocol.keys import AUTHORITY_SETTINGS, DOCTOR
 from sluice_protocol.outcomes import Applied, Deleted, Found
 from sluice_protocol.units import ETag, ObjectKey
 from sluice_store import conformance
-from sluice_store.clock import IdSource
 from sluice_store.expectations import Nonconforming, expect, expect_type
 from sluice_store.port import ObjectStore
 from sluice_store.races import race_create, race_replace

@@ -9,16 +9,17 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from sluice_protocol.errors import InvalidRecord, OutcomeUnknown, StoreMisconfigured
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import InvalidRecord, StoreMisconfigured
 from sluice_protocol.keys import DOCTOR
 from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.outcomes import Applied, Exists, Found, Unknown
+from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_store.doctor import DoctorResult, Need
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, create_known
 
 RESULTS: Final = f"{DOCTOR}results/"
-TRIES_MAX: Final = 5
 _CONTEXT: Final = b"sluice.doctor.v1\0"
 
 
@@ -89,7 +90,9 @@ def _check_signature(
         raise InvalidRecord(key, "the signature of the doctor's result does not hold") from error
 
 
-async def write_result(store: ObjectStore, result: DoctorResult, sealed: bytes) -> ObjectKey:
+async def write_result(
+    store: ObjectStore, result: DoctorResult, sealed: bytes, clock: Clock
+) -> ObjectKey:
     """Writes a sealed result under a key that sorts by time, once.
 
     Raises:
@@ -97,13 +100,8 @@ async def write_result(store: ObjectStore, result: DoctorResult, sealed: bytes) 
         StoreError: The store refused.
     """
     key = ObjectKey(f"{RESULTS}{result.ended_at_unix_ns:020d}-{result.result_id}.json")
-    for _ in range(TRIES_MAX):
-        match await store.create(key, sealed):
-            case Applied() | Exists():
-                return key
-            case Unknown():
-                continue
-    raise OutcomeUnknown("create", key, TRIES_MAX)
+    await create_known(store, key, sealed, Backoff.seeded_by(clock))  # the id in the key is fresh
+    return key
 
 
 async def read_doctor(

@@ -20,7 +20,7 @@ from sluice_protocol.outcomes import (
     OverwriteOutcome,
     ReplaceOutcome,
 )
-from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey, UnixNs
+from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 
 
 class Versioning(StrEnum):
@@ -71,7 +71,7 @@ class ListedIncarnation:
     """
 
     key: ObjectKey
-    incarnation: Incarnation
+    incarnation: ObjectVersion
     current: bool
     marker: bool
     size_bytes: int
@@ -145,7 +145,7 @@ class ObjectStore(Protocol):
         """
         ...
 
-    async def head_incarnation(self, key: ObjectKey, incarnation: Incarnation) -> HeadOutcome:
+    async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         """Reads what the store knows of one exact version, current or not.
 
         Raises:
@@ -153,7 +153,7 @@ class ObjectStore(Protocol):
         """
         ...
 
-    async def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         """Removes exactly this incarnation; any other of the key stays.
 
         Raises:

@@ -1,1 +1,1 @@
-"""HTTP serving that every sluice service shares."""
+"""The HTTP component that every service of sluice uses: serving, problems, tokens, OpenAPI."""

@@ -1,1 +1,1 @@
-"""The whole path once, on this machine's own logs, checking its own result."""
+"""Demonstration of the whole pipeline on this machine's log files, with a check of the result."""

@@ -1,6 +1,6 @@
-"""`make demo`: every step below is done by the `sluice` command, as an operator would do it.
+"""`make demo`: run every step with the `sluice` command, as an operator would.
 
-It leaves `.demo/`, a store that `sluice query`, `batches`, `gaps` and `explain` can be tried on.
+It creates `.demo/`, a store for trying `sluice query`, `batches`, `gaps` and `explain`.
 """
 
 import argparse
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.demo.check import compare, count_rows, read_logs
-from deploy.demo.inputs import Input, feed, take_inputs
+from deploy.demo.inputs import Input, copy_inputs, feed
 from deploy.demo.processes import (
     DemoFailed,
     Processes,
-    answers,
     environment,
     free_port,
+    is_ready,
     wait_until,
 )
 from sluice_protocol.errors import BadUsage
@@ -40,7 +40,7 @@ FUTURE: Final = "2100-01-01T00:00:00Z"
 
 @dataclass(slots=True, kw_only=True)
 class Demo:
-    """What the steps share."""
+    """State shared by the steps."""
 
     folder: Path
     store: str
@@ -51,39 +51,39 @@ class Demo:
 
     @property
     def gateways(self) -> str:
-        """The gateways' URLs, as agents take them."""
+        """Return the gateways' URLs in the form of the agent's option."""
         return ",".join(f"http://127.0.0.1:{port}" for port in self.ports.values())
 
-    def note(self, line: str) -> None:
-        """Adds a line to the closing report."""
+    def add_note(self, line: str) -> None:
+        """Add a line to the final report."""
         self.report.append(line)
 
     def key(self, name: str) -> str:
-        """Gives the path of a sender's key."""
+        """Return the path of a sender's key."""
         return str(self.folder / f"{name}.key")
 
     def table(self, name: str) -> Path:
-        """Gives where a table of the lake lies."""
+        """Return the path of a table of the lake."""
         return self.folder / "store" / "lake" / "v1" / name
 
     def rows(self) -> dict[str, int]:
-        """Counts the rows of each table."""
+        """Count the rows of each table."""
         return {name: count_rows(self.table(name)) for name in ("logs", "metrics", "entries")}
 
     def batches(self) -> list[dict[str, Any]]:
-        """Lists what was accepted so far, straight from the identity manifests."""
+        """Read all accepted batches directly from the manifests."""
         accepted = (self.folder / "store" / "accepted").rglob("*.json")
         return [json.loads(path.read_bytes()) for path in accepted]
 
     def shipped(self) -> dict[str, int]:
-        """Counts the accepted records of each kind."""
+        """Count the accepted records of each kind."""
         records: dict[str, int] = {}
         for batch in self.batches():
             records[batch["kind"]] = records.get(batch["kind"], 0) + batch["record_count"]
         return records
 
     def agent_run(self, *more: str) -> tuple[str, ...]:
-        """Gives the agent's command line."""
+        """Return the agent's command line."""
         return (
             *("agent", "run", "--gateway", self.gateways, "--agent-id", AGENT),
             *("--key", self.key(AGENT), "--spool", str(self.folder / "spool")),
@@ -91,7 +91,7 @@ class Demo:
         )
 
     def entries_frame(self, value: bytes) -> str:
-        """Encodes a small frame of entries under one fixed identity; gives its path."""
+        """Encode a small frame of entries under one fixed identity; return its path."""
         pair = {"key": b64encode(b"greeting").decode(), "value": b64encode(value).decode()}
         frame = self.processes.run(
             *("frame", "encode", "--agent", TOOL, "--boot", "demo", "--seq-start", "0"),
@@ -103,39 +103,39 @@ class Demo:
         return str(path)
 
     def upload(self, frame: str, *more: str, accepted: bool = True) -> dict[str, Any]:
-        """Sends one frame and gives the gateway's answer."""
-        told = self.processes.run_json("upload", frame, *more, expect=0 if accepted else 1)
-        answer: dict[str, Any] = json.loads(told["answer"])
-        return answer
+        """Send one frame and return the gateway's response."""
+        result = self.processes.run_json("upload", frame, *more, expect=0 if accepted else 1)
+        response: dict[str, Any] = json.loads(result["answer"])
+        return response
 
     def blob(self, digest: str) -> Path:
-        """Gives where a blob lies."""
+        """Return the path of a blob."""
         return self.folder / "store" / blob_key(Digest(digest))
 
     def quarantined(self) -> set[str]:
-        """Gives the sha256 of every quarantined upload."""
+        """Return the sha256 of every quarantined upload."""
         kept = (self.folder / "store" / "quarantine").rglob("*.json")
         return {json.loads(path.read_bytes())["submitted_frame_sha256"] for path in kept}
 
     def sluice(self, *arguments: str, expect: int = 0) -> Any:  # noqa: ANN401 - any JSON
-        """Runs a command on the demonstration's store and gives its JSON."""
+        """Run a command on the demonstration's store and return its JSON."""
         return self.processes.run_json(*arguments, "--store", self.store, expect=expect)
 
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """Prints a step and how long it took."""
-    print(f"  {what} …", end="", flush=True)  # noqa: T201 - a person watches
-    started_s = time.monotonic()  # noqa: TID251 - shown, nothing is decided by it
+    """Print a step and its duration."""
+    print(f"  {what} …", end="", flush=True)  # noqa: T201 - output of the demonstration
+    started_s = time.monotonic()  # noqa: TID251 - only displayed
     yield
     print(f" {time.monotonic() - started_s:.1f} s")  # noqa: T201, TID251
 
 
 def prepare(named: list[Path]) -> Demo:
-    """Makes a fresh folder with the inputs, and an authority in it."""
+    """Create a fresh folder with the inputs, and an authority in it."""
     shutil.rmtree(ROOT, ignore_errors=True)
     folder = ROOT.resolve()
-    inputs = take_inputs(named, folder)
+    inputs = copy_inputs(named, folder)
     (folder / "sluice.toml").write_text("")
     processes = Processes(folder=folder, env=environment(folder))
     demo = Demo(
@@ -146,11 +146,11 @@ def prepare(named: list[Path]) -> Demo:
         ports={"gateway-a": free_port(), "gateway-b": free_port()},
     )
     print(f"sluice demo: {len(inputs)} log files into {demo.store}")  # noqa: T201
-    with step("authority settings, and a probe of what the store promises"):
+    with step("create the authority settings and test the guarantees of the store"):
         demo.sluice("init", "--lanes", "2")
         demo.sluice("doctor")
 
-    with step("a key for each sender"):
+    with step("create a key for each sender"):
         entries = [
             processes.run("agent", "init", "--agent-id", name, "--key", demo.key(name))
             for name in (AGENT, TOOL)
@@ -160,8 +160,8 @@ def prepare(named: list[Path]) -> Demo:
 
 
 def start(demo: Demo) -> None:
-    """Starts two gateways and the agent."""
-    with step("two gateways and an agent"):
+    """Start two gateways and the agent."""
+    with step("start two gateways and an agent"):
         for name, port in demo.ports.items():
             demo.processes.start(
                 *(name, "gateway", "--store", demo.store, "--listen", f"127.0.0.1:{port}"),
@@ -169,48 +169,48 @@ def start(demo: Demo) -> None:
             )
         for port in demo.ports.values():
             ready = f"http://127.0.0.1:{port}/readyz"
-            wait_until("gateway ready", partial(answers, ready), demo.processes, 30)
+            wait_until("gateway ready", partial(is_ready, ready), demo.processes, 30)
         demo.processes.start("agent", *demo.agent_run("--host-metrics-s", "0.5"))
 
 
 def ship(demo: Demo) -> None:
-    """Feeds the files in parts, kills a gateway between them, and drains the agent."""
-    with step("first half of each file, until batches are accepted"):
+    """Feed the files in parts, kill a gateway between them, and drain the agent."""
+    with step("ship the first half of each file, until batches are accepted"):
         feed(demo.inputs, part=0, parts=2)
         wait_until("accepted batches", lambda: len(demo.batches()) > 1, demo.processes, 30)
-    with step("kill -9 one gateway, then the second half"):
+    with step("kill -9 one gateway, then ship the second half"):
         demo.processes.kill("gateway-a")
         feed(demo.inputs, part=1, parts=2)
         before = len(demo.batches())
         wait_until("failover", lambda: len(demo.batches()) > before, demo.processes, 30)
         wait_until("host metrics", lambda: "metrics" in demo.shipped(), demo.processes, 30)
-    with step("kill -9 the agent, start it again, and let it finish"):
+    with step("kill -9 the agent, start it again, and wait until it has shipped everything"):
         demo.processes.kill("agent")
         demo.processes.run(*demo.agent_run("--host-metrics-s", "0", "--once"))
 
 
-def disturb(demo: Demo) -> None:
-    """Sends one batch twice, then other bytes under its identity."""
+def send_duplicates(demo: Demo) -> None:
+    """Send one batch twice, then other bytes under its identity."""
     gateway = f"http://127.0.0.1:{demo.ports['gateway-b']}"
     send = ("--gateway", gateway, "--key", demo.key(TOOL))
-    with step("one batch of entries twice, then other bytes under its identity"):
+    with step("send one batch of entries twice, then other bytes under its identity"):
         frame, rival = demo.entries_frame(b"first"), demo.entries_frame(b"other")
         first = demo.upload(frame, *send)
         second = demo.upload(frame, *send)
         conflict = demo.upload(rival, *send, accepted=False)
-    expect("answer to a new batch", first.get("duplicate"), wanted=False)
-    expect("answer to the same bytes", second.get("duplicate"), wanted=True)
-    expect("answer to other bytes", conflict.get("code"), "identity_conflict")
-    demo.note("1 duplicate answered 200, 1 conflict answered 409 and quarantined")
+    expect("response to a new batch", first.get("duplicate"), wanted=False)
+    expect("response to the same bytes", second.get("duplicate"), wanted=True)
+    expect("response to other bytes", conflict.get("code"), "identity_conflict")
+    demo.add_note("1 duplicate accepted with 200, 1 conflict refused with 409 and quarantined")
 
 
-def carry(demo: Demo) -> None:
-    """Reconciles and ingests, twice, and compares the lake with the input."""
+def ingest(demo: Demo) -> None:
+    """Reconcile and ingest twice, and compare the lake with the input."""
     with step("reconciler: verify, index, enqueue"):
         demo.sluice("reconciler", "--once")
-    with step("Spark: queue into Delta tables"):
+    with step("Spark: ingest the queue into Delta tables"):
         demo.sluice("spark", "ingest", "--once")
-    with step("both again: nothing may change"):
+    with step("run both again: nothing may change"):
         rows = demo.rows()
         demo.sluice("reconciler", "--once")
         demo.sluice("spark", "ingest", "--once")
@@ -220,30 +220,34 @@ def carry(demo: Demo) -> None:
         shipped = demo.shipped()
         for kind, records in shipped.items():
             expect(f"rows of {kind}", rows[kind], records)
-    demo.note(f"{lines} lines of {len(demo.inputs)} files are in the lake, each once, unchanged")
-    demo.note(f"{shipped.get('metrics', 0)} metric samples, {shipped.get('entries', 0)} entries")
+    demo.add_note(
+        f"{lines} lines of {len(demo.inputs)} files are in the lake, each once, unchanged"
+    )
+    demo.add_note(
+        f"{shipped.get('metrics', 0)} metric samples, {shipped.get('entries', 0)} entries"
+    )
 
 
-def look(demo: Demo) -> None:
-    """Finds a shipped line again."""
+def search(demo: Demo) -> None:
+    """Find a shipped line with a query."""
     longest = max((line for one in demo.inputs for line in one.lines()), key=len)
     text = longest.decode(errors="ignore").strip()[:60]
     wanted = sum(
         text in line.decode(errors="replace") for one in demo.inputs for line in one.lines()
     )
-    with step("query for one of the lines"):
+    with step("query one of the lines"):
         found = demo.processes.run(
             *("query", "--store", demo.store, "--from", PAST, "--to", FUTURE),
             *("-q", text, "--agent", AGENT, "--limit", str(wanted + 10), "--json"),
         )
     hits = [line for line in found.splitlines() if b'"body"' in line]
     expect("query results", len(hits), wanted)
-    demo.note(f"query found {wanted} line(s) with {text[:30]!r}")
+    demo.add_note(f"query found {wanted} line(s) with {text[:30]!r}")
 
 
 def clean_up(demo: Demo) -> None:
-    """Audits, plans and runs garbage collection over one orphan."""
-    with step("an orphan blob, restored as from a backup older than the retry horizon"):
+    """Audit, plan and run garbage collection with one orphan."""
+    with step("plant an orphan blob that is older than the retry horizon"):
         orphan = plant_orphan(demo, Path(demo.entries_frame(b"orphan")).read_bytes())
     with step("audit, plan, run"):
         demo.sluice("audit", "run")
@@ -252,43 +256,43 @@ def clean_up(demo: Demo) -> None:
     expect("orphan left", orphan.exists(), wanted=False)
     digest = orphan.stem
     proof = demo.sluice("gc", "show", digest)
-    with step("every accepted and quarantined blob is still there, unchanged"):
+    with step("check that every accepted and quarantined blob still exists, unchanged"):
         named = {batch["frame_sha256"] for batch in demo.batches()} | demo.quarantined()
         for kept in named:
             expect("sha256 of a kept blob", hash_file(demo.blob(kept)), kept)
     expect("proofs of the deletion", [one["verdict"] for one in proof["proofs"]], ["may_go"])
-    demo.note(
+    demo.add_note(
         f"1 orphan deleted with a proof, {len(named)} named blobs kept: sluice gc show {digest}"
     )
 
 
 def plant_orphan(demo: Demo, frame: bytes) -> Path:
-    """Puts a blob that nothing names into the store, dated 30 days back.
+    """Write a blob that no manifest names into the store, dated 30 days back.
 
-    The local store dates an object by its file's modification time, so a file that a backup brought
-    back has the age it had.
+    The local store uses the modification time of a file as the date of the object, so a file
+    restored from a backup has its original age.
     """
     path = demo.blob(digest_of(frame))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(frame)
-    month_ago_s = time.time() - 30 * 24 * 3600  # noqa: TID251 - the file's age, on purpose
+    month_ago_s = time.time() - 30 * 24 * 3600  # noqa: TID251 - sets the age of the file
     os.utime(path, (month_ago_s, month_ago_s))
     return path
 
 
 def hash_file(path: Path) -> str:
-    """Gives the sha256 of a file."""
+    """Return the sha256 of a file."""
     return digest_of(path.read_bytes())
 
 
-def tell(demo: Demo) -> None:
-    """Prints the closing report and what to try next."""
-    print("\nall of it held:")  # noqa: T201
+def print_report(demo: Demo) -> None:
+    """Print the final report and commands to try."""
+    print("\nall checks passed:")  # noqa: T201
     for line in demo.report:
         print(f"  - {line}")  # noqa: T201
     store = f"--store {demo.store}"
     explained = demo.batches()[0]["frame_sha256"]
-    print("\ntry on what it left:")  # noqa: T201
+    print("\ntry these commands on the store:")  # noqa: T201
     for command in (
         f"sluice batches {store}",
         f"sluice gaps {store}",
@@ -300,20 +304,20 @@ def tell(demo: Demo) -> None:
 
 
 def expect(what: str, found: object, wanted: object) -> None:
-    """Raises when a result is not what it must be."""
+    """Raise an error if a result differs from the expected value."""
     if found != wanted:
         raise DemoFailed(f"{what}: expected {wanted!r}, found {found!r}")
 
 
 def main() -> int:
-    """Runs the demonstration; 0 only if every check held."""
+    """Run the demonstration; return 0 only if every check passed."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--input", nargs="*", default=[], type=Path, help="files to ship")
     named = parser.parse_args().input
     demo = None
     try:
         demo = prepare([path.resolve() for path in named])
-        for act in (start, ship, disturb, carry, look, clean_up):
+        for act in (start, ship, send_duplicates, ingest, search, clean_up):
             act(demo)
         demo.processes.stop("gateway-b")
     except (DemoFailed, BadUsage) as error:
@@ -322,7 +326,7 @@ def main() -> int:
     finally:
         if demo is not None:
             demo.processes.stop_all()
-    tell(demo)
+    print_report(demo)
     return 0
 
 

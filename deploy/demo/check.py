@@ -1,4 +1,4 @@
-"""Compares what was shipped with what stands in the lake, byte for byte."""
+"""Compare the shipped lines with the rows of the lake, byte for byte."""
 
 import base64
 from collections import Counter
@@ -15,15 +15,15 @@ RAW_ATTRIBUTE = "sluice.raw"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Landed:
-    """Rows of the lake, by the file that they came from, in the order of their sequence."""
+class LakeRows:
+    """Rows of the lake by source file, in the order of their sequence numbers."""
 
     lines: dict[str, list[bytes]]
     rows: int
 
 
-def read_logs(table: Path, agent_id: str) -> Landed:
-    """Reads every log row of an agent, with the bytes that the file held."""
+def read_logs(table: Path, agent_id: str) -> LakeRows:
+    """Read every log row of an agent, with the original bytes of the line."""
     columns = ["agent_id", "boot_id", "seq", "body", "attributes"]
     rows = DeltaTable(table).to_pyarrow_table(columns=columns).to_pylist()
     own = [row for row in rows if row["agent_id"] == agent_id]
@@ -38,18 +38,19 @@ def read_logs(table: Path, agent_id: str) -> Landed:
         raw = attributes.get(RAW_ATTRIBUTE)
         body = base64.b64decode(raw) if raw is not None else row["body"].encode()
         lines.setdefault(attributes[PATH_ATTRIBUTE], []).append(body)
-    return Landed(lines=lines, rows=len(own))
+    return LakeRows(lines=lines, rows=len(own))
 
 
-def compare(inputs: list[Input], landed: Landed) -> int:
-    """Checks that every file's lines are there, in order, unchanged, once; gives their number.
+def compare(inputs: list[Input], lake: LakeRows) -> int:
+    """Check that each line is in the lake once, unchanged and in order; return the number.
 
     Raises:
-        DemoFailed: A line is lost, doubled, changed or out of order; the message names the first.
+        DemoFailed: A line is lost, duplicated, changed or out of order; the message names the
+            first.
     """
     total = 0
     for one in inputs:
-        expected, found = one.lines(), landed.lines.get(str(one.fed), [])
+        expected, found = one.lines(), lake.lines.get(str(one.fed), [])
         for number, (want, got) in enumerate(zip(expected, found, strict=False), start=1):
             if want != got:
                 raise DemoFailed(f"{one.source} line {number} changed: {want!r} became {got!r}")
@@ -60,5 +61,5 @@ def compare(inputs: list[Input], landed: Landed) -> int:
 
 
 def count_rows(table: Path) -> int:
-    """Gives the number of rows of a table."""
+    """Return the number of rows of a table."""
     return int(DeltaTable(table).to_pyarrow_table(columns=["seq"]).num_rows)

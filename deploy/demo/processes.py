@@ -1,4 +1,4 @@
-"""Starts, watches and stops the demonstration's own processes, and runs single commands."""
+"""Start, monitor and stop the processes of the demonstration, and run single commands."""
 
 import json
 import os
@@ -18,15 +18,15 @@ SLUICE = [sys.executable, "-m", "sluice_cli"]
 
 
 class DemoFailed(Exception):
-    """Something did not hold; the message says what and where to look."""
+    """A check of the demonstration failed; the message contains the reason."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Processes:
-    """Every process that the demonstration started; it ends only those.
+    """The processes that the demonstration started; it ends no others.
 
     Attributes:
-        folder: Where each process's log goes.
+        folder: The directory for the log of each process.
         env: The environment of every command.
     """
 
@@ -35,20 +35,20 @@ class Processes:
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str, *arguments: str) -> None:
-        """Starts `sluice <arguments>`; its output goes to `<name>.log`."""
+        """Start `sluice <arguments>` with its output in `<name>.log`."""
         log = (self.folder / f"{name}.log").open("ab")
-        self.running[name] = subprocess.Popen(  # noqa: S603 - our own command
+        self.running[name] = subprocess.Popen(  # noqa: S603 - a fixed command
             [*SLUICE, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.env
         )
 
     def kill(self, name: str) -> None:
-        """Ends a process as a power cut would."""
+        """End a process immediately with SIGKILL."""
         process = self.running.pop(name)
         process.send_signal(signal.SIGKILL)
         process.wait()
 
     def stop(self, name: str, limit_s: float = 60) -> None:
-        """Ends a process as an operator would, and demands exit code 0."""
+        """End a process with SIGTERM and require exit code 0."""
         process = self.running.pop(name)
         process.terminate()
         try:
@@ -60,71 +60,75 @@ class Processes:
             raise DemoFailed(f"{name} ended with exit code {code}: see {self.folder / name}.log")
 
     def stop_all(self) -> None:
-        """Ends whatever still runs."""
+        """Kill all remaining processes."""
         for name in list(self.running):
             self.running.pop(name).kill()
 
     def check_alive(self) -> None:
-        """Raises when a process has ended by itself."""
+        """Raise an error if a process exited unexpectedly."""
         for name, process in self.running.items():
             if process.poll() is not None:
                 log = self.folder / f"{name}.log"
-                raise DemoFailed(f"{name} ended by itself, code {process.returncode}: see {log}")
+                raise DemoFailed(
+                    f"{name} exited unexpectedly, code={process.returncode}: see {log}"
+                )
 
     def run(self, *arguments: str, expect: int = 0, stdin: bytes = b"") -> bytes:
-        """Runs `sluice <arguments>` to its end and gives what it printed."""
-        done = subprocess.run(  # noqa: S603 - our own command
+        """Run `sluice <arguments>` until it exits and return its output."""
+        done = subprocess.run(  # noqa: S603 - a fixed command
             [*SLUICE, *arguments], input=stdin, capture_output=True, check=False, env=self.env
         )
         if done.returncode != expect:
-            said = done.stderr.decode(errors="replace")[-2000:]
+            stderr = done.stderr.decode(errors="replace")[-2000:]
             command = " ".join(arguments)
-            raise DemoFailed(f"`sluice {command}` ended with {done.returncode}: {said}")
+            raise DemoFailed(f"`sluice {command}` exited with code {done.returncode}: {stderr}")
         return done.stdout
 
     def run_json(self, *arguments: str, expect: int = 0) -> Any:  # noqa: ANN401 - any JSON
-        """Runs `sluice <arguments> --json` and gives the document it printed."""
+        """Run `sluice <arguments> --json` and return the printed document."""
         return json.loads(self.run(*arguments, "--json", expect=expect))
 
 
 def free_port() -> int:
-    """Takes a free port from the system."""
+    """Return a free port of the system."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
 
 
-def answers(url: str) -> bool:
-    """Tells whether a service answers 200."""
+def is_ready(url: str) -> bool:
+    """Return True if the service responds with 200."""
     try:
-        with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310 - our own URL
-            status: int = answer.status
+        with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310 - a local URL
+            status: int = response.status
             return status == 200  # noqa: PLR2004 - RFC 9110
     except (urllib.error.URLError, OSError):
         return False
 
 
 def wait_until(what: str, done: Callable[[], bool], processes: Processes, limit_s: float) -> None:
-    """Waits for something to hold, while every process stays alive.
+    """Wait until a condition is true, while every process stays alive.
 
     Raises:
-        DemoFailed: It did not hold in time, or a process ended.
+        DemoFailed: The condition was not true in time, or a process exited.
     """
-    end_s = time.monotonic() + limit_s  # noqa: TID251 - a person's own clock, nothing is decided
+    end_s = time.monotonic() + limit_s  # noqa: TID251 - a timeout of the demonstration only
     while not done():
         processes.check_alive()
         if time.monotonic() > end_s:  # noqa: TID251
-            raise DemoFailed(f"waited {limit_s:.0f} s in vain: {what}; logs: {processes.folder}")
+            raise DemoFailed(f"timeout after {limit_s:.0f} s: {what}; logs: {processes.folder}")
         time.sleep(0.1)
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Gives the environment of every command: this interpreter, and settings of nobody else."""
+    """Return the environment of every command, without the user's `SLUICE_` settings."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("SLUICE_")}
     own = {
         "PYSPARK_PYTHON": sys.executable,
         "SLUICE_CONFIG": str(folder / "sluice.toml"),
-        "XDG_STATE_HOME": str(folder / "state"),  # the auditor's key stays with the demonstration
+        "XDG_STATE_HOME": str(
+            folder / "state"
+        ),  # the auditor's key is stored with the demonstration
     }
     return {**kept, **own}

@@ -29,16 +29,17 @@ from sluice_protocol.acceptance import (
     Observation,
     Offer,
     OverwriteBlob,
+    OverwriteRefused,
     Progress,
     ReadManifest,
-    Refused,
-    Request,
-    Spent,
+    RetriesExhausted,
+    StoreRequest,
     Verdict,
     begin,
     step,
 )
 from sluice_protocol.authority import Authority
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import (
     ChecksumRefused,
     InvalidRecord,
@@ -59,8 +60,7 @@ from sluice_protocol.manifests import (
     encode_record,
     encode_reference,
 )
-from sluice_protocol.outcomes import Found, Missing, Unknown, UnknownReason
-from sluice_store.clock import Clock
+from sluice_protocol.outcomes import Found, NotFound, Unknown, UnknownReason
 from sluice_store.port import ObjectStore
 
 BACKOFF_S_FIRST: Final = 0.05
@@ -85,7 +85,7 @@ class Run:
         healed: Whether a wrong blob was met.
     """
 
-    verdict: Verdict = field(default_factory=Spent)
+    verdict: Verdict = field(default_factory=RetriesExhausted)
     conflict: ConflictManifest | None = None
     phases_s: dict[str, float] = field(default_factory=dict)
     unsure: bool = False
@@ -132,16 +132,16 @@ class Acceptor:
 
     async def _drive(self, upload: Upload, run: Run) -> None:
         now = begin(self._offer(upload))
-        while not isinstance(now.doing, Verdict):
-            seen = await self._observe(upload, now, now.doing, run)
+        while not isinstance(now.action, Verdict):
+            seen = await self._observe(upload, now, now.action, run)
             then = step(now, seen)
-            if then.tries > now.tries and not isinstance(then.doing, Spent):
+            if then.tries > now.tries and not isinstance(then.action, RetriesExhausted):
                 await self._clock.sleep(self._backoff_s(then.tries))
             now = then
         run.healed = now.healed
-        if isinstance(now.doing, Conflict):
+        if isinstance(now.action, Conflict):
             await self._refer(upload)
-        run.verdict = now.doing
+        run.verdict = now.action
 
     def _offer(self, upload: Upload) -> Offer:
         return Offer(
@@ -158,33 +158,33 @@ class Acceptor:
         return ceiling_s * (0.5 + self._rng.random() / 2)
 
     async def _observe(
-        self, upload: Upload, now: Progress, doing: Request, run: Run
+        self, upload: Upload, now: Progress, action: StoreRequest, run: Run
     ) -> Observation:
         started_ns = self._clock.monotonic_ns()
         run.asking = True
         try:
-            seen = await self._perform(upload, now, doing, run)
+            seen = await self._perform(upload, now, action, run)
         except (StoreUnavailable, ChecksumRefused) as error:
             run.failure, run.asking = error, False
             return Unknown(reason=UnknownReason.SERVER_ERROR, detail=str(error))
         except StoreDenied as error:
-            if isinstance(doing, OverwriteBlob):
-                return Refused(reason=str(error))
+            if isinstance(action, OverwriteBlob):
+                return OverwriteRefused(reason=str(error))
             raise
         finally:
             spent_s = (self._clock.monotonic_ns() - started_ns) / 1e9
-            phase = _PHASES[type(doing)]
+            phase = _PHASES[type(action)]
             run.phases_s[phase] = run.phases_s.get(phase, 0.0) + spent_s
         run.asking = False
         run.unsure = run.unsure or isinstance(seen, Unknown)
         return seen
 
     async def _perform(
-        self, upload: Upload, now: Progress, doing: Request, run: Run
+        self, upload: Upload, now: Progress, action: StoreRequest, run: Run
     ) -> Observation:
-        match doing:
+        match action:
             case CreateBlob() | OverwriteBlob() | HeadBlob() | HashBlob():
-                return await self._on_blob(upload, doing)
+                return await self._on_blob(upload, action)
             case ReadManifest():
                 return await self._read_manifest(now.offer, run)
             case CreateManifest(accepted_at_ns=at_ns):
@@ -202,10 +202,10 @@ class Acceptor:
                 assert_never(never)
 
     async def _on_blob(
-        self, upload: Upload, doing: CreateBlob | OverwriteBlob | HeadBlob | HashBlob
+        self, upload: Upload, action: CreateBlob | OverwriteBlob | HeadBlob | HashBlob
     ) -> Observation:
         key = blob_key(upload.digest)
-        match doing:
+        match action:
             case CreateBlob():
                 return await self._store.create(key, upload.frame, sha256=upload.digest)
             case OverwriteBlob():
@@ -217,7 +217,7 @@ class Acceptor:
 
     async def _hash_blob(self, upload: Upload) -> Observation:
         found = await self._store.get(blob_key(upload.digest))
-        if isinstance(found, Missing):
+        if isinstance(found, NotFound):
             return found
         small = len(found.body) <= HASH_INLINE_BYTES_MAX
         digest = digest_of(found.body) if small else await asyncio.to_thread(digest_of, found.body)
@@ -226,7 +226,7 @@ class Acceptor:
     async def _read_manifest(self, offer: Offer, run: Run) -> Observation:
         key = accepted_key(offer.identity)
         found = await self._store.get(key)
-        if isinstance(found, Missing):
+        if isinstance(found, NotFound):
             return found
         seen = read_manifest(found)
         own = isinstance(seen, ManifestRead) and seen.attempt_id == offer.attempt_id
@@ -258,7 +258,7 @@ def read_manifest(found: Found) -> ManifestRead | ManifestUnreadable:
     )
 
 
-_PHASES: Final[dict[type[Request], str]] = {
+_PHASES: Final[dict[type[StoreRequest], str]] = {
     CreateBlob: "blob",
     HeadBlob: "blob",
     HashBlob: "blob",
@@ -269,4 +269,4 @@ _PHASES: Final[dict[type[Request], str]] = {
     HeadQuarantine: "quarantine",
 }
 
-__all__ = ["Accepted", "Acceptor", "Conflict", "Corrupt", "Run", "Spent", "Upload"]
+__all__ = ["Accepted", "Acceptor", "Conflict", "Corrupt", "RetriesExhausted", "Run", "Upload"]

@@ -13,10 +13,11 @@ from typing import Final
 from aiohttp import web
 
 from sluice_gateway.metrics import GatewayMetrics
-from sluice_gateway.problems import Refusal
-from sluice_protocol.errors import ErrorCode, TooLarge
+from sluice_protocol.errors import ErrorCode
+from sluice_protocol.upload_http import FRAME_MEDIA_TYPE
+from sluice_web.json_bodies import check_length
+from sluice_web.problems import HttpRefusal
 
-MEDIA_TYPE: Final = "application/vnd.lightmetrics.batch"
 HIGH_MARK: Final = 0.75
 """Share of the budget above which connections are shed."""
 SHED_SHARE: Final = 0.1
@@ -47,11 +48,11 @@ class Budget:
         """Holds the charge of a body while it is in memory.
 
         Raises:
-            Refusal: The budget does not hold it; nothing was taken.
+            HttpRefusal: The budget does not hold it; nothing was taken.
         """
         cost_bytes = charge(length_bytes)
         if self.held_bytes + cost_bytes > self._bytes_max:
-            raise Refusal(ErrorCode.OVERLOADED, "this gateway is full: try another one")
+            raise HttpRefusal(ErrorCode.OVERLOADED, "this gateway is full: try another one")
         self._hold(cost_bytes)
         try:
             yield
@@ -72,26 +73,15 @@ def check_head(request: web.Request, frame_bytes_max: int) -> int:
     """Gives the announced length of an upload whose head is as the protocol wants it.
 
     Raises:
-        Refusal: 415 for another media type or any Content-Encoding, 411 without Content-Length.
+        HttpRefusal: 415 for another media type or a Content-Encoding, 411 without a length.
         TooLarge: The announced length is over the limit.
     """
-    if request.content_type != MEDIA_TYPE:
-        raise Refusal(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {MEDIA_TYPE}")
+    if request.content_type != FRAME_MEDIA_TYPE:
+        raise HttpRefusal(
+            ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {FRAME_MEDIA_TYPE}"
+        )
     if "Content-Encoding" in request.headers:
-        raise Refusal(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send the frame without Content-Encoding")
+        raise HttpRefusal(
+            ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send the frame without Content-Encoding"
+        )
     return check_length(request, frame_bytes_max)
-
-
-def check_length(request: web.Request, bytes_max: int) -> int:
-    """Gives the announced length of a body.
-
-    Raises:
-        Refusal: 411 without Content-Length.
-        TooLarge: The announced length is over the limit.
-    """
-    length = request.content_length
-    if length is None:
-        raise Refusal(ErrorCode.LENGTH_REQUIRED, "send Content-Length, not chunks")
-    if length > bytes_max:
-        raise TooLarge("body", length, bytes_max)
-    return length

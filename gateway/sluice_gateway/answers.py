@@ -1,16 +1,16 @@
-"""The body of a 200."""
+"""The bodies of responses to an upload: 200 and 409."""
 
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
-from aiohttp import web
 
 from sluice_protocol.acceptance import Accepted
+from sluice_protocol.errors import ErrorCode
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key
+from sluice_protocol.manifests import ConflictManifest
 from sluice_protocol.units import Digest
-
-_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+from sluice_web.problems import Problem, problem_of
 
 
 class AcceptedAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +58,50 @@ def accepted_answer(
     )
 
 
-def json_response(value: object) -> web.Response:
-    """Gives a 200 with the canonical JSON of a struct."""
-    return web.Response(body=_ENCODER.encode(value), content_type="application/json")
+class ConflictProblem(Problem, frozen=True, kw_only=True):
+    """The body of a 409: the refused upload and the bytes that own its identity.
+
+    Attributes:
+        agent_id: Part of the identity.
+        boot_id: Part of the identity.
+        seq_start: Part of the identity.
+        seq_end: Part of the identity.
+        accepted_frame_sha256: The digest that owns the identity.
+        submitted_frame_sha256: The digest that is refused.
+        accepted_raw_blob_key: The blob of the owner.
+        submitted_raw_blob_key: The blob of the refused bytes.
+        accepted_manifest_key: The manifest that decides.
+        quarantine_key: The record of the refusal.
+    """
+
+    agent_id: str
+    boot_id: str
+    seq_start: int
+    seq_end: int
+    accepted_frame_sha256: str
+    submitted_frame_sha256: str
+    accepted_raw_blob_key: str
+    submitted_raw_blob_key: str
+    accepted_manifest_key: str
+    quarantine_key: str
+
+
+def conflict_problem(conflict: ConflictManifest, quarantine_key: str) -> ConflictProblem:
+    """Return the problem document of a 409 from the quarantine manifest that is stored."""
+    problem = problem_of(
+        ErrorCode.IDENTITY_CONFLICT,
+        "other bytes own this identity: park the batch and inform an operator",
+    )
+    return ConflictProblem(
+        **msgspec.structs.asdict(problem),
+        agent_id=conflict.agent_id,
+        boot_id=conflict.boot_id,
+        seq_start=conflict.seq_start,
+        seq_end=conflict.seq_end,
+        accepted_frame_sha256=conflict.accepted_frame_sha256,
+        submitted_frame_sha256=conflict.submitted_frame_sha256,
+        accepted_raw_blob_key=conflict.accepted_raw_blob_key,
+        submitted_raw_blob_key=conflict.submitted_raw_blob_key,
+        accepted_manifest_key=conflict.accepted_manifest_key,
+        quarantine_key=quarantine_key,
+    )

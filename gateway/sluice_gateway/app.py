@@ -3,47 +3,37 @@
 import asyncio
 import random  # noqa: TID251 - where the seeded source is made
 import socket
-import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 import structlog
-from aiohttp import web
 
 from sluice_gateway.accept import Acceptor
 from sluice_gateway.admit import Budget
+from sluice_gateway.api import make_app, make_health_app
 from sluice_gateway.cache import AcceptedCache
 from sluice_gateway.decode import FrameDecoder
 from sluice_gateway.gateway import Gateway
 from sluice_gateway.guard import ConnectionGuard, Gate
-from sluice_gateway.handlers import (
-    GATEWAY,
-    answer_errors,
-    health_routes,
-    routes,
-    watch_connection,
-)
-from sluice_gateway.health import ask_doctor, ask_store
 from sluice_gateway.high_water import HIGH_WATER_AFTER_S, HighWaterMarks, flush_guarded
 from sluice_gateway.lander import Lander, Spool
 from sluice_gateway.lifecycle import Lifecycle
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.observe import ObservedStore
 from sluice_gateway.principals import PrincipalsFile
+from sluice_gateway.readiness import ask_doctor, ask_store
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import claim
-from sluice_protocol.authority import Authority, switch_key
+from sluice_protocol.authority import Authority, mode_switch_key
 from sluice_protocol.errors import BadUsage, InvalidRecord, StoreError
 from sluice_protocol.outcomes import ObjectInfo
-from sluice_store.clock import SystemClock, SystemIds
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
+from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_on, server_tls
 
-BACKLOG: Final = 1024
-READ_BYTES: Final = 64 * 1024
-"""Half of what a connection may hold unread before it is told to wait."""
 DECISIONS_AFTER_S: Final = 5.0
 DOCTOR_AFTER_S: Final = 60.0
 MODE_AFTER_S: Final = 5.0
@@ -107,7 +97,6 @@ def build_gateway(
             time_s_max=settings.upload_time_s_max,
         ),
         decisions=DecisionsReader(observed),
-        comparing=asyncio.Lock(),
         high_water=HighWaterMarks(observed),
     )
 
@@ -138,20 +127,9 @@ def attach_lander(
     gateway.lander = Lander(spool, gateway.metrics, interval_s)
 
 
-def make_app(gateway: Gateway, *, health_only: bool = False) -> web.Application:
-    """Gives the HTTP application over a gateway."""
-    app = web.Application(
-        middlewares=[watch_connection, answer_errors],
-        client_max_size=gateway.settings.frame_bytes_max,
-    )
-    app[GATEWAY] = gateway
-    app.add_routes(health_routes() if health_only else routes())
-    return app
-
-
 @asynccontextmanager
 async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
-    """Serves on a bound socket until the block ends; running requests get a second to end."""
+    """Serve on a bound socket until the block ends; open requests have a second to end."""
     settings = gateway.settings
     gate = Gate(
         connections_max=settings.connections_max,
@@ -160,68 +138,45 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
         idle_timeout_s=settings.idle_timeout_s,
         metrics=gateway.metrics,
     )
-    runner = _runner(make_app(gateway), settings)
-    await runner.setup()
-    protocols = cast(Callable[[], asyncio.Protocol], runner.server)
-    server = await asyncio.get_running_loop().create_server(
-        lambda: ConnectionGuard(protocols(), gate),
-        sock=sock,
-        backlog=BACKLOG,
-        ssl=tls_context(settings),
-        ssl_handshake_timeout=None if settings.tls_key is None else settings.head_timeout_s,
-    )
     try:
-        yield
+        async with listening_on(
+            make_app(gateway),
+            sock,
+            _server_options(settings),
+            wrap=lambda protocol: ConnectionGuard(protocol, gate),
+            tls=server_tls(_tls_files(settings)),
+            handshake_s=settings.head_timeout_s,
+        ):
+            yield
     finally:
-        server.close()
-        await runner.cleanup()
         gateway.decoder.close()
 
 
 @asynccontextmanager
 async def serving_health(gateway: Gateway, host: str, port: int) -> AsyncIterator[None]:
-    """Serves this worker's health and metrics on a port of its own."""
-    runner = _runner(make_app(gateway, health_only=True), gateway.settings)
-    await runner.setup()
-    await web.TCPSite(runner, host, port).start()
-    try:
+    """Serve the health checks and metrics of this worker on a separate port."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    async with listening(make_health_app(gateway), address, _server_options(gateway.settings)):
         yield
-    finally:
-        await runner.cleanup()
 
 
-def _runner(app: web.Application, settings: GatewaySettings) -> web.AppRunner:
-    return web.AppRunner(
-        app,
-        access_log=None,
-        auto_decompress=False,  # the digest is over the bytes of the wire
-        keepalive_timeout=2 * settings.idle_timeout_s,  # the guard's own timer comes first
-        read_bufsize=READ_BYTES,
-        lingering_time=0.0,  # `refuse` discards, with a bound on bytes too
-        shutdown_timeout=1.0,
+def _server_options(settings: GatewaySettings) -> ServerOptions:
+    return ServerOptions(
+        decompress=False,  # the digest is over the bytes as they are sent
+        keepalive_s=2 * settings.idle_timeout_s,  # the timer of the guard fires first
+        lingering_s=0.0,  # `send_before_body` discards, with a bound on bytes too
+        shutdown_s=1.0,
     )
 
 
-def tls_context(settings: GatewaySettings) -> ssl.SSLContext | None:
-    """Gives the TLS context, or None for plain HTTP.
-
-    A client certificate is asked for and verified where one is shown; who shows none must sign.
-
-    Raises:
-        BadUsage: A file cannot be read.
-    """
+def _tls_files(settings: GatewaySettings) -> TlsFiles | None:
     if settings.tls_certificate is None or settings.tls_key is None:
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(settings.tls_certificate, settings.tls_key)
-        if settings.tls_client_ca is not None:
-            context.load_verify_locations(settings.tls_client_ca)
-            context.verify_mode = ssl.CERT_OPTIONAL
-    except (OSError, ssl.SSLError) as error:
-        raise BadUsage(f"TLS files cannot be used: {error}") from error
-    return context
+    return TlsFiles(
+        certificate=settings.tls_certificate,
+        key=settings.tls_key,
+        client_ca=settings.tls_client_ca,
+    )
 
 
 async def look_after(gateway: Gateway) -> None:
@@ -258,7 +213,7 @@ async def follow_mode(gateway: Gateway, next_number: int, stop: asyncio.Event) -
         asked_at_ns = gateway.clock.monotonic_ns()
         try:
             async with asyncio.timeout(MODE_AFTER_S):
-                found = await gateway.store.head(switch_key(next_number))
+                found = await gateway.store.head(mode_switch_key(next_number))
         except (StoreError, TimeoutError) as error:
             log.warning("authority not read", reason=str(error))
             continue

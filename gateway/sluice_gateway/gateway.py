@@ -1,15 +1,13 @@
 """The parts of one worker, and the way of one upload through them."""
 
-import asyncio
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
 from aiohttp import web
 
 from sluice_gateway.accept import Acceptor, Run
 from sluice_gateway.admit import Budget, check_head
-from sluice_gateway.answers import AcceptedAnswer, accepted_answer
+from sluice_gateway.answers import AcceptedAnswer, accepted_answer, conflict_problem
 from sluice_gateway.authenticate import authenticate
 from sluice_gateway.cache import AcceptedCache, Remembered
 from sluice_gateway.decode import FrameDecoder
@@ -19,23 +17,20 @@ from sluice_gateway.lifecycle import Lifecycle
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.observe import ObservedStore
 from sluice_gateway.principals import PrincipalsFile, Sender
-from sluice_gateway.problems import Problem, Refusal, conflict_problem
 from sluice_gateway.receive import Pace, Received, receive
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.switch import NOTICE_S_MAX
 from sluice_gateway.timing import Phases
 from sluice_gateway.upload import Upload
-from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, Spent
+from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, RetriesExhausted
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import ErrorCode, InvariantViolated
-from sluice_protocol.high_water import parse_high_water
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import quarantine_key
 from sluice_protocol.units import NS_PER_S
-from sluice_store.clock import Clock, IdSource
+from sluice_protocol.upload_http import HIGH_WATER_HEADER, RETRY_HEADER, parse_high_water
 from sluice_store.conflicts import DecisionsReader
-
-RETRY_HEADER: Final = "Sluice-Retry"
-HIGH_WATER_HEADER: Final = "Sluice-High-Water"
+from sluice_web.problems import HttpRefusal, Problem
 
 log = structlog.get_logger()
 
@@ -57,7 +52,6 @@ class Gateway:
     cache: AcceptedCache
     acceptor: Acceptor
     decisions: DecisionsReader
-    comparing: asyncio.Lock
     high_water: HighWaterMarks
     lander: Lander | None = None
     looked_at_ns: int | None = None
@@ -113,10 +107,10 @@ class Gateway:
         """Keeps out of a mode that may have been switched unseen.
 
         Raises:
-            Refusal: It was switched, or nobody could look for too long.
+            HttpRefusal: It was switched, or nobody could look for too long.
         """
         if not self.mode_known:
-            raise Refusal(
+            raise HttpRefusal(
                 ErrorCode.STORE_UNAVAILABLE,
                 "the authority was switched or cannot be read: try another gateway",
             )
@@ -132,12 +126,12 @@ class Gateway:
         """Stands before every store call.
 
         Raises:
-            Refusal: The agent is not the sender's, or is quarantined.
+            HttpRefusal: The agent is not the sender's, or is quarantined.
         """
         if agent_id not in sender.agents:
-            raise Refusal(ErrorCode.FORBIDDEN_AGENT, "")
+            raise HttpRefusal(ErrorCode.FORBIDDEN_AGENT, "")
         if (agent_id, boot_id) in self.decisions.current.quarantined:
-            raise Refusal(ErrorCode.IDENTITY_QUARANTINED, "")
+            raise HttpRefusal(ErrorCode.IDENTITY_QUARANTINED, "")
 
     def _pace(self) -> Pace:
         return Pace(
@@ -187,8 +181,10 @@ class Gateway:
                 return self._conflict(upload, run)
             case Corrupt(reason=reason):
                 log.error("corrupt object", identity=upload.identity, reason=reason)
-                raise Refusal(ErrorCode.CORRUPT_OBJECT, "a stored object is damaged: see the log")
-            case Spent():
+                raise HttpRefusal(
+                    ErrorCode.CORRUPT_OBJECT, "a stored object is damaged: see the log"
+                )
+            case RetriesExhausted():
                 raise spent_refusal(run)
 
     def _conflict(self, upload: Upload, run: Run) -> Problem:
@@ -198,13 +194,13 @@ class Gateway:
         return conflict_problem(run.conflict, quarantine_key(upload.identity, upload.digest))
 
 
-def spent_refusal(run: Run) -> Refusal:
+def spent_refusal(run: Run) -> HttpRefusal:
     """Gives the 503 of an upload whose tries or time are spent."""
     if run.unsure or run.failure is None:
-        return Refusal(
+        return HttpRefusal(
             ErrorCode.OUTCOME_UNKNOWN, "nobody knows whether it landed: send the same bytes again"
         )
     log.warning("store unavailable", reason=str(run.failure))
-    return Refusal(
+    return HttpRefusal(
         ErrorCode.STORE_UNAVAILABLE, "the store did not answer: send the same bytes again"
     )

@@ -11,10 +11,9 @@ from typing import Final
 import structlog
 
 from sluice_protocol.errors import InvalidRecord, StoreError
-from sluice_protocol.high_water import HighWaterMark
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import high_water_key
-from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.manifests import HighWaterMark, decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Found
 from sluice_store.port import ObjectStore
 

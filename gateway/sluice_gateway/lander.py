@@ -22,6 +22,7 @@ from sluice_gateway.accept import Acceptor, Run
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.upload import Upload
 from sluice_protocol.acceptance import Accepted, Conflict
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import BadUsage, InvalidRecord, SluiceError, StoreError
 from sluice_protocol.frame import decode_head
 from sluice_protocol.identity import Identity
@@ -36,11 +37,16 @@ from sluice_protocol.keys import (
     parse_quarantine_key,
     quarantine_key,
 )
-from sluice_protocol.landed import LANDED, LandedMarker, LandingResult, marker_key
-from sluice_protocol.manifests import decode_accepted, encode_record
+from sluice_protocol.manifests import (
+    TRANSFER_MARKERS,
+    TransferMarker,
+    TransferResult,
+    decode_accepted,
+    encode_record,
+    transfer_marker_key,
+)
 from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
-from sluice_store.clock import Clock, IdSource
 from sluice_store.port import ObjectStore
 
 AT_ONCE: Final = 8
@@ -158,14 +164,14 @@ class Lander:
         self._pending.pop(key, None)
         self._metrics.spool_pending.set(self.pending)
 
-    async def _carry(self, key: ObjectKey) -> LandingResult | None:
+    async def _carry(self, key: ObjectKey) -> TransferResult | None:
         if key.startswith(ACCEPTED):
             return await self._carry_accepted(key)
         if key.startswith(QUARANTINE_CONFLICTS):
             return await self._carry_conflict(key)
         return await self._copy(key)
 
-    async def _carry_accepted(self, key: ObjectKey) -> LandingResult | None:
+    async def _carry_accepted(self, key: ObjectKey) -> TransferResult | None:
         identity = parse_accepted_key(key)
         found = await self._read(key)
         manifest = decode_accepted(key, found.body)
@@ -185,7 +191,7 @@ class Lander:
         )
         return await self._settle(key, upload, await self._spool.acceptor.accept(upload))
 
-    async def _carry_conflict(self, key: ObjectKey) -> LandingResult | None:
+    async def _carry_conflict(self, key: ObjectKey) -> TransferResult | None:
         """Sends refused bytes the way of an upload: the authority refuses and records them too."""
         identity, submitted = parse_quarantine_key(key)
         if await self._is_landed(key):
@@ -207,10 +213,10 @@ class Lander:
             attempt_id=self._spool.ids.ulid(),
         )
 
-    async def _settle(self, key: ObjectKey, upload: Upload, run: Run) -> LandingResult | None:
+    async def _settle(self, key: ObjectKey, upload: Upload, run: Run) -> TransferResult | None:
         match run.verdict:
             case Accepted():
-                result: LandingResult = "accepted"
+                result: TransferResult = "accepted"
             case Conflict(accepted_digest=owner):
                 result = "conflict"
                 if key.startswith(ACCEPTED):
@@ -222,7 +228,7 @@ class Lander:
         await self._drop_blob(upload.digest)
         return result
 
-    async def _copy(self, key: ObjectKey) -> LandingResult | None:
+    async def _copy(self, key: ObjectKey) -> TransferResult | None:
         found = await self._read(key)
         match await self._spool.remote.create(key, found.body):
             case Applied() | Exists():
@@ -231,14 +237,16 @@ class Lander:
             case _:
                 return None
 
-    async def _mark(self, key: ObjectKey, result: LandingResult) -> None:
-        marker = LandedMarker(result=result, landed_at_unix_ns=self._spool.clock.now_ns())
-        outcome = await self._spool.local.create(marker_key(key), encode_record(marker))
+    async def _mark(self, key: ObjectKey, result: TransferResult) -> None:
+        marker = TransferMarker(result=result, landed_at_unix_ns=self._spool.clock.now_ns())
+        outcome = await self._spool.local.create(transfer_marker_key(key), encode_record(marker))
         if not isinstance(outcome, Applied | Exists):
-            raise StoreError("create", marker_key(key), "the marker may be missing: tried again")
+            raise StoreError(
+                "create", transfer_marker_key(key), "the marker may be missing: tried again"
+            )
 
     async def _is_landed(self, key: ObjectKey) -> bool:
-        return isinstance(await self._spool.local.head(marker_key(key)), ObjectInfo)
+        return isinstance(await self._spool.local.head(transfer_marker_key(key)), ObjectInfo)
 
     async def _drop_blob(self, digest: Digest) -> None:
         key = blob_key(digest)
@@ -262,9 +270,9 @@ class Lander:
 async def unlanded(local: ObjectStore) -> AsyncIterator[ObjectKey]:
     """Gives every record of a spool without a marker; holds the keys of one prefix in memory."""
     for prefix in (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS):
-        landed = {key async for key in _keys(local, f"{LANDED}{prefix}")}
+        landed = {key async for key in _keys(local, f"{TRANSFER_MARKERS}{prefix}")}
         async for key in _keys(local, prefix):
-            if marker_key(key) not in landed:
+            if transfer_marker_key(key) not in landed:
                 yield key
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sluice_gateway.metrics import GatewayMetrics
-from sluice_gateway.problems import Refusal
 from sluice_protocol.errors import ErrorCode
+from sluice_web.problems import HttpRefusal
 
 
 class Lifecycle:
@@ -25,10 +25,10 @@ class Lifecycle:
         """Counts one upload while it runs.
 
         Raises:
-            Refusal: The worker is draining.
+            HttpRefusal: The worker is draining.
         """
         if self.draining:
-            raise Refusal(ErrorCode.DRAINING, "this gateway is stopping: try another one")
+            raise HttpRefusal(ErrorCode.DRAINING, "this gateway is stopping: try another one")
         self.running += 1
         self._idle.clear()
         try:

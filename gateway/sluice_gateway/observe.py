@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import TypeVar
 
 from sluice_gateway.metrics import GatewayMetrics
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import StoreError
 from sluice_protocol.outcomes import (
     CreateOutcome,
@@ -14,8 +15,7 @@ from sluice_protocol.outcomes import (
     ReplaceOutcome,
     Unknown,
 )
-from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey
-from sluice_store.clock import Clock
+from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
 from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
 
 _Answer = TypeVar("_Answer")
@@ -76,11 +76,11 @@ class ObservedStore:
         """See `ObjectStore.head`."""
         return await self._watch("head", self._inner.head(key))
 
-    async def head_incarnation(self, key: ObjectKey, incarnation: Incarnation) -> HeadOutcome:
+    async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         """See `ObjectStore.head_incarnation`."""
         return await self._watch("head", self._inner.head_incarnation(key, incarnation))
 
-    async def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         """See `ObjectStore.delete`."""
         return await self._watch("delete", self._inner.delete(key, incarnation))
 

@@ -3,7 +3,8 @@
 import structlog
 
 from sluice_gateway.settings import GatewaySettings
-from sluice_store import ObjectStore, SystemIds
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_store import ObjectStore
 from sluice_store.doctor import examine
 from sluice_store.doctor_records import read_doctor, require_doctor, seal_result, write_result
 
@@ -25,6 +26,6 @@ async def prove(store: ObjectStore, url: str, settings: GatewaySettings) -> None
         return
     if url.startswith("file://") and await read_doctor(store) is None:
         result = await examine([store], [url], SystemIds())
-        await write_result(store, result, seal_result(result))
+        await write_result(store, result, seal_result(result), SystemClock())
     found = await require_doctor(store)
     log.info("store proved", result_id=found.result_id, ended_at_unix_ns=found.ended_at_unix_ns)

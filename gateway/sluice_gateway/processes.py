@@ -15,9 +15,9 @@ import structlog
 
 from sluice_gateway.logs import configure_logs
 from sluice_gateway.settings import GatewaySettings, check_settings
-from sluice_gateway.worker import WorkerPlan, bind, run_worker, worker_main
+from sluice_gateway.worker import WorkerPlan, run_worker, worker_main
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.services import parse_listen
+from sluice_web.listening import bind_shared, parse_listen
 
 LOOK_S: Final = 0.5
 END_MARGIN_S: Final = 10.0
@@ -37,7 +37,7 @@ def run_gateway(settings: GatewaySettings, store_url: str) -> int:
     check_settings(settings)
     host, port = parse_listen(settings.listen)
     try:
-        reserved = bind(host, port)
+        reserved = bind_shared(host, port)
     except OSError as error:
         raise BadUsage(f"cannot listen: {error}, listen=`{settings.listen}`") from error
     with closing(reserved):

@@ -7,11 +7,11 @@ from typing import Final
 
 from aiohttp import web
 
-from sluice_gateway.problems import Refusal
 from sluice_protocol.errors import DigestMismatch, ErrorCode
 from sluice_protocol.keys import digest_of
 from sluice_protocol.signatures import parse_content_digest
 from sluice_protocol.units import Digest
+from sluice_web.problems import HttpRefusal
 
 BLOCK_BYTES_MIN: Final = 4 * 1024 * 1024
 
@@ -39,7 +39,7 @@ async def receive(request: web.Request, length_bytes: int, pace: Pace) -> Receiv
     lowest rate is never out.
 
     Raises:
-        Refusal: The body came too slowly; the same bytes may be sent again.
+        HttpRefusal: The body came too slowly; the same bytes may be sent again.
         DigestMismatch: The body is not what Content-Digest says.
     """
     announced = request.headers.get("Content-Digest")
@@ -48,7 +48,7 @@ async def receive(request: web.Request, length_bytes: int, pace: Pace) -> Receiv
     try:
         received = await _read(request, length_bytes, pace)
     except TimeoutError as error:
-        raise Refusal(
+        raise HttpRefusal(
             ErrorCode.OVERLOADED, "the body came too slowly: send it again on a new connection"
         ) from error
     if expected is not None and expected != received.digest:

@@ -1,13 +1,10 @@
 """The records that an upload leaves in the store, made from what was validated."""
 
-from typing import Final
-
 from sluice_gateway.upload import Upload
+from sluice_protocol.frame import FRAME_VERSION
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.manifests import AcceptedManifest, ConflictManifest
 from sluice_protocol.units import Digest, UnixNs
-
-FRAME_VERSION: Final = 1
 
 
 def accepted_manifest(

@@ -2,14 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from sluice_protocol.authority import UPLOAD_TIME_S_MAX
+from sluice_protocol.authority import UPLOAD_TIME_S_MAX, AcceptanceMode
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.services import parse_listen
 from sluice_protocol.units import FRAME_BYTES_MAX
-
-AcceptanceMode = Literal["s3_manifest", "local_spool"]
+from sluice_web.listening import parse_listen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,15 +13,16 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
-from sluice_protocol.authority import switch_key
+from sluice_protocol.authority import mode_switch_key
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import BadUsage, StoreError, StoreUnavailable
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
 from sluice_store import ObjectStore
-from sluice_store.authority import AuthorityHistory, create_once, read_history
-from sluice_store.clock import IdSource
+from sluice_store.authority import AuthorityHistory, read_history
+from sluice_store.retry import Backoff, OtherBytes, create_once
 from sluice_store.url import parse_local_path
 
 CLAIM: Final = ObjectKey("authority/v1/spool.json")
@@ -62,7 +63,7 @@ def locked(url: str) -> Iterator[None]:
         os.close(handle)
 
 
-async def agree(local: ObjectStore, remote: ObjectStore) -> AuthorityHistory:
+async def agree(local: ObjectStore, remote: ObjectStore, clock: Clock) -> AuthorityHistory:
     """Gives the authority's settings, kept in the spool too so that it starts without a network.
 
     Raises:
@@ -74,16 +75,17 @@ async def agree(local: ObjectStore, remote: ObjectStore) -> AuthorityHistory:
     except StoreUnavailable as error:
         log.warning("authority not reached, the spool's copy holds", reason=str(error))
         return await read_history(local)
-    await _mirror(local, AUTHORITY_SETTINGS, history.created)
+    backoff = Backoff.seeded_by(clock)
+    await _mirror(local, AUTHORITY_SETTINGS, history.created, backoff)
     for switch, body in history.switches:
-        await _mirror(local, switch_key(switch.number), body)
-    if isinstance(await local.head(switch_key(history.next_number)), ObjectInfo):
+        await _mirror(local, mode_switch_key(switch.number), body, backoff)
+    if isinstance(await local.head(mode_switch_key(history.next_number)), ObjectInfo):
         raise BadUsage("a switch away from this spool was begun: run `sluice switch` again")
     return history
 
 
-async def _mirror(local: ObjectStore, key: ObjectKey, body: bytes) -> None:
-    if await create_once(local, key, body) != body:
+async def _mirror(local: ObjectStore, key: ObjectKey, body: bytes, backoff: Backoff) -> None:
+    if isinstance(await create_once(local, key, body, backoff), OtherBytes):
         raise BadUsage(
             f"the spool belongs to another authority: take another directory, key=`{key}`"
         )
@@ -97,6 +99,7 @@ async def claim(local: ObjectStore, remote: ObjectStore, ids: IdSource, collecto
         StoreError: No answer; call again.
     """
     body = await _own_claim(local, ids, collector_id)
+    # One try only: an unreachable authority must not delay the start, and the lander tries again.
     match await remote.create(CLAIM, body):
         case Applied():
             return

@@ -23,20 +23,26 @@ from sluice_gateway.spool import CLAIM, SpoolClaim
 from sluice_protocol.authority import (
     UPLOAD_TIME_S_MAX,
     Authority,
-    Switch,
-    apply_switch,
-    decode_switch,
-    switch_key,
+    ModeSwitch,
+    apply_mode_switch,
+    decode_mode_switch,
+    mode_switch_key,
 )
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import ACCEPTED, AUTHORITY_SETTINGS, DECISIONS, QUARANTINE_CONFLICTS
-from sluice_protocol.landed import LANDED, LandedMarker, marker_key
-from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.outcomes import Found, Missing, ObjectInfo
+from sluice_protocol.manifests import (
+    TRANSFER_MARKERS,
+    TransferMarker,
+    decode_record,
+    encode_record,
+    transfer_marker_key,
+)
+from sluice_protocol.outcomes import Found, NotFound, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_store.authority import AuthorityHistory, create_once, read_history
-from sluice_store.clock import Clock
+from sluice_store.authority import AuthorityHistory, read_history
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, OtherBytes, create_known, create_once
 
 NOTICE_S_MAX: Final = 30.0
 """A gateway that could not look for a switch for this long takes no uploads."""
@@ -47,7 +53,7 @@ ADOPT_AT_ONCE: Final = 16
 log = structlog.get_logger()
 
 
-async def switch_to_spool(remote: ObjectStore, spool_writer: str) -> Authority:
+async def switch_to_spool(remote: ObjectStore, spool_writer: str, clock: Clock) -> Authority:
     """Makes one spooling gateway the one that accepts.
 
     Raises:
@@ -72,12 +78,12 @@ async def switch_to_spool(remote: ObjectStore, spool_writer: str) -> Authority:
     body = await _record(
         remote,
         history,
-        Switch(number=history.next_number, acceptance="local_spool", spool_writer=spool_writer),
+        ModeSwitch(number=history.next_number, acceptance="local_spool", spool_writer=spool_writer),
     )
-    return await _publish(remote, history, body)
+    return await _publish(remote, history, body, Backoff.seeded_by(clock))
 
 
-async def switch_to_manifest(remote: ObjectStore, local: ObjectStore) -> Authority:
+async def switch_to_manifest(remote: ObjectStore, local: ObjectStore, clock: Clock) -> Authority:
     """Makes every gateway on the object store accept; the caller holds the spool's lock.
 
     Raises:
@@ -90,16 +96,19 @@ async def switch_to_manifest(remote: ObjectStore, local: ObjectStore) -> Authori
         raise BadUsage("the authority accepts in s3_manifest already: nothing was changed")
     await _check_own_spool(remote, local)
     await _check_all_landed(local)
-    wanted = Switch(number=history.next_number, acceptance="s3_manifest")
+    wanted = ModeSwitch(number=history.next_number, acceptance="s3_manifest")
     body = await _record(remote, history, wanted)
-    closed = await create_once(local, switch_key(wanted.number), body)
-    return await _publish(remote, history, closed)
+    backoff = Backoff.seeded_by(clock)
+    closed = await create_once(local, mode_switch_key(wanted.number), body, backoff)
+    # The record of an earlier call that was interrupted wins: the spool already obeys it.
+    begun = closed.body if isinstance(closed, OtherBytes) else body
+    return await _publish(remote, history, begun, backoff)
 
 
 async def _check_own_spool(remote: ObjectStore, local: ObjectStore) -> None:
     theirs, ours = await remote.get(CLAIM), await local.get(CLAIM)
-    if isinstance(theirs, Missing):
-        if isinstance(ours, Missing):
+    if isinstance(theirs, NotFound):
+        if isinstance(ours, NotFound):
             return  # no gateway has ever spooled here
         raise BadUsage("this spool has never reached the authority: start its gateway to land")
     if not isinstance(ours, Found) or ours.body != theirs.body:
@@ -115,11 +124,11 @@ async def _check_all_landed(local: ObjectStore) -> None:
         )
 
 
-async def _record(remote: ObjectStore, history: AuthorityHistory, wanted: Switch) -> bytes:
-    apply_switch(history.current, wanted)
+async def _record(remote: ObjectStore, history: AuthorityHistory, wanted: ModeSwitch) -> bytes:
+    apply_mode_switch(history.current, wanted)
     now_ns = (await remote.head(AUTHORITY_SETTINGS)).date_ns
     return encode_record(
-        Switch(
+        ModeSwitch(
             number=wanted.number,
             acceptance=wanted.acceptance,
             spool_writer=wanted.spool_writer,
@@ -128,11 +137,13 @@ async def _record(remote: ObjectStore, history: AuthorityHistory, wanted: Switch
     )
 
 
-async def _publish(remote: ObjectStore, history: AuthorityHistory, body: bytes) -> Authority:
+async def _publish(
+    remote: ObjectStore, history: AuthorityHistory, body: bytes, backoff: Backoff
+) -> Authority:
     number = history.next_number
-    if await create_once(remote, switch_key(number), body) != body:
-        raise BadUsage(f"another switch came first: look at it, key=`{switch_key(number)}`")
-    return apply_switch(history.current, decode_switch(number, body))
+    if isinstance(await create_once(remote, mode_switch_key(number), body, backoff), OtherBytes):
+        raise BadUsage(f"another switch came first: look at it, key=`{mode_switch_key(number)}`")
+    return apply_mode_switch(history.current, decode_mode_switch(number, body))
 
 
 async def adopt(
@@ -151,45 +162,48 @@ async def adopt(
         StoreError: The authority or the spool does not answer; call again.
     """
     number = len(history.switches)
-    done = ObjectKey(f"{LANDED}adopted/{number:06d}.json")
+    done = ObjectKey(f"{TRANSFER_MARKERS}adopted/{number:06d}.json")
     if number == 0 or isinstance(await local.head(done), ObjectInfo):
         return
     await _settle(remote, number, clock, settle_s)
     count = 0
-    marker = encode_record(LandedMarker(result="copied", landed_at_unix_ns=clock.now_ns()))
+    backoff = Backoff.seeded_by(clock)
+    marker = encode_record(TransferMarker(result="copied", landed_at_unix_ns=clock.now_ns()))
     for prefix in (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS):
-        count += await _adopt_prefix(local, remote, prefix, marker)
-    await create_once(local, done, marker)
+        count += await _adopt_prefix(local, remote, prefix, marker, backoff)
+    await create_known(local, done, marker, backoff)
     log.info("spool knows what was accepted before", switch=number, copied=count)
 
 
 async def _settle(remote: ObjectStore, number: int, clock: Clock, settle_s: float) -> None:
     """Waits, by the store's own clock, until no gateway of the old mode can accept."""
-    info = await remote.head(switch_key(number))
+    info = await remote.head(mode_switch_key(number))
     if not isinstance(info, ObjectInfo):
-        raise BadUsage(f"the switch is gone: restore it, key=`{switch_key(number)}`")
+        raise BadUsage(f"the switch is gone: restore it, key=`{mode_switch_key(number)}`")
     left_s = settle_s - (info.date_ns - info.last_modified_ns) / NS_PER_S
     if left_s > 0:
         log.info("waiting for gateways of the old mode", seconds=round(left_s, 1))
         await clock.sleep(left_s)
 
 
-async def _adopt_prefix(local: ObjectStore, remote: ObjectStore, prefix: str, marker: bytes) -> int:
+async def _adopt_prefix(
+    local: ObjectStore, remote: ObjectStore, prefix: str, marker: bytes, backoff: Backoff
+) -> int:
     known = {item.key async for page in local.list(prefix) for item in page.objects}
     count = 0
     async for page in remote.list(prefix):
         missing = [item.key for item in page.objects if item.key not in known]
         for first in range(0, len(missing), ADOPT_AT_ONCE):
             some = missing[first : first + ADOPT_AT_ONCE]
-            await asyncio.gather(*(_adopt_one(local, remote, key, marker) for key in some))
+            await asyncio.gather(*(_adopt_one(local, remote, key, marker, backoff) for key in some))
         count += len(missing)
     return count
 
 
 async def _adopt_one(
-    local: ObjectStore, remote: ObjectStore, key: ObjectKey, marker: bytes
+    local: ObjectStore, remote: ObjectStore, key: ObjectKey, marker: bytes, backoff: Backoff
 ) -> None:
     found = await remote.get(key)
     if isinstance(found, Found):
-        await create_once(local, marker_key(key), marker)
-        await create_once(local, key, found.body)
+        await create_known(local, transfer_marker_key(key), marker, backoff)
+        await create_known(local, key, found.body, backoff)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from sluice_store.clock import Clock
+from sluice_protocol.clock import Clock
 
 
 class Phases:

@@ -3,8 +3,6 @@
 import asyncio
 import gc
 import multiprocessing
-import signal
-import socket
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -31,9 +29,10 @@ from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import agree, claim, locked
 from sluice_gateway.switch import adopt
 from sluice_protocol.errors import SluiceError, StoreError
+from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
 from sluice_store.authority import read_history
-from sluice_store.clock import SystemClock
+from sluice_web.listening import bind_shared, stop_event
 
 GC_THRESHOLD: Final = 20_000
 """Objects made before the youngest are looked through; an upload makes some hundred."""
@@ -60,25 +59,6 @@ class WorkerPlan:
     host: str
     port: int
     index: int = 0
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Gives a bound socket that shares its port with the other workers.
-
-    Raises:
-        OSError: The address cannot be bound.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        sock.bind((host, port))
-    except OSError:
-        sock.close()
-        raise
-    sock.setblocking(False)  # noqa: FBT003 - the standard library's own form
-    return sock
 
 
 def run_worker(plan: WorkerPlan) -> int:
@@ -110,7 +90,7 @@ async def _serve(plan: WorkerPlan) -> bool:
     async with AsyncExitStack() as stack:
         gateway, next_number = await _open(plan, stack)
         await gateway.decisions.refresh()
-        await stack.enter_async_context(serving(gateway, bind(plan.host, plan.port)))
+        await stack.enter_async_context(serving(gateway, bind_shared(plan.host, plan.port)))
         if plan.settings.metrics_port:
             port = plan.settings.metrics_port + plan.index
             await stack.enter_async_context(serving_health(gateway, plan.host, port))
@@ -147,7 +127,7 @@ async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway,
     stack.enter_context(locked(plan.settings.spool))
     local = await stack.enter_async_context(open_store(plan.settings.spool))
     remote = await stack.enter_async_context(open_store(plan.store_url))
-    history = await agree(local, remote)
+    history = await agree(local, remote, SystemClock())
     authority = history.current
     await prove(local, plan.settings.spool, plan.settings)
     gateway = build_gateway(local, authority, plan.settings, plan.collector_id)
@@ -193,10 +173,7 @@ async def _land_the_rest(gateway: Gateway) -> None:
 
 def _stop_event() -> asyncio.Event:
     """Gives an event that a signal sets, or the death of the process that started this one."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop, loop = stop_event(), asyncio.get_running_loop()
     parent = multiprocessing.parent_process()
     if parent is not None:
         loop.add_reader(parent.sentinel, _orphaned, loop, parent.sentinel, stop)

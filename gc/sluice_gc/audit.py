@@ -8,6 +8,7 @@ prefix was listed to its end.
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -33,11 +34,12 @@ from sluice_gc.ranges import split_prefix, wanted_ranges
 from sluice_gc.settings import AuditSettings
 from sluice_gc.shards import split_shards
 from sluice_protocol.authority import Authority
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.keys import ACCEPTED, AUDIT, AUTHORITY_SETTINGS, QUARANTINE
 from sluice_protocol.units import UnixNs
 from sluice_store.authority import read_authority
-from sluice_store.clock import Clock, IdSource
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff
 
 _PLACES_MAX: Final = 16
 """How often an audit takes another place in the chain when others end at the same time."""
@@ -100,7 +102,7 @@ class Auditor:
         if before is not None and before.certificate.authority_id != authority.authority_id:
             raise GcRefused(Refusal.OTHER_AUTHORITY, "the chain belongs to another authority")
         if before is not None:
-            await repair_copy(self._store, before)
+            await repair_copy(self._store, before, Backoff.seeded_by(self._clock))
         started_at_ns = (await self._store.head(AUTHORITY_SETTINGS)).date_ns
         if before is not None:
             check_clock_fall(before.certificate.finished_at_unix_ns, started_at_ns, authority)
@@ -119,7 +121,7 @@ class Auditor:
             wanted = wanted_ranges(settings.ranges, self._engine.tasks_at_once, objects)
             bounds = await split_prefix(self._store, prefix, wanted)
             tasks += [_manifest_task(audit, settings, prefix, *one) for one in bounds]
-        return list(await self._engine.run(audit_manifests, tasks))
+        return list(await self._engine.run(partial(audit_manifests, clock=self._clock), tasks))
 
     async def _audit_shards(
         self, audit: Audit, settings: AuditSettings, first: Iterable[TaskFacts]
@@ -141,7 +143,7 @@ class Auditor:
             )
             for shard in split_shards(settings.shards)
         ]
-        return list(await self._engine.run(audit_shard, tasks))
+        return list(await self._engine.run(partial(audit_shard, clock=self._clock), tasks))
 
     async def _certify(
         self, audit: Audit, settings: AuditSettings, facts: list[TaskFacts]
@@ -149,11 +151,12 @@ class Auditor:
         """Takes the next place in the chain; another audit may take it first."""
         certificate = make_certificate(audit, settings, facts)
         check_clock_fall(audit.started_at_ns, certificate.finished_at_unix_ns, audit.authority)
+        backoff = Backoff.seeded_by(self._clock)
         for _ in range(_PLACES_MAX):
             head = await read_head(self._store, self._keys.trusted)
             linked = link_after(certificate, head)
             body = sign_certificate(linked, self._keys.private)
-            if await take_place(self._store, linked, body):
+            if await take_place(self._store, linked, body, backoff):
                 return linked
         raise AuditIncomplete(AUDIT, "other audits took every place in the chain: run it again")
 

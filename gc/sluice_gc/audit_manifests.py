@@ -6,6 +6,7 @@ certificate, and a key that was carried with the same ETag is not read again.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +19,7 @@ from sluice_gc.findings import Finding, Findings, SequenceWatch
 from sluice_gc.listing import RangeListing
 from sluice_gc.objects import put_table, read_table
 from sluice_gc.shards import Shard, split_shards
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import (
     ACCEPTED,
@@ -36,6 +38,7 @@ from sluice_protocol.manifests import (
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest, ETag, ObjectKey
 from sluice_store.port import ListedObject, ObjectStore
+from sluice_store.retry import Backoff
 
 
 class ManifestTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +99,7 @@ class _Pass:
     bodies_read: int = 0
 
 
-async def audit_manifests(store: ObjectStore, task: ManifestTask) -> TaskFacts:
+async def audit_manifests(store: ObjectStore, task: ManifestTask, *, clock: Clock) -> TaskFacts:
     """Lists a range, reads what is new in it, and writes its evidence.
 
     Raises:
@@ -113,7 +116,7 @@ async def audit_manifests(store: ObjectStore, task: ManifestTask) -> TaskFacts:
         seen.rows += await _read_page(store, wanted, seen, task.reads_max)
     return TaskFacts(
         ranges=((task.prefix, listing.shown()),),
-        files=await _write(store, task, seen),
+        files=await _write(store, task, seen, Backoff.seeded_by(clock)),
         counts=_count(task, seen),
     )
 
@@ -210,19 +213,22 @@ def _salvage(key: ObjectKey, body: bytes, *, accepted: bool) -> Digest | None:
         return None
 
 
-async def _write(store: ObjectStore, task: ManifestTask, seen: _Pass) -> tuple[EvidenceFile, ...]:
+async def _write(
+    store: ObjectStore, task: ManifestTask, seen: _Pass, backoff: Backoff
+) -> tuple[EvidenceFile, ...]:
     """Writes the manifests in key order, and the same split by shard of what they name."""
+    put = partial(put_table, backoff=backoff)
     place = digest_of(f"{task.prefix} {task.start_after}".encode())[:16]
-    whole = await put_table(store, task.folder, "manifests", place, manifests_table(seen.rows))
+    whole = await put(store, task.folder, "manifests", place, manifests_table(seen.rows))
     files = [msgspec.structs.replace(whole, prefix=task.prefix, **_span(seen.rows))]
     for shard in split_shards(task.shards):
         table = named_table(seen.rows, shard)
         if len(table):
-            put = await put_table(store, task.folder, "named", f"{shard.name}-{place}", table)
-            files.append(msgspec.structs.replace(put, place=shard.name))
+            written = await put(store, task.folder, "named", f"{shard.name}-{place}", table)
+            files.append(msgspec.structs.replace(written, place=shard.name))
     if seen.findings.rows:
         at = f"manifests-{place}"
-        files.append(await put_table(store, task.folder, "findings", at, seen.findings.table()))
+        files.append(await put(store, task.folder, "findings", at, seen.findings.table()))
     return tuple(files)
 
 

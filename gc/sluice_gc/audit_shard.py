@@ -7,6 +7,7 @@ missing references first, then lists the blobs' incarnations and compares them w
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -22,9 +23,10 @@ from sluice_gc.evidence import BLOBS, NAMED, NAMES, hexed, raw
 from sluice_gc.findings import Finding, Findings
 from sluice_gc.joins import are_named
 from sluice_gc.listing import RangeListing
-from sluice_gc.objects import TRIES_MAX, put_table, read_tables
+from sluice_gc.objects import put_table, read_tables
 from sluice_gc.shards import Shard, parse_shard
-from sluice_protocol.errors import InvalidRecord, OutcomeUnknown
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import (
     ACCEPTED_BY_BLOB,
     QUARANTINE_BY_BLOB,
@@ -41,9 +43,10 @@ from sluice_protocol.keys import (
     quarantine_key,
 )
 from sluice_protocol.manifests import encode_reference
-from sluice_protocol.outcomes import Found, Missing, Unknown
+from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.port import ListedIncarnation, ObjectStore
+from sluice_store.retry import Backoff, create_known
 
 _BLOBS_AT_ONCE: Final = 8
 """A blob may hold 16 MiB: this bounds what deep reading holds in memory."""
@@ -77,13 +80,14 @@ class _Shard:
 
     task: ShardTask
     shard: Shard
+    backoff: Backoff
     findings: Findings = field(default_factory=Findings)
     names: set[bytes] = field(default_factory=set)
     references: int = 0
     deep_read: int = 0
 
 
-async def audit_shard(store: ObjectStore, task: ShardTask) -> TaskFacts:
+async def audit_shard(store: ObjectStore, task: ShardTask, *, clock: Clock) -> TaskFacts:
     """Joins manifests, references and blobs of a shard, and writes its evidence.
 
     Raises:
@@ -91,7 +95,8 @@ async def audit_shard(store: ObjectStore, task: ShardTask) -> TaskFacts:
         GcRefused: Evidence of the first part was altered.
         StoreError: No answer, or a refusal.
     """
-    seen = _Shard(task=task, shard=parse_shard(task.shard))
+    backoff = Backoff.seeded_by(clock)
+    seen = _Shard(task=task, shard=parse_shard(task.shard), backoff=backoff)
     named = await read_tables(store, task.named, NAMED)
     seen.names.update(named["sha256"].to_pylist())
     ranges = [
@@ -156,11 +161,8 @@ async def _join_references(
 
 async def _repair(store: ObjectStore, seen: _Shard, key: str, manifest_key: str) -> None:
     body = encode_reference(ObjectKey(manifest_key))
-    for _ in range(TRIES_MAX):
-        if not isinstance(await store.create(ObjectKey(key), body), Unknown):
-            seen.findings.add(Finding.REFERENCE_REPAIRED, key, manifest_key)
-            return
-    raise OutcomeUnknown("create", key, TRIES_MAX)
+    await create_known(store, ObjectKey(key), body, seen.backoff)
+    seen.findings.add(Finding.REFERENCE_REPAIRED, key, manifest_key)
 
 
 async def _judge_extra(store: ObjectStore, seen: _Shard, key: str) -> None:
@@ -175,7 +177,7 @@ async def _judge_extra(store: ObjectStore, seen: _Shard, key: str) -> None:
         manifest = accepted_key(reference.identity)
     else:
         manifest = quarantine_key(reference.identity, reference.digest)
-    if isinstance(await store.head(manifest), Missing):
+    if isinstance(await store.head(manifest), NotFound):
         seen.findings.add(Finding.DANGLING_REFERENCE, key, manifest)
 
 
@@ -283,10 +285,11 @@ async def _write(
     store: ObjectStore, seen: _Shard, blobs: pa.Table | None, names: pa.Table
 ) -> tuple[EvidenceFile, ...]:
     folder, place = seen.task.folder, seen.task.shard
-    files = [await put_table(store, folder, "names", place, names)]
+    put = partial(put_table, backoff=seen.backoff)
+    files = [await put(store, folder, "names", place, names)]
     if blobs is not None:
-        files.append(await put_table(store, folder, "blobs", place, blobs))
+        files.append(await put(store, folder, "blobs", place, blobs))
     if seen.findings.rows:
         table = seen.findings.table()
-        files.append(await put_table(store, folder, "findings", f"shard-{place}", table))
+        files.append(await put(store, folder, "findings", f"shard-{place}", table))
     return tuple(files)

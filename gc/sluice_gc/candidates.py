@@ -1,7 +1,7 @@
 """Which incarnations a plan proposes: an anti-join of blobs with names, a shard at a time.
 
 Whole columns are compared at once, in Arrow. A property test holds this to the clauses of
-`sluice_protocol.deletion`: both choose the same rows.
+`sluice_protocol.blob_deletion`: both choose the same rows.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from sluice_gc.evidence import CANDIDATES
 from sluice_gc.joins import are_named
-from sluice_protocol.deletion import Clause
-from sluice_protocol.units import NULL_INCARNATION, UnixNs
+from sluice_protocol.blob_deletion import Clause
+from sluice_protocol.units import NULL_VERSION, UnixNs
 
 Mask = npt.NDArray[np.bool_]
 """Which rows of a table are meant."""
@@ -109,7 +109,7 @@ def _keeps(blobs: pa.Table, named: Mask, rule: PlanRule) -> Iterator[tuple[Claus
     yield Clause.CERTIFICATE, stamp >= rule.audit_started_at_ns - rule.retry_horizon_ns
 
 
-_NULLS = pa.array([NULL_INCARNATION, ""])
+_NULLS = pa.array([NULL_VERSION, ""])
 
 
 def tally_of(sizes: npt.NDArray[np.int64], mask: Mask) -> Tally:

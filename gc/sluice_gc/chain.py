@@ -11,12 +11,13 @@ from sluice_gc.certificate import (
     verify_chain,
 )
 from sluice_gc.errors import CertificateInvalid
-from sluice_gc.objects import Trusted, create_once
+from sluice_gc.objects import Trusted
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import AUDIT, digest_of
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, OtherBytes, create_known, create_once
 
 _CHAIN: Final = f"{AUDIT}chain/"
 
@@ -64,7 +65,9 @@ async def _read_link(store: ObjectStore, key: ObjectKey, place: str, trusted: Tr
     return Link(certificate=certificate, body=read.body, sha256=digest_of(read.body))
 
 
-async def take_place(store: ObjectStore, certificate: Certificate, body: bytes) -> bool:
+async def take_place(
+    store: ObjectStore, certificate: Certificate, body: bytes, backoff: Backoff
+) -> bool:
     """Puts a certificate at its place in the chain, then under its audit's folder.
 
     The place in the chain decides: it is created once, so that two audits that end together do
@@ -73,20 +76,21 @@ async def take_place(store: ObjectStore, certificate: Certificate, body: bytes) 
     Returns:
         Whether the place was taken by this certificate; False when another one has it.
     """
-    if not await create_once(store, chain_key(certificate.chain_index), body):
+    place = chain_key(certificate.chain_index)
+    if isinstance(await create_once(store, place, body, backoff), OtherBytes):
         return False
-    await create_once(store, certificate_key(certificate.audit_id), body)
+    await create_known(store, certificate_key(certificate.audit_id), body, backoff)
     return True
 
 
-async def repair_copy(store: ObjectStore, link: Link) -> None:
+async def repair_copy(store: ObjectStore, link: Link, backoff: Backoff) -> None:
     """Writes the copy of the newest certificate again, which a killed audit may have left out.
 
     Raises:
         OutcomeUnknown: Nobody knows whether it landed; call again.
         StoreError: No answer, or a refusal.
     """
-    await create_once(store, certificate_key(link.certificate.audit_id), link.body)
+    await create_known(store, certificate_key(link.certificate.audit_id), link.body, backoff)
 
 
 async def verify_store_chain(store: ObjectStore, trusted: Trusted) -> tuple[Certificate, ...]:

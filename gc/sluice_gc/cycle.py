@@ -19,11 +19,11 @@ from sluice_gc.planner import Planner, read_plan, read_plan_ids
 from sluice_gc.runner import Runner, is_finished
 from sluice_gc.settings import CycleSettings
 from sluice_gc.sweep import SweepFacts
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_store.authority import read_authority
-from sluice_store.clock import Clock, IdSource
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()

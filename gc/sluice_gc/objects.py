@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import pyarrow as pa
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -21,39 +20,16 @@ from cryptography.hazmat.primitives.serialization import (
 from sluice_gc.certificate import EvidenceFile, key_id_of
 from sluice_gc.errors import GcRefused, Refusal
 from sluice_gc.evidence import decode_table, encode_table
-from sluice_protocol.errors import BadUsage, InvariantViolated, OutcomeUnknown
+from sluice_protocol.errors import BadUsage, InvariantViolated
 from sluice_protocol.keys import digest_of
-from sluice_protocol.outcomes import Applied, Exists, Found, Unknown
+from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_store.port import ObjectStore
-
-TRIES_MAX: Final = 6
-
-
-async def create_once(store: ObjectStore, key: ObjectKey, body: bytes) -> bool:
-    """Writes an object where none stands; an unknown outcome is tried again, bounded.
-
-    Returns:
-        Whether these very bytes stand there now; False when others do.
-
-    Raises:
-        OutcomeUnknown: Nobody knows whether the write landed; call again.
-        StoreError: The store refused.
-    """
-    for _ in range(TRIES_MAX):
-        match await store.create(key, body):
-            case Applied():
-                return True
-            case Exists():
-                read = await store.get(key)
-                return isinstance(read, Found) and read.body == body
-            case Unknown():
-                continue
-    raise OutcomeUnknown("create", key, TRIES_MAX)
+from sluice_store.retry import Backoff, OtherBytes, create_once
 
 
 async def put_table(
-    store: ObjectStore, folder: str, kind: str, place: str, table: pa.Table
+    store: ObjectStore, folder: str, kind: str, place: str, table: pa.Table, *, backoff: Backoff
 ) -> EvidenceFile:
     """Writes a table as Parquet under a key that its own bytes name, so that a repeat is free.
 
@@ -64,7 +40,7 @@ async def put_table(
     body = encode_table(table)
     sha256 = digest_of(body)
     key = ObjectKey(f"{folder}{kind}/{place}-{sha256[:16]}.parquet")
-    if not await create_once(store, key, body):
+    if isinstance(await create_once(store, key, body, backoff), OtherBytes):
         raise InvariantViolated(f"other bytes stand under a content-addressed key, key=`{key}`")
     return EvidenceFile(
         kind=kind, place=place, key=key, sha256=sha256, size_bytes=len(body), rows=len(table)

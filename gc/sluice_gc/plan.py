@@ -21,7 +21,7 @@ from sluice_gc.certificate import (
 )
 from sluice_gc.errors import GcRefused, Refusal
 from sluice_protocol.authority import Authority
-from sluice_protocol.deletion import Clause, clock_fell
+from sluice_protocol.blob_deletion import Clause, clock_fell
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import GC_PLANS
 from sluice_protocol.manifests import decode_record, encode_record

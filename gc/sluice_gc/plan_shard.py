@@ -1,7 +1,9 @@
 """The part of a plan that one task makes: the anti-join of one shard."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -14,9 +16,11 @@ from sluice_gc.certificate import EvidenceFile
 from sluice_gc.evidence import BLOBS, NAMES
 from sluice_gc.objects import put_table, read_tables
 from sluice_gc.plan import AGE_DAYS, SIZE_LIMITS, Bucket, PlanSummary
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff
 
 _NS_PER_DAY: Final = 86_400 * NS_PER_S
 _WRITES_AT_ONCE: Final = 4
@@ -79,7 +83,7 @@ class PlanFacts(msgspec.Struct, frozen=True, kw_only=True):
     by_age: tuple[Bucket, ...]
 
 
-async def plan_shards(store: ObjectStore, task: PlanTask) -> tuple[PlanFacts, ...]:
+async def plan_shards(store: ObjectStore, task: PlanTask, *, clock: Clock) -> tuple[PlanFacts, ...]:
     """Makes the candidates of each shard of a task, one at a time, so that memory stays bounded.
 
     The next shard is read and finished ones are written while one is joined.
@@ -89,6 +93,7 @@ async def plan_shards(store: ObjectStore, task: PlanTask) -> tuple[PlanFacts, ..
         StoreError: No answer, or a refusal.
     """
     limit = asyncio.Semaphore(_WRITES_AT_ONCE)
+    put = partial(put_table, backoff=Backoff.seeded_by(clock))
     writing: list[asyncio.Task[PlanFacts]] = []
     try:
         async with asyncio.TaskGroup() as group:
@@ -100,7 +105,7 @@ async def plan_shards(store: ObjectStore, task: PlanTask) -> tuple[PlanFacts, ..
                 if read is not None:
                     await limit.acquire()
                     selection = select_candidates(read.blobs, read.names, task.rule)
-                    work = _write(store, task, read.name, selection, limit)
+                    work = _write(partial(put, store), task, read.name, selection, limit)
                     writing.append(group.create_task(work))
     except* SluiceError as failed:
         raise failed.exceptions[0] from failed
@@ -130,12 +135,16 @@ async def _read(
 
 
 async def _write(
-    store: ObjectStore, task: PlanTask, name: str, selection: Selection, limit: asyncio.Semaphore
+    put: Callable[[str, str, str, pa.Table], Awaitable[EvidenceFile]],
+    task: PlanTask,
+    name: str,
+    selection: Selection,
+    limit: asyncio.Semaphore,
 ) -> PlanFacts:
     try:
         file = None
         if len(selection.candidates):
-            file = await put_table(store, task.folder, "candidates", name, selection.candidates)
+            file = await put(task.folder, "candidates", name, selection.candidates)
         return facts_of(selection, file, task.rule)
     finally:
         limit.release()

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ from sluice_gc.certificate import Certificate, EvidenceFile
 from sluice_gc.chain import Link, read_certificate, read_head
 from sluice_gc.engine import Engine
 from sluice_gc.errors import GcRefused, Refusal
-from sluice_gc.objects import Keys, Trusted, create_once, put_table
+from sluice_gc.objects import Keys, Trusted, put_table
 from sluice_gc.plan import (
     Clocks,
     Plan,
@@ -29,13 +30,14 @@ from sluice_gc.ranges import first_key
 from sluice_gc.settings import PlanSettings
 from sluice_gc.shards import split_shards
 from sluice_protocol.authority import Authority
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import InvariantViolated
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS
-from sluice_protocol.outcomes import Found, Missing
+from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import UnixNs
 from sluice_store.authority import read_authority
-from sluice_store.clock import Clock, IdSource
 from sluice_store.port import ObjectStore, Versioning
+from sluice_store.retry import Backoff, OtherBytes, create_once
 
 _TASKS_PER_CORE = 8
 
@@ -89,14 +91,15 @@ class Planner:
         sums = FactsSum()
         blobs = await self._blobs(ground, plan_id, inventory)
         tasks = plan_tasks(ground, plan_id, self._engine.tasks_at_once * _TASKS_PER_CORE, blobs)
-        for group in await self._engine.run(plan_shards, tasks):
+        for group in await self._engine.run(partial(plan_shards, clock=self._clock), tasks):
             for facts in group:
                 sums.add(facts)
         plan = make_plan(plan_id, ground, sums)
         check_horizon_covered(plan.summary)
         check_amount(plan.summary, settings.max_delete_ratio)
         body = sign_plan(plan, self._keys.private)
-        if not await create_once(self._store, plan_key(plan_id), body):
+        backoff = Backoff.seeded_by(self._clock)
+        if isinstance(await create_once(self._store, plan_key(plan_id), body, backoff), OtherBytes):
             raise InvariantViolated(f"another plan stands under a fresh id, plan_id=`{plan_id}`")
         return plan
 
@@ -106,7 +109,13 @@ class Planner:
         certificate = ground.link.certificate
         if inventory is not None:
             folder = f"{GC_PLANS}{plan_id}/"
-            return await put_blobs(self._store, folder, certificate.shards, inventory)
+            return await put_blobs(
+                self._store,
+                folder,
+                certificate.shards,
+                inventory,
+                Backoff.seeded_by(self._clock),
+            )
         files = certificate.files("blobs")
         if not files:
             raise GcRefused(
@@ -182,7 +191,7 @@ async def read_plan_ids(store: ObjectStore) -> list[str]:
     key = await first_key(store, GC_PLANS, "")
     while key is not None:
         plan_id = key.removeprefix(GC_PLANS).partition("/")[0]
-        if not isinstance(await store.head(plan_key(plan_id)), Missing):
+        if not isinstance(await store.head(plan_key(plan_id)), NotFound):
             plan_ids.append(plan_id)
         key = await first_key(store, GC_PLANS, f"{GC_PLANS}{plan_id}/~")
     return plan_ids
@@ -240,7 +249,7 @@ def shard_files(certificate: Certificate, blobs: Iterable[EvidenceFile]) -> list
 
 
 async def put_blobs(
-    store: ObjectStore, folder: str, shards: int, blobs: pa.Table
+    store: ObjectStore, folder: str, shards: int, blobs: pa.Table, backoff: Backoff
 ) -> list[EvidenceFile]:
     """Writes rows of `BLOBS` that came from elsewhere, shard by shard.
 
@@ -256,6 +265,7 @@ async def put_blobs(
             "blobs",
             shard.name,
             blobs.filter(pa.array((first >= shard.first) & (first < shard.end))),
+            backoff=backoff,
         )
         for shard in split_shards(shards)
     ]

@@ -1,6 +1,6 @@
 """Reads, at deletion time, the evidence that each clause of the proof is judged by.
 
-Nothing is decided here: `sluice_protocol.deletion` decides. Evidence that cannot be read stays
+Nothing is decided here: `sluice_protocol.blob_deletion` decides. Evidence that cannot be read stays
 None, which keeps the blob.
 """
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sluice_gc.errors import GcRefused, Refusal
-from sluice_protocol.deletion import (
+from sluice_protocol.blob_deletion import (
     DELETION_CLAUSES,
-    SUPERSEDED_CLAUSES,
-    AuditWord,
+    NONCURRENT_CLAUSES,
+    AuditResult,
     Candidate,
     ClauseCheck,
     CurrentRead,
-    EnvelopeLook,
+    EnvelopeLookup,
     Evidence,
     Keep,
     ListedNow,
-    Look,
-    MayGo,
-    judge,
+    ManifestLookup,
+    MayDelete,
+    decide_deletion,
 )
 from sluice_protocol.errors import InvalidRecord, SluiceError, StoreUnavailable
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_head
@@ -34,7 +34,7 @@ from sluice_protocol.keys import (
     quarantine_key,
 )
 from sluice_protocol.manifests import decode_accepted
-from sluice_protocol.outcomes import Found, Missing
+from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_store.port import ObjectStore
 
@@ -44,7 +44,7 @@ class Clauses:
     """The clauses that a run judges by; a test may take one out to show that it is needed."""
 
     orphan: tuple[ClauseCheck, ...] = DELETION_CLAUSES
-    superseded: tuple[ClauseCheck, ...] = SUPERSEDED_CLAUSES
+    superseded: tuple[ClauseCheck, ...] = NONCURRENT_CLAUSES
 
 
 ALL_CLAUSES: Final = Clauses()
@@ -64,7 +64,7 @@ class Case:
 
     candidate: Candidate
     superseded: bool
-    audit: AuditWord
+    audit: AuditResult
     retry_horizon_ns: int
     versioning_enabled: bool
 
@@ -93,7 +93,7 @@ class Proof:
     case: Case
     evidence: Evidence
     identity: Identity | None
-    verdict: Keep | MayGo
+    verdict: Keep | MayDelete
 
 
 async def prove(store: ObjectStore, case: Case, clauses: Clauses = ALL_CLAUSES) -> Proof:
@@ -117,7 +117,7 @@ async def prove(store: ObjectStore, case: Case, clauses: Clauses = ALL_CLAUSES) 
         evidence = replace(evidence, listed=listed, now_ns=now_ns)
     except StoreUnavailable:
         pass  # what was not read stays None and keeps the candidate; the next run asks again
-    verdict = judge(evidence, clauses.superseded if case.superseded else clauses.orphan)
+    verdict = decide_deletion(evidence, clauses.superseded if case.superseded else clauses.orphan)
     return Proof(case=case, evidence=evidence, identity=identity, verdict=verdict)
 
 
@@ -145,30 +145,30 @@ async def _read_identity(store: ObjectStore, candidate: Candidate) -> Identity |
         return None
 
 
-async def _look(store: ObjectStore, case: Case, identity: Identity | None) -> EnvelopeLook | None:
+async def _look(store: ObjectStore, case: Case, identity: Identity | None) -> EnvelopeLookup | None:
     if identity is None:
         return None
     digest = case.candidate.digest
     accepted = await _look_accepted(store, case, accepted_key(identity))
     quarantined = await store.head(quarantine_key(identity, digest))
-    if isinstance(quarantined, Missing):
-        return EnvelopeLook(accepted=accepted, quarantine=Look.ABSENT)
+    if isinstance(quarantined, NotFound):
+        return EnvelopeLookup(accepted=accepted, quarantine=ManifestLookup.ABSENT)
     _check_seen(case, quarantined.key, quarantined.last_modified_ns)
-    return EnvelopeLook(accepted=accepted, quarantine=Look.NAMES_IT)
+    return EnvelopeLookup(accepted=accepted, quarantine=ManifestLookup.NAMES_IT)
 
 
-async def _look_accepted(store: ObjectStore, case: Case, key: ObjectKey) -> Look:
+async def _look_accepted(store: ObjectStore, case: Case, key: ObjectKey) -> ManifestLookup:
     read = await store.get(key)
-    if isinstance(read, Missing):
-        return Look.ABSENT
+    if isinstance(read, NotFound):
+        return ManifestLookup.ABSENT
     try:
         named = decode_accepted(key, read.body).digest
     except InvalidRecord:
-        return Look.UNREADABLE
+        return ManifestLookup.UNREADABLE
     if named != case.candidate.digest:
-        return Look.NAMES_OTHER
+        return ManifestLookup.NAMES_OTHER
     _check_seen(case, key, read.info.last_modified_ns)
-    return Look.NAMES_IT
+    return ManifestLookup.NAMES_IT
 
 
 def _check_seen(case: Case, key: str, last_modified_ns: UnixNs) -> None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from sluice_gc.evidence import PROOFS, raw
 from sluice_gc.proof import Proof
-from sluice_protocol.deletion import Keep
+from sluice_protocol.blob_deletion import Keep
 from sluice_protocol.keys import GC_PROOFS, accepted_key, quarantine_key
 from sluice_protocol.units import Digest, ObjectKey
 

@@ -7,11 +7,11 @@ keeps its horizon, and the drill's audit, plan and run are the ordinary ones.
 
 from pathlib import Path
 
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.outcomes import Applied
 from sluice_protocol.units import NS_PER_S, Digest, UnixNs
-from sluice_store.clock import Clock
 from sluice_store.local import open_local_store
 
 

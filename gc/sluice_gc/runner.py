@@ -7,7 +7,7 @@ import msgspec
 from sluice_gc.chain import read_certificate
 from sluice_gc.engine import Engine
 from sluice_gc.errors import GcRefused, Refusal
-from sluice_gc.objects import Trusted, create_once
+from sluice_gc.objects import Trusted
 from sluice_gc.plan import (
     Clocks,
     Plan,
@@ -21,12 +21,13 @@ from sluice_gc.planner import Ground, names_by_shard, read_plan
 from sluice_gc.proof import ALL_CLAUSES, Clauses
 from sluice_gc.settings import RunSettings
 from sluice_gc.sweep import SweepFacts, SweepTask, check_not_stopped, sweep_shard
+from sluice_protocol.clock import Clock
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS
-from sluice_protocol.outcomes import Missing
+from sluice_protocol.outcomes import NotFound
 from sluice_protocol.units import ObjectKey
 from sluice_store.authority import read_authority
-from sluice_store.clock import Clock
 from sluice_store.port import ObjectStore, Versioning
+from sluice_store.retry import Backoff, create_known
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +55,7 @@ async def is_finished(store: ObjectStore, plan_id: str) -> bool:
     Raises:
         StoreError: No answer, or a refusal.
     """
-    return not isinstance(await store.head(finished_key(plan_id)), Missing)
+    return not isinstance(await store.head(finished_key(plan_id)), NotFound)
 
 
 class Runner:
@@ -91,7 +92,8 @@ class Runner:
         for one in await self._engine.run(work, tasks):
             facts = facts.plus(one)
         if not settings.dry_run and not facts.unknown and not facts.unread:
-            await create_once(self._store, finished_key(plan_id), b"{}")
+            backoff = Backoff.seeded_by(self._clock)
+            await create_known(self._store, finished_key(plan_id), b"{}", backoff)
         return RunReport(plan_id=plan_id, dry_run=settings.dry_run, facts=facts)
 
     async def _read_ground(self, plan: Plan, settings: RunSettings) -> Ground:

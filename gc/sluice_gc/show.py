@@ -11,7 +11,7 @@ from sluice_gc.planner import names_by_shard
 from sluice_gc.proof import Case, prove
 from sluice_gc.proof_records import proofs_prefix
 from sluice_gc.shards import parse_shard
-from sluice_protocol.deletion import AuditWord, Candidate, Keep
+from sluice_protocol.blob_deletion import AuditResult, Candidate, Keep
 from sluice_protocol.keys import blob_key
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest, UnixNs
@@ -87,7 +87,7 @@ async def explain_blob(store: ObjectStore, trusted: Trusted, digest: Digest) -> 
     )
 
 
-async def _ask_audit(store: ObjectStore, trusted: Trusted, digest: Digest) -> AuditWord | None:
+async def _ask_audit(store: ObjectStore, trusted: Trusted, digest: Digest) -> AuditResult | None:
     try:
         link = await read_head(store, trusted)
     except CertificateInvalid:
@@ -100,7 +100,7 @@ async def _ask_audit(store: ObjectStore, trusted: Trusted, digest: Digest) -> Au
         shard = parse_shard(place)
         if shard.first <= byte < shard.end:
             table = await read_tables(store, names, NAMES)
-            return AuditWord(
+            return AuditResult(
                 audit_id=certificate.audit_id,
                 started_at_ns=UnixNs(certificate.started_at_unix_ns),
                 complete=True,
@@ -120,10 +120,10 @@ async def _list(store: ObjectStore, digest: Digest) -> list[ListedIncarnation]:
 
 
 async def _judge_now(
-    store: ObjectStore, digest: Digest, listed: ListedIncarnation, audit: AuditWord | None
+    store: ObjectStore, digest: Digest, listed: ListedIncarnation, audit: AuditResult | None
 ) -> IncarnationNow:
     authority = await read_authority(store)
-    nothing = AuditWord(audit_id="", started_at_ns=UnixNs(0), complete=False, names_blob=None)
+    nothing = AuditResult(audit_id="", started_at_ns=UnixNs(0), complete=False, names_blob=None)
     superseded = bool(audit and audit.names_blob) and not listed.current
     case = Case(
         candidate=Candidate(

@@ -19,20 +19,22 @@ from sluice_gc.certificate import EvidenceFile
 from sluice_gc.concurrency import for_each
 from sluice_gc.errors import GcRefused, Refusal
 from sluice_gc.evidence import CANDIDATES, NAMES, encode_table, hexed
-from sluice_gc.objects import TRIES_MAX, create_once, read_table, read_tables
+from sluice_gc.objects import read_table, read_tables
 from sluice_gc.plan import Clocks, check_clock_fall, check_clocks
 from sluice_gc.proof import ALL_CLAUSES, Case, Clauses, Proof, prove
 from sluice_gc.proof_records import proof_key, proofs_table
 from sluice_gc.trash import keep_for_undo
 from sluice_protocol.authority import Authority
-from sluice_protocol.deletion import AuditWord, Candidate, Clause, Keep, MayGo
+from sluice_protocol.blob_deletion import AuditResult, Candidate, Clause, Keep, MayDelete
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS, blob_key
 from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.outcomes import Deleted, Found, Missing
-from sluice_protocol.units import Incarnation, ObjectKey, UnixNs
+from sluice_protocol.outcomes import Deleted, Found, NotFound
+from sluice_protocol.units import ObjectKey, ObjectVersion, UnixNs
 from sluice_store.authority import read_authority
-from sluice_store.clock import Clock
 from sluice_store.port import ObjectStore, Versioning
+from sluice_store.retry import Backoff, OtherBytes, RetryBudget, create_known, create_once
 
 _ATTEMPTS_MAX: Final = 1000
 
@@ -153,6 +155,7 @@ class _Sweep:
     clauses: Clauses
     names: frozenset[bytes]
     highest_ns: int
+    backoff: Backoff
     facts: SweepFacts = field(default_factory=SweepFacts)
 
 
@@ -174,6 +177,7 @@ async def sweep_shard(
         clauses=clauses,
         names=frozenset(names["sha256"].to_pylist()),
         highest_ns=task.highest_ns,
+        backoff=Backoff.seeded_by(clock),
     )
     table = await read_table(store, task.candidates, CANDIDATES)
     try:
@@ -191,7 +195,7 @@ async def _mark_stopped(sweep: _Sweep, refused: GcRefused) -> None:
         return
     plan_id = sweep.task.plan_id
     mark = PlanStopped(plan_id=plan_id, rule=refused.rule.value, reason=refused.reason)
-    await create_once(sweep.store, stopped_key(plan_id), encode_record(mark))
+    await create_known(sweep.store, stopped_key(plan_id), encode_record(mark), sweep.backoff)
 
 
 async def check_not_stopped(store: ObjectStore, plan_id: str) -> None:
@@ -220,12 +224,12 @@ def _batches(table: pa.Table, size: int) -> Iterator[_Batch]:
 async def _sweep_batch(sweep: _Sweep, batch: _Batch) -> SweepFacts:
     store, task = sweep.store, sweep.task
     done = await store.head(batch.done_key(task.plan_id))
-    if not isinstance(done, Missing):
+    if not isinstance(done, NotFound):
         return SweepFacts(skipped=1)
     versioning = await check_ground(sweep)
     cases = [_case(sweep, row, versioning) for row in batch.rows]
     proofs = await _prove_all(sweep, cases)
-    going = [one for one in proofs if isinstance(one.verdict, MayGo)]
+    going = [one for one in proofs if isinstance(one.verdict, MayDelete)]
     kept = Counter(one.verdict.clause.value for one in proofs if isinstance(one.verdict, Keep))
     if task.dry_run:
         return SweepFacts(would_go=len(going), kept=dict(kept))
@@ -236,7 +240,7 @@ async def _sweep_batch(sweep: _Sweep, batch: _Batch) -> SweepFacts:
     facts = facts.plus(await _delete_all(sweep, going))
     if not facts.unknown and not facts.unread:
         mark = encode_record(BatchDone(plan_id=task.plan_id, facts=facts))
-        await create_once(store, batch.done_key(task.plan_id), mark)
+        await create_known(store, batch.done_key(task.plan_id), mark, sweep.backoff)
     return facts
 
 
@@ -282,12 +286,12 @@ def _case(sweep: _Sweep, row: dict[str, object], versioning: bool) -> Case:  # n
         candidate=Candidate(
             key=blob_key(digest),
             digest=digest,
-            incarnation=Incarnation(str(row["incarnation"])),
+            incarnation=ObjectVersion(str(row["incarnation"])),
             last_modified_ns=UnixNs(stamp),
             size_bytes=size,
         ),
         superseded=bool(row["superseded"]),
-        audit=AuditWord(
+        audit=AuditResult(
             audit_id=task.audit_id,
             started_at_ns=UnixNs(task.audit_started_at_ns),
             complete=True,
@@ -313,7 +317,8 @@ async def _write_proofs(sweep: _Sweep, batch: _Batch, proofs: list[Proof]) -> No
     body = encode_table(proofs_table(sweep.task.plan_id, proofs))
     for attempt in range(_ATTEMPTS_MAX):
         key = proof_key(sweep.task.plan_id, batch.hh, batch.number, attempt)
-        if await create_once(sweep.store, key, body):
+        outcome = await create_once(sweep.store, key, body, sweep.backoff)
+        if not isinstance(outcome, OtherBytes):
             return
     raise GcRefused(Refusal.PLAN_INVALID, f"batch {batch.hh}-{batch.number} had too many attempts")
 
@@ -323,10 +328,10 @@ async def _delete_all(sweep: _Sweep, going: list[Proof]) -> SweepFacts:
     rate = sweep.task.deletes_per_s_max
     for proof in going:
         candidate = proof.case.candidate
-        if sweep.task.undo and not await keep_for_undo(sweep.store, candidate):
+        if sweep.task.undo and not await keep_for_undo(sweep.store, candidate, sweep.backoff):
             facts = facts.plus(SweepFacts(kept={"undo": 1}))
             continue
-        if await delete_exactly(sweep.store, candidate):
+        if await delete_exactly(sweep.store, candidate, sweep.backoff):
             facts = facts.plus(SweepFacts(deleted=1, deleted_bytes=candidate.size_bytes))
         else:
             facts = facts.plus(SweepFacts(unknown=1))
@@ -335,7 +340,7 @@ async def _delete_all(sweep: _Sweep, going: list[Proof]) -> SweepFacts:
     return facts
 
 
-async def delete_exactly(store: ObjectStore, candidate: Candidate) -> bool:
+async def delete_exactly(store: ObjectStore, candidate: Candidate, backoff: Backoff) -> bool:
     """Deletes one incarnation; tries again while nobody knows whether it went.
 
     Returns:
@@ -344,7 +349,10 @@ async def delete_exactly(store: ObjectStore, candidate: Candidate) -> bool:
     Raises:
         StoreError: The store refused.
     """
-    for _ in range(TRIES_MAX):
-        if isinstance(await store.delete(candidate.key, candidate.incarnation), Deleted):
-            return True
-    return False
+    budget = RetryBudget("delete", candidate.key, backoff)
+    try:
+        while not isinstance(await store.delete(candidate.key, candidate.incarnation), Deleted):
+            await budget.wait_or_raise()
+    except OutcomeUnknown:
+        return False
+    return True

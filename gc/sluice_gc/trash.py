@@ -13,18 +13,20 @@ import msgspec
 from sluice_gc.chain import Link
 from sluice_gc.concurrency import for_each
 from sluice_gc.evidence import NAMES, encode_table, raw
-from sluice_gc.objects import TRIES_MAX, create_once, read_tables
+from sluice_gc.objects import read_tables
 from sluice_gc.planner import names_by_shard
 from sluice_gc.proof import Case, Proof, prove
 from sluice_gc.proof_records import proof_key, proofs_table
 from sluice_gc.shards import parse_shard
 from sluice_protocol.authority import Authority
-from sluice_protocol.deletion import AuditWord, Candidate, MayGo
-from sluice_protocol.errors import BadUsage, InvalidRecord, OutcomeUnknown
+from sluice_protocol.blob_deletion import AuditResult, Candidate, MayDelete
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import GC_TRASH, blob_key, digest_of, parse_digest
-from sluice_protocol.outcomes import Applied, Deleted, Found
+from sluice_protocol.outcomes import Deleted, Found
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
 from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
+from sluice_store.retry import Backoff, OtherBytes, create_known, create_once, overwrite_known
 
 _PROOFS_AT_ONCE = 16
 
@@ -48,7 +50,7 @@ def trash_key(digest: Digest) -> ObjectKey:
     return ObjectKey(f"{GC_TRASH}sha256/{digest[:2]}/{digest[2:4]}/{digest}.lmbatch")
 
 
-async def keep_for_undo(store: ObjectStore, candidate: Candidate) -> bool:
+async def keep_for_undo(store: ObjectStore, candidate: Candidate, backoff: Backoff) -> bool:
     """Copies a blob to the trash before it is deleted; an older copy's time starts again.
 
     Returns:
@@ -61,13 +63,11 @@ async def keep_for_undo(store: ObjectStore, candidate: Candidate) -> bool:
     read = await store.get(candidate.key)
     if not isinstance(read, Found) or digest_of(read.body) != candidate.digest:
         return False
-    for _ in range(TRIES_MAX):
-        if isinstance(await store.overwrite(trash_key(candidate.digest), read.body), Applied):
-            return True
-    raise OutcomeUnknown("overwrite", trash_key(candidate.digest), TRIES_MAX)
+    await overwrite_known(store, trash_key(candidate.digest), read.body, backoff)
+    return True
 
 
-async def restore_blob(store: ObjectStore, digest: Digest) -> bool:
+async def restore_blob(store: ObjectStore, digest: Digest, clock: Clock) -> bool:
     """Puts a deleted blob back from the trash, as a new and young incarnation.
 
     Returns:
@@ -83,11 +83,13 @@ async def restore_blob(store: ObjectStore, digest: Digest) -> bool:
         raise BadUsage(f"the trash has no copy of it, sha256=`{digest}`")
     if digest_of(read.body) != digest:
         raise InvalidRecord(trash_key(digest), "the copy is damaged")
-    return await create_once(store, blob_key(digest), read.body)
+    backoff = Backoff.seeded_by(clock)
+    outcome = await create_once(store, blob_key(digest), read.body, backoff)
+    return not isinstance(outcome, OtherBytes)
 
 
 async def purge_trash(
-    store: ObjectStore, authority: Authority, link: Link, purge_id: str
+    store: ObjectStore, authority: Authority, link: Link, purge_id: str, *, clock: Clock
 ) -> PurgeReport:
     """Deletes the copies whose time is over, each with a proof as a blob has one.
 
@@ -104,8 +106,8 @@ async def purge_trash(
         proofs.append(await prove(store, case))
 
     await for_each(await _list_trash(store), one, at_once=_PROOFS_AT_ONCE)
-    going = [proof for proof in proofs if isinstance(proof.verdict, MayGo)]
-    await _write_proofs(store, purge_id, going)
+    going = [proof for proof in proofs if isinstance(proof.verdict, MayDelete)]
+    await _write_proofs(store, purge_id, going, Backoff.seeded_by(clock))
     purged = 0
     for proof in going:
         candidate = proof.case.candidate
@@ -160,7 +162,7 @@ def _case(
             size_bytes=listed.size_bytes,
         ),
         superseded=False,
-        audit=AuditWord(
+        audit=AuditResult(
             audit_id=link.certificate.audit_id,
             started_at_ns=UnixNs(link.certificate.started_at_unix_ns),
             complete=True,
@@ -171,10 +173,12 @@ def _case(
     )
 
 
-async def _write_proofs(store: ObjectStore, purge_id: str, going: Iterable[Proof]) -> None:
+async def _write_proofs(
+    store: ObjectStore, purge_id: str, going: Iterable[Proof], backoff: Backoff
+) -> None:
     groups: dict[str, list[Proof]] = defaultdict(list)
     for proof in going:
         groups[proof.case.candidate.digest[:2]].append(proof)
     for hh, proofs in groups.items():
         body = encode_table(proofs_table(purge_id, proofs))
-        await create_once(store, proof_key(purge_id, hh, 0, 0), body)
+        await create_known(store, proof_key(purge_id, hh, 0, 0), body, backoff)

@@ -1,285 +1,309 @@
-"""The operator API: what the reconciler knows, events for it, and its queues over HTTP."""
+"""The operator API: agents, gaps, conflicts, audits and deletion plans, events, live records."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError, status_of
-from sluice_protocol.errors import effect_of as effect
-from sluice_protocol.errors import retryable as may_retry
-from sluice_protocol.services import holds_token
-from sluice_queue.status import read_status
+from sluice_protocol.errors import BadUsage, ErrorCode
+from sluice_protocol.keys import AUDIT, GC_PLANS
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_queue.inspection import LaneStatus, read_status
+from sluice_reconciler.audit_summaries import (
+    PAGE_DEFAULT,
+    PAGE_MAX,
+    AuditOverview,
+    PlanOverview,
+    list_audits,
+    list_plans,
+)
 from sluice_reconciler.completeness import BootReport
 from sluice_reconciler.events import parse_events
-from sluice_reconciler.http_queue import HttpQueue
 from sluice_reconciler.live_window import LiveView
-from sluice_reconciler.openapi import OPENAPI
-from sluice_reconciler.operator import Operator, number_of
+from sluice_reconciler.queue_api import QUEUE, QueueApi
 from sluice_reconciler.service import Reconciler
-from sluice_reconciler.verify import list_hold_records
+from sluice_reconciler.verify import HoldRecord, list_hold_records
+from sluice_store.conflicts import DecisionsReader
+from sluice_store.stored_conflicts import StoredConflicts
+from sluice_web.application import guarded_middlewares, make_application
+from sluice_web.conflicts import ConflictAccess, ConflictsApi
+from sluice_web.endpoints import Endpoint
+from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
+from sluice_web.json_bodies import json_response
+from sluice_web.paging import AFTER, Page, read_cursor
+from sluice_web.parameters import IntegerParameter, TextParameter
+from sluice_web.problems import Problem, problem_of
 
 log = structlog.get_logger()
 
-RECONCILER: Final = web.AppKey("reconciler", Reconciler)
-OPERATOR: Final = web.AppKey("operator", Operator)
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
-LISTED_MAX: Final = 1000
-LIVE_LINES_MAX: Final = 10_000
-LIVE_WAIT_S_MAX: Final = 30
+HOLD_RECORDS_MAX: Final = 1000
+NDJSON: Final = "application/x-ndjson"
+_AGENT: Final = TextParameter(name="agent")
+_LIMIT: Final = IntegerParameter(name="limit", default=PAGE_DEFAULT, maximum=PAGE_MAX)
+_LIVE_LIMIT: Final = IntegerParameter(name="limit", default=1000, maximum=10_000)
+_LIVE_WAIT: Final = IntegerParameter(name="wait", default=0, maximum=30)
+_UNREADABLE: Final = "A page; a record that cannot be read has only `key` and `unreadable`"
+_OPERATOR: Final = ConflictAccess(
+    principal="operator:reconciler-api", agents=None, may_resolve=True
+)
+"""The token identifies no person, so decisions record this name."""
 
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+class BootList(msgspec.Struct, frozen=True):
+    """The boots of the last full pass."""
+
+    boots: tuple[BootReport, ...]
 
 
-class Leases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of commit, failed and heartbeat."""
+class HoldList(msgspec.Struct, frozen=True):
+    """Batches that are held back; `partial` is true where there are more."""
 
-    lease_ids: list[str]
-    queue: str | None = None
+    marks: tuple[HoldRecord, ...]
+    partial: bool
+
+
+class EventCount(msgspec.Struct, frozen=True):
+    """How many keys of an event were accepted, and how many were no batches of this deployment."""
+
+    taken: int
+    foreign: int
+
+
+class LaneList(msgspec.Struct, frozen=True):
+    """The status of each lane."""
+
+    lanes: tuple[LaneStatus, ...]
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `/readyz`: full passes that succeeded, and failures since the last of them."""
+
+    ready: bool
+    passes: int
+    failures: int
+
+
+class NotReadyProblem(Problem, frozen=True, kw_only=True):
+    """The 503 of `/readyz`, with the members of `Readiness`."""
+
+    ready: bool
+    passes: int
+    failures: int
 
 
 def make_app(reconciler: Reconciler) -> web.Application:
-    """Gives the operator API around a reconciler that runs as long as the application."""
-    app = web.Application(middlewares=[_guarded], client_max_size=BODY_BYTES_MAX)
-    app[RECONCILER] = reconciler
-    app[OPERATOR] = Operator(reconciler.intake.store)
-    app.cleanup_ctx.append(_runs)
-    app.router.add_routes(
-        [
-            web.get("/livez", _livez),
-            web.get("/readyz", _readyz),
-            web.get("/metrics", _metrics),
-            web.get("/openapi.json", _openapi),
-            web.get("/v1/agents", _agents),
-            web.get("/v1/gaps", _gaps),
-            web.get("/v1/unhealthy", _unhealthy),
-            web.get("/v1/conflicts", _answered(Operator.conflicts)),
-            web.get("/v1/conflicts/{id}", _answered(Operator.conflict)),
-            web.post("/v1/conflicts/{id}/resolve", _answered(Operator.resolve)),
-            web.get("/v1/audits", _answered(Operator.audits)),
-            web.get("/v1/gc/plans", _answered(Operator.plans)),
-            web.get("/v1/live", _live),
-            web.post("/v1/events", _events),
-            web.get("/v1/queue", _queue),
-            web.get("/v1/queue/next", _next),
-            web.post("/v1/queue/commit", _commit),
-            web.post("/v1/queue/failed", _failed),
-            web.post("/v1/queue/heartbeat", _heartbeat),
-        ]
+    """Return the operator API of a reconciler that runs as long as the application."""
+    app = make_application(
+        OperatorApi(reconciler).endpoints(),
+        middlewares=guarded_middlewares(reconciler.settings.api_token),
+        title="sluice reconciler",
+        body_bytes_max=BODY_BYTES_MAX,
     )
+
+    async def run_reconciler(app: web.Application) -> AsyncIterator[None]:
+        del app
+        task = asyncio.create_task(_run(reconciler))
+        yield
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    app.cleanup_ctx.append(run_reconciler)
     return app
 
 
-async def _runs(app: web.Application) -> AsyncIterator[None]:
-    task = asyncio.create_task(_watched(app[RECONCILER]))
-    yield
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
-
-
-async def _watched(reconciler: Reconciler) -> None:
-    """Runs the work; if it ends, `/livez` says so and whoever watches the process restarts it."""
+async def _run(reconciler: Reconciler) -> None:
+    """Run the work; when it ends, `/livez` reports it, and a supervisor restarts the process."""
     try:
         await reconciler.run()
     except Exception:
         reconciler.health.ended = True
-        log.exception("the reconciler's work ended: restart it and report this")
+        log.exception("reconciler_work_ended")
 
 
-@web.middleware
-async def _guarded(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Lets in who may, and turns errors into problem documents (RFC 9457)."""
-    token = request.app[RECONCILER].settings.api_token
-    given = request.headers.get("Authorization", "")
-    if request.path.startswith("/v1/") and not holds_token(given, token):
-        return _problem(ErrorCode.UNAUTHENTICATED, "authentication failed")
-    try:
-        return await handler(request)
-    except SluiceError as error:
-        return _problem(error.code, str(error))
-    except web.HTTPException as error:
-        return _refused(error)
+class OperatorApi:
+    """The endpoints of one reconciler."""
 
+    def __init__(self, reconciler: Reconciler) -> None:
+        self._reconciler = reconciler
+        self._store = reconciler.intake.store
 
-def _refused(error: web.HTTPException) -> web.Response:
-    """Gives what the framework itself refuses: no such path or method, a body too large."""
-    codes = {404: ErrorCode.NOT_FOUND, 413: ErrorCode.TOO_LARGE}
-    body = _problem_body(codes.get(error.status, ErrorCode.BAD_REQUEST), error.reason or "")
-    headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-    return web.Response(
-        body=msgspec.json.encode(body | {"status": error.status}),
-        status=error.status,
-        content_type="application/problem+json",
-        headers=headers,
-    )
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Return all endpoints."""
+        conflicts = StoredConflicts(
+            self._store, DecisionsReader(self._store), clock=SystemClock(), ids=SystemIds()
+        )
+        api = ConflictsApi(
+            conflicts, access=lambda _: _OPERATOR, read_body=lambda request: request.read()
+        )
+        return (
+            live_endpoint(self._why_not_alive),
+            ready_endpoint(self._why_not_ready, self._readiness),
+            metrics_endpoint(self._reconciler.metrics.registry),
+            *self._reports(),
+            *api.endpoints(),
+            *self._streams(),
+            *QueueApi(self._reconciler.http_queues).endpoints(),
+        )
 
+    def _reports(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint(
+                method="GET",
+                path="/v1/agents",
+                handler=self._agents,
+                summary="Return the accepted ranges of each boot of each agent",
+                parameters=(_AGENT,),
+                result=BootList,
+            ),
+            Endpoint(
+                method="GET",
+                path="/v1/gaps",
+                handler=self._gaps,
+                summary="Return the boots with gaps or overlaps",
+                parameters=(_AGENT,),
+                result=BootList,
+            ),
+            Endpoint(
+                method="GET",
+                path="/v1/unhealthy",
+                handler=self._unhealthy,
+                summary="List the batches that are held back, and why",
+                result=HoldList,
+            ),
+            Endpoint(
+                method="GET",
+                path="/v1/audits",
+                handler=self._audits,
+                summary="List complete audits as their certificates describe them",
+                parameters=(AFTER, _LIMIT),
+                result=Page[AuditOverview],
+                result_summary=_UNREADABLE,
+            ),
+            Endpoint(
+                method="GET",
+                path="/v1/gc/plans",
+                handler=self._plans,
+                summary="List deletion plans with their state",
+                parameters=(AFTER, _LIMIT),
+                result=Page[PlanOverview],
+                result_summary=_UNREADABLE,
+            ),
+        )
 
-def _problem_body(code: ErrorCode, detail: str) -> dict[str, object]:
-    return {
-        "type": "about:blank",
-        "title": code.value.replace("_", " "),
-        "status": status_of(code),
-        "detail": detail,
-        "code": code.value,
-        "retryable": may_retry(code),
-        "effect": effect(code).value,
-    }
+    def _streams(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint(
+                method="GET",
+                path="/v1/live",
+                handler=self._live,
+                summary="Return recent records as NDJSON; the last line is a summary with `next`",
+                parameters=(_AGENT, AFTER, _LIVE_LIMIT, _LIVE_WAIT),
+                result_type=NDJSON,
+            ),
+            Endpoint(
+                method="POST",
+                path="/v1/events",
+                handler=self._events,
+                summary="Accept object events as hints",
+                body=dict[str, Any],
+                result=EventCount,
+            ),
+            Endpoint(
+                method="GET",
+                path="/v1/queue",
+                handler=self._queue,
+                summary="Return the backlog of each lane",
+                parameters=(QUEUE,),
+                result=LaneList,
+            ),
+        )
 
+    def _why_not_alive(self) -> Problem | None:
+        if not self._reconciler.health.ended:
+            return None
+        problem = problem_of(ErrorCode.INTERNAL, "the work has ended: restart the process")
+        return msgspec.structs.replace(problem, status=503)
 
-def _problem(code: ErrorCode, detail: str) -> web.Response:
-    headers = {"Retry-After": "1"} if status_of(code) == 503 else {}  # noqa: PLR2004 - RFC 9110
-    return web.Response(
-        body=msgspec.json.encode(_problem_body(code, detail)),
-        status=status_of(code),
-        content_type="application/problem+json",
-        headers=headers,
-    )
+    def _why_not_ready(self) -> Problem | None:
+        state = self._readiness()
+        if state.ready:
+            return None
+        problem = problem_of(ErrorCode.STORE_UNAVAILABLE, "no full pass has succeeded lately")
+        return NotReadyProblem(**msgspec.structs.asdict(problem), **msgspec.structs.asdict(state))
 
+    def _readiness(self) -> Readiness:
+        health = self._reconciler.health
+        return Readiness(ready=health.ready, passes=health.passes, failures=health.failures)
 
-def _json(value: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+    def _boots(self, request: web.Request) -> tuple[BootReport, ...]:
+        """Return the boots of the last full pass, of one agent or of all."""
+        last, agent = self._reconciler.health.last, _AGENT.read(request.query)
+        boots = last.boots if last is not None else ()
+        return tuple(boot for boot in boots if agent in (None, boot.agent_id))
 
+    async def _agents(self, request: web.Request) -> web.Response:
+        return json_response(BootList(self._boots(request)))
 
-async def _livez(request: web.Request) -> web.Response:
-    if request.app[RECONCILER].health.ended:
-        return web.Response(text="the work ended\n", status=503)
-    return web.Response(text="ok\n")
+    async def _gaps(self, request: web.Request) -> web.Response:
+        boots = tuple(boot for boot in self._boots(request) if boot.gaps or boot.overlaps)
+        return json_response(BootList(boots))
 
+    async def _unhealthy(self, request: web.Request) -> web.Response:
+        del request
+        found: list[HoldRecord] = []
+        async for record in list_hold_records(self._store):
+            found.append(record)
+            if len(found) >= HOLD_RECORDS_MAX:
+                break
+        return json_response(HoldList(tuple(found), partial=len(found) >= HOLD_RECORDS_MAX))
 
-async def _readyz(request: web.Request) -> web.Response:
-    health = request.app[RECONCILER].health
-    body = {"ready": health.ready, "passes": health.passes, "failures": health.failures}
-    return web.json_response(body, status=200 if health.ready else 503)
+    async def _audits(self, request: web.Request) -> web.Response:
+        after, limit = read_cursor(request.query, AUDIT), _LIMIT.read(request.query)
+        return json_response(await list_audits(self._store, after, limit))
 
+    async def _plans(self, request: web.Request) -> web.Response:
+        after, limit = read_cursor(request.query, GC_PLANS), _LIMIT.read(request.query)
+        return json_response(await list_plans(self._store, after, limit))
 
-async def _metrics(request: web.Request) -> web.Response:
-    body = generate_latest(request.app[RECONCILER].metrics.registry)
-    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+    async def _live(self, request: web.Request) -> web.Response:
+        """Return recent records; with `wait`, wait for new ones where there are none."""
+        intake, query = self._reconciler.intake, request.query
+        agent, after, limit = _AGENT.read(query), AFTER.read(query), _LIVE_LIMIT.read(query)
+        wait_s = _LIVE_WAIT.read(query)
 
+        def view() -> LiveView:
+            now_ns = intake.waiting.now_ns()
+            return intake.live.view(now_ns, agent_id=agent, after=after, limit=limit)
 
-async def _openapi(_request: web.Request) -> web.Response:
-    return _json(OPENAPI)
+        # A record of any agent ends the wait, so that `next` advances in every response.
+        seen, place = view(), intake.live.place
+        if wait_s and not seen.lines:
+            await intake.live_reader.wait(place, wait_s)
+            seen = view()
+        summary = {"partial": seen.partial, "reasons": seen.reasons, "next": seen.next}
+        last = msgspec.json.encode({"summary": summary | {"more": seen.more}})
+        body = b"".join(line + b"\n" for line in (*seen.lines, last))
+        return web.Response(body=body, content_type=NDJSON)
 
+    async def _events(self, request: web.Request) -> web.Response:
+        """Accept an object event as a hint: the store is read for the keys that it names."""
+        metrics = self._reconciler.metrics
+        try:
+            hints = parse_events(await request.read())
+        except BadUsage:
+            metrics.events.labels("invalid").inc()
+            raise
+        metrics.events.labels("accepted").inc(len(hints.keys))
+        metrics.events.labels("foreign").inc(hints.foreign)
+        taken = self._reconciler.hint(hints.keys)
+        return json_response(EventCount(taken=taken, foreign=hints.foreign))
 
-def _boots(request: web.Request) -> list[BootReport]:
-    """Gives the boots of the last full pass, of one agent or of all."""
-    last, agent = request.app[RECONCILER].health.last, request.query.get("agent")
-    boots = last.boots if last is not None else ()
-    return [boot for boot in boots if agent in (None, boot.agent_id)]
-
-
-async def _agents(request: web.Request) -> web.Response:
-    return _json({"boots": _boots(request)})
-
-
-async def _gaps(request: web.Request) -> web.Response:
-    return _json({"boots": [boot for boot in _boots(request) if boot.gaps or boot.overlaps]})
-
-
-async def _unhealthy(request: web.Request) -> web.Response:
-    store = request.app[RECONCILER].intake.store
-    found = []
-    async for mark in list_hold_records(store):
-        found.append(mark)
-        if len(found) >= LISTED_MAX:
-            break
-    return _json({"marks": found, "partial": len(found) >= LISTED_MAX})
-
-
-def _answered(ask: Callable[[Operator, web.Request], Awaitable[object]]) -> _Handler:
-    async def handler(request: web.Request) -> web.Response:
-        return _json(await ask(request.app[OPERATOR], request))
-
-    return handler
-
-
-async def _live(request: web.Request) -> web.Response:
-    """Gives recent records as NDJSON, a summary in the last line; waits for new ones if asked."""
-    intake = request.app[RECONCILER].intake
-    agent, after = request.query.get("agent"), request.query.get("after")
-    limit = number_of(request, "limit", LISTED_MAX, LIVE_LINES_MAX)
-    wait_s = number_of(request, "wait", 1, LIVE_WAIT_S_MAX) if "wait" in request.query else 0
-
-    def view() -> LiveView:
-        now_ns = intake.waiting.now_ns()
-        return intake.live.view(now_ns, agent_id=agent, after=after, limit=limit)
-
-    # Woken by whatever comes, also of other agents, so that `next` moves on with it.
-    seen, place = view(), intake.live.place
-    if wait_s and not seen.lines:
-        await intake.live_reader.wait(place, wait_s)
-        seen = view()
-    summary = {"partial": seen.partial, "reasons": seen.reasons, "next": seen.next}
-    last = msgspec.json.encode({"summary": summary | {"more": seen.more}})
-    body = b"".join(line + b"\n" for line in (*seen.lines, last))
-    return web.Response(body=body, content_type="application/x-ndjson")
-
-
-async def _events(request: web.Request) -> web.Response:
-    """Takes an object event as a hint; the store is read for what it names."""
-    reconciler = request.app[RECONCILER]
-    try:
-        hints = parse_events(await request.read())
-    except BadUsage:
-        reconciler.metrics.events.labels("invalid").inc()
-        raise
-    reconciler.metrics.events.labels("accepted").inc(len(hints.keys))
-    reconciler.metrics.events.labels("foreign").inc(hints.foreign)
-    taken = reconciler.hint(hints.keys)
-    return _json({"taken": taken, "foreign": hints.foreign})
-
-
-async def _queue(request: web.Request) -> web.Response:
-    store = request.app[RECONCILER].intake.store
-    return _json({"lanes": await read_status(store, request.query.get("queue"))})
-
-
-def _served(request: web.Request, name: str | None) -> HttpQueue:
-    """Gives the queue that a consumer means; with one queue it need not say which."""
-    queues = request.app[RECONCILER].http_queues
-    if name is None and len(queues) == 1:
-        return next(iter(queues.values()))
-    if name not in queues:
-        known = ", ".join(queues) or "none; set http_queues"
-        raise BadUsage(f"no such queue over HTTP, queue=`{name}`, known=`{known}`")
-    return queues[name]
-
-
-async def _next(request: web.Request) -> web.Response:
-    count = request.query.get("max", "1")
-    if not count.isdecimal():
-        raise BadUsage(f"max must be a number, max=`{count}`")
-    queue = _served(request, request.query.get("queue"))
-    claims = await queue.claim(int(count), request.query.get("consumer", ""))
-    return _json({"queue": queue.queue, "entries": claims})
-
-
-async def _leases(request: web.Request) -> tuple[HttpQueue, list[str]]:
-    try:
-        body = msgspec.json.decode(await request.read(), type=Leases)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadUsage(f"the body names leases: {error}") from error
-    return _served(request, body.queue), body.lease_ids
-
-
-async def _commit(request: web.Request) -> web.Response:
-    queue, lease_ids = await _leases(request)
-    return _json({"committed": await queue.commit(lease_ids)})
-
-
-async def _failed(request: web.Request) -> web.Response:
-    queue, lease_ids = await _leases(request)
-    await queue.fail(lease_ids)
-    return _json({"returned": len(lease_ids)})
-
-
-async def _heartbeat(request: web.Request) -> web.Response:
-    queue, lease_ids = await _leases(request)
-    await queue.extend(lease_ids)
-    return _json({"extended": len(lease_ids)})
+    async def _queue(self, request: web.Request) -> web.Response:
+        lanes = await read_status(self._store, QUEUE.read(request.query))
+        return json_response(LaneList(tuple(lanes)))

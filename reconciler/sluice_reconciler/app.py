@@ -1,17 +1,11 @@
 """Composition root of the reconciler's process: store, service and operator API."""
 
-import asyncio
-import signal
-
 import structlog
-from aiohttp import web
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.keys import LAKE
-from sluice_protocol.services import check_open, parse_listen
+from sluice_protocol.keys import INGEST_QUEUE, LAKE
 from sluice_protocol.units import ObjectKey
-from sluice_queue.settings import SPARK_QUEUE
-from sluice_queue.view import list_lanes
+from sluice_queue.inspection import list_lanes
 from sluice_reconciler.api import make_app
 from sluice_reconciler.full_pass import PassReport
 from sluice_reconciler.inventory import InventoryScanResult, scan_inventory
@@ -19,6 +13,8 @@ from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
+from sluice_web.listening import ServerOptions, listening, parse_listen, stop_event
+from sluice_web.tokens import check_token_or_loopback
 
 log = structlog.get_logger()
 
@@ -35,12 +31,12 @@ async def refuse_lost_queue(store: ObjectStore, settings: ReconcilerSettings) ->
         BadUsage: No lane of the queue is left, and the lake has its ledger.
         StoreError: The store did not answer.
     """
-    if SPARK_QUEUE not in settings.queue_names or await list_lanes(store, SPARK_QUEUE):
+    if INGEST_QUEUE not in settings.queue_names or await list_lanes(store, INGEST_QUEUE):
         return
     async for page in store.list(LEDGER_LOG):
         if page.objects:
             raise BadUsage(
-                f"the queue `{SPARK_QUEUE}` is gone, but the lake was fed from it: run"
+                f"the queue `{INGEST_QUEUE}` is gone, but the lake was fed from it: run"
                 " `sluice rebuild`, which goes on where the lake stands"
             )
         return
@@ -94,34 +90,13 @@ async def serve(url: str, settings: ReconcilerSettings) -> None:
 
 
 async def _serve(store: ObjectStore, settings: ReconcilerSettings) -> None:
-    host, port = parse_listen(settings.listen)
-    check_open(host, settings.api_token)
+    host, _ = parse_listen(settings.listen)
+    check_token_or_loopback(host, settings.api_token)
     await refuse_lost_queue(store, settings)
     reconciler = await Reconciler.of(store, settings=settings)
-    runner = web.AppRunner(make_app(reconciler))
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, host, port)
-        try:
-            await site.start()
-        except OSError as error:
-            raise BadUsage(
-                f"cannot listen there: give another address, listen=`{settings.listen}`,"
-                f" reason=`{error.strerror}`"
-            ) from error
-        log.info("reconciler serves", urls=[_url_of(one) for one in runner.addresses])
-        await _until_told(asyncio.get_running_loop())
-    finally:
-        await runner.cleanup()
-
-
-def _url_of(address: tuple[str, int]) -> str:
-    host, port = address[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-async def _until_told(loop: asyncio.AbstractEventLoop) -> None:
-    told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    await told.wait()
+    stop = stop_event()
+    async with listening(
+        make_app(reconciler), settings.listen, ServerOptions(decompress=True)
+    ) as urls:
+        log.info("reconciler_listening", urls=urls)
+        await stop.wait()

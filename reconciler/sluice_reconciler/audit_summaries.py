@@ -5,7 +5,7 @@ holds is for `sluice audit verify` and `sluice gc` to prove, not for this page.
 """
 
 from collections.abc import AsyncIterator
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -15,12 +15,11 @@ from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
 from sluice_store.port import ObjectStore
+from sluice_web.paging import Page
 
 CHAIN: Final = f"{AUDIT}chain/"
 PAGE_MAX: Final = 100
 PAGE_DEFAULT: Final = 20
-
-_Item = TypeVar("_Item")
 
 
 class AuditOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,11 +85,8 @@ class UnreadableRecord(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: str
 
 
-class SummaryPage(msgspec.Struct, Generic[_Item], frozen=True, kw_only=True):
-    """A page in key order; `next` is null on the last one."""
-
-    items: tuple[_Item | UnreadableRecord, ...]
-    next: str | None
+AuditPage = Page[AuditOverview | UnreadableRecord]
+PlanPage = Page[PlanOverview | UnreadableRecord]
 
 
 class _Certificate(msgspec.Struct, frozen=True):
@@ -128,7 +124,7 @@ class _SignedPlan(msgspec.Struct, frozen=True):
     key_id: str
 
 
-async def list_audits(store: ObjectStore, after: str, limit: int) -> SummaryPage[AuditOverview]:
+async def list_audits(store: ObjectStore, after: str, limit: int) -> AuditPage:
     """Gives complete audits in the order of their chain, oldest first.
 
     Raises:
@@ -137,9 +133,9 @@ async def list_audits(store: ObjectStore, after: str, limit: int) -> SummaryPage
     found: list[AuditOverview | UnreadableRecord] = []
     async for key in _keys(store, CHAIN, after):
         if len(found) == limit:
-            return SummaryPage(items=tuple(found), next=found[-1].key)
+            return Page(items=tuple(found), next=found[-1].key)
         found.append(await _audit(store, key))
-    return SummaryPage(items=tuple(found), next=None)
+    return Page(items=tuple(found), next=None)
 
 
 async def _keys(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[ObjectKey]:
@@ -177,7 +173,7 @@ async def _read(store: ObjectStore, key: ObjectKey, kind: type[_Stored]) -> _Sto
     return decode_record(key, read.body, kind)
 
 
-async def list_plans(store: ObjectStore, after: str, limit: int) -> SummaryPage[PlanOverview]:
+async def list_plans(store: ObjectStore, after: str, limit: int) -> PlanPage:
     """Gives deletion plans, oldest first; a folder without a plan is one that was not finished.
 
     Raises:
@@ -189,7 +185,7 @@ async def list_plans(store: ObjectStore, after: str, limit: int) -> SummaryPage[
         found.append(await _plan(store, folder))
         folder = await _next_folder(store, found[-1].key)
     more = folder is not None and bool(found)
-    return SummaryPage(items=tuple(found), next=found[-1].key if more else None)
+    return Page(items=tuple(found), next=found[-1].key if more else None)
 
 
 async def _next_folder(store: ObjectStore, after: str) -> str | None:

@@ -13,7 +13,6 @@ from typing import Final
 import structlog
 
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.high_water import HighWaterMark
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     ACCEPTED,
@@ -23,7 +22,7 @@ from sluice_protocol.keys import (
     high_water_prefix,
     parse_accepted_key,
 )
-from sluice_protocol.manifests import decode_record
+from sluice_protocol.manifests import HighWaterMark, decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey, UnixNs
 from sluice_store.port import ListedObject, ObjectStore

@@ -12,10 +12,10 @@ from sluice_protocol.keys import (
     quarantine_by_blob_prefix,
 )
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted
-from sluice_protocol.outcomes import Missing, ObjectInfo
+from sluice_protocol.outcomes import NotFound, ObjectInfo
 from sluice_protocol.units import Digest
+from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.lane import Lane
-from sluice_queue.view import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.indexes import by_blob_of, by_time_of, is_indexed
 from sluice_reconciler.lane_state import read_ledger
@@ -123,7 +123,7 @@ async def _references(store: ObjectStore, prefix: str) -> list[Identity]:
 async def _path(store: ObjectStore, who: Identity) -> BatchPath:
     key = accepted_key(who)
     read = await store.get(key)
-    if isinstance(read, Missing):
+    if isinstance(read, NotFound):
         return BatchPath(identity=who, manifest_key=key, quarantined=await _quarantined(store, who))
     try:
         manifest = decode_accepted(key, read.body)

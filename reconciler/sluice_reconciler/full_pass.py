@@ -23,7 +23,7 @@ from sluice_protocol.keys import (
     parse_quarantine_key,
 )
 from sluice_protocol.manifests import decode_conflict
-from sluice_protocol.outcomes import Found, Missing
+from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_reconciler.completeness import BootReport, BootTally
 from sluice_reconciler.indexes import put_derived, quarantine_entry
@@ -306,14 +306,14 @@ class _Walk:
             if place in standing:
                 return False
             match await self._store.get(key):
-                case Missing():
+                case NotFound():
                     return False
                 case Found(body=found):
                     decode_conflict(key, found)
         except InvalidRecord as error:
             await self._hold_back(key, HoldReason.INVALID_MANIFEST, error.reason, date_ns)
             return False
-        return await put_derived(self._store, place, body)
+        return await put_derived(self._store, place, body, self._intake.backoff)
 
 
 def _copy(run: SequenceRange) -> SequenceRange:

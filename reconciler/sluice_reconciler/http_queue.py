@@ -16,8 +16,8 @@ from sluice_protocol.errors import BadUsage, ErrorCode, Fenced, SluiceError
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.consumer import Consumer
-from sluice_queue.lane import Tools
-from sluice_queue.view import list_lanes
+from sluice_queue.inspection import list_lanes
+from sluice_queue.lane import Runtime
 from sluice_reconciler.leases import LaneLeases, Lease
 from sluice_store.port import ObjectStore
 
@@ -74,11 +74,11 @@ class _Lane:
 class HttpQueue:
     """Hands a queue's entries out under leases."""
 
-    def __init__(self, store: ObjectStore, queue: str, tools: Tools, *, lease_s: float) -> None:
+    def __init__(self, store: ObjectStore, queue: str, runtime: Runtime, *, lease_s: float) -> None:
         """Binds a queue; its lanes are opened by the first request."""
         self.queue = queue
         self._store = store
-        self._tools = tools
+        self._runtime = runtime
         self._lease_s = lease_s
         self._lanes: dict[int, _Lane] = {}
         self._lock = asyncio.Lock()
@@ -107,7 +107,7 @@ class HttpQueue:
     async def _claim_lane(self, number: int, count: int, consumer: str) -> list[ClaimedEntry]:
         try:
             lane = await self._open(number)
-            lane.leases.expire(self._tools.clock.monotonic_ns())
+            lane.leases.expire(self._runtime.clock.monotonic_ns())
             if lane.leases.waiting < count and len(lane.leases.leases) < LEASES_MAX:
                 lane.leases.offer(await lane.consumer.next_descriptors(READ_AHEAD))
         except Fenced:
@@ -116,7 +116,7 @@ class HttpQueue:
             return []
         found: list[ClaimedEntry] = []
         for _ in range(count):
-            lease = lane.leases.claim(self._tools.ids.ulid(), consumer, self._ends_ns())
+            lease = lane.leases.claim(self._runtime.ids.ulid(), consumer, self._ends_ns())
             if lease is None:
                 break
             found.append(await self._render(number, lane, lease))
@@ -125,14 +125,14 @@ class HttpQueue:
     async def _open(self, number: int) -> _Lane:
         if number not in self._lanes:
             consumer = await Consumer.open(
-                self._store, queue=self.queue, lane=number, tools=self._tools
+                self._store, queue=self.queue, lane=number, runtime=self._runtime
             )
             leases = LaneLeases(acked_through=consumer.acked_through)
             self._lanes[number] = _Lane(consumer=consumer, leases=leases)
         return self._lanes[number]
 
     def _ends_ns(self) -> int:
-        return self._tools.clock.monotonic_ns() + int(self._lease_s * NS_PER_S)
+        return self._runtime.clock.monotonic_ns() + int(self._lease_s * NS_PER_S)
 
     async def _render(self, number: int, lane: _Lane, lease: Lease) -> ClaimedEntry:
         try:

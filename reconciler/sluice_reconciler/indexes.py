@@ -10,29 +10,33 @@ The derived indexes of one accepted or quarantined batch; every writer makes the
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from sluice_protocol.errors import InvalidRecord, OutcomeUnknown
+from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     PackSpan,
     accepted_by_blob_key,
     accepted_by_time_key,
     digest_of,
+    key_version,
     pack_key,
     parse_pack_key,
     quarantine_by_blob_key,
     raw_blob_by_time_key,
 )
 from sluice_protocol.manifests import encode_reference
-from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo, Unknown
+from sluice_protocol.outcomes import Applied, Found, ObjectInfo
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
+from sluice_protocol.versions import decoder_for
 from sluice_reconciler.verify import VerifiedBatch
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, create_known
 
 PACK_ENTRIES_MAX: Final = 4096
 REMEMBERED_MAX: Final = 500_000
@@ -59,6 +63,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
     key: str
 
 
+PackDecoder = Callable[[ObjectKey, bytes], list[tuple[ObjectKey, bytes]]]
 _LINES: Final = msgspec.json.Decoder(_Line)
 
 
@@ -96,7 +101,24 @@ def _packed(folder: str, entries: Sequence[TimeEntry]) -> tuple[ObjectKey, bytes
     return pack_key(folder, span, digest_of(body)), body, len(ordered)
 
 
-def unpack(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
+def _unpack_v1(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
+    try:
+        lines = _LINES.decode_lines(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRecord(key, f"the pack is no lines of entries: {error}") from error
+    folder = key.rpartition("/")[0]
+    if any(one.key.rpartition("/")[0] != folder for one in lines):
+        raise InvalidRecord(key, "the pack holds an entry of another folder")
+    return [(ObjectKey(one.key), bytes(one.entry)) for one in lines]
+
+
+PACK_DECODERS: Final[Mapping[str, PackDecoder]] = MappingProxyType({"v1": _unpack_v1})
+"""The decoder of each version of packed index objects that this build reads."""
+
+
+def unpack(
+    key: ObjectKey, body: bytes, *, decoders: Mapping[str, PackDecoder] = PACK_DECODERS
+) -> list[tuple[ObjectKey, bytes]]:
     """Gives key and bytes of each entry of a pack, or the one entry that stands alone.
 
     Raises:
@@ -108,13 +130,10 @@ def unpack(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
     if f"-{digest_of(body)[:32]}." not in key:
         raise InvalidRecord(key, "the pack has other bytes than its name says")
     try:
-        lines = _LINES.decode_lines(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRecord(key, f"the pack is no lines of entries: {error}") from error
-    folder = key.rpartition("/")[0]
-    if any(one.key.rpartition("/")[0] != folder for one in lines):
-        raise InvalidRecord(key, "the pack holds an entry of another folder")
-    return [(ObjectKey(one.key), bytes(one.entry)) for one in lines]
+        decode = decoder_for(decoders, key_version(key), field="key version", key=key)
+    except UnsupportedVersion as error:
+        raise InvalidRecord(key, f"packed index object: {error}") from error
+    return decode(key, body)
 
 
 async def is_indexed(store: ObjectStore, entry: TimeEntry) -> bool:
@@ -188,25 +207,14 @@ class PackIndex:
         return sum(map(len, self._folders.values()))
 
 
-TRIES_MAX = 5
-
-
-async def put_derived(store: ObjectStore, key: ObjectKey, body: bytes) -> bool:
-    """Creates a derived object; True when it was not there.
+async def put_derived(store: ObjectStore, key: ObjectKey, body: bytes, backoff: Backoff) -> bool:
+    """Create a derived object and return True when it did not exist.
 
     Raises:
         OutcomeUnknown: No try had a known outcome; the next pass tries again.
-        StoreError: The store refused.
+        StoreError: The store refused the request, or it was not sent.
     """
-    for _ in range(TRIES_MAX):
-        match await store.create(key, body):
-            case Applied():
-                return True
-            case Exists():
-                return False
-            case Unknown():
-                continue
-    raise OutcomeUnknown("create", key, TRIES_MAX)
+    return isinstance(await create_known(store, key, body, backoff), Applied)
 
 
 def by_time_of(sound: VerifiedBatch) -> tuple[TimeEntry, TimeEntry]:

@@ -20,8 +20,8 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.outcomes import Applied, Exists, Mismatch, Unknown
 from sluice_queue.appender import Appender
 from sluice_queue.errors import ProducerSuperseded
-from sluice_queue.lane import Lane, Tools, Tries
-from sluice_queue.settings import RetrySettings
+from sluice_queue.lane import Lane, Runtime
+from sluice_queue.settings import SWAP_RETRY
 from sluice_queue.takeover import take_over
 from sluice_queue.worklists import write_work_list
 from sluice_reconciler.lane_state import (
@@ -35,6 +35,7 @@ from sluice_reconciler.lane_state import (
 )
 from sluice_reconciler.sequence_ranges import EnqueueStatus
 from sluice_store.port import ObjectStore
+from sluice_store.retry import RetryBudget
 
 
 class LaneTakenOver(SluiceError):
@@ -60,20 +61,20 @@ class LaneOwner:
         lane: Lane,
         stored: StoredLaneState,
         appender: Appender,
-        tools: Tools,
+        runtime: Runtime,
     ) -> None:
         """Takes a lane that `take` won."""
         self._store = store
         self._lane = lane
         self._stored = stored
         self._appender = appender
-        self._tools = tools
-        self._retry = RetrySettings()
+        self._runtime = runtime
+        self._retry = SWAP_RETRY
         self.ledger = Ledger(stored.record.boots)
         self.forgotten = False
 
     @classmethod
-    async def take(cls, store: ObjectStore, lane: Lane, tools: Tools) -> "LaneOwner":
+    async def take(cls, store: ObjectStore, lane: Lane, runtime: Runtime) -> "LaneOwner":
         """Takes the lane over and settles what an earlier life left pending.
 
         Raises:
@@ -82,20 +83,20 @@ class LaneOwner:
             OutcomeUnknown: The bounds of a write are spent.
             StoreError: The store refused.
         """
-        stored = await _raise_life(store, lane, tools)
+        stored = await _raise_life(store, lane, runtime)
         record = stored.record
         try:
             taken = await take_over(
                 store,
                 lane,
                 producer_id=bytes.fromhex(record.producer_id),
-                life=record.life,
+                term=record.life,
                 writes=record.writes,
-                tools=tools,
+                runtime=runtime,
             )
         except ProducerSuperseded as error:
             raise LaneTakenOver(lane_key(lane), record.life) from error
-        owner = cls(store, lane, stored, taken.appender, tools)
+        owner = cls(store, lane, stored, taken.appender, runtime)
         owner.forgotten = taken.forgotten and bool(record.pending)
         if taken.writes > record.writes:
             for one in record.pending:
@@ -150,14 +151,14 @@ class LaneOwner:
         record = LaneRecord(
             queue=self._lane.queue,
             lane=self._lane.lane,
-            nonce=self._tools.id_bytes().hex(),
+            nonce=self._runtime.id_bytes().hex(),
             producer_id=self._stored.record.producer_id,
             life=self._stored.record.life,
             writes=writes,
             pending=pending,
             boots=self.ledger.stored(),
         )
-        self._stored = await _swap(self._store, self._lane, self._stored, record, self._tools)
+        self._stored = await _swap(self._store, self._lane, self._stored, record, self._runtime)
 
 
 def _pending(who: Identity) -> PendingBatch:
@@ -183,7 +184,7 @@ def _with(record: LaneRecord, *, writes: int, pending: tuple[PendingBatch, ...])
 
 
 async def _swap(
-    store: ObjectStore, lane: Lane, stored: StoredLaneState, record: LaneRecord, tools: Tools
+    store: ObjectStore, lane: Lane, stored: StoredLaneState, record: LaneRecord, runtime: Runtime
 ) -> StoredLaneState:
     """Replaces the state that was read; an unknown outcome is settled by the record's nonce.
 
@@ -192,7 +193,7 @@ async def _swap(
         OutcomeUnknown: The bounds are spent.
     """
     key, body = lane_key(lane), encode_lane(record)
-    tries = Tries("swap", key, RetrySettings(), tools)
+    budget = RetryBudget("swap", key, runtime.backoff(SWAP_RETRY))
     while True:
         try:
             outcome = await store.replace(key, body, if_match=stored.etag)
@@ -202,28 +203,28 @@ async def _swap(
                 case Mismatch() | Unknown():
                     now = await read_lane_state(store, lane)
         except StoreUnavailable as error:
-            await tries.again(error)
+            await budget.wait_or_raise(error)
             continue
         if now is not None and now.record.nonce == record.nonce:
             return now
         if now is None or now.etag != stored.etag:
             raise LaneTakenOver(key, record.life)
-        await tries.again(None)
+        await budget.wait_or_raise()
 
 
-async def _raise_life(store: ObjectStore, lane: Lane, tools: Tools) -> StoredLaneState:
+async def _raise_life(store: ObjectStore, lane: Lane, runtime: Runtime) -> StoredLaneState:
     """Puts the next life into the lane's state; creates the state where none stands."""
-    tries = Tries("take", lane_key(lane), RetrySettings(), tools)
+    budget = RetryBudget("take", lane_key(lane), runtime.backoff(SWAP_RETRY))
     while True:
         stored = await read_lane_state(store, lane)
         if stored is None:
-            await _create(store, lane, tools)
+            await _create(store, lane, runtime)
         else:
             old = stored.record
             record = LaneRecord(
                 queue=old.queue,
                 lane=old.lane,
-                nonce=tools.id_bytes().hex(),
+                nonce=runtime.id_bytes().hex(),
                 producer_id=old.producer_id,
                 life=old.life + 1,
                 writes=old.writes,
@@ -231,19 +232,19 @@ async def _raise_life(store: ObjectStore, lane: Lane, tools: Tools) -> StoredLan
                 boots=old.boots,
             )
             try:
-                return await _swap(store, lane, stored, record, tools)
+                return await _swap(store, lane, stored, record, runtime)
             except LaneTakenOver:
                 pass  # a rival swapped first: raise the life above its own
-        await tries.again(None)
+        await budget.wait_or_raise()
 
 
-async def _create(store: ObjectStore, lane: Lane, tools: Tools) -> None:
+async def _create(store: ObjectStore, lane: Lane, runtime: Runtime) -> None:
     """Creates an empty state; whatever comes of it, the next read shows one that all agree on."""
     record = LaneRecord(
         queue=lane.queue,
         lane=lane.lane,
-        nonce=tools.id_bytes().hex(),
-        producer_id=tools.id_bytes().hex(),
+        nonce=runtime.id_bytes().hex(),
+        producer_id=runtime.id_bytes().hex(),
     )
     match await store.create(lane_key(lane), encode_lane(record)):
         case Applied() | Exists() | Unknown():

@@ -22,12 +22,12 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import RECONCILER
 from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.outcomes import Found, Missing
+from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ETag, ObjectKey
-from sluice_queue.decisions import is_another, writes_of
+from sluice_queue.decisions import is_other_register, writes_of
+from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane
 from sluice_queue.register import decode_register
-from sluice_queue.view import read_lane
 from sluice_reconciler.sequence_ranges import BootRanges, EnqueueStatus
 from sluice_store.port import ObjectStore
 
@@ -147,7 +147,7 @@ async def read_lane_state(store: ObjectStore, lane: Lane) -> StoredLaneState | N
     """
     key = lane_key(lane)
     match await store.get(key):
-        case Missing():
+        case NotFound():
             return None
         case Found(info=info, body=body):
             return StoredLaneState(record=decode_lane(key, body), etag=info.etag)
@@ -190,4 +190,4 @@ async def is_register_lost(store: ObjectStore, lane: Lane) -> bool:
     state = decode_register(lane.key, read.body) if isinstance(read, Found) else None
     record = stored.record
     wrote = record.writes or int(bool(record.pending) and state is None)
-    return is_another(state, bytes.fromhex(record.producer_id), wrote)
+    return is_other_register(state, bytes.fromhex(record.producer_id), wrote)

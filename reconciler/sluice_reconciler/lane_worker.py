@@ -15,7 +15,7 @@ from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.errors import RegisterLost
-from sluice_queue.lane import Lane, Tools
+from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lane_owner import LaneOwner, LaneTakenOver
 from sluice_reconciler.lane_state import Ledger, is_register_lost, read_ledger
 from sluice_reconciler.metrics import ReconcilerMetrics
@@ -39,12 +39,12 @@ class LaneWorker:
     """Reads, takes and feeds one lane."""
 
     def __init__(
-        self, store: ObjectStore, lane: Lane, tools: Tools, metrics: ReconcilerMetrics
+        self, store: ObjectStore, lane: Lane, runtime: Runtime, metrics: ReconcilerMetrics
     ) -> None:
         """Binds a lane; nothing is read yet."""
         self._store = store
         self.lane = lane
-        self._tools = tools
+        self._runtime = runtime
         self._metrics = metrics
         self._owner: LaneOwner | None = None
         self._lock = asyncio.Lock()
@@ -98,7 +98,7 @@ class LaneWorker:
 
     async def _enqueue(self, batches: Sequence[AcceptedManifest]) -> int:
         if self._owner is None:
-            self._owner = await LaneOwner.take(self._store, self.lane, self._tools)
+            self._owner = await LaneOwner.take(self._store, self.lane, self._runtime)
             self.ledger = self._owner.ledger
             if self._owner.forgotten:
                 self._metrics.maybe_doubled.labels(self.lane.queue).inc()

@@ -32,8 +32,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_store.clock import Clock
 
 
 class ReconcilerMetrics:

@@ -16,7 +16,7 @@ import structlog
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, lane_of, parse_accepted_key
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.lane import Lane, Tools
+from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.completeness import HighWaterReader
 from sluice_reconciler.indexes import by_blob_of, by_time_of, pack, put_derived
 from sluice_reconciler.lane_worker import LaneWorker, Takeover
@@ -35,6 +35,7 @@ from sluice_reconciler.verify import (
     verify_batch,
 )
 from sluice_store.port import ObjectStore
+from sluice_store.retry import WRITE_RETRY
 
 log = structlog.get_logger()
 
@@ -84,7 +85,7 @@ class BatchPipeline:
         lanes: int,
         *,
         settings: ReconcilerSettings,
-        tools: Tools,
+        runtime: Runtime,
         metrics: ReconcilerMetrics,
     ) -> None:
         """Binds a desk for every lane of every queue.
@@ -93,14 +94,15 @@ class BatchPipeline:
             store: The acceptance authority.
             lanes: Lane count of the authority.
             settings: How the reconciler works.
-            tools: Time, ids and chance.
+            runtime: Time, ids and chance.
             metrics: Where it counts.
         """
         self.store = store
         self.lanes = lanes
         self.settings = settings
         self.metrics = metrics
-        self._rng: random.Random = tools.rng
+        self._rng: random.Random = runtime.rng
+        self.backoff = runtime.backoff(WRITE_RETRY)
         self._gate = asyncio.Semaphore(settings.concurrency or CONCURRENCY)
         self.marked: set[ObjectKey] = set()
         self._taking: dict[ObjectKey, asyncio.Future[None]] = {}
@@ -108,19 +110,19 @@ class BatchPipeline:
         self._recent = RecentKeys(RECENT_MAX)
         self.indexed = RecentKeys(RECENT_MAX)
         self.live = LiveWindow(
-            process=tools.ids.ulid(),
+            process=runtime.ids.ulid(),
             bytes_max=settings.live_bytes_max,
             agent_bytes_max=settings.live_agent_bytes_max,
         )
         self.live_reader = LiveReader(store, self.live)
         self.high_water = HighWaterReader(store)
-        self.waiting = StageBacklog(tools.clock)
+        self.waiting = StageBacklog(runtime.clock)
         for stage in Stage:
             gauge = metrics.oldest_waiting.labels(stage.value)
             gauge.set_function(partial(self.waiting.oldest_s, stage))
         self.date_ns = UnixNs(0)
         self.desks = {
-            (queue, lane): LaneWorker(store, Lane(queue=queue, lane=lane), tools, metrics)
+            (queue, lane): LaneWorker(store, Lane(queue=queue, lane=lane), runtime, metrics)
             for queue in settings.queue_names
             for lane in range(lanes)
         }
@@ -277,7 +279,7 @@ class BatchPipeline:
 
     async def _put(self, made: tuple[ObjectKey, bytes, int]) -> int:
         key, body, entries = made
-        return entries if await put_derived(self.store, key, body) else 0
+        return entries if await put_derived(self.store, key, body, self.backoff) else 0
 
     def _saw(self, sound: Sequence[VerifiedBatch]) -> None:
         """Feeds the live state and the lag; the store's clock is that of the latest answer."""

@@ -37,13 +37,13 @@ from sluice_protocol.manifests import (
     decode_record,
     encode_record,
 )
-from sluice_protocol.outcomes import Applied, Exists, Found, Missing, ObjectInfo, Unknown
+from sluice_protocol.outcomes import Applied, Exists, Found, NotFound, ObjectInfo, Unknown
 from sluice_protocol.units import ObjectKey
 from sluice_queue.entries import Descriptor
 from sluice_queue.errors import WorkListMissing
-from sluice_queue.lane import Lane, Tools
+from sluice_queue.inspection import list_lanes, read_lane
+from sluice_queue.lane import Lane, Runtime
 from sluice_queue.register import Register, decode_register, encode_register
-from sluice_queue.view import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.differences import DerivedDifference, DifferenceKind
 from sluice_reconciler.indexes import (
@@ -69,11 +69,13 @@ from sluice_store.port import ListedObject
 class LaneRebuild:
     """The lanes of one store."""
 
-    def __init__(self, intake: BatchPipeline, tools: Tools, persisted: Mapping[Lane, int]) -> None:
+    def __init__(
+        self, intake: BatchPipeline, runtime: Runtime, persisted: Mapping[Lane, int]
+    ) -> None:
         """As `Rebuild`."""
         self._intake = intake
         self._store = intake.store
-        self._tools = tools
+        self._runtime = runtime
         self._persisted = persisted
 
     async def differences(self) -> list[DerivedDifference]:
@@ -147,14 +149,14 @@ class LaneRebuild:
         record = LaneRecord(
             queue=lane.queue,
             lane=lane.lane,
-            nonce=self._tools.id_bytes().hex(),
-            producer_id=self._tools.id_bytes().hex(),
+            nonce=self._runtime.id_bytes().hex(),
+            producer_id=self._runtime.id_bytes().hex(),
             life=stored.record.life + 1 if stored is not None else 0,
         )
         await self._store.overwrite(lane_key(lane), encode_lane(record))
         state = Register(
             revision=1,
-            nonce=self._tools.id_bytes(),
+            nonce=self._runtime.id_bytes(),
             next_sequence=first,
             acked_through=first - 1,
         )
@@ -212,18 +214,18 @@ class Rebuild:
     """Walks sources and derived objects of one store."""
 
     def __init__(
-        self, intake: BatchPipeline, tools: Tools, persisted: Mapping[Lane, int] | None = None
+        self, intake: BatchPipeline, runtime: Runtime, persisted: Mapping[Lane, int] | None = None
     ) -> None:
         """Binds the walk to an intake, whose concurrency it uses.
 
         Args:
             intake: The store and its desks.
-            tools: Ids.
+            runtime: Ids.
             persisted: The last sequence that the consumer of a lane persisted, where it is known.
         """
         self._intake = intake
         self._store = intake.store
-        self._lanes = LaneRebuild(intake, tools, persisted if persisted is not None else {})
+        self._lanes = LaneRebuild(intake, runtime, persisted if persisted is not None else {})
         self._packed = PackIndex(self._store)
 
     async def differences(self) -> AsyncIterator[DerivedDifference]:
@@ -254,7 +256,7 @@ class Rebuild:
     async def _check_accepted(self, listed: ListedObject) -> Sequence[DerivedDifference]:
         """Compares the three index entries of one accepted manifest."""
         match await self._store.get(listed.key):
-            case Missing():
+            case NotFound():
                 return ()
             case Found(info=info, body=body):
                 pass
@@ -282,7 +284,7 @@ class Rebuild:
 
     async def _compare(self, key: ObjectKey, body: bytes | None) -> DerivedDifference | None:
         match await self._store.get(key):
-            case Missing():
+            case NotFound():
                 return DerivedDifference(key=key, wrong=DifferenceKind.MISSING)
             case Found(body=found) if body is not None and found != body:
                 return DerivedDifference(key=key, wrong=DifferenceKind.DIFFERENT)
@@ -303,7 +305,7 @@ class Rebuild:
     async def _check_derived(self, listed: ListedObject) -> Sequence[DerivedDifference]:
         """Asks whether anything stands behind a derived object, or behind each entry of a pack."""
         match await self._store.get(listed.key):
-            case Missing():
+            case NotFound():
                 return ()
             case Found(body=body):
                 pass
@@ -347,7 +349,7 @@ class Rebuild:
     async def _derived(self, key: ObjectKey, source: ObjectKey) -> bytes | None:
         """Gives what the source derives under this very key; None without such a source."""
         match await self._store.get(source):
-            case Missing():
+            case NotFound():
                 return None
             case Found(info=info, body=body):
                 pass
@@ -402,7 +404,7 @@ class Rebuild:
         if isinstance(read, Found):
             for one, body in unpack(key, read.body):
                 if one not in wrong:
-                    await put_derived(self._store, one, body)
+                    await put_derived(self._store, one, body, self._intake.backoff)
             await self._drop(key)
 
     async def _drop(self, key: ObjectKey) -> None:
@@ -411,7 +413,7 @@ class Rebuild:
             match await self._store.head(key):
                 case ObjectInfo(incarnation=incarnation) if incarnation is not None:
                     await self._store.delete(key, incarnation)
-                case ObjectInfo() | Missing():
+                case ObjectInfo() | NotFound():
                     return
 
     async def _index(self, listed: ListedObject) -> Sequence[DerivedDifference]:
@@ -429,12 +431,13 @@ class Rebuild:
                 await self._put_right(by_time.key, by_time.body)
             await self._put_right(*by_blob_of(sound))
             if await self._compare_entry(raw.key, None) is not None:
-                await put_derived(self._store, raw.key, raw.body)
+                await put_derived(self._store, raw.key, raw.body, self._intake.backoff)
         return ()
 
     async def _put_right(self, key: ObjectKey, body: bytes) -> None:
         """Writes a derived object where it is missing or has other bytes."""
-        if not await put_derived(self._store, key, body) and await self._compare(key, body):
+        created = await put_derived(self._store, key, body, self._intake.backoff)
+        if not created and await self._compare(key, body):
             await self._store.overwrite(key, body)
 
     async def _refer(self, listed: ListedObject) -> Sequence[DerivedDifference]:

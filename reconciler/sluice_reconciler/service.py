@@ -10,9 +10,9 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.collector import Collector
-from sluice_queue.lane import Tools
+from sluice_queue.inspection import read_status
+from sluice_queue.lane import Runtime
 from sluice_queue.metrics import QueueMetrics
-from sluice_queue.status import read_status
 from sluice_reconciler.events import process_events
 from sluice_reconciler.full_pass import FullPass, PassReport
 from sluice_reconciler.http_queue import HttpQueue
@@ -70,17 +70,21 @@ class Reconciler:
         authority: Authority,
         *,
         settings: ReconcilerSettings | None = None,
-        tools: Tools | None = None,
+        runtime: Runtime | None = None,
         metrics: ReconcilerMetrics | None = None,
     ) -> None:
         """Binds the parts; nothing is read yet."""
         self.settings = settings if settings is not None else ReconcilerSettings()
         self.metrics = metrics if metrics is not None else ReconcilerMetrics()
-        if tools is None:
-            tools = Tools(metrics=QueueMetrics(self.metrics.registry))
-        self._tools = tools
+        if runtime is None:
+            runtime = Runtime(metrics=QueueMetrics(self.metrics.registry))
+        self._runtime = runtime
         self.intake = BatchPipeline(
-            store, authority.lanes, settings=self.settings, tools=self._tools, metrics=self.metrics
+            store,
+            authority.lanes,
+            settings=self.settings,
+            runtime=self._runtime,
+            metrics=self.metrics,
         )
         self.health = ReconcilerHealth()
         self._scanner = TimeIndexScanner(self.intake)
@@ -89,11 +93,11 @@ class Reconciler:
             store,
             retry_horizon_ns=authority.retry_horizon_ns,
             grace_s=self.settings.collect_grace_s,
-            tools=self._tools,
+            runtime=self._runtime,
         )
         self._hints: asyncio.Queue[ObjectKey] = asyncio.Queue(HINTS_MAX)
         self.http_queues = {
-            name: HttpQueue(store, name, self._tools, lease_s=self.settings.lease_s)
+            name: HttpQueue(store, name, self._runtime, lease_s=self.settings.lease_s)
             for name in self.settings.http_queue_names
         }
 
@@ -103,7 +107,7 @@ class Reconciler:
         store: ObjectStore,
         *,
         settings: ReconcilerSettings | None = None,
-        tools: Tools | None = None,
+        runtime: Runtime | None = None,
         metrics: ReconcilerMetrics | None = None,
     ) -> "Reconciler":
         """Makes the reconciler of a store's authority.
@@ -113,7 +117,7 @@ class Reconciler:
             StoreError: The store did not answer.
         """
         authority = await read_authority(store)
-        return cls(store, authority, settings=settings, tools=tools, metrics=metrics)
+        return cls(store, authority, settings=settings, runtime=runtime, metrics=metrics)
 
     async def once(self, *, takeover: Takeover | None = Takeover.AT_ONCE) -> PassReport:
         """Makes one full pass and stores what the lanes were given.
@@ -137,12 +141,12 @@ class Reconciler:
         return lost
 
     async def _pass(self, takeover: Takeover | None) -> PassReport:
-        started_ns = self._tools.clock.monotonic_ns()
+        started_ns = self._runtime.clock.monotonic_ns()
         waited = self.intake.waiting.known()
         report = await FullPass(self.intake, takeover=takeover, saw=self.tail.saw).run()
         for stage, keys in waited.items() if not report.outcome.left else ():
             self.intake.waiting.end(stage, keys)
-        took_ns = self._tools.clock.monotonic_ns() - started_ns
+        took_ns = self._runtime.clock.monotonic_ns() - started_ns
         self.metrics.pass_seconds.set(took_ns / NS_PER_S)
         self.metrics.oldest_gap.set(max((boot.oldest_gap_s for boot in report.boots), default=0))
         self.metrics.tail_missing.set(sum(boot.tail_missing for boot in report.boots))
@@ -180,7 +184,7 @@ class Reconciler:
 
     async def _passes(self) -> None:
         """Makes passes for ever; they take a fifth of the time at most, however long one takes."""
-        clock = self._tools.clock
+        clock = self._runtime.clock
         while True:
             started_ns = clock.monotonic_ns()
             await self._guarded_pass()
@@ -196,7 +200,7 @@ class Reconciler:
                 await do()
             except SluiceError as error:
                 log.warning("route failed", route=do.__name__, reason=str(error))
-            await self._tools.clock.sleep(seconds)
+            await self._runtime.clock.sleep(seconds)
 
     async def _listen(self) -> None:
         """Takes events for ever; an error ends it, and `_every` begins again."""
@@ -247,7 +251,7 @@ class Reconciler:
                 await self.intake.take_new(keys)
             except SluiceError as error:
                 log.warning("route failed", route="events", reason=str(error))
-                await self._tools.clock.sleep(1.0)
+                await self._runtime.clock.sleep(1.0)
 
     async def _guarded_pass(self) -> None:
         try:

@@ -23,7 +23,7 @@ from sluice_protocol.manifests import (
     decode_record,
     encode_record,
 )
-from sluice_protocol.outcomes import Found, Missing, ObjectInfo
+from sluice_protocol.outcomes import Found, NotFound, ObjectInfo
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_store.port import ObjectStore
 
@@ -81,7 +81,7 @@ async def delete_hold_record(store: ObjectStore, key: str) -> None:
     match await store.head(place):
         case ObjectInfo(incarnation=incarnation) if incarnation is not None:
             await store.delete(place, incarnation)
-        case ObjectInfo() | Missing():
+        case ObjectInfo() | NotFound():
             return
 
 
@@ -94,7 +94,7 @@ async def list_hold_records(store: ObjectStore) -> AsyncIterator[HoldRecord]:
     async for page in store.list(UNHEALTHY):
         for listed in page.objects:
             match await store.get(listed.key):
-                case Missing():
+                case NotFound():
                     continue
                 case Found(body=body):
                     try:
@@ -132,7 +132,7 @@ async def verify_batch(
         StoreError: The store did not answer.
     """
     match await store.get(key):
-        case Missing():
+        case NotFound():
             return None
         case Found(info=info, body=body):
             pass
@@ -156,7 +156,7 @@ async def _blob_wrong(
     """Tells what is wrong with the blob, or None."""
     blob = ObjectKey(manifest.raw_blob_key)
     match await store.head(blob):
-        case Missing():
+        case NotFound():
             return HoldReason.BLOB_MISSING, f"no blob at {blob}"
         case ObjectInfo(size_bytes=size) if size != manifest.frame_bytes:
             return HoldReason.BLOB_CORRUPT, f"blob is {size} bytes, not {manifest.frame_bytes}"
@@ -173,7 +173,7 @@ async def _read_wrong(
     store: ObjectStore, blob: ObjectKey, manifest: AcceptedManifest
 ) -> tuple[HoldReason, str] | None:
     match await store.get(blob):
-        case Missing():
+        case NotFound():
             return HoldReason.BLOB_MISSING, f"no blob at {blob}"
         case Found(body=body):
             found = digest_of(body)

@@ -1,4 +1,4 @@
-"""The Spark data source `sluice`; Spark finds this module by its name and `DefaultSource`."""
+"""The Spark data source `sluice`; Spark finds this module by its name and its `DefaultSource`."""
 
 from pyspark_sluice.source import SluiceSource
 

@@ -1,4 +1,4 @@
-"""The data source `sluice`: the queue of accepted batches as a Spark table, streaming or not.
+"""The data source `sluice`: the queue of accepted batches as a Spark table, batch or streaming.
 
 | option | default | meaning |
 |---|---|---|
@@ -6,12 +6,12 @@
 | `queue` | `spark` | name of the queue |
 | `face` | `descriptors` | `descriptors`: a row per accepted batch; `records`: a row per record |
 | `kind` | none | with `records`: `logs`, `metrics` or `entries` |
-| `columns` | all | with `records`: comma-separated columns to give |
-| `maxBytesPerTrigger` | 536870912 | frame bytes that a micro-batch takes |
-| `maxBatchesPerTrigger` | 20000 | accepted batches that a micro-batch takes |
+| `columns` | all | with `records`: comma-separated columns to read |
+| `maxBytesPerTrigger` | 536870912 | maximum frame bytes of a micro-batch |
+| `maxBatchesPerTrigger` | 20000 | maximum number of accepted batches of a micro-batch |
 | `partitionBytes` | 67108864 | frame bytes of one partition |
 
-Nothing hangs on `commit()`: Spark calls it one micro-batch late, and never for the last one.
+Nothing depends on `commit()`: Spark calls it one micro-batch late, and never for the last one.
 """
 
 import asyncio
@@ -33,25 +33,26 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pyspark_sluice.faces import read_descriptors, read_records
-from sluice_protocol.errors import BadUsage
-from sluice_protocol.lake import INGEST_QUEUE, RECORD_TABLES, Table
-from sluice_protocol.manifests import Kind
-from sluice_spark.descriptors import DESCRIPTORS
-from sluice_spark.lanes import (
-    Ends,
-    Entry,
-    Limit,
+from pyspark_sluice.offsets import (
+    AdmissionLimit,
+    LaneEntry,
+    LanePositions,
     Offset,
-    admit,
-    between,
-    pack,
+    entries_between,
+    pack_entries,
     parse_offset,
+    plan_micro_batch,
     read_lanes,
     read_latest,
     read_start,
 )
-from sluice_spark.schemas import spark_schema
+from pyspark_sluice.partition_readers import read_descriptors, read_records
+from sluice_lake.tables import RECORD_TABLES, Table
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import INGEST_QUEUE
+from sluice_protocol.manifests import Kind
+from sluice_spark.descriptors import DESCRIPTORS
+from sluice_spark.session import spark_schema
 from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
 
@@ -61,12 +62,12 @@ PARTITION_BYTES: Final = 64 * 1024 * 1024
 DESCRIPTOR_PARTITION_BYTES: Final = 1024 * 1024 * 1024
 """Descriptors are small: one task fetches the work lists of this many frame bytes."""
 
-_Answer = TypeVar("_Answer")
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The options of the source, read once; see the table above."""
+    """The options of the source; see the table above."""
 
     store: str
     queue: str
@@ -78,7 +79,7 @@ class SourceOptions:
 
     @property
     def table(self) -> Table:
-        """The shape of the rows."""
+        """The schema of the rows."""
         if self.kind is None:
             return DESCRIPTORS
         whole = RECORD_TABLES[self.kind]
@@ -89,14 +90,14 @@ class SourceOptions:
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """Reads the options of a reader.
+    """Parse the options of a reader.
 
     Raises:
-        BadUsage: An option is missing, or has a value that means nothing.
+        BadUsage: An option is missing or has an invalid value.
     """
     store = options.get("store")
     if not store:
-        raise BadUsage("give the store: .option('store', 'file:///path')")
+        raise BadUsage("option `store` is missing; set it with .option('store', 'file:///path')")
     kind = _kind(options.get("face", "descriptors"), options.get("kind"))
     named = options.get("columns")
     columns = tuple(name.strip() for name in named.split(",")) if named else None
@@ -118,20 +119,22 @@ def _kind(face: str, kind: str | None) -> Kind | None:
     if face == "descriptors":
         return None
     if face != "records":
-        raise BadUsage(f"face is descriptors or records, face=`{face}`")
+        raise BadUsage(f"option `face` must be descriptors or records, face=`{face}`")
     for known in get_args(Kind):
         if known == kind:
             return known  # type: ignore[no-any-return]
-    raise BadUsage(f"with face records, kind is logs, metrics or entries, kind=`{kind}`")
+    raise BadUsage(
+        f"option `kind` must be logs, metrics or entries if face is records, kind=`{kind}`"
+    )
 
 
 def _check_columns(kind: Kind | None, columns: Sequence[str]) -> None:
     if kind is None:
-        raise BadUsage("columns are chosen with face records only")
+        raise BadUsage("option `columns` is allowed only if face is records")
     known = {column.name for column in RECORD_TABLES[kind].columns}
     unknown = [name for name in columns if name not in known]
     if unknown:
-        raise BadUsage(f"{kind} has no such column, column=`{unknown[0]}`")
+        raise BadUsage(f"option `columns` names no column of {kind}, column=`{unknown[0]}`")
 
 
 def _positive(options: Mapping[str, str], name: str, fallback: int) -> int:
@@ -139,42 +142,41 @@ def _positive(options: Mapping[str, str], name: str, fallback: int) -> int:
     if text is None:
         return fallback
     if not text.isdigit() or int(text) == 0:
-        raise BadUsage(f"{name} is a number of at least 1, {name}=`{text}`")
+        raise BadUsage(f"option `{name}` must be a number of at least 1, {name}=`{text}`")
     return int(text)
 
 
 class SluiceSource(DataSource):  # type: ignore[misc]
-    """The source that Spark finds under the name `sluice`."""
+    """The data source that Spark finds under the name `sluice`."""
 
     @classmethod
     def name(cls) -> str:
-        """Gives the name for `format(…)`."""
+        """Return the name for `format(…)`."""
         return "sluice"
 
-    def schema(self) -> Any:  # noqa: ANN401 - pyspark's StructType, which is not typed here
-        """Gives the schema of the face."""
+    def schema(self) -> Any:  # noqa: ANN401 - pyspark's StructType, which has no types here
+        """Return the schema of the rows."""
         return spark_schema(parse_options(self.options).table)
 
     def reader(self, schema: Any) -> "SluiceReader":  # noqa: ANN401, ARG002
-        """Gives the batch reader: everything that waits in the queue now."""
+        """Return the batch reader, which reads every pending entry of the queue."""
         return SluiceReader(parse_options(self.options))
 
     def streamReader(self, schema: Any) -> "SluiceStreamReader":  # noqa: ANN401, ARG002, N802
-        """Gives the streaming reader."""
+        """Return the streaming reader."""
         return SluiceStreamReader(parse_options(self.options))
 
 
 class EntryPartition(InputPartition):  # type: ignore[misc]
     """The entries that one task reads; keys and sizes only."""
 
-    def __init__(self, entries: tuple[Entry, ...]) -> None:
-        """Carries the entries."""
+    def __init__(self, entries: tuple[LaneEntry, ...]) -> None:
         super().__init__(entries)
         self.entries = entries
 
 
-def _ask(url: str, question: Callable[[ObjectStore], Awaitable[_Answer]]) -> _Answer:
-    async def asked() -> _Answer:
+def _read_store(url: str, question: Callable[[ObjectStore], Awaitable[_Found]]) -> _Found:
+    async def asked() -> _Found:
         async with open_store(url) as store:
             return await question(store)
 
@@ -190,25 +192,24 @@ def _read(options: SourceOptions, partition: EntryPartition) -> Iterator[pa.Reco
 
 
 class SluiceReader(DataSourceReader):  # type: ignore[misc]
-    """Reads what waits in the queue when it is asked."""
+    """Reads the entries that are pending when the query is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Keeps the options."""
         self._options = options
 
     def partitions(self) -> Sequence[EntryPartition]:
-        """Gives the waiting entries, packed."""
-        return _ask(self._options.store, self._plan)
+        """Return the pending entries, split into partitions."""
+        return _read_store(self._options.store, self._plan)
 
     async def _plan(self, store: ObjectStore) -> Sequence[EntryPartition]:
         views = await read_lanes(store, self._options.queue)
         start = await read_start(store, self._options.queue)
-        end = admit(views, start, Limit(frame_bytes=None, batches=None), None)
-        packed = pack(between(views, start, end), self._options.partition_bytes)
+        end = plan_micro_batch(views, start, AdmissionLimit(frame_bytes=None, batches=None), None)
+        packed = pack_entries(entries_between(views, start, end), self._options.partition_bytes)
         return [EntryPartition(entries) for entries in packed] or [EntryPartition(())]
 
     def read(self, partition: EntryPartition) -> Iterator[pa.RecordBatch]:
-        """Gives the rows of one partition."""
+        """Yield the rows of one partition."""
         return _read(self._options, partition)
 
 
@@ -216,68 +217,69 @@ class SluiceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     """Reads the queue from offset to offset."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Keeps the options; the target is set for `availableNow` only."""
         self._options = options
-        self._target: Ends | None = None
+        self._target: LanePositions | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """Gives the position behind what is acknowledged."""
+        """Return the position after the acknowledged entries."""
         queue = self._options.queue
-        return _ask(self._options.store, lambda store: read_start(store, queue)).offset()
+        return _read_store(self._options.store, lambda store: read_start(store, queue)).offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Gives the limit of one micro-batch."""
+        """Return the limit of one micro-batch."""
         return ReadMaxBytes(self._options.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fixes where an `availableNow` run ends."""
+        """Fix the end of an `availableNow` run."""
         queue = self._options.queue
-        self._target = _ask(self._options.store, lambda store: read_latest(store, queue))
+        self._target = _read_store(self._options.store, lambda store: read_latest(store, queue))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Gives how far the next micro-batch goes."""
-        return _ask(self._options.store, lambda store: self._admit(store, start, limit)).offset()
+        """Return the end of the next micro-batch."""
+        return _read_store(
+            self._options.store, lambda store: self._admit(store, start, limit)
+        ).offset()
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """Gives the newest position, for the progress report."""
+        """Return the newest position, for the progress report."""
         queue = self._options.queue
-        return _ask(self._options.store, lambda store: read_latest(store, queue)).offset()
+        return _read_store(self._options.store, lambda store: read_latest(store, queue)).offset()
 
-    async def _ends(self, store: ObjectStore, offset: Offset) -> Ends:
+    async def _ends(self, store: ObjectStore, offset: Offset) -> LanePositions:
         authority = await read_authority(store)
         return parse_offset(offset, authority_id=authority.authority_id, queue=self._options.queue)
 
-    async def _admit(self, store: ObjectStore, start: Offset, limit: ReadLimit) -> Ends:
+    async def _admit(self, store: ObjectStore, start: Offset, limit: ReadLimit) -> LanePositions:
         begun = await self._ends(store, start)
         views = await read_lanes(store, self._options.queue, begun.lanes)
-        return admit(views, begun, self._limit(limit), self._target)
+        return plan_micro_batch(views, begun, self._limit(limit), self._target)
 
-    def _limit(self, limit: ReadLimit) -> Limit:
+    def _limit(self, limit: ReadLimit) -> AdmissionLimit:
         if isinstance(limit, ReadAllAvailable):
-            return Limit(frame_bytes=None, batches=None)
+            return AdmissionLimit(frame_bytes=None, batches=None)
         frame_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        return Limit(
+        return AdmissionLimit(
             frame_bytes=frame_bytes or self._options.max_bytes, batches=self._options.max_batches
         )
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[EntryPartition]:
-        """Gives the entries between two offsets, packed by bytes."""
-        return _ask(self._options.store, lambda store: self._plan(store, start, end))
+        """Return the entries between two offsets, split into partitions by bytes."""
+        return _read_store(self._options.store, lambda store: self._plan(store, start, end))
 
     async def _plan(
         self, store: ObjectStore, start: Offset, end: Offset
     ) -> Sequence[EntryPartition]:
         begun, ended = await self._ends(store, start), await self._ends(store, end)
         views = await read_lanes(store, self._options.queue, begun.lanes)
-        packed = pack(between(views, begun, ended), self._options.partition_bytes)
+        packed = pack_entries(entries_between(views, begun, ended), self._options.partition_bytes)
         return [EntryPartition(entries) for entries in packed] or [EntryPartition(())]
 
     def read(self, partition: EntryPartition) -> Iterator[pa.RecordBatch]:
-        """Gives the rows of one partition."""
+        """Yield the rows of one partition."""
         return _read(self._options, partition)
 
     def commit(self, end: Offset) -> None:
-        """Does nothing: the queue is acknowledged from what the tables have committed."""
+        """Do nothing: the ingest job acknowledges what the tables have committed."""
 
     def stop(self) -> None:
-        """Holds nothing to give back."""
+        """Do nothing: the reader has no open resources."""

@@ -1,1 +1,1 @@
-"""Spark jobs that carry accepted batches into Delta tables."""
+"""Spark jobs that write accepted batches to the lake's Delta tables and maintain these tables."""

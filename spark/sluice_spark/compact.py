@@ -1,7 +1,7 @@
-"""Maintenance of the lake: small files together, duplicates and deleted rows out, old files gone.
+"""Compaction: merge small files, drop duplicates and deleted rows, and remove old files.
 
-Rows are ordered by time within the rewritten files; the order in which an agent sent them is not
-the order of the file any more, it stands in (agent, boot, seq), which is never changed.
+Rewritten files are ordered by time. The order in which an agent sent its records is still given by
+(agent, boot, seq), which never changes.
 """
 
 import asyncio
@@ -11,51 +11,47 @@ from dataclasses import dataclass
 import structlog
 from deltalake import DeltaTable
 
-from sluice_protocol.deletes import DeleteRecord, decode_delete
+from sluice_lake.data_files import DataFile, list_files
+from sluice_lake.delta import find_table
+from sluice_lake.errors import CommitConflict
+from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
 from sluice_protocol.keys import DELETES
-from sluice_protocol.lake import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
 from sluice_protocol.manifests import Kind
 from sluice_protocol.outcomes import Found
-from sluice_spark.errors import CommitConflict
-from sluice_spark.housekeeping import (
-    Overlap,
-    any_condition,
-    falls_wholly,
+from sluice_protocol.record_deletes import DeleteRecord, decode_delete
+from sluice_spark.commits import replace_files
+from sluice_spark.delete_conditions import any_condition
+from sluice_spark.failpoints import FailPoint, read_failpoint
+from sluice_spark.file_selection import (
+    SequenceOverlap,
     is_closed,
-    may_match,
+    may_contain_deleted,
+    removes_whole_file,
     small_files,
 )
-from sluice_spark.inventory import DataFile, list_files
-from sluice_spark.rewriting import (
-    Rewrite,
-    named_files,
-    read_files,
-    replace_files,
-    rewrite,
-)
+from sluice_spark.rewrite import FileRewrite, files_with_rows, read_files, rewrite
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
-from sluice_spark.tables import find_table
 from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
 
 _log = structlog.get_logger("sluice.compact")
 _HOUR_S = 3600
 OVERLAPS_MAX = 10_000
-"""Overlapping ranges that one run looks at; the next run takes the rest."""
+"""Maximum number of overlapping ranges that a run processes; the next run processes the others."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CompactReport:
-    """What a run of maintenance did.
+    """The result of a compaction run.
 
     Attributes:
-        files_before: Data files of the record tables before.
-        files_after: The same afterwards.
+        files_before: Data files of the record tables before the run.
+        files_after: Data files of the record tables after the run.
         rewritten: Files that were replaced.
-        dropped_rows: Rows that deletes and duplicates lost.
+        dropped_rows: Rows that were removed as deleted or duplicate.
         vacuumed: Old files removed from the store.
-        conflicts: Rewrites given up because the files were replaced by somebody else.
+        conflicts: Rewrites that were abandoned because another writer had replaced the files.
     """
 
     files_before: int = 0
@@ -67,20 +63,20 @@ class CompactReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Horizon:
-    """What the store says that maintenance needs: its time, its horizon, its deletes."""
+class MaintenanceInput:
+    """What maintenance reads from the store: its time, the retry horizon and the deletes."""
 
     now_ns: int
     retry_horizon_s: int
     deletes: tuple[DeleteRecord, ...]
 
 
-async def read_horizon(store: ObjectStore) -> Horizon:
-    """Reads the authority and every delete.
+async def read_maintenance_input(store: ObjectStore) -> MaintenanceInput:
+    """Read the authority and every delete.
 
     Raises:
-        InvalidRecord: A delete cannot be understood: to pass over it would keep what was deleted.
-        StoreError: The store did not answer.
+        InvalidRecord: A delete cannot be decoded; skipping it would keep deleted rows.
+        StoreError: The store is unreachable.
     """
     authority = await read_authority(store)
     found: list[DeleteRecord] = []
@@ -91,62 +87,66 @@ async def read_horizon(store: ObjectStore) -> Horizon:
             answer = await store.get(listed.key)
             if isinstance(answer, Found):
                 found.append(decode_delete(listed.key, answer.body))
-    return Horizon(now_ns=date_ns, retry_horizon_s=authority.retry_horizon_s, deletes=tuple(found))
+    return MaintenanceInput(
+        now_ns=date_ns, retry_horizon_s=authority.retry_horizon_s, deletes=tuple(found)
+    )
 
 
-def _horizon(store_url: str) -> Horizon:
-    async def read() -> Horizon:
+def _read_input(store_url: str) -> MaintenanceInput:
+    async def read() -> MaintenanceInput:
         async with open_store(store_url) as store:
-            return await read_horizon(store)
+            return await read_maintenance_input(store)
 
     return asyncio.run(read())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compactor:
-    """One run of maintenance.
+class _Compactor:
+    """One compaction run.
 
     Attributes:
         spark: The session.
         store_url: The store.
-        settings: How.
-        horizon: What the store says.
-        report: What was done so far.
+        settings: The settings of the run.
+        input: What was read from the store at the start.
+        report: The result so far.
+        failpoint: Where a test interrupts the run.
     """
 
     spark: Session
     store_url: str
     settings: CompactSettings
-    horizon: Horizon
+    input: MaintenanceInput
     report: CompactReport
+    failpoint: FailPoint
 
     def run(self, kind: Kind) -> None:
-        """Maintains one record table."""
+        """Compact one record table."""
         table = RECORD_TABLES[kind]
-        opened = find_table(self.store_url, table)
+        opened = find_table(self.store_url, table, for_writing=True)
         if opened is None:
             return
         before = list_files(opened, table)
         self.report.files_before += len(before)
         self._drop_duplicates(table)
         self._drop_deleted(kind, table)
-        self._put_together(table)
+        self._merge_small_files(table)
         self.report.files_after += len(self._files(table))
 
     def _files(self, table: Table) -> list[DataFile]:
-        opened = find_table(self.store_url, table)
+        opened = find_table(self.store_url, table, for_writing=True)
         return list_files(opened, table) if opened is not None else []
 
-    def _eligible(self, files: Sequence[DataFile]) -> list[DataFile]:
+    def _selectable(self, files: Sequence[DataFile]) -> list[DataFile]:
         grace_s = self.settings.grace_s
         return [
             file
             for file in files
             if self.settings.open_partitions
-            or is_closed(file.partition, self.horizon.now_ns, grace_s)
+            or is_closed(file.partition, self.input.now_ns, grace_s)
         ]
 
-    def _rewrite(self, table: Table, plan: Rewrite) -> None:
+    def _rewrite(self, table: Table, plan: FileRewrite) -> None:
         if not plan.files or self.settings.dry_run:
             return
         try:
@@ -156,18 +156,19 @@ class Compactor:
                 table,
                 plan,
                 target_bytes=self.settings.target_bytes,
+                failpoint=self.failpoint,
             )
         except CommitConflict as error:
             self.report.conflicts += 1
-            _log.info("rewrite given up", table=table.name, reason=str(error))
+            _log.info("rewrite_abandoned", table=table.name, reason=str(error))
             return
-        lost = sum(file.records for file in plan.files) - sum(
+        lost = sum(file.records or 0 for file in plan.files) - sum(
             fact.stats["numRecords"] for fact in added
         )
         self.report.rewritten += len(plan.files)
         self.report.dropped_rows += lost
         _log.info(
-            "files rewritten",
+            "files_rewritten",
             table=table.name,
             before=len(plan.files),
             after=len(added),
@@ -176,11 +177,11 @@ class Compactor:
 
     def _drop_duplicates(self, table: Table) -> None:
         overlaps = find_overlaps(self.spark, self.store_url, table.name)
-        files = self._eligible(self._files(table))
-        touched = [file for file in files if any(found.may_touch(file) for found in overlaps)]
+        files = self._selectable(self._files(table))
+        touched = [file for file in files if any(overlap.may_touch(file) for overlap in overlaps)]
         if not touched:
             return
-        condition = " OR ".join(found.condition for found in overlaps)
+        condition = " OR ".join(overlap.condition for overlap in overlaps)
         rows = read_files(self.spark, self.store_url, table, touched).where(condition)
         doubled = rows.groupBy("agent_id", "boot_id", "seq").count().where("count > 1")
         holding = (
@@ -188,21 +189,29 @@ class Compactor:
             .select("file")
             .distinct()
         )
-        self._rewrite(table, Rewrite(files=tuple(named_files(touched, holding)), unique=True))
+        self._rewrite(
+            table, FileRewrite(files=tuple(files_with_rows(touched, holding)), unique=True)
+        )
 
     def _drop_deleted(self, kind: Kind, table: Table) -> None:
-        deletes = [record for record in self.horizon.deletes if record.kind == kind]
-        files = self._eligible(self._files(table))
-        gone = [file for file in files if any(falls_wholly(file, record) for record in deletes)]
+        deletes = [record for record in self.input.deletes if record.kind == kind]
+        files = self._selectable(self._files(table))
+        gone = [
+            file for file in files if any(removes_whole_file(file, record) for record in deletes)
+        ]
         self._remove(table, gone)
         rest = [file for file in files if file not in gone]
-        touched = [file for file in rest if any(may_match(file, record) for record in deletes)]
+        touched = [
+            file for file in rest if any(may_contain_deleted(file, record) for record in deletes)
+        ]
         condition = any_condition(deletes)
         if not touched or condition is None:
             return
         rows = read_files(self.spark, self.store_url, table, touched).where(condition)
         holding = rows.select("file").distinct()
-        self._rewrite(table, Rewrite(files=tuple(named_files(touched, holding)), drop=condition))
+        self._rewrite(
+            table, FileRewrite(files=tuple(files_with_rows(touched, holding)), drop=condition)
+        )
 
     def _remove(self, table: Table, files: Sequence[DataFile]) -> None:
         if not files or self.settings.dry_run:
@@ -213,22 +222,22 @@ class Compactor:
             self.report.conflicts += 1
             return
         self.report.rewritten += len(files)
-        self.report.dropped_rows += sum(file.records for file in files)
+        self.report.dropped_rows += sum(file.records or 0 for file in files)
 
-    def _put_together(self, table: Table) -> None:
+    def _merge_small_files(self, table: Table) -> None:
         by_partition: dict[str, list[DataFile]] = {}
-        for file in self._eligible(self._files(table)):
+        for file in self._selectable(self._files(table)):
             by_partition.setdefault(file.partition, []).append(file)
         for files in by_partition.values():
             small = small_files(files, self.settings.target_bytes)
-            self._rewrite(table, Rewrite(files=tuple(small)))
+            self._rewrite(table, FileRewrite(files=tuple(small)))
 
     def vacuum(self, table: Table) -> None:
-        """Removes files that no state of the table within the horizon names, strays included."""
-        opened = find_table(self.store_url, table)
+        """Remove uncommitted files, and files that were replaced before the retry horizon."""
+        opened = find_table(self.store_url, table, for_writing=True)
         if opened is None or self.settings.vacuum_hours < 0:
             return
-        hours = self.horizon.retry_horizon_s // _HOUR_S + self.settings.vacuum_hours
+        hours = self.input.retry_horizon_s // _HOUR_S + self.settings.vacuum_hours
         self.report.vacuumed += len(_vacuum(opened, hours, dry_run=self.settings.dry_run))
 
 
@@ -239,13 +248,13 @@ def _vacuum(opened: DeltaTable, hours: int, *, dry_run: bool) -> list[str]:
     return found
 
 
-def find_overlaps(spark: Session, store_url: str, kind: str) -> list[Overlap]:
-    """Gives sequence ranges that more than one batch of the ledger claims, at most `OVERLAPS_MAX`.
+def find_overlaps(spark: Session, store_url: str, kind: str) -> list[SequenceOverlap]:
+    """Return sequence ranges that several batches of the ledger contain, at most `OVERLAPS_MAX`.
 
-    Two identities differ when their ranges differ, so both are accepted; records that both carry
-    are the duplicates that compaction drops.
+    Batches with different ranges have different identities, so both are accepted. Compaction drops
+    the records that are in both.
     """
-    ledger = find_table(store_url, BATCHES)
+    ledger = find_table(store_url, BATCHES, for_writing=True)
     files = list_files(ledger, BATCHES) if ledger is not None else []
     if not files:
         return []
@@ -260,7 +269,7 @@ def find_overlaps(spark: Session, store_url: str, kind: str) -> list[Overlap]:
         .collect()
     )
     return [
-        Overlap(
+        SequenceOverlap(
             agent_id=row.agent_id,
             boot_id=row.boot_id,
             seq_start=row.seq_start,
@@ -271,19 +280,20 @@ def find_overlaps(spark: Session, store_url: str, kind: str) -> list[Overlap]:
 
 
 def run_compact(spark: Session, store_url: str, settings: CompactSettings) -> CompactReport:
-    """Maintains every table once; it may run beside an ingest job, and be repeated.
+    """Compact every table once; it may run concurrently with ingestion, and be repeated.
 
     Raises:
-        TableRefused: A table is not ours.
-        InvalidRecord: A delete cannot be understood.
-        StoreError: The store did not answer.
+        TableRefused: A table has another schema or a refused feature.
+        InvalidRecord: A delete cannot be decoded.
+        StoreError: The store is unreachable.
     """
-    compactor = Compactor(
+    compactor = _Compactor(
         spark=spark,
         store_url=store_url,
         settings=settings,
-        horizon=_horizon(store_url),
+        input=_read_input(store_url),
         report=CompactReport(),
+        failpoint=read_failpoint(),
     )
     for kind in RECORD_TABLES:
         compactor.run(kind)

@@ -1,9 +1,10 @@
-"""The ingest job: a Structured Streaming query over the queue's descriptors into the lake.
+"""The ingest job: a Structured Streaming query that moves batches from the queue into the lake.
 
-Records never pass through the JVM. The query brings descriptors; each micro-batch is judged on the
-driver, written by the executors and committed by `microbatch` (ADR 0050, ADR 0052).
+Records never pass through the JVM. The query delivers descriptors. For each micro-batch the driver
+plans, the executors write, and `microbatch` commits (ADR 0050, ADR 0052).
 """
 
+import re
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,12 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from sluice_protocol.errors import BadUsage, SluiceError
-from sluice_protocol.lake import INGEST_QUEUE
-from sluice_spark.descriptors import Waiting, decode_descriptors
-from sluice_spark.errors import JobFailed
-from sluice_spark.facts import Fact
-from sluice_spark.guard import QueueGuard
-from sluice_spark.microbatch import Ingester, Totals, open_snapshot
+from sluice_protocol.keys import INGEST_QUEUE
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_queue.pending import PendingBatch
+from sluice_spark.descriptors import decode_descriptors
+from sluice_spark.errors import JobFailed, find_cause
+from sluice_spark.failpoints import read_failpoint
+from sluice_spark.fenced_consumers import FencedConsumers
+from sluice_spark.microbatch import Ingester, IngestTotals, open_snapshot
 from sluice_spark.session import (
     S3A_PACKAGE,
     Session,
@@ -27,25 +30,24 @@ from sluice_spark.session import (
     read_hadoop_version,
 )
 from sluice_spark.settings import IngestSettings
-from sluice_spark.tasks import plan_tasks, run_tasks
-from sluice_spark.tracebacks import last_line
-from sluice_store.clock import SystemClock, SystemIds
+from sluice_spark.write_tasks import plan_tasks, run_tasks
+from sluice_spark.written_files import TaskResult
 
-_LOOK_S: Final = 0.5
-"""How often it looks whether it was told to stop."""
-_NO_S3A: Final = "org.apache.hadoop.fs.s3a"
-"""Named by what Spark raises when it has no class for `s3a://`."""
+_STOP_POLL_S: Final = 0.5
+"""Interval at which the job checks for a stop signal."""
+_S3A_MISSING: Final = re.compile(r"Class org\.apache\.hadoop\.fs\.s3a\.\w+ not found")
+"""Part of Spark's error if there is no class for `s3a://`."""
 
 
 @dataclass(slots=True)
-class Sink:
-    """What Spark calls for each micro-batch; it keeps the error, which Spark would wrap."""
+class MicroBatchSink:
+    """The callback for each micro-batch; it keeps the original error, which Spark would wrap."""
 
     ingester: Ingester
     failure: BaseException | None = field(default=None)
 
-    def __call__(self, frame: Any, batch_id: int) -> None:  # noqa: ANN401, ARG002 - Spark's call
-        """Ingests the rows of one micro-batch."""
+    def __call__(self, frame: Any, batch_id: int) -> None:  # noqa: ANN401, ARG002 - the signature of `foreachBatch`
+        """Ingest the rows of one micro-batch."""
         try:
             self.ingester.ingest(decode_descriptors(frame.toArrow()))
         except BaseException as error:
@@ -53,45 +55,47 @@ class Sink:
             raise
 
 
-def run_ingest(store_url: str, settings: IngestSettings, *, spark: Session | None = None) -> Totals:
-    """Runs the job until it is stopped, or, with `once`, until what waited is in the lake.
+def run_ingest(
+    store_url: str, settings: IngestSettings, *, spark: Session | None = None
+) -> IngestTotals:
+    """Run the job until it is stopped or, with `once`, until the initial backlog is in the lake.
 
     Args:
-        store_url: The store whose queue is consumed and in which the lake lies.
-        settings: How.
-        spark: A running session; one is started and stopped when there is none.
+        store_url: The store of the queue and of the lake.
+        settings: The job's settings.
+        spark: A running session; without it, one is started and stopped.
 
     Raises:
-        Fenced: A newer job took over; this one has changed nothing since.
-        SluiceError: What went wrong, in one line.
+        Fenced: A newer job has acquired the queue; this job has changed nothing since.
+        SluiceError: The job failed.
     """
-    with QueueGuard(store_url, INGEST_QUEUE) as guard:
+    with FencedConsumers(store_url, INGEST_QUEUE) as consumers:
         snapshot = open_snapshot(store_url)
-        guard.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
+        consumers.open(lambda lane: snapshot.positions([lane]).committed_through(lane))
         session = spark or _session(store_url, settings)
         try:
-            return _run(session, store_url, settings, guard)
+            return _run(session, store_url, settings, consumers)
         finally:
             if spark is None:
                 session.stop()
 
 
 @contextmanager
-def told_to_stop() -> Iterator[threading.Event]:
-    """Gives an event that SIGINT and SIGTERM set, instead of a traceback out of Spark's sockets.
+def stop_signals() -> Iterator[threading.Event]:
+    """Yield an event that SIGINT and SIGTERM set, instead of interrupting a call into Spark.
 
-    Only the main thread may take signals; elsewhere the event is never set.
+    Only the main thread can handle signals; in other threads the event is never set.
     """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    taken = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: stop.set()) for number in taken]
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.signal(number, lambda *_: stop.set()) for number in numbers]
     try:
         yield stop
     finally:
-        for number, handler in zip(taken, before, strict=True):
+        for number, handler in zip(numbers, handlers, strict=True):
             signal.signal(number, handler)
 
 
@@ -101,43 +105,54 @@ def _session(store_url: str, settings: IngestSettings) -> Session:
     return open_session(wanted, delta=False, s3a=store_url if on_s3 else None)
 
 
-def _run(session: Session, store_url: str, settings: IngestSettings, guard: QueueGuard) -> Totals:
-    def write(rows: Sequence[Waiting]) -> list[Fact]:
+def _run(
+    session: Session, store_url: str, settings: IngestSettings, consumers: FencedConsumers
+) -> IngestTotals:
+    def write(rows: Sequence[PendingBatch]) -> list[TaskResult]:
         tasks = plan_tasks(store_url, rows, session.sparkContext.defaultParallelism)
         return run_tasks(session, tasks)
 
     ingester = Ingester(
-        store_url=store_url, guard=guard, write=write, clock=SystemClock(), ids=SystemIds()
+        store_url=store_url,
+        consumers=consumers,
+        write=write,
+        clock=SystemClock(),
+        ids=SystemIds(),
+        failpoint=read_failpoint(),
     )
-    sink = Sink(ingester)
-    query = _started(session, store_url, settings, sink)
+    sink = MicroBatchSink(ingester)
+    query = _start_query(session, store_url, settings, sink)
     try:
-        with told_to_stop() as stop:
-            while not query.awaitTermination(_LOOK_S):
+        with stop_signals() as stop:
+            while not query.awaitTermination(_STOP_POLL_S):
                 if stop.is_set():
                     break
-    except Exception as error:  # noqa: BLE001 - Spark raises whatever it likes
-        _raise(sink.failure, error)
+    except Exception as error:  # noqa: BLE001 - Spark raises any exception
+        _raise_cause(sink.failure, error)
     finally:
         with suppress(Exception):
             query.stop()
     return ingester.totals
 
 
-def _started(session: Session, store_url: str, settings: IngestSettings, sink: Sink) -> Any:  # noqa: ANN401
+def _start_query(
+    session: Session, store_url: str, settings: IngestSettings, sink: MicroBatchSink
+) -> Any:  # noqa: ANN401
     try:
-        return _query(session, store_url, settings, sink)
+        return _build_query(session, store_url, settings, sink)
     except Exception as error:
-        if _NO_S3A in str(error):
+        if _S3A_MISSING.search(str(error)):
             raise BadUsage(
-                "Spark has no S3 client for this checkpoint: give spark-submit"
-                f" --packages {S3A_PACKAGE}:{read_hadoop_version()},"
-                f" checkpoint=`{settings.checkpoint}`"
+                f"cannot open checkpoint: Spark has no S3 client; run spark-submit with "
+                f"--packages {S3A_PACKAGE}:{read_hadoop_version()}, "
+                f"checkpoint=`{settings.checkpoint}`"
             ) from error
-        _raise(sink.failure, error)
+        _raise_cause(sink.failure, error)
 
 
-def _query(session: Session, store_url: str, settings: IngestSettings, sink: Sink) -> Any:  # noqa: ANN401
+def _build_query(
+    session: Session, store_url: str, settings: IngestSettings, sink: MicroBatchSink
+) -> Any:  # noqa: ANN401
     stream = (
         session.readStream.format("sluice")
         .option("store", store_url)
@@ -153,8 +168,8 @@ def _query(session: Session, store_url: str, settings: IngestSettings, sink: Sin
     return writer.trigger(processingTime=f"{settings.trigger_s} seconds").start()
 
 
-def _raise(failure: BaseException | None, error: Exception) -> NoReturn:
-    """Raises what went wrong on our side rather than Spark's wrapping of it."""
+def _raise_cause(failure: BaseException | None, error: Exception) -> NoReturn:
+    """Raise the original error rather than Spark's wrapper of it."""
     if isinstance(failure, SluiceError):
         raise failure
-    raise JobFailed(f"ingest stopped: {last_line(str(failure or error))}") from error
+    raise JobFailed(f"ingest stopped: {find_cause(str(failure or error))}") from error

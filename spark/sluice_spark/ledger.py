@@ -1,4 +1,4 @@
-"""The ledger and the dead letters: reading identities, and rows as files ready to commit."""
+"""The ledger and the dead letters: read identities, and write rows to files ready to commit."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -11,30 +11,36 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from sluice_lake.locations import lake_location, open_filesystem
+from sluice_lake.schemas import arrow_schema
+from sluice_lake.tables import ACCEPTED_HOUR, BATCHES, DEAD_LETTERS, Table, accepted_hour
 from sluice_protocol.identity import Identity
-from sluice_protocol.lake import ACCEPTED_HOUR, BATCHES, DEAD_LETTERS, Table, accepted_hour
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_spark.descriptors import Waiting
-from sluice_spark.facts import DeadFact, FileFact, stats_of
-from sluice_spark.files import partition_folder, sync_file
-from sluice_spark.schemas import arrow_schema
-from sluice_store.lake import lake_location, open_filesystem
+from sluice_queue.pending import PendingBatch
+from sluice_spark.written_files import (
+    UnreadableBatch,
+    WrittenFile,
+    file_statistics,
+    partition_folder,
+    sync_file,
+)
 
 _NS_PER_US: Final = 1000
 _NS_PER_MS: Final = NS_PER_S // 1000
 _IDENTITY: Final = ["agent_id", "boot_id", "seq_start", "seq_end"]
 
 
-def hours_of(rows: Iterable[Waiting]) -> list[str]:
-    """Gives the ledger partitions that rows belong to."""
+def hours_of(rows: Iterable[PendingBatch]) -> list[str]:
+    """Return the ledger partitions that rows belong to, sorted."""
     return sorted({accepted_hour(row.manifest.accepted_at_unix_ns) for row in rows})
 
 
-def read_identities(ledger: DeltaTable, rows: Sequence[Waiting]) -> set[Identity]:
-    """Gives the identities that the ledger has of the rows' agents in the rows' accepted hours.
+def read_identities(ledger: DeltaTable, rows: Sequence[PendingBatch]) -> set[Identity]:
+    """Return the ledger's identities of the rows' agents in the rows' accepted hours.
 
-    An identity has one manifest and so one accepted hour: nothing outside can be the same.
+    An identity has one manifest and so one accepted hour. The same identity cannot be in any other
+    partition.
     """
     hours = hours_of(rows)
     if not hours:
@@ -67,7 +73,7 @@ def _columns(manifest: AcceptedManifest, lane: int, sequence: int) -> dict[str, 
     }
 
 
-def _ledger_row(row: Waiting) -> dict[str, Any]:
+def _ledger_row(row: PendingBatch) -> dict[str, Any]:
     return _columns(row.manifest, row.lane, row.sequence) | {
         "min_ts_ns": row.manifest.min_ts_unix_ns,
         "max_ts_ns": row.manifest.max_ts_unix_ns,
@@ -77,56 +83,58 @@ def _ledger_row(row: Waiting) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SmallFiles:
-    """Writes small tables of the driver's own: one file per accepted hour.
+class LedgerFiles:
+    """Writer for the tables that the driver writes; one file per accepted hour.
 
     Attributes:
         store_url: The store.
-        name: Stem of the files, never used before.
-        now_ns: When they are written.
+        name: Stem of the file names; unique.
+        now_ns: Time of writing.
     """
 
     store_url: str
     name: str
     now_ns: UnixNs
 
-    def write_ledger(self, rows: Sequence[Waiting]) -> list[FileFact]:
-        """Writes ledger rows."""
+    def write_ledger(self, rows: Sequence[PendingBatch]) -> list[WrittenFile]:
+        """Write ledger rows."""
         return self._write(BATCHES, [(row, _ledger_row(row)) for row in rows])
 
-    def write_dead_letters(self, dead: Sequence[tuple[Waiting, DeadFact]]) -> list[FileFact]:
-        """Writes the batches that could not be read, each with its reason."""
+    def write_dead_letters(
+        self, unreadable: Sequence[tuple[PendingBatch, UnreadableBatch]]
+    ) -> list[WrittenFile]:
+        """Write the batches that could not be read, each with its reason."""
         rows = []
-        for row, fact in dead:
+        for row, batch in unreadable:
             found = {
-                "reason": fact.reason.value,
-                "detail": fact.detail,
+                "reason": batch.reason.value,
+                "detail": batch.detail,
                 "observed_at": self.now_ns // _NS_PER_US,
             }
             rows.append((row, _columns(row.manifest, row.lane, row.sequence) | found))
         return self._write(DEAD_LETTERS, rows)
 
-    def _write(self, table: Table, rows: Sequence[tuple[Waiting, Any]]) -> list[FileFact]:
+    def _write(self, table: Table, rows: Sequence[tuple[PendingBatch, Any]]) -> list[WrittenFile]:
         by_hour: dict[str, list[Any]] = {}
         for row, columns in rows:
             hour = accepted_hour(row.manifest.accepted_at_unix_ns)
             by_hour.setdefault(hour, []).append(columns)
         return [self._write_hour(table, hour, found) for hour, found in sorted(by_hour.items())]
 
-    def _write_hour(self, table: Table, hour: str, rows: list[Any]) -> FileFact:
+    def _write_hour(self, table: Table, hour: str, rows: list[Any]) -> WrittenFile:
         arrow = pa.Table.from_pylist(rows, schema=arrow_schema(table, partition=False))
         sink = io.BytesIO()
         with pq.ParquetWriter(sink, arrow.schema, compression="zstd", store_schema=False) as writer:
             writer.write_table(arrow)
         path = f"{partition_folder(ACCEPTED_HOUR, hour)}/{self.name}.parquet"
         self._put(table, path, sink.getvalue())
-        return FileFact(
+        return WrittenFile(
             table=table.name,
             path=path,
             partition=hour,
             size_bytes=len(sink.getvalue()),
             written_at_ms=self.now_ns // _NS_PER_MS,
-            stats=stats_of(table, writer.writer.metadata),
+            stats=file_statistics(table, writer.writer.metadata),
         )
 
     def _put(self, table: Table, path: str, body: bytes) -> None:

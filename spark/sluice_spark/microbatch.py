@@ -1,8 +1,8 @@
-"""One micro-batch: read how far everything is, judge, write, commit, acknowledge.
+"""One micro-batch: read the positions, plan, write, commit, acknowledge.
 
-Every round starts from fresh snapshots and commits from those same snapshots: a commit that lost a
-race is refused by Delta and the round starts again. What an attempt wrote and nobody committed is
-waste for VACUUM, never a duplicate.
+Every round opens fresh snapshots and commits from exactly these. If another writer commits first,
+Delta refuses the commit and the round is retried. Files of an attempt that was not committed are
+never read; VACUUM removes them.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,35 +12,35 @@ from typing import Final
 import structlog
 from deltalake import DeltaTable
 
-from sluice_protocol.lake import BATCHES, DEAD_LETTERS, RECORD_TABLES
+from sluice_lake.delta import open_or_create_table, read_lane_versions
+from sluice_lake.errors import CommitConflict
+from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.descriptors import Waiting
-from sluice_spark.errors import CommitConflict
-from sluice_spark.facts import DeadFact, Fact, FileFact
-from sluice_spark.failpoints import reach
-from sluice_spark.guard import QueueGuard
-from sluice_spark.judging import Place, Positions, Round, judge_rows, plan_boundary
-from sluice_spark.ledger import SmallFiles, read_identities
-from sluice_spark.notes import encode_notes, read_dead
-from sluice_spark.tables import commit_files, open_table, read_versions
-from sluice_store.clock import Clock, IdSource
+from sluice_queue.pending import PendingBatch
+from sluice_spark.commits import commit_files, encode_commit_metadata, read_unreadable
+from sluice_spark.exactly_once import IngestRound, RowId, TablePositions, plan_boundary, plan_round
+from sluice_spark.failpoints import FailPoint
+from sluice_spark.fenced_consumers import FencedConsumers
+from sluice_spark.ledger import LedgerFiles, read_identities
+from sluice_spark.written_files import TaskResult, UnreadableBatch, WrittenFile
 
 ATTEMPTS_MAX: Final = 8
-"""Races lost in a row before the job gives up."""
+"""Consecutive commit conflicts after which the job fails."""
 
 _log = structlog.get_logger("sluice.ingest")
 
-Writer = Callable[[Sequence[Waiting]], list[Fact]]
-"""Writes fresh rows on the executors."""
+Writer = Callable[[Sequence[PendingBatch]], list[TaskResult]]
+"""Function that writes fresh rows on the executors."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Totals:
-    """What a run of ingestion did.
+class IngestTotals:
+    """The totals of an ingest run.
 
     Attributes:
-        batches: Accepted batches that entered the ledger.
+        batches: Accepted batches entered in the ledger.
         records: Records written.
         files: Data files committed.
         dead_letters: Batches that could not be read.
@@ -55,58 +55,62 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """Every table at one moment; commits are made from these objects."""
+class LakeSnapshot:
+    """Every table that a round commits to, opened; commits are made from these objects."""
 
     records: dict[Kind, DeltaTable]
     ledger: DeltaTable
 
-    def positions(self, lanes: Sequence[int]) -> Positions:
-        """Gives how far the tables are in some lanes."""
-        records = {kind: read_versions(table, lanes) for kind, table in self.records.items()}
-        return Positions(records=records, ledger=read_versions(self.ledger, lanes))
+    def positions(self, lanes: Sequence[int]) -> TablePositions:
+        """Return the positions of the tables in some lanes."""
+        records = {kind: read_lane_versions(table, lanes) for kind, table in self.records.items()}
+        return TablePositions(records=records, ledger=read_lane_versions(self.ledger, lanes))
 
 
-def open_snapshot(store_url: str) -> Snapshot:
-    """Opens every table fresh; creates what is not there.
+def open_snapshot(store_url: str) -> LakeSnapshot:
+    """Open the newest state of every table; create missing tables.
 
     Raises:
-        TableRefused: A table is not ours, or cannot be written safely.
+        TableRefused: A table has another schema or a refused feature.
     """
-    records = {kind: open_table(store_url, table) for kind, table in RECORD_TABLES.items()}
-    return Snapshot(records=records, ledger=open_table(store_url, BATCHES))
+    records = {
+        kind: open_or_create_table(store_url, table) for kind, table in RECORD_TABLES.items()
+    }
+    return LakeSnapshot(records=records, ledger=open_or_create_table(store_url, BATCHES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingester:
-    """Carries waiting rows into the tables.
+    """Writes queued batches to the tables.
 
     Attributes:
         store_url: The store.
-        guard: The hold on the queue.
+        consumers: The consumers of the queue's lanes.
         write: Writes rows on the executors.
-        clock: Time, for names and notes only.
-        ids: Ids for files of the driver's own.
-        totals: What was done so far.
+        clock: For file times and log fields only.
+        ids: For names of the driver's files.
+        failpoint: Where a test interrupts the run.
+        totals: What this job has done so far.
     """
 
     store_url: str
-    guard: QueueGuard
+    consumers: FencedConsumers
     write: Writer
     clock: Clock
     ids: IdSource
-    totals: Totals = field(default_factory=Totals)
+    failpoint: FailPoint = field(default_factory=FailPoint)
+    totals: IngestTotals = field(default_factory=IngestTotals)
 
-    def ingest(self, rows: Sequence[Waiting]) -> None:
-        """Carries rows, ordered by lane, sequence, position, into the tables; then acknowledges.
+    def ingest(self, rows: Sequence[PendingBatch]) -> None:
+        """Write rows, ordered by lane, sequence, position, to the tables; then acknowledge them.
 
-        Repeating it with the same rows, or with other boundaries, changes nothing more.
+        Repeating it with the same rows, or with other boundaries, changes nothing.
 
         Raises:
-            Fenced: A newer job has taken a lane.
-            LakeInconsistent: Tables, queue and checkpoint do not belong together.
-            CommitConflict: Race after race was lost.
-            StoreError: The store did not answer.
+            Fenced: A newer job has acquired a lane.
+            LakeInconsistent: The tables, the queue and the checkpoint do not match.
+            CommitConflict: Every attempt lost to another writer.
+            StoreError: The store is unreachable.
         """
         attempts = 0
         while True:
@@ -115,13 +119,13 @@ class Ingester:
                     return
             except CommitConflict as error:
                 attempts += 1
-                _log.info("commit lost a race", attempt=attempts, reason=str(error))
+                _log.info("commit_conflict", attempt=attempts, reason=str(error))
                 if attempts >= ATTEMPTS_MAX:
                     raise
 
-    def _round(self, rows: Sequence[Waiting]) -> bool:
-        """Does one round; tells whether there may be another."""
-        self.guard.check()
+    def _round(self, rows: Sequence[PendingBatch]) -> bool:
+        """Run one round; return True if another may follow."""
+        self.consumers.check()
         lanes = sorted({row.lane for row in rows})
         snapshot = open_snapshot(self.store_url)
         positions = snapshot.positions(lanes)
@@ -129,110 +133,114 @@ class Ingester:
         if not boundary:
             self._acknowledge(positions, lanes)
             return False
-        plan = judge_rows(
+        plan = plan_round(
             rows,
             boundary,
             positions,
             ledger=read_identities(snapshot.ledger, rows),
-            dead=_dead_of(snapshot, positions, lanes),
+            unreadable=_read_unreadable_rows(snapshot, positions, lanes),
         )
         self._commit(snapshot, plan)
         return True
 
-    def _acknowledge(self, positions: Positions, lanes: Sequence[int]) -> None:
-        reach("before_ack")
-        self.guard.acknowledge({lane: positions.acknowledgeable(lane) for lane in lanes})
-        reach("after_ack")
+    def _acknowledge(self, positions: TablePositions, lanes: Sequence[int]) -> None:
+        self.failpoint.reach("before_ack")
+        self.consumers.acknowledge({lane: positions.committed_through(lane) for lane in lanes})
+        self.failpoint.reach("after_ack")
 
-    def _commit(self, snapshot: Snapshot, plan: Round) -> None:
-        reach("before_write")
+    def _commit(self, snapshot: LakeSnapshot, plan: IngestRound) -> None:
+        self.failpoint.reach("before_write")
         started_ns = self.clock.monotonic_ns()
-        facts = self.write(plan.fresh)
-        reach("after_write")
-        files = [fact for fact in facts if isinstance(fact, FileFact)]
-        dead = [fact for fact in facts if isinstance(fact, DeadFact)]
-        self._commit_dead_letters(plan, dead)
-        lost = {fact.place for fact in dead}
+        results = self.write(plan.fresh)
+        self.failpoint.reach("after_write")
+        files = [result for result in results if isinstance(result, WrittenFile)]
+        unreadable = [result for result in results if isinstance(result, UnreadableBatch)]
+        self._commit_dead_letters(plan, unreadable)
+        unreadable_ids = {result.row_id for result in unreadable}
         for kind, versions in plan.record_versions.items():
             table = RECORD_TABLES[kind]
-            mine = [fact for fact in files if fact.table == table.name]
-            reach(f"before_records_{kind}")
+            added = [result for result in files if result.table == table.name]
+            self.failpoint.reach(f"before_records_{kind}")
             commit_files(
                 snapshot.records[kind],
                 table,
-                mine,
+                added,
                 versions,
-                encode_notes(versions, plan.dead_places(kind, lost)),
+                encode_commit_metadata(versions, plan.unreadable_rows(kind, unreadable_ids)),
             )
-            reach(f"after_records_{kind}")
-        entered = self._commit_ledger(snapshot, plan, dead)
-        self._count(entered, files, dead, started_ns)
+            self.failpoint.reach(f"after_records_{kind}")
+        entered = self._commit_ledger(snapshot, plan, unreadable)
+        self._count(entered, files, unreadable, started_ns)
 
-    def _commit_dead_letters(self, plan: Round, dead: Sequence[DeadFact]) -> None:
-        if not dead:
+    def _commit_dead_letters(
+        self, plan: IngestRound, unreadable: Sequence[UnreadableBatch]
+    ) -> None:
+        if not unreadable:
             return
-        by_place = {row.order: row for row in plan.fresh}
-        pairs = [(by_place[fact.place], fact) for fact in dead]
-        for row, fact in pairs:
+        by_row_id = {row.order: row for row in plan.fresh}
+        pairs = [(by_row_id[result.row_id], result) for result in unreadable]
+        for row, result in pairs:
             _log.warning(
-                "dead letter",
-                reason=fact.reason.value,
+                "dead_letter_written",
+                reason=result.reason.value,
                 agent_id=row.manifest.agent_id,
                 seq_start=row.manifest.seq_start,
-                detail=fact.detail,
+                detail=result.detail,
             )
-        letters = open_table(self.store_url, DEAD_LETTERS)
-        facts = self._small_files().write_dead_letters(pairs)
-        commit_files(letters, DEAD_LETTERS, facts, {}, {})
-        reach("after_dead_letters")
+        letters = open_or_create_table(self.store_url, DEAD_LETTERS)
+        results = self._ledger_files().write_dead_letters(pairs)
+        commit_files(letters, DEAD_LETTERS, results, {}, {})
+        self.failpoint.reach("after_dead_letters")
 
     def _commit_ledger(
-        self, snapshot: Snapshot, plan: Round, dead: Sequence[DeadFact]
-    ) -> list[Waiting]:
-        lost = {fact.place for fact in dead}
-        read = [row for row in plan.fresh if row.order not in lost]
+        self, snapshot: LakeSnapshot, plan: IngestRound, unreadable: Sequence[UnreadableBatch]
+    ) -> list[PendingBatch]:
+        unreadable_ids = {result.row_id for result in unreadable}
+        read = [row for row in plan.fresh if row.order not in unreadable_ids]
         entered = sorted([*plan.recovered, *read], key=lambda row: row.order)
-        facts = self._small_files().write_ledger(entered)
-        reach("before_ledger")
-        notes = encode_notes(plan.versions, ())
-        commit_files(snapshot.ledger, BATCHES, facts, plan.versions, notes)
-        reach("after_ledger")
+        results = self._ledger_files().write_ledger(entered)
+        self.failpoint.reach("before_ledger")
+        metadata = encode_commit_metadata(plan.versions, ())
+        commit_files(snapshot.ledger, BATCHES, results, plan.versions, metadata)
+        self.failpoint.reach("after_ledger")
         return entered
 
-    def _small_files(self) -> SmallFiles:
-        return SmallFiles(
+    def _ledger_files(self) -> LedgerFiles:
+        return LedgerFiles(
             store_url=self.store_url, name=self.ids.ulid().lower(), now_ns=self.clock.now_ns()
         )
 
     def _count(
         self,
-        entered: Sequence[Waiting],
-        files: Sequence[FileFact],
-        dead: Sequence[DeadFact],
+        entered: Sequence[PendingBatch],
+        files: Sequence[WrittenFile],
+        unreadable: Sequence[UnreadableBatch],
         started_ns: int,
     ) -> None:
         self.totals.batches += len(entered)
-        self.totals.records += sum(fact.stats["numRecords"] for fact in files)
+        self.totals.records += sum(result.stats["numRecords"] for result in files)
         self.totals.files += len(files)
-        self.totals.dead_letters += len(dead)
+        self.totals.dead_letters += len(unreadable)
         self.totals.rounds += 1
         elapsed_ms = (self.clock.monotonic_ns() - started_ns) * 1000 // NS_PER_S
         _log.info(
-            "micro-batch committed",
+            "micro_batch_committed",
             batches=len(entered),
             files=len(files),
-            dead_letters=len(dead),
+            dead_letters=len(unreadable),
             elapsed_ms=elapsed_ms,
         )
 
 
-def _dead_of(snapshot: Snapshot, positions: Positions, lanes: Sequence[int]) -> set[Place]:
-    dead: set[Place] = set()
+def _read_unreadable_rows(
+    snapshot: LakeSnapshot, positions: TablePositions, lanes: Sequence[int]
+) -> set[RowId]:
+    unreadable: set[RowId] = set()
     for kind, table in snapshot.records.items():
         ahead = {
-            lane: positions.recorded(kind, lane)
+            lane: positions.record_position(kind, lane)
             for lane in lanes
-            if positions.recorded(kind, lane) > positions.entered(lane)
+            if positions.record_position(kind, lane) > positions.ledger_position(lane)
         }
-        dead |= read_dead(table, ahead)
-    return dead
+        unreadable |= read_unreadable(table, ahead)
+    return unreadable

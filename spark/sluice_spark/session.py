@@ -1,6 +1,10 @@
-"""Makes the Spark session: the same jobs run on a cluster by configuration alone."""
+"""The Spark session; only its configuration differs between a local run and a cluster.
+
+The module also converts the schemas of the lake's tables to those of Spark.
+"""
 
 import hashlib
+import json
 import logging
 import os
 import re
@@ -10,29 +14,34 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from sluice_lake.locations import TableLocation, lake_location
+from sluice_lake.schemas import schema_json
+from sluice_lake.tables import Table
 from sluice_protocol.errors import BadUsage
-from sluice_store.lake import TableLocation, lake_location
 
 Session: TypeAlias = Any
-"""pyspark's `SparkSession`; mypy skips pyspark, so this says what is meant."""
+"""pyspark's `SparkSession`, which has no types here."""
 
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
-"""The jars of Delta for Spark 4.2; Spark 4.3 has none (ADR 0051)."""
+"""The jars of Delta for Spark 4.2; there are none for Spark 4.3 yet (ADR 0051)."""
 S3A_PACKAGE: Final = "org.apache.hadoop:hadoop-aws"
-"""Only where the JVM itself reads or writes `s3a://`, as for a checkpoint there: 700 MB of jars.
-Its version must be that of the Hadoop that Spark comes with."""
+"""Required only if the JVM reads or writes `s3a://`, as for a checkpoint in a bucket: 700 MB of
+jars.
+
+Its version must be Spark's version of Hadoop.
+"""
 _HADOOP_JAR: Final = re.compile(r"hadoop-client-api-([0-9.]+)\.jar")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSettings:
-    """How Spark runs.
+    """Settings of the Spark session.
 
     Attributes:
-        master: Spark's master when none is given by `spark-submit`; `local[n,m]` runs n tasks at
-            once in this machine, and gives a task m tries.
-        driver_memory: Heap of the JVM, as Spark writes it. Records do not go through it.
-        conf: More of Spark's own settings; they win over the ones made here.
+        master: Spark master URL, unless `spark-submit` sets one. `local[n,m]` runs n tasks
+            concurrently on this machine, with m attempts each.
+        driver_memory: Heap size of the JVM in Spark's notation. Records do not pass through it.
+        conf: Further Spark settings; they take precedence over those of sluice.
     """
 
     master: str = "local[2,4]"
@@ -45,9 +54,11 @@ WORKER_ALLOCATOR: Final[Mapping[str, str]] = {
     "MALLOC_TRIM_THRESHOLD_": str(256 * 1024 * 1024),
     "MALLOC_ARENA_MAX": "1",
 }
-"""The environment of Python workers: glibc keeps the few MiB of a frame for the next frame instead
-of giving them back to the kernel, which would clear every page again: a fifth of the time of a task
-(ADR 0056). Other C libraries take no notice."""
+"""The environment of Python workers.
+
+With it, glibc keeps freed memory for the next frame instead of returning it to the kernel, which
+would clear every page again: a fifth of the time of a task (ADR 0056). Other C libraries ignore it.
+"""
 
 _BASE: Final = {
     **{f"spark.executorEnv.{name}": value for name, value in WORKER_ALLOCATOR.items()},
@@ -79,12 +90,12 @@ _DELTA: Final = {
 def session_conf(
     settings: SessionSettings, *, delta: bool, s3a: str | None = None
 ) -> dict[str, str]:
-    """Gives Spark's settings, the caller's own last.
+    """Return the Spark settings; those of the caller take precedence.
 
     Args:
-        settings: How Spark runs.
+        settings: Settings of the session.
         delta: Whether the JVM needs Delta. Neither ingestion nor maintenance does.
-        s3a: The `s3://` URL of the store, when the JVM itself reads or writes `s3a://`.
+        s3a: The `s3://` URL of the store, if the JVM reads or writes `s3a://`.
     """
     conf = dict(_BASE)
     if settings.master.startswith("local"):
@@ -101,7 +112,7 @@ def session_conf(
 
 
 def _s3a_conf(place: TableLocation) -> dict[str, str]:
-    """Gives S3A what the store's URL says; credentials come from the AWS environment."""
+    """Return the settings of S3A for a store's URL; credentials come from the environment."""
     conf = {}
     if place.endpoint is not None:
         conf = {
@@ -115,31 +126,34 @@ def _s3a_conf(place: TableLocation) -> dict[str, str]:
 
 
 def read_hadoop_version() -> str:
-    """Gives the version of the Hadoop that this Spark comes with.
+    """Return the version of Hadoop that this Spark contains.
 
     Raises:
-        BadUsage: There is no Spark here that has one.
+        BadUsage: There is no Spark installation, or it has no Hadoop client.
     """
     home = os.environ.get("SPARK_HOME")
     if home is None:
-        import pyspark  # noqa: PLC0415 - most commands do without
+        import pyspark  # noqa: PLC0415 - most commands do not need it
 
         home = str(Path(pyspark.__file__).parent)
     for jar in sorted(Path(home, "jars").glob("hadoop-client-api-*.jar")):
         if found := _HADOOP_JAR.fullmatch(jar.name):
             return found[1]
-    raise BadUsage(f"this Spark has no Hadoop client: set SPARK_HOME, home=`{home}`")
+    raise BadUsage(
+        f"cannot find Hadoop's client in this Spark; set SPARK_HOME to a Spark with "
+        f"Hadoop, home=`{home}`"
+    )
 
 
 def open_session(settings: SessionSettings, *, delta: bool, s3a: str | None = None) -> Session:
-    """Gives the running session, or starts one; what `spark-submit` was told wins.
+    """Return the running session, or start one; the settings of `spark-submit` take precedence.
 
-    Workers run this very Python: without `PYSPARK_PYTHON` they would take the first `python3` of
-    the path, and die when its version differs.
+    Workers run the same Python executable. Without `PYSPARK_PYTHON` they would run the first
+    `python3` of the path and fail if its version differs.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # Imported late, because it takes most of a second and most commands do without.
+    # Imported here because it takes most of a second and most commands do not need it.
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     given = _submitted_conf() if _submitted() else {"spark.master": settings.master}
@@ -152,29 +166,29 @@ def open_session(settings: SessionSettings, *, delta: bool, s3a: str | None = No
             builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    # pyspark prints each error here once more, with all of the JVM's stack; it is raised anyhow.
+    # pyspark prints each error with the stack of the JVM; the error is raised anyway.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     return session
 
 
 def _submitted() -> bool:
-    """Whether `spark-submit` started this process and has said where it runs."""
+    """Return True if `spark-submit` started this process and configured Spark."""
     return "SPARK_ENV_LOADED" in os.environ and "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _submitted_conf() -> dict[str, str]:
-    """Gives what `spark-submit` was told, by flags and by its files."""
-    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - takes most of a second
+    """Return the settings of `spark-submit`: its flags and its files."""
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - takes most of a second to import
 
-    # The JVM runs already and knows; a builder's setting would silently win over it.
+    # The JVM runs already and has these settings; a builder's settings would override them.
     SparkContext._ensure_initialized()  # noqa: SLF001 - as pyspark's own builder does
     return dict(SparkConf().getAll())
 
 
 def checkpoint_folder(store_url: str, configured: str | None) -> str:
-    """Gives where the streaming query keeps its checkpoint.
+    """Return the folder of the streaming query's checkpoint.
 
-    Losing it costs nothing but time: everything that counts stands in the tables.
+    Losing it costs only time, because the tables contain every position.
     """
     if configured is not None:
         return configured
@@ -182,5 +196,14 @@ def checkpoint_folder(store_url: str, configured: str | None) -> str:
         root = Path(store_url.removeprefix("file://")).absolute()
         return f"file://{root}/.sluice/spark/checkpoint"
     cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
-    named = hashlib.sha256(store_url.encode()).hexdigest()[:16]  # one machine may serve many stores
+    named = hashlib.sha256(store_url.encode()).hexdigest()[
+        :16
+    ]  # one machine may run jobs for many stores
     return f"file://{cache}/sluice/spark/{named}/checkpoint"
+
+
+def spark_schema(table: Table) -> Any:  # noqa: ANN401 - pyspark is untyped here
+    """Return a table's schema as Spark's `StructType`."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - executors write without pyspark
+
+    return StructType.fromJson(json.loads(schema_json(table)))

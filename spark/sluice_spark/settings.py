@@ -1,4 +1,4 @@
-"""Settings of the pipeline's jobs."""
+"""Settings of the Spark jobs."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,17 @@ from sluice_protocol.errors import BadUsage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestSettings:
-    """How batches are carried into the lake.
+    """Settings of the ingest job.
 
     Attributes:
-        once: Whether to end when everything that waited at the start is in the lake.
-        trigger_s: Seconds between micro-batches when it runs on.
-        max_bytes_per_trigger: Frame bytes that one micro-batch takes.
-        max_batches_per_trigger: Accepted batches that one micro-batch takes.
-        checkpoint: Folder of the streaming checkpoint; by default beside a local store, and in the
-            cache folder for any other.
-        master: Spark's master; what `spark-submit` says wins.
-        driver_memory: Heap of the driver's JVM.
+        once: Exit when every batch that was queued at the start is in the lake.
+        trigger_s: Seconds between micro-batches, unless `once` is set.
+        max_bytes_per_trigger: Maximum frame bytes of a micro-batch.
+        max_batches_per_trigger: Maximum number of accepted batches of a micro-batch.
+        checkpoint: Folder of the streaming checkpoint. Default: in the folder of a local store; for
+            a bucket in the user's cache folder.
+        master: Spark master URL; the settings of `spark-submit` take precedence.
+        driver_memory: Heap size of the driver's JVM.
     """
 
     once: bool = False
@@ -29,29 +29,28 @@ class IngestSettings:
     driver_memory: str = "1g"
 
     def __post_init__(self) -> None:
-        """Refuses what would never run."""
         if self.trigger_s < 0 or self.max_bytes_per_trigger < 1 or self.max_batches_per_trigger < 1:
             raise BadUsage(
-                "trigger_s is at least 0, the limits of a trigger at least 1,"
-                f" trigger_s=`{self.trigger_s}`,"
-                f" max_bytes_per_trigger=`{self.max_bytes_per_trigger}`,"
-                f" max_batches_per_trigger=`{self.max_batches_per_trigger}`"
+                f"cannot run ingest: trigger_s must be at least 0 and both limits of a trigger "
+                f"at least 1, trigger_s=`{self.trigger_s}`, "
+                f"max_bytes_per_trigger=`{self.max_bytes_per_trigger}`, "
+                f"max_batches_per_trigger=`{self.max_batches_per_trigger}`"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactSettings:
-    """How the lake is maintained.
+    """Settings of compaction.
 
     Attributes:
-        target_bytes: Size that data files should have; smaller than half of it is small.
-        grace_s: Seconds after the end of a date until its partition counts as closed.
-        open_partitions: Whether to rewrite partitions that may still receive batches, too.
-        vacuum_hours: Hours beyond the retry horizon that old files are kept for readers; negative
-            keeps them for ever.
-        dry_run: Whether to change nothing.
-        master: Spark's master; what `spark-submit` says wins.
-        driver_memory: Heap of the driver's JVM.
+        target_bytes: Target size of data files; a file of less than half of it is rewritten.
+        grace_s: Seconds after the end of a date before its partition is rewritten.
+        open_partitions: Also rewrite partitions that may still receive batches.
+        vacuum_hours: Hours beyond the retry horizon for which replaced files are kept for readers;
+            a negative number keeps them permanently.
+        dry_run: Report only; change nothing.
+        master: Spark master URL; the settings of `spark-submit` take precedence.
+        driver_memory: Heap size of the driver's JVM.
     """
 
     target_bytes: int = 128 * 1024 * 1024
@@ -65,11 +64,11 @@ class CompactSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
-    """How a job that has nothing else to choose runs.
+    """Settings of the jobs that have no settings except those of Spark.
 
     Attributes:
-        master: Spark's master; what `spark-submit` says wins.
-        driver_memory: Heap of the driver's JVM.
+        master: Spark master URL; the settings of `spark-submit` take precedence.
+        driver_memory: Heap size of the driver's JVM.
     """
 
     master: str = "local[2,4]"

@@ -1,8 +1,8 @@
-"""A file system that forgets what was not synced, for the spool's crash tests.
+"""A file system that loses what was not synced, for the spool's crash tests.
 
-The model: names change by operations in one order, as a journal writes them; syncing a directory
-makes every operation up to the last one in that directory durable. Bytes of a file are durable
-only once it was synced; after a power cut an unsynced file may hold all, some or none of them.
+The model: names change by operations in one order, as in a journal. Syncing a directory makes every
+operation up to the last one in that directory durable. The bytes of a file are durable only after
+it was synced; after a power cut an unsynced file may have all, some or none of them.
 """
 
 import errno
@@ -16,7 +16,7 @@ class Crash(BaseException):
 
 
 class File:
-    """An inode: what programs see and what the platter holds."""
+    """An inode: the bytes that programs see and the bytes on the disk."""
 
     def __init__(self) -> None:
         self.seen = b""
@@ -28,7 +28,7 @@ Change = Callable[[Names], None]
 
 
 class SimDisk:
-    """Passes as a `Disk`; `tripwire` is called before each operation and may raise."""
+    """An implementation of `Disk`; `tripwire` is called before each operation and may raise."""
 
     def __init__(self, tripwire: Callable[[str], None] | None = None) -> None:
         self.tripwire = tripwire or (lambda _: None)
@@ -37,14 +37,14 @@ class SimDisk:
         self._journal: list[tuple[frozenset[Path], Change]] = []
         self.locked = False
 
-    # -- what a crash leaves ---------------------------------------------------------------
+    # -- crashes ---------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """The process dies, the machine does not: everything written is still there."""
+        """Kill the process, but not the machine: everything written remains."""
         self.locked = False
 
     def power_cut(self, rng: random.Random) -> None:
-        """Keeps some prefix of the journal, and of unsynced files whatever the platter got."""
+        """Keep some prefix of the journal, and of unsynced files a random part."""
         self.locked = False
         for _, change in self._journal[: rng.randrange(len(self._journal) + 1)]:
             change(self._durable)

@@ -1,7 +1,7 @@
-"""A double of the gateway for the agent's tests: a real aiohttp server with the protocol's answers.
+"""A double of the gateway for the agent's tests: an aiohttp server with the protocol's responses.
 
-It verifies signatures and digests, decodes every frame, keeps what it accepted, and answers 409
-when an identity comes with other bytes. `script` may answer instead of it.
+It verifies signatures and digests, decodes every frame, keeps what it accepted, and responds with
+409 to an identity with other bytes. `script` may respond instead.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from sluice_protocol.signatures import (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One request as it came in."""
+    """One request as it was received."""
 
     headers: dict[str, str]
     body: bytes
@@ -36,7 +36,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """An answer instead of the double's own; `drop` cuts the connection without one."""
+    """A response instead of the double's; `drop` cuts the connection without one."""
 
     status: int = 503
     code: str = "store_unavailable"
@@ -44,7 +44,7 @@ class Scripted:
     body: bytes | None = None
     drop: bool = False
     apply: bool = False
-    """Accept the batch first: the answer is lost or wrong, the effect is not."""
+    """Accept the batch first: the response is lost or wrong, but the batch is stored."""
     delay_s: float = 0.0
 
 
@@ -52,7 +52,7 @@ Script = Callable[[int, Seen], Scripted | None]
 
 
 class GatewayDouble:
-    """Runs the server in a thread of its own; use it as a context manager."""
+    """Runs the server in a thread; use it as a context manager."""
 
     def __init__(
         self,
@@ -89,12 +89,12 @@ class GatewayDouble:
         return f"http://127.0.0.1:{self.port}"
 
     def frames(self) -> list[Frame]:
-        """Gives every accepted frame, in the order of its sequence within its boot."""
+        """Return every accepted frame, in the order of its sequence within its boot."""
         order = sorted(self.accepted, key=lambda i: (i.boot_id, i.seq_start))
         return [decode_frame(self.accepted[identity]) for identity in order]
 
     def bodies(self) -> list[bytes]:
-        """Gives the bodies of every accepted log record."""
+        """Return the bodies of every accepted log record."""
         return [body for frame in self.frames() if frame.envelope.kind == "logs"
                 for body in frame.columns.body.slices()]  # fmt: skip
 
@@ -194,7 +194,7 @@ def problem(status: int, code: str, *, headers: dict[str, str] | None = None) ->
 
 
 def answers(*codes: tuple[int, str], then: Scripted | None = None) -> Script:
-    """Gives a script that answers these in turn, then `then` or by itself."""
+    """Return a script that responds with these in turn, then with `then` or as the double does."""
     listed = list(codes)
 
     def script(index: int, _: Seen) -> Scripted | None:
@@ -204,7 +204,7 @@ def answers(*codes: tuple[int, str], then: Scripted | None = None) -> Script:
 
 
 def same_bytes(seen: Iterable[Seen]) -> bool:
-    """Tells whether every identity that was sent always had the same bytes."""
+    """Return True if every identity was always sent with the same bytes."""
     first: dict[Identity, bytes] = {}
     for one in seen:
         identity = decode_frame(one.body).envelope.identity

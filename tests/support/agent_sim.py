@@ -9,18 +9,16 @@ from typing import Any, TypeVar
 from support.agent_disk import SimDisk
 from support.simloop import SimClock, SimLoop
 
-from sluice_agent.answers import Answer, Lost, NoAnswer
-from sluice_agent.batch import SpoolSettings
-from sluice_agent.intake import Intake, WhenFull
-from sluice_agent.lines import logs_from_block
+from sluice_agent.batching import Batcher, BatchLimits, RecordBlock, WhenFull
+from sluice_agent.columns import logs_from_block
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.parts import BatchLimits, Part
-from sluice_agent.sender import Sender, SenderSettings
-from sluice_agent.spool import Spool
-from sluice_agent.transport import Received, Upload
+from sluice_agent.spool import Spool, SpoolSettings
+from sluice_agent.transport import UploadRequest, UploadResult
+from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoResponse
+from sluice_agent.uploader import Uploader, UploaderSettings
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.identity import Identity
-from sluice_protocol.units import Digest, UnixNs
+from sluice_protocol.units import NS_PER_S, Digest, UnixNs
 
 T = TypeVar("T")
 DIRECTORY = Path("/spool")
@@ -28,7 +26,7 @@ OTHER = Digest("0" * 64)
 
 
 class ThreadlessLoop(SimLoop):
-    """Runs what would run in a thread as a callback of its own."""
+    """Runs work for threads as separate callbacks."""
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         future = self.create_future()
@@ -46,7 +44,7 @@ class ThreadlessLoop(SimLoop):
 
 
 def simulate_agent(seed: int, main: Callable[[Random], Coroutine[Any, Any, T]]) -> T:
-    """Runs `main` to its end in one seeded interleaving."""
+    """Run `main` to its end in one seeded interleaving."""
     rng = Random(seed)
     loop = ThreadlessLoop(rng)
     try:
@@ -60,40 +58,33 @@ def simulate_agent(seed: int, main: Callable[[Random], Coroutine[Any, Any, T]]) 
         loop.close()
 
 
-class AgentClock(SimClock):
-    """The agent's clock port over the simulated loop."""
-
-    def monotonic_s(self) -> float:
-        return self._loop.time()
-
-
-Reply = Callable[[str, Upload], Answer | NoAnswer | None]
+Reply = Callable[[str, UploadRequest], GatewayResponse | NoResponse | None]
 
 
 class SimNetwork:
-    """Gateways that share one store; `reply` may answer instead, none means the truth."""
+    """Gateways that share one store; `reply` may replace the response."""
 
-    def __init__(self, clock: AgentClock, reply: Reply | None = None) -> None:
+    def __init__(self, clock: SimClock, reply: Reply | None = None) -> None:
         self.clock = clock
         self.reply = reply
         self.accepted: dict[Identity, bytes] = {}
         self.first: dict[Identity, bytes] = {}
         self.sent: list[tuple[float, str, Identity, bool]] = []
-        self.before_send: Callable[[Upload], None] = lambda _: None
+        self.before_send: Callable[[UploadRequest], None] = lambda _: None
 
-    async def send(self, url: str, upload: Upload) -> Received:
+    async def send(self, url: str, upload: UploadRequest) -> UploadResult:
         self.before_send(upload)
         identity = decode_frame(upload.frame).envelope.identity
-        self.sent.append((self.clock.monotonic_s(), url, identity, upload.retry))
+        self.sent.append((self.clock.monotonic_ns() / NS_PER_S, url, identity, upload.retry))
         assert self.first.setdefault(identity, upload.frame) == upload.frame
         await self.clock.sleep(0.01)
         scripted = self.reply(url, upload) if self.reply else None
-        if scripted is not None and scripted != NoAnswer(lost=Lost.TIMEOUT):
-            return Received(observed=scripted)
-        self.accepted[identity] = upload.frame  # also when the answer is lost
+        if scripted is not None and scripted != NoResponse(failure=ConnectionFailure.TIMEOUT):
+            return UploadResult(response=scripted)
+        self.accepted[identity] = upload.frame  # also if the response is lost
         if scripted is not None:
-            return Received(observed=scripted)
-        return Received(observed=Answer(status=200, frame_sha256=upload.digest))
+            return UploadResult(response=scripted)
+        return UploadResult(response=GatewayResponse(status=200, frame_sha256=upload.digest))
 
     def lines(self) -> list[bytes]:
         return [
@@ -104,7 +95,7 @@ class SimNetwork:
 
 
 class SimAgent:
-    """Spool, intake and sender of one life."""
+    """Spool, batcher and uploader of one run."""
 
     def __init__(
         self,
@@ -126,11 +117,11 @@ class SimAgent:
         spool = SpoolSettings(directory=DIRECTORY, agent_id="host-1", bytes_max=bytes_max)
         self.spool = Spool(spool, self.disk, boot_id=boot_id)
         limits = BatchLimits(bytes_max=batch_bytes, age_s_max=0.2)
-        self.intake = Intake(
+        self.batcher = Batcher(
             self.spool, limits, clock=clock, metrics=self.metrics, when_full=when_full
         )
-        self.sender = Sender(
-            SenderSettings(
+        self.uploader = Uploader(
+            UploaderSettings(
                 gateways=gateways, uploads_max=uploads, stop_when_refused=stop_when_refused
             ),
             self.spool,
@@ -139,13 +130,13 @@ class SimAgent:
             rng=rng,
             metrics=self.metrics,
         )
-        self.intake.on_sealed = self.sender.add
+        self.batcher.on_sealed = self.uploader.add
 
     async def run(self) -> None:
-        await asyncio.gather(self.sender.run(), self.intake.run())
+        await asyncio.gather(self.uploader.run(), self.batcher.run())
 
 
-def part(*lines: bytes) -> Part:
-    """Gives lines of a pipe as an input gives them."""
+def block(*lines: bytes) -> RecordBlock:
+    """Return lines as the pipe input provides them."""
     columns = logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=UnixNs(1), zone=None)
-    return Part(columns=columns, cost_bytes=sum(map(len, lines)) + 28 * len(lines))
+    return RecordBlock(columns=columns, cost_bytes=sum(map(len, lines)) + 28 * len(lines))

@@ -25,7 +25,6 @@ from yarl import URL
 from sluice_gateway.app import build_gateway, serving
 from sluice_gateway.gateway import Gateway
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.worker import bind
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import LogColumns, TextColumn
 from sluice_protocol.frame import encode_frame
@@ -40,11 +39,12 @@ from sluice_protocol.outcomes import (
     ReplaceOutcome,
 )
 from sluice_protocol.signatures import content_digest, sign_request
-from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey
+from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
+from sluice_protocol.upload_http import FRAME_MEDIA_TYPE
 from sluice_store import create_authority, open_store
 from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
+from sluice_web.listening import bind_shared
 
-MEDIA_TYPE = "application/vnd.lightmetrics.batch"
 TS_NS = 1_800_000_000_000_000_000
 
 
@@ -115,7 +115,7 @@ def upload_fields(frame: bytes, **extra: str) -> dict[str, str]:
     fields = {
         "Content-Digest": content_digest(digest_of(frame)),
         "Content-Length": str(len(frame)),
-        "Content-Type": MEDIA_TYPE,
+        "Content-Type": FRAME_MEDIA_TYPE,
     }
     return fields | {name.replace("_", "-"): value for name, value in extra.items()}
 
@@ -208,11 +208,11 @@ class CountingStore:
         self.calls.append(("head", key))
         return await self.inner.head(key)
 
-    async def head_incarnation(self, key: ObjectKey, incarnation: Incarnation) -> HeadOutcome:
+    async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         self.calls.append(("head", key))
         return await self.inner.head_incarnation(key, incarnation)
 
-    async def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         self.calls.append(("delete", key))
         return await self.inner.delete(key, incarnation)
 
@@ -257,7 +257,7 @@ async def running(
         principals = write_principals(tmp_path / "principals.toml", *keys)
         limits = GatewaySettings(principals=principals, **settings)
         gateway = build_gateway(counting, agreed, limits, "gw-test")
-        sock = bind("127.0.0.1", 0)
+        sock = bind_shared("127.0.0.1", 0)
         port = sock.getsockname()[1]
         async with serving(gateway, sock), aiohttp.ClientSession() as session:
             yield Running(gateway, port, counting, Client(session, port, keys[0]))

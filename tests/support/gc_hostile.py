@@ -7,10 +7,12 @@ from sluice_gc.candidates import Tally
 from sluice_gc.certificate import Certificate, EvidenceFile
 from sluice_gc.chain import read_head
 from sluice_gc.evidence import BLOBS, CANDIDATES
-from sluice_gc.objects import create_once, put_table, read_tables
+from sluice_gc.objects import put_table, read_tables
 from sluice_gc.plan import Plan, PlanSummary, plan_key, sign_plan
 from sluice_protocol.keys import GC_PLANS
+from sluice_protocol.system_clock import SystemClock
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, OtherBytes, create_once
 
 
 async def hostile_plan(store: ObjectStore, plan_id: str, *, superseded: bool = False) -> Plan:
@@ -19,6 +21,7 @@ async def hostile_plan(store: ObjectStore, plan_id: str, *, superseded: bool = F
     assert link is not None
     certificate = link.certificate
     files: list[EvidenceFile] = []
+    backoff = Backoff.seeded_by(SystemClock())
     for file in certificate.files("blobs"):
         blobs = await read_tables(store, [file], BLOBS)
         rows = [row for row in blobs.to_pylist() if row["current"] is not superseded]
@@ -27,7 +30,9 @@ async def hostile_plan(store: ObjectStore, plan_id: str, *, superseded: bool = F
         )
         if rows:
             folder = f"{GC_PLANS}{plan_id}/"
-            files.append(await put_table(store, folder, "candidates", file.place, table))
+            files.append(
+                await put_table(store, folder, "candidates", file.place, table, backoff=backoff)
+            )
     nothing = Tally()
     summary = PlanSummary(
         blobs=nothing, orphans=nothing, superseded=nothing, kept={}, by_size=(), by_age=()
@@ -42,7 +47,8 @@ async def hostile_plan(store: ObjectStore, plan_id: str, *, superseded: bool = F
         summary=summary,
         candidates=tuple(files),
     )
-    assert await create_once(store, plan_key(plan_id), sign_plan(plan, KEY))
+    written = await create_once(store, plan_key(plan_id), sign_plan(plan, KEY), backoff)
+    assert not isinstance(written, OtherBytes)
     return plan
 
 

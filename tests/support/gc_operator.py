@@ -13,7 +13,7 @@ from support.gc_store import VersionedStore
 from support.simloop import SimClock, SimIds, SimLoop
 
 from sluice_gateway.app import DECISIONS_AFTER_S
-from sluice_protocol.conflicts import Agent, ConflictName
+from sluice_protocol.conflicts import AgentBoot, ConflictName
 from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import quarantine_by_blob_key
@@ -34,7 +34,7 @@ def keep(_store: VersionedStore, _name: ConflictName) -> None:
     """What the product does: a decision takes nothing away."""
 
 
-def agent_of(who: Identity) -> Agent:
+def agent_of(who: Identity) -> AgentBoot:
     return who.agent_id, who.boot_id
 
 
@@ -72,7 +72,7 @@ class Operator:
     tidy: Tidy = keep
     decided: dict[str, int] = field(default_factory=dict)
     names: set[ConflictName] = field(default_factory=set)
-    shut_s: dict[Agent, float] = field(default_factory=dict)
+    shut_s: dict[AgentBoot, float] = field(default_factory=dict)
 
     async def work(self) -> None:
         while True:

@@ -11,7 +11,7 @@ from random import Random
 from urllib.parse import quote_plus
 
 from support.gc_store import VersionedStore
-from support.simloop import SimLoop
+from support.simloop import SimClock, SimLoop
 
 from sluice_protocol.keys import (
     ACCEPTED,
@@ -25,6 +25,7 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.events import parse_events
 from sluice_reconciler.indexes import put_derived, quarantine_entry
+from sluice_store.retry import Backoff
 
 
 @dataclass
@@ -81,14 +82,19 @@ class LaggingReconciler:
         if self.rng.random() >= 0.2:
             await self._index(key)
 
+    def _backoff(self) -> Backoff:
+        return Backoff(clock=SimClock(self.loop), rng=self.rng)
+
     async def _index(self, key: ObjectKey) -> None:
         if key.startswith(QUARANTINE_CONFLICTS):
             identity, submitted = parse_quarantine_key(key)
-            await put_derived(self.store, *quarantine_entry(key, identity, submitted))
+            await put_derived(
+                self.store, *quarantine_entry(key, identity, submitted), self._backoff()
+            )
             return
         found = await self.store.get(key)
         assert isinstance(found, Found), "an accepted manifest is never deleted"
         reference = accepted_by_blob_key(
             decode_accepted(key, found.body).digest, parse_accepted_key(key)
         )
-        await put_derived(self.store, reference, encode_reference(key))
+        await put_derived(self.store, reference, encode_reference(key), self._backoff())

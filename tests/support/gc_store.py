@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, takewhile
 
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import ChecksumRefused, StoreUnavailable
 from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import (
@@ -24,7 +25,7 @@ from sluice_protocol.outcomes import (
     GetOutcome,
     HeadOutcome,
     Mismatch,
-    Missing,
+    NotFound,
     ObjectInfo,
     OverwriteOutcome,
     ReplaceOutcome,
@@ -33,14 +34,13 @@ from sluice_protocol.outcomes import (
 )
 from sluice_protocol.units import (
     NS_PER_S,
-    NULL_INCARNATION,
+    NULL_VERSION,
     Digest,
     ETag,
-    Incarnation,
     ObjectKey,
+    ObjectVersion,
     UnixNs,
 )
-from sluice_store.clock import Clock
 from sluice_store.port import (
     IncarnationPage,
     ListedIncarnation,
@@ -58,7 +58,7 @@ class Version:
     """One stored version."""
 
     body: bytes
-    incarnation: Incarnation
+    incarnation: ObjectVersion
     at_ns: int
 
     @cached_property
@@ -97,7 +97,7 @@ class VersionedStore:
     keys: list[bytes] = field(default_factory=list)
     hooks: dict[tuple[str, str], Hook] = field(default_factory=dict)
     deleted: list[tuple[ObjectKey, Version]] = field(default_factory=list)
-    late: list[tuple[ObjectKey, Incarnation]] = field(default_factory=list)
+    late: list[tuple[ObjectKey, ObjectVersion]] = field(default_factory=list)
     on_delete: Callable[[ObjectKey, Version], None] = lambda _key, _version: None
     on_put: Callable[[ObjectKey], None] = lambda _key: None
     counter: int = 0
@@ -131,7 +131,7 @@ class VersionedStore:
             insort(self.keys, key.encode())
         self.counter += 1
         keeps = self.versioning[0] is Versioning.ENABLED
-        incarnation = Incarnation(f"v{self.counter:08d}") if keeps else NULL_INCARNATION
+        incarnation = ObjectVersion(f"v{self.counter:08d}") if keeps else NULL_VERSION
         held[:] = [one for one in held if one.incarnation != incarnation]
         version = Version(body=body, incarnation=incarnation, at_ns=self.clock.now_ns())
         held.insert(0, version)
@@ -143,7 +143,7 @@ class VersionedStore:
         if self.versions.pop(key, None) is not None:
             self.keys.remove(key.encode())
 
-    def _remove(self, key: ObjectKey, incarnation: Incarnation) -> None:
+    def _remove(self, key: ObjectKey, incarnation: ObjectVersion) -> None:
         for one in list(self.versions.get(key, ())):
             if one.incarnation == incarnation:
                 self.on_delete(key, one)
@@ -202,23 +202,23 @@ class VersionedStore:
         await self._turn("get", key)
         held = self.versions.get(key)
         if held is None:
-            return Missing(date_ns=self._date())
+            return NotFound(date_ns=self._date())
         end = None if last is None else last + 1
         return Found(info=self._info(key, held[0]), body=held[0].body[first:end])
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
         await self._turn("head", key)
         held = self.versions.get(key)
-        return Missing(date_ns=self._date()) if held is None else self._info(key, held[0])
+        return NotFound(date_ns=self._date()) if held is None else self._info(key, held[0])
 
-    async def head_incarnation(self, key: ObjectKey, incarnation: Incarnation) -> HeadOutcome:
+    async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         await self._turn("head_incarnation", key)
         for one in self.versions.get(key, ()):
             if one.incarnation == incarnation:
                 return self._info(key, one)
-        return Missing(date_ns=self._date())
+        return NotFound(date_ns=self._date())
 
-    async def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         await self._turn("delete", key)
         fault = self._fault()
         if fault is False:

@@ -37,9 +37,9 @@ from sluice_protocol.manifests import (
     encode_reference,
 )
 from sluice_protocol.outcomes import Applied, Found
+from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_store.authority import create_authority
-from sluice_store.clock import SystemIds
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
 

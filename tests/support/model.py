@@ -29,9 +29,9 @@ from support.model_words import (
 )
 
 from sluice_protocol import acceptance as a
-from sluice_protocol import deletion as d
-from sluice_protocol.outcomes import Applied, Exists, Missing, ObjectInfo
-from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey, UnixNs
+from sluice_protocol import blob_deletion as d
+from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo
+from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 
 # --- the store's answers -----------------------------------------------------------------------
 
@@ -41,7 +41,7 @@ def _info(blob: Blob, now: int) -> ObjectInfo:
         key=ObjectKey(blob.digest),
         size_bytes=1,
         etag=ETag("e"),
-        incarnation=Incarnation(str(blob.number)),
+        incarnation=ObjectVersion(str(blob.number)),
         last_modified_ns=UnixNs(blob.born),
         sha256=Digest("wrong" if blob.wrong else blob.digest),
         date_ns=UnixNs(now),
@@ -68,13 +68,13 @@ def perform(  # noqa: PLR0911 - one line per request
     """Does one request of an upload at once and gives the store's honest answer."""
     digest, name = upload.progress.offer.digest, upload.name
     current = store.current(digest)
-    match upload.progress.doing:
+    match upload.progress.action:
         case a.CreateBlob() if current is not None:
             return store, Exists(date_ns=UnixNs(now))
         case a.CreateBlob() | a.OverwriteBlob():
             return _add_blob(store, digest, now, versioned=versioned), _applied(now)
         case a.HeadBlob():
-            return store, Missing(date_ns=UnixNs(now)) if current is None else _info(current, now)
+            return store, NotFound(date_ns=UnixNs(now)) if current is None else _info(current, now)
         case a.CreateManifest() if store.manifest is not None:
             return store, Exists(date_ns=UnixNs(now))
         case a.CreateManifest():
@@ -95,7 +95,7 @@ def perform(  # noqa: PLR0911 - one line per request
 
 def _read(manifest: Manifest | None, now: int) -> a.Observation:
     if manifest is None:
-        return Missing(date_ns=UnixNs(now))
+        return NotFound(date_ns=UnixNs(now))
     return a.ManifestRead(
         digest=Digest(manifest.digest),
         attempt_id=manifest.attempt,
@@ -144,28 +144,28 @@ def _told(world: World, kind: str, digest: str, *, duplicate: bool) -> World:
 def _upload_moves(
     world: World, index: int, upload: Upload, rules: Rules, bounds: Bounds
 ) -> Iterator[tuple[str, World]]:
-    doing = type(upload.progress.doing).__name__
+    action = type(upload.progress.action).__name__
     store, seen = perform(world.store, upload, world.now, versioned=rules.versioned)
     yield (
-        f"{upload.name}: {doing} -> {type(seen).__name__}",
+        f"{upload.name}: {action} -> {type(seen).__name__}",
         _observed(replace(world, store=store), index, upload, seen, rules),
     )
     if world.faults >= bounds.faults_max:
         return
     hurt = replace(world, faults=world.faults + 1)
-    if isinstance(upload.progress.doing, WRITES):
+    if isinstance(upload.progress.action, WRITES):
         yield (
-            f"{upload.name}: {doing} applied, answer lost",
+            f"{upload.name}: {action} applied, answer lost",
             _observed(replace(hurt, store=store), index, upload, LOST, rules),
         )
-        late = Late(doing, upload.progress.offer.digest, upload.name)
+        late = Late(action, upload.progress.offer.digest, upload.name)
         pending = replace(hurt, late=hurt.late | {late})
         yield (
-            f"{upload.name}: {doing} under way, answer lost",
+            f"{upload.name}: {action} under way, answer lost",
             _observed(pending, index, upload, LOST, rules),
         )
         dead = _with_upload(replace(pending), index, replace(upload, alive=False))
-        yield f"{upload.name}: {doing} under way, gateway dies", dead
+        yield f"{upload.name}: {action} under way, gateway dies", dead
 
 
 def _with_upload(world: World, index: int, upload: Upload) -> World:
@@ -179,16 +179,16 @@ def _observed(world: World, index: int, upload: Upload, seen: a.Observation, rul
     digest = upload.progress.offer.digest
     if rules.cache_reads and isinstance(seen, a.ManifestRead) and seen.digest == digest:
         world = replace(world, cache=world.cache | {digest})
-    match progress.doing:
+    match progress.action:
         case a.Accepted(duplicate=duplicate):
             world = _told(world, "200", digest, duplicate=duplicate)
             if rules.cache_accepted:
                 world = replace(world, cache=world.cache | {digest})
         case a.Conflict():
             world = _told(world, "409", digest, duplicate=False)
-        case a.Spent() if progress.tries < a.TRIES_MAX:
+        case a.RetriesExhausted() if progress.tries < a.TRIES_MAX:
             world = _told(world, "failed without effect", digest, duplicate=False)
-        case a.Corrupt() | a.Spent():
+        case a.Corrupt() | a.RetriesExhausted():
             pass
         case _:
             return _with_upload(world, index, upload_at(upload.name, progress))
@@ -205,7 +205,7 @@ def _late_moves(world: World, request: Late, rules: Rules) -> Iterator[tuple[str
         yield "late delete applies", replace(world, store=replace(world.store, blobs=kept))
         return
     progress = a.begin(offer(request.attempt, request.digest, sent_before=False))
-    doing: a.Action = {
+    action: a.Action = {
         "CreateBlob": a.CreateBlob(),
         "OverwriteBlob": a.OverwriteBlob(),
         "CreateManifest": a.CreateManifest(accepted_at_ns=UnixNs(0)),
@@ -213,7 +213,7 @@ def _late_moves(world: World, request: Late, rules: Rules) -> Iterator[tuple[str
             accepted_digest=Digest(""), observed_at_ns=UnixNs(0)
         ),
     }[request.kind]
-    ghost = upload_at(request.attempt, replace(progress, doing=doing))
+    ghost = upload_at(request.attempt, replace(progress, action=action))
     store, _ = perform(world.store, ghost, world.now, versioned=rules.versioned)
     yield f"late {request.kind} of {request.attempt} applies", replace(gone, store=store)
 
@@ -281,7 +281,7 @@ def _proved(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> bool:
     """What a plan knows."""
     evidence = _evidence(world, sweeper, blob, rules)
     return any(
-        isinstance(d.judge(evidence, clauses), d.MayGo)
+        isinstance(d.decide_deletion(evidence, clauses), d.MayDelete)
         for clauses in (rules.plan_clauses, rules.superseded_clauses)
     )
 
@@ -290,7 +290,7 @@ def _still_proved(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> b
     """The clauses again at deletion, over evidence read again."""
     evidence = _evidence(world, sweeper, blob, rules)
     return any(
-        isinstance(d.judge(evidence, clauses), d.MayGo)
+        isinstance(d.decide_deletion(evidence, clauses), d.MayDelete)
         for clauses in (rules.deletion_clauses, rules.superseded_clauses)
     )
 
@@ -305,23 +305,25 @@ def _evidence(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> d.Evi
         candidate=d.Candidate(
             key=ObjectKey(blob.digest),
             digest=digest,
-            incarnation=Incarnation(str(blob.number)),
+            incarnation=ObjectVersion(str(blob.number)),
             last_modified_ns=UnixNs(blob.born),
             size_bytes=1,
         ),
         retry_horizon_ns=rules.sweeper_horizon,
         now_ns=UnixNs(world.now),
         versioning_enabled=rules.versioned,
-        audit=d.AuditWord(
+        audit=d.AuditResult(
             audit_id="audit",
             started_at_ns=UnixNs(sweeper.started),
             complete=True,
             names_blob=blob.digest in sweeper.named,
         ),
         references=int(named),
-        envelope=d.EnvelopeLook(
-            accepted=d.Look.NAMES_IT if accepted and seen else d.Look.ABSENT,
-            quarantine=d.Look.NAMES_IT if quarantined and seen else d.Look.ABSENT,
+        envelope=d.EnvelopeLookup(
+            accepted=d.ManifestLookup.NAMES_IT if accepted and seen else d.ManifestLookup.ABSENT,
+            quarantine=d.ManifestLookup.NAMES_IT
+            if quarantined and seen
+            else d.ManifestLookup.ABSENT,
         ),
         listed=_listed(store, blob),
         current=_current(store, blob),
@@ -332,7 +334,7 @@ def _listed(store: Store, blob: Blob) -> d.ListedNow | None:
     for stored in store.blobs:
         if (stored.digest, stored.number) == (blob.digest, blob.number):
             return d.ListedNow(
-                incarnation=Incarnation(str(stored.number)),
+                incarnation=ObjectVersion(str(stored.number)),
                 last_modified_ns=UnixNs(stored.born),
                 current=stored == store.current(blob.digest),
             )
@@ -344,7 +346,7 @@ def _current(store: Store, blob: Blob) -> d.CurrentRead | None:
     if current is None:
         return None
     digest = Digest("wrong" if current.wrong else current.digest)
-    return d.CurrentRead(incarnation=Incarnation(str(current.number)), digest=digest)
+    return d.CurrentRead(incarnation=ObjectVersion(str(current.number)), digest=digest)
 
 
 # --- promises ----------------------------------------------------------------------------------

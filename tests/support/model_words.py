@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sluice_protocol import acceptance as a
-from sluice_protocol import deletion as d
+from sluice_protocol import blob_deletion as d
 from sluice_protocol.identity import Identity
 from sluice_protocol.outcomes import Unknown, UnknownReason
 from sluice_protocol.units import Digest
@@ -116,7 +116,7 @@ class Rules:
     first: Callable[[a.Offer], a.Progress] = a.begin
     plan_clauses: tuple[d.ClauseCheck, ...] = d.PLAN_CLAUSES
     deletion_clauses: tuple[d.ClauseCheck, ...] = d.DELETION_CLAUSES
-    superseded_clauses: tuple[d.ClauseCheck, ...] = d.SUPERSEDED_CLAUSES
+    superseded_clauses: tuple[d.ClauseCheck, ...] = d.NONCURRENT_CLAUSES
     sweeper_horizon: int = HORIZON
     versioned: bool = True
     lagging_references: bool = False

@@ -7,7 +7,7 @@ each, and none in the product itself.
 from dataclasses import replace
 
 from sluice_protocol import acceptance as a
-from sluice_protocol.outcomes import Applied, Exists, Missing, ObjectInfo, Unknown
+from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo, Unknown
 from sluice_protocol.units import ETag, UnixNs
 
 FOR_EVER = 10**6
@@ -24,61 +24,61 @@ def _unbounded(now: a.Progress, seen: a.Observation) -> a.Progress:
 
 def no_age_rule(now: a.Progress, seen: a.Observation) -> a.Progress:
     """A blob that exists is taken as proof however old it is, dated by the answer."""
-    if isinstance(now.doing, a.HeadBlob) and isinstance(seen, ObjectInfo):
+    if isinstance(now.action, a.HeadBlob) and isinstance(seen, ObjectInfo):
         seen = replace(seen, last_modified_ns=seen.date_ns)
     return a.step(now, seen)
 
 
 def no_date_rule(now: a.Progress, seen: a.Observation) -> a.Progress:
     """A manifest is accepted however long after the proof of its blob it appeared."""
-    late = isinstance(now.doing, a.CreateManifest | a.ReadManifest | a.CreateQuarantine)
+    late = isinstance(now.action, a.CreateManifest | a.ReadManifest | a.CreateQuarantine)
     return _unbounded(now, seen) if late else a.step(now, seen)
 
 
 def no_date_rule_on_exists(now: a.Progress, seen: a.Observation) -> a.Progress:
     """The date rule is kept for our own create and forgotten for a manifest that was read."""
-    return _unbounded(now, seen) if isinstance(now.doing, a.ReadManifest) else a.step(now, seen)
+    return _unbounded(now, seen) if isinstance(now.action, a.ReadManifest) else a.step(now, seen)
 
 
 def retry_without_head(now: a.Progress, seen: a.Observation) -> a.Progress:
     """A retry that finds its manifest answers without looking at the blob."""
-    reads_first = isinstance(now.doing, a.ReadManifest) and now.proved_at_ns is None
+    reads_first = isinstance(now.action, a.ReadManifest) and now.proved_at_ns is None
     if reads_first and isinstance(seen, a.ManifestRead) and seen.digest == now.offer.digest:
-        return replace(now, doing=a.Accepted(duplicate=True, accepted_at_ns=UnixNs(0)))
+        return replace(now, action=a.Accepted(duplicate=True, accepted_at_ns=UnixNs(0)))
     return a.step(now, seen)
 
 
 def retry_with_bare_head(now: a.Progress, seen: a.Observation) -> a.Progress:
     """A retry that finds its manifest looks whether the blob is there, and not how old it is."""
-    if isinstance(now.doing, a.HeadBlob) and now.standing is not None:
+    if isinstance(now.action, a.HeadBlob) and now.standing is not None:
         return _unbounded(now, seen)
     return a.step(now, seen)
 
 
 def exists_is_success(now: a.Progress, seen: a.Observation) -> a.Progress:
     """A 412 on the manifest is taken for our own success."""
-    if isinstance(now.doing, a.CreateManifest) and isinstance(seen, Exists):
+    if isinstance(now.action, a.CreateManifest) and isinstance(seen, Exists):
         seen = Applied(etag=ETag("e"), incarnation=None, date_ns=seen.date_ns)
     return a.step(now, seen)
 
 
 def unknown_is_failure(now: a.Progress, seen: a.Observation) -> a.Progress:
     """A lost answer is taken for a write that did not happen."""
-    if isinstance(now.doing, a.CreateManifest) and isinstance(seen, Unknown):
-        return replace(now, doing=a.Spent())
+    if isinstance(now.action, a.CreateManifest) and isinstance(seen, Unknown):
+        return replace(now, action=a.RetriesExhausted())
     return a.step(now, seen)
 
 
 def empty_read_is_proof(now: a.Progress, seen: a.Observation) -> a.Progress:
     """After a lost answer the manifest is read, and finding nothing is taken for failure."""
-    if isinstance(now.doing, a.CreateManifest) and isinstance(seen, Unknown):
-        return replace(now, doing=a.ReadManifest())
-    if isinstance(now.doing, a.ReadManifest) and isinstance(seen, Missing):
-        return replace(now, doing=a.Spent())
+    if isinstance(now.action, a.CreateManifest) and isinstance(seen, Unknown):
+        return replace(now, action=a.ReadManifest())
+    if isinstance(now.action, a.ReadManifest) and isinstance(seen, NotFound):
+        return replace(now, action=a.RetriesExhausted())
     return a.step(now, seen)
 
 
 def conflict_without_proof(now: a.Progress, seen: a.Observation) -> a.Progress:
     """A conflict is told whatever the age of the submitted blob's proof."""
-    quarantines = isinstance(now.doing, a.CreateQuarantine | a.HeadQuarantine)
+    quarantines = isinstance(now.action, a.CreateQuarantine | a.HeadQuarantine)
     return _unbounded(now, seen) if quarantines else a.step(now, seen)

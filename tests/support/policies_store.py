@@ -15,7 +15,7 @@ from sluice_protocol.outcomes import (
     OverwriteOutcome,
     ReplaceOutcome,
 )
-from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey
+from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
 from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
 
 
@@ -56,11 +56,11 @@ class PolicedStore:
         self._must("s3:GetObject", key)
         return await self._inner.head(key)
 
-    async def head_incarnation(self, key: ObjectKey, incarnation: Incarnation) -> HeadOutcome:
+    async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         self._must("s3:GetObjectVersion", key)
         return await self._inner.head_incarnation(key, incarnation)
 
-    async def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         self._must("s3:DeleteObjectVersion", key)
         return await self._inner.delete(key, incarnation)
 

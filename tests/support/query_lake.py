@@ -10,19 +10,20 @@ import numpy as np
 from support.spark_lake import Deployment, Sent
 
 from sluice_protocol.columns import Columns, kind_of
-from sluice_protocol.deletes import DeleteRecord, delete_key
 from sluice_protocol.frame import encode_frame, span_of
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.manifests import AcceptedManifest, encode_record
+from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, metrics_from_records
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.answer import Answer
 from sluice_query.request import Query
+from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_query.spooled import attach_spool
-from sluice_store import SystemClock, open_store, read_authority
+from sluice_query.spool import attach_spool
+from sluice_store import open_store, read_authority
 
 DAY0_NS = 1_790_000_000 * NS_PER_S
 MINUTE_NS = 60 * NS_PER_S
@@ -110,8 +111,8 @@ def ask(
     query: Query,
     settings: QuerySettings | None = None,
     spool: Deployment | None = None,
-) -> Answer:
-    async def run() -> Answer:
+) -> QueryResult:
+    async def run() -> QueryResult:
         async with open_store(place.url) as store, AsyncExitStack() as stack:
             local = None
             if spool is not None:
@@ -124,12 +125,12 @@ def ask(
                 clock=SystemClock(),
                 spool=local,
             )
-            return await searcher.answer(query)
+            return await searcher.search(query)
 
     return asyncio.run(run())
 
 
-def bodies(answer: Answer) -> list[object]:
+def bodies(answer: QueryResult) -> list[object]:
     return [row["body"] for row in answer.records]
 
 

@@ -12,6 +12,7 @@ from sluice_gateway.app import attach_lander, build_gateway
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import agree
 from sluice_protocol.authority import Authority
+from sluice_protocol.system_clock import SystemClock
 from sluice_store import create_authority, open_store
 
 WRITER = "spool-gw"
@@ -52,7 +53,7 @@ async def _init(made: Site) -> None:
     )
     async with open_store(made.place.url) as remote, open_store(made.spool.url) as local:
         await create_authority(remote, agreed)
-        await agree(local, remote)
+        await agree(local, remote, SystemClock())
 
 
 async def _land(made: Site) -> None:
@@ -61,7 +62,7 @@ async def _land(made: Site) -> None:
         principals=principals, acceptance="local_spool", spool=made.spool.url
     )
     async with open_store(made.spool.url) as local, open_store(made.place.url) as remote:
-        agreed = (await agree(local, remote)).current
+        agreed = (await agree(local, remote, SystemClock())).current
         gateway = build_gateway(local, agreed, settings, WRITER)
         attach_lander(gateway, local, remote, agreed)
         assert gateway.lander is not None

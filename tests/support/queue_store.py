@@ -18,14 +18,14 @@ from sluice_protocol.outcomes import (
     GetOutcome,
     HeadOutcome,
     Mismatch,
-    Missing,
+    NotFound,
     ObjectInfo,
     OverwriteOutcome,
     ReplaceOutcome,
     Unknown,
     UnknownReason,
 )
-from sluice_protocol.units import NS_PER_S, Digest, ETag, Incarnation, ObjectKey, UnixNs
+from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.port import IncarnationPage, ListedObject, ListPage, Versioning
 
 START_NS = 1_700_000_000 * NS_PER_S
@@ -107,7 +107,7 @@ class SimStore:
         now = self._tick()
         self.held[key] = _Held(body=body, generation=self.generation, modified_ns=now)
         return Applied(
-            etag=self.etag(body), incarnation=Incarnation(str(self.generation)), date_ns=now
+            etag=self.etag(body), incarnation=ObjectVersion(str(self.generation)), date_ns=now
         )
 
     def _lost(self, verb: str, key: ObjectKey, body: bytes, match: ETag | None) -> bool | None:
@@ -153,7 +153,7 @@ class SimStore:
             key=key,
             size_bytes=len(held.body),
             etag=self.etag(held.body),
-            incarnation=Incarnation(str(held.generation)),
+            incarnation=ObjectVersion(str(held.generation)),
             last_modified_ns=UnixNs(held.modified_ns),
             sha256=Digest(hashlib.sha256(held.body).hexdigest()),
             date_ns=self._tick(),
@@ -163,22 +163,22 @@ class SimStore:
         await self._turn()
         self.counts["get"] = self.counts.get("get", 0) + 1
         if key not in self.held:
-            return Missing(date_ns=self._tick())
+            return NotFound(date_ns=self._tick())
         end = None if last is None else last + 1
         return Found(info=self._info(key), body=self.held[key].body[first:end])
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
         await self._turn()
         self.counts["head"] = self.counts.get("head", 0) + 1
-        return self._info(key) if key in self.held else Missing(date_ns=self._tick())
+        return self._info(key) if key in self.held else NotFound(date_ns=self._tick())
 
-    async def head_incarnation(self, key: ObjectKey, incarnation: Incarnation) -> HeadOutcome:
+    async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         found = await self.head(key)
         if isinstance(found, ObjectInfo) and found.incarnation != incarnation:
-            return Missing(date_ns=self._tick())
+            return NotFound(date_ns=self._tick())
         return found
 
-    async def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         await self._turn()
         if key in self.held and str(self.held[key].generation) == incarnation:
             del self.held[key]

@@ -18,7 +18,7 @@ from sluice_protocol.manifests import AcceptedManifest, ConflictManifest, encode
 from sluice_protocol.ndjson import columns_from_ndjson
 from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
-from sluice_queue.view import list_lanes, read_lane
+from sluice_queue.inspection import list_lanes, read_lane
 from sluice_store.port import ObjectStore
 
 

@@ -14,8 +14,8 @@ from sluice_protocol.errors import Fenced, OutcomeUnknown, StoreError
 from sluice_protocol.identity import Identity
 from sluice_protocol.outcomes import ObjectInfo
 from sluice_queue.consumer import Consumer
-from sluice_queue.lane import Tools
-from sluice_queue.view import list_lanes
+from sluice_queue.inspection import list_lanes
+from sluice_queue.lane import Runtime
 from sluice_reconciler.lane_worker import Takeover
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -53,9 +53,11 @@ class Mortal:
 
 
 def reconciler(store: Any, clock: SimClock, seed: int) -> Reconciler:
-    tools = Tools(clock=clock, ids=SimIds(seed), rng=random.Random(seed))
+    runtime = Runtime(clock=clock, ids=SimIds(seed), rng=random.Random(seed))
     settings = ReconcilerSettings(concurrency=4, list_batches_max=5)
-    return Reconciler(store, Authority(authority_id="A", lanes=2), settings=settings, tools=tools)
+    return Reconciler(
+        store, Authority(authority_id="A", lanes=2), settings=settings, runtime=runtime
+    )
 
 
 async def lives(store: SimStore, clock: SimClock, seed: int, who: int, stop: asyncio.Event) -> int:
@@ -79,13 +81,15 @@ async def consume(
     store: SimStore, clock: SimClock, table: list[Identity], stop: asyncio.Event
 ) -> None:
     """Takes what waits, persists it with its sequence, acknowledges; reopened each time."""
-    tools = Tools(clock=clock, ids=SimIds(99), rng=random.Random(99))
+    runtime = Runtime(clock=clock, ids=SimIds(99), rng=random.Random(99))
     through: Counter[int] = Counter()
     while not stop.is_set():
         await asyncio.sleep(0)
         for lane in await list_lanes(store, "spark"):
             try:
-                consumer = await Consumer.open(store, queue="spark", lane=lane.lane, tools=tools)
+                consumer = await Consumer.open(
+                    store, queue="spark", lane=lane.lane, runtime=runtime
+                )
                 for one in await consumer.next_descriptors(100):
                     batches = (await consumer.fetch_handle().fetch(one)).batches
                     if one.sequence > through[lane.lane]:

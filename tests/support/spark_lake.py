@@ -1,4 +1,4 @@
-"""Accepted batches in a local store for the pipeline's tests, and the lake compared with them."""
+"""Builders of accepted batches in a local store, and assertions on the resulting lake."""
 
 import asyncio
 import math
@@ -128,7 +128,7 @@ def make_batch(
 
 @dataclass
 class Deployment:
-    """A local store with batches in it."""
+    """A local store with accepted batches."""
 
     root: Path
     lanes: int = 2
@@ -147,7 +147,7 @@ class Deployment:
             await create_authority(store, Authority(authority_id=letter * 26, lanes=self.lanes))
 
     def accept(self, batches: Sequence[Sent], *, blobs: bool = True) -> None:
-        """Puts blobs and manifests, as a gateway does."""
+        """Create blobs and manifests, as a gateway does."""
         asyncio.run(self._accept(batches, blobs=blobs))
         self.sent += batches
 
@@ -167,7 +167,7 @@ class Deployment:
         asyncio.run(put())
 
     def enqueue(self, batches: Sequence[Sent]) -> None:
-        """Appends one work list per lane, as the reconciler does."""
+        """Append one work list per lane, as the reconciler does."""
         asyncio.run(self._enqueue(batches))
 
     async def _enqueue(self, batches: Sequence[Sent]) -> None:
@@ -191,7 +191,7 @@ class Deployment:
 
 
 def lake_rows(deployment: Deployment, kind: str) -> list[tuple[Any, ...]]:
-    """Gives a table's records in the form of `Sent.rows`, sorted."""
+    """Return a table's records in the form of `Sent.rows`, sorted."""
     found = []
     for row in deployment.rows(kind):
         head = (row["agent_id"], row["boot_id"], row["seq"], row["ts_ns"])
@@ -210,13 +210,13 @@ def lake_rows(deployment: Deployment, kind: str) -> list[tuple[Any, ...]]:
 
 
 def sent_rows(batches: Sequence[Sent], kind: str) -> list[tuple[Any, ...]]:
-    """Gives what was sent of a kind, each identity once, sorted."""
+    """Return the records of a kind that were sent, each identity once, sorted."""
     unique = {one.manifest.identity: one for one in batches if one.manifest.kind == kind}
     return sorted((row for one in unique.values() for row in one.rows), key=lambda row: row[:3])
 
 
 def assert_lake_holds(deployment: Deployment, batches: Sequence[Sent]) -> None:
-    """Every record of the batches is in the lake exactly once, value by value; so is the ledger."""
+    """Assert that lake and ledger contain every record of the batches exactly once."""
     for kind in ("logs", "metrics", "entries"):
         assert lake_rows(deployment, kind) == sent_rows(batches, kind)
     ledger = sorted(

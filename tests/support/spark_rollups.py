@@ -1,4 +1,4 @@
-"""Rollups by plain Python, to compare those of the lake and of the chunks with."""
+"""Rollups computed in plain Python, to compare with those of the table and of the chunks."""
 
 import math
 import struct
@@ -16,7 +16,7 @@ def expected(
     size_s: int,
     keep: Callable[[tuple[Any, ...]], bool] = lambda _: True,
 ) -> Figures:
-    """Counts and greatest values: (window start, name, agent, attributes)."""
+    """Return counts and maxima by (window start, name, agent, attributes)."""
     figures: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     rows = (row for one in deployment.sent if one.manifest.kind == "metrics" for row in one.rows)
     for row in rows:
@@ -29,7 +29,7 @@ def expected(
 
 
 def merged(rows: Iterable[dict[str, Any]], window: str) -> Figures:
-    """The same figures out of rows of `rollups`."""
+    """Return the same values from rows of `rollups`."""
     figures: Figures = {}
     for row in rows:
         if row["window"] == window:

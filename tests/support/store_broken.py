@@ -12,12 +12,12 @@ from sluice_protocol.outcomes import (
     GetOutcome,
     HeadOutcome,
     Mismatch,
-    Missing,
+    NotFound,
     ObjectInfo,
     OverwriteOutcome,
     ReplaceOutcome,
 )
-from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey, UnixNs
+from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.memory import open_memory_store
 from sluice_store.port import IncarnationPage, ListPage, Versioning
 from sluice_store.s3.store import S3Store
@@ -49,10 +49,10 @@ class Honest:
     async def head(self, key: ObjectKey) -> HeadOutcome:
         return await self.inner.head(key)
 
-    async def head_incarnation(self, key: ObjectKey, incarnation: Incarnation) -> HeadOutcome:
+    async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         return await self.inner.head_incarnation(key, incarnation)
 
-    async def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         return await self.inner.delete(key, incarnation)
 
     async def delete_current(self, key: ObjectKey) -> DeleteOutcome:
@@ -105,7 +105,7 @@ class ReplaceNotAtomic(Honest):
 
     async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
         seen = await self.inner.head(key)
-        if isinstance(seen, Missing) or seen.etag != if_match:
+        if isinstance(seen, NotFound) or seen.etag != if_match:
             return Mismatch(date_ns=seen.date_ns)
         return await self.inner.overwrite(key, body)
 
@@ -142,7 +142,7 @@ class ClockAstray(Honest):
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
         seen = await self.inner.head(key)
-        if isinstance(seen, Missing):
+        if isinstance(seen, NotFound):
             return seen
         return replace(seen, last_modified_ns=UnixNs(seen.last_modified_ns - 60 * 10**9))
 
@@ -158,7 +158,7 @@ class SuspendedVersioning(Honest):
 class DeletesCurrent(Honest):
     """A delete of an incarnation takes the current one."""
 
-    async def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         seen = await self.inner.head(key)
         if isinstance(seen, ObjectInfo) and seen.incarnation is not None:
             incarnation = seen.incarnation
@@ -170,7 +170,7 @@ class NoChecksumInHead(Honest):
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
         seen = await self.inner.head(key)
-        return seen if isinstance(seen, Missing) else replace(seen, sha256=None)
+        return seen if isinstance(seen, NotFound) else replace(seen, sha256=None)
 
 
 class MarkerBlocksCreate(Honest):
@@ -197,7 +197,7 @@ class SlowToShow(Honest):
         self.late = asyncio.get_running_loop().call_later(
             0.05, lambda: self.transport.bucket.put(key, body, {})
         )
-        return Applied(etag=ETag('"late"'), incarnation=Incarnation("late"), date_ns=seen.date_ns)
+        return Applied(etag=ETag('"late"'), incarnation=ObjectVersion("late"), date_ns=seen.date_ns)
 
 
 BROKEN: dict[str, tuple[Callable[[], Honest], set[str]]] = {

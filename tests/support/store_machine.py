@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from sluice_protocol.outcomes import Applied, Found, ObjectInfo
-from sluice_protocol.units import NULL_INCARNATION, ETag, Incarnation, ObjectKey
+from sluice_protocol.units import NULL_VERSION, ETag, ObjectKey, ObjectVersion
 from sluice_store.conformance import collect_incarnations, collect_keys
 from sluice_store.port import ObjectStore
 
@@ -24,7 +24,7 @@ class Written:
 
     body: bytes
     tags: tuple[ETag, ETag]
-    incarnations: tuple[Incarnation, Incarnation]
+    incarnations: tuple[ObjectVersion, ObjectVersion]
 
 
 class StorePair(RuleBasedStateMachine):
@@ -59,7 +59,7 @@ class StorePair(RuleBasedStateMachine):
     def _note(self, key: ObjectKey, body: bytes, one: Any, two: Any) -> None:
         assert type(one) is type(two), (one, two)
         if isinstance(one, Applied) and isinstance(two, Applied):
-            found = (one.incarnation or NULL_INCARNATION, two.incarnation or NULL_INCARNATION)
+            found = (one.incarnation or NULL_VERSION, two.incarnation or NULL_VERSION)
             self.written[key].append(
                 Written(body=body, tags=(one.etag, two.etag), incarnations=found)
             )
@@ -73,7 +73,7 @@ class StorePair(RuleBasedStateMachine):
         if not isinstance(one, ObjectInfo):
             return
         known = {(w.tags[0], w.incarnations[0]): w for w in self.written[key]}
-        state = known[one.etag, one.incarnation or NULL_INCARNATION]
+        state = known[one.etag, one.incarnation or NULL_VERSION]
         assert (two.etag, two.incarnation) == (state.tags[1], state.incarnations[1])
         assert one.size_bytes == two.size_bytes == len(state.body)
         if whole:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sluice_protocol.clock import IdSource
 from sluice_protocol.errors import ChecksumRefused
 from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import (
@@ -31,15 +32,14 @@ from sluice_protocol.outcomes import (
     GetOutcome,
     HeadOutcome,
     Mismatch,
-    Missing,
+    NotFound,
     ObjectInfo,
     OverwriteOutcome,
     ReplaceOutcome,
     Unknown,
     UnknownReason,
 )
-from sluice_protocol.units import NS_PER_S, Digest, ETag, Incarnation, ObjectKey, UnixNs
-from sluice_store.clock import IdSource
+from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.local.attributes import read_sha256, write_sha256
 from sluice_store.local.durable import DurableNames
 from sluice_store.local.errors import translated
@@ -96,7 +96,7 @@ class LocalFiles:
         path = self._layout.object_of(key)
         with translated("replace", key), self._written(key, body, None) as written:
             with self._locked(key):
-                if self._stamp_of(path) != Incarnation(if_match):
+                if self._stamp_of(path) != ObjectVersion(if_match):
                     return Mismatch(date_ns=self._stamps.now_ns())
                 written.path.replace(path)
             return self._settle(path, written.stamp, [])
@@ -120,7 +120,7 @@ class LocalFiles:
         with translated("get", key):
             fd = _open(self._layout.object_of(key))
             if fd is None:
-                return Missing(date_ns=self._stamps.now_ns())
+                return NotFound(date_ns=self._stamps.now_ns())
             with os.fdopen(fd, "rb", buffering=0):
                 info = self._info(key, fd, self._layout.object_of(key))
                 end = info.size_bytes if last is None else min(last + 1, info.size_bytes)
@@ -131,7 +131,7 @@ class LocalFiles:
         with translated("head", key):
             return self._head_file(key, self._layout.object_of(key))
 
-    def head_incarnation(self, key: ObjectKey, incarnation: Incarnation) -> HeadOutcome:
+    def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         """Reads what is known of one incarnation, current or not."""
         with translated("head_incarnation", key):
             current = self._head_file(key, self._layout.object_of(key))
@@ -139,7 +139,7 @@ class LocalFiles:
                 return current
             return self._head_file(key, self._layout.generation_of(key, incarnation))
 
-    def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+    def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         """Removes one incarnation; the newest noncurrent one takes the place of a current one."""
         path = self._layout.object_of(key)
         with translated("delete", key):
@@ -152,7 +152,7 @@ class LocalFiles:
                 return Unknown(reason=UnknownReason.SERVER_ERROR, detail=str(error))
             return Deleted(date_ns=self._stamps.now_ns())
 
-    def _remove(self, key: ObjectKey, path: Path, incarnation: Incarnation) -> None:
+    def _remove(self, key: ObjectKey, path: Path, incarnation: ObjectVersion) -> None:
         """Removes the noncurrent name first: a crash between may have left both."""
         with suppress(FileNotFoundError, NotADirectoryError):
             self._layout.generation_of(key, incarnation).unlink()
@@ -179,11 +179,11 @@ class LocalFiles:
         self._known.add_folders(made)
         self._known.add_state(path, stamp)
         tag = str(stamp)
-        return Applied(etag=ETag(tag), incarnation=Incarnation(tag), date_ns=stamp)
+        return Applied(etag=ETag(tag), incarnation=ObjectVersion(tag), date_ns=stamp)
 
     def _keep_old(self, key: ObjectKey, path: Path) -> list[Path]:
         """Gives the current state a second name among the generations, durable before it goes."""
-        old = self._layout.generation_of(key, self._stamp_of(path) or Incarnation("0"))
+        old = self._layout.generation_of(key, self._stamp_of(path) or ObjectVersion("0"))
         made = self._make_folders(old.parent)
         with suppress(FileExistsError):
             os.link(path, old)
@@ -197,16 +197,16 @@ class LocalFiles:
             folder.mkdir(parents=True, exist_ok=True)
         return made
 
-    def _stamp_of(self, path: Path) -> Incarnation | None:
+    def _stamp_of(self, path: Path) -> ObjectVersion | None:
         try:
-            return Incarnation(str(path.stat().st_mtime_ns))
+            return ObjectVersion(str(path.stat().st_mtime_ns))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def _head_file(self, key: ObjectKey, path: Path) -> HeadOutcome:
         fd = _open(path)
         if fd is None:
-            return Missing(date_ns=self._stamps.now_ns())
+            return NotFound(date_ns=self._stamps.now_ns())
         try:
             return self._info(key, fd, path)
         finally:
@@ -222,7 +222,7 @@ class LocalFiles:
             key=key,
             size_bytes=found.st_size,
             etag=ETag(str(stamp)),
-            incarnation=Incarnation(str(stamp)),
+            incarnation=ObjectVersion(str(stamp)),
             last_modified_ns=UnixNs(stamp),
             sha256=read_sha256(fd, stamp),
             date_ns=now,

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from sluice_protocol.units import ETag, Incarnation, ObjectKey, UnixNs
+from sluice_protocol.units import ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.local.paths import HIDDEN, Layout
 from sluice_store.port import ListedIncarnation, ListedObject
 
@@ -84,7 +84,7 @@ def walk_objects(
 def _incarnation(key: str, found: os.stat_result, *, current: bool) -> ListedIncarnation:
     return ListedIncarnation(
         key=ObjectKey(key),
-        incarnation=Incarnation(str(found.st_mtime_ns)),
+        incarnation=ObjectVersion(str(found.st_mtime_ns)),
         current=current,
         marker=False,
         size_bytes=found.st_size,

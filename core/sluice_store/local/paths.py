@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from sluice_protocol.errors import StoreError
-from sluice_protocol.units import Incarnation, ObjectKey
+from sluice_protocol.units import ObjectKey, ObjectVersion
 
 HIDDEN: Final = ".sluice"
 """The folder of the store's own state; no key may start with it."""
@@ -58,7 +58,7 @@ class Layout:
         check_key(key)
         return self.generations / f"{key}@"
 
-    def generation_of(self, key: ObjectKey, incarnation: Incarnation) -> Path:
+    def generation_of(self, key: ObjectKey, incarnation: ObjectVersion) -> Path:
         """Gives the file of one noncurrent incarnation."""
         number = int(incarnation) if incarnation.isascii() and incarnation.isdigit() else 0
         return self.generations_of(key) / f"{number:020d}"

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import StoreMisconfigured
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_store.clock import Clock
 
 _RECORD: Final = struct.Struct("<8sQQ36s")
 _MAGIC: Final = b"SLUICEC1"

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import StoreMisconfigured
 from sluice_protocol.outcomes import (
     CreateOutcome,
@@ -18,8 +19,8 @@ from sluice_protocol.outcomes import (
     OverwriteOutcome,
     ReplaceOutcome,
 )
-from sluice_protocol.units import NS_PER_S, Digest, ETag, Incarnation, ObjectKey
-from sluice_store.clock import Clock, IdSource, SystemClock, SystemIds
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion
 from sluice_store.local.errors import translated
 from sluice_store.local.files import LocalFiles
 from sluice_store.local.listing import walk_incarnations, walk_objects
@@ -70,11 +71,11 @@ class LocalStore:
         """Reads what is known of an object."""
         return await self._run(lambda: self._files.head(key))
 
-    async def head_incarnation(self, key: ObjectKey, incarnation: Incarnation) -> HeadOutcome:
+    async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         """Reads what is known of one incarnation."""
         return await self._run(lambda: self._files.head_incarnation(key, incarnation))
 
-    async def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         """Removes exactly this incarnation."""
         return await self._run(lambda: self._files.delete(key, incarnation))
 

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Final
 
+from sluice_protocol.clock import Clock
 from sluice_protocol.keys import digest_of
-from sluice_protocol.units import NS_PER_S, NULL_INCARNATION, ETag, Incarnation, ObjectKey, UnixNs
-from sluice_store.clock import Clock
+from sluice_protocol.units import NS_PER_S, NULL_VERSION, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.memory.ranges import cut_range
 from sluice_store.memory.versions import History, Version
 from sluice_store.port import ListedIncarnation, ListedObject, Versioning
@@ -119,7 +119,7 @@ class MemoryBucket:
             if history.current is None or wanted not in {"*", history.current.etag}:
                 return self._reply(412, "PreconditionFailed")
         if self.versioning is Versioning.OFF:
-            history.remove(NULL_INCARNATION)
+            history.remove(NULL_VERSION)
             return self._reply(204)
         marker = self._version(None, known=False)
         history.add(marker, self.versioning)
@@ -183,9 +183,9 @@ class MemoryBucket:
         enabled = self.versioning is Versioning.ENABLED
         now = self.now_ns()
         return Version(
-            incarnation=Incarnation(f"{self._rng.getrandbits(128):032x}")
+            incarnation=ObjectVersion(f"{self._rng.getrandbits(128):032x}")
             if enabled
-            else NULL_INCARNATION,
+            else NULL_VERSION,
             body=body,
             sha256=digest_of(body or b"") if known else None,
             last_modified_ns=now,

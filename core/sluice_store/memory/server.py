@@ -17,8 +17,9 @@ from urllib.parse import unquote
 from aiohttp import web
 from multidict import CIMultiDict
 
+from sluice_protocol.clock import Clock
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import ObjectKey
-from sluice_store.clock import Clock, SystemClock
 from sluice_store.memory.bucket import MemoryBucket, Reply
 from sluice_store.memory.faults import Call, Fault, FaultPlan, NoFaults
 from sluice_store.memory.sigv4 import SignedRequest, check_signature

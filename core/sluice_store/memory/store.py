@@ -2,7 +2,8 @@
 
 import random  # noqa: TID251 - makes the default source of version ids, seeded
 
-from sluice_store.clock import Clock, SystemClock
+from sluice_protocol.clock import Clock
+from sluice_protocol.system_clock import SystemClock
 from sluice_store.memory.bucket import MemoryBucket
 from sluice_store.memory.faults import FaultPlan, NoFaults
 from sluice_store.memory.transport import MemoryPages, MemoryTransport

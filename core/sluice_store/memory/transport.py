@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar, assert_never
 
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import StoreDenied, StoreUnavailable
 from sluice_protocol.outcomes import UnknownReason
-from sluice_protocol.resolution import Answered, Lost, NotSent
+from sluice_protocol.resolution import NoResponse, NotSent, Responded
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_store.clock import Clock
 from sluice_store.memory.bucket import MemoryBucket, Reply
 from sluice_store.memory.faults import Call, Crashed, Fault, FaultPlan
 from sluice_store.port import (
@@ -160,7 +160,7 @@ def perform(bucket: MemoryBucket, request: Request, body: bytes) -> Reply:
 
 def _answered(reply: Reply) -> Exchange:
     return Exchange(
-        seen=Answered(status=reply.status, code=reply.code),
+        seen=Responded(status=reply.status, code=reply.code),
         headers=reply.headers,
         body=reply.body,
         detail=f"{reply.status} {reply.code}".strip(),
@@ -168,7 +168,7 @@ def _answered(reply: Reply) -> Exchange:
 
 
 def _lost(reason: UnknownReason) -> Exchange:
-    return Exchange(seen=Lost(reason=reason, detail=reason), detail=reason)
+    return Exchange(seen=NoResponse(reason=reason, detail=reason), detail=reason)
 
 
 class MemoryPages:

@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass, field
 
-from sluice_protocol.units import NULL_INCARNATION, Digest, ETag, Incarnation, UnixNs
+from sluice_protocol.units import NULL_VERSION, Digest, ETag, ObjectVersion, UnixNs
 from sluice_store.port import Versioning
 
 
@@ -19,7 +19,7 @@ class Version:
         retained_until_ns: Object Lock: no permanent delete before.
     """
 
-    incarnation: Incarnation
+    incarnation: ObjectVersion
     body: bytes | None
     sha256: Digest | None
     last_modified_ns: UnixNs
@@ -56,7 +56,7 @@ class History:
     def add(self, version: Version, versioning: Versioning) -> None:
         """Adds a version; without versioning the `null` one gives way to it."""
         if versioning is not Versioning.ENABLED:
-            self.versions = [one for one in self.versions if one.incarnation != NULL_INCARNATION]
+            self.versions = [one for one in self.versions if one.incarnation != NULL_VERSION]
         self.versions.append(version)
 
     def remove(self, incarnation: str) -> None:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from sluice_protocol.outcomes import ObjectInfo
-from sluice_protocol.units import NS_PER_S, Digest, ETag, Incarnation, ObjectKey, UnixNs
+from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 
 _CODE: Final = re.compile(rb"<Code>\s*([A-Za-z0-9.]+)\s*</Code>")
 _MESSAGE: Final = re.compile(rb"<Message>\s*([^<]{0,300})")
@@ -58,10 +58,10 @@ def parse_error(body: bytes) -> tuple[str, str]:
     )
 
 
-def parse_incarnation(headers: Mapping[str, str]) -> Incarnation | None:
+def parse_incarnation(headers: Mapping[str, str]) -> ObjectVersion | None:
     """Gives the version id of an answer, or None on a store without versioning."""
     version = headers.get("x-amz-version-id")
-    return Incarnation(version) if version else None
+    return ObjectVersion(version) if version else None
 
 
 def parse_date_ns(headers: Mapping[str, str]) -> UnixNs:

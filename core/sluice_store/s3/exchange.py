@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from sluice_protocol.resolution import Seen
+from sluice_protocol.resolution import ExchangeResult
 from sluice_protocol.units import Digest, UnixNs
 from sluice_store.port import IncarnationPage, ListPage, Versioning
 from sluice_store.s3.answers import parse_date_ns
@@ -42,7 +42,7 @@ class Exchange:
         detail: What the store or the network said of a failure.
     """
 
-    seen: Seen
+    seen: ExchangeResult
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     detail: str = ""

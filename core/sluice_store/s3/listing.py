@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from sluice_protocol.units import ETag, Incarnation, ObjectKey, UnixNs
+from sluice_protocol.units import ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.port import IncarnationPage, ListedIncarnation, ListedObject, ListPage, Versioning
 from sluice_store.s3.answers import datetime_ns, parse_http_date_ns
 from sluice_store.s3.sdk import Sdk, sdk_errors
@@ -91,7 +91,7 @@ class SdkBucket:
     def _incarnation(self, entry: Mapping[str, Any], *, marker: bool) -> ListedIncarnation:
         return ListedIncarnation(
             key=self._key(entry),
-            incarnation=Incarnation(entry.get("VersionId") or "null"),
+            incarnation=ObjectVersion(entry.get("VersionId") or "null"),
             current=bool(entry["IsLatest"]),
             marker=marker,
             size_bytes=0 if marker else int(entry["Size"]),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sluice_protocol.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
-from sluice_protocol.resolution import Answered, Refusal, Refused, resolve_read
+from sluice_protocol.resolution import RefusalReason, RequestRefused, Responded, resolve_read
 from sluice_store.s3.errors import refusal_error
 from sluice_store.s3.settings import Addressing, S3Settings
 from sluice_store.s3.signing import Address, Credentials
@@ -71,8 +71,8 @@ def client_error(response: Mapping[str, Any], operation: str, key: str) -> Store
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(response.get("Error", {}).get("Code", ""))
     message = str(response.get("Error", {}).get("Message", ""))
-    verdict = resolve_read(Answered(status=status, code=code))
-    refusal = verdict.refusal if isinstance(verdict, Refused) else Refusal.REJECTED
+    verdict = resolve_read(Responded(status=status, code=code))
+    refusal = verdict.refusal if isinstance(verdict, RequestRefused) else RefusalReason.REJECTED
     return refusal_error(refusal, operation, key, f"{status} {code} {message}")
 
 

@@ -14,26 +14,26 @@ from sluice_protocol.outcomes import (
     GetOutcome,
     HeadOutcome,
     Mismatch,
-    Missing,
+    NotFound,
     ObjectInfo,
     OverwriteOutcome,
     ReplaceOutcome,
     Unknown,
 )
 from sluice_protocol.resolution import (
-    Condition,
     ConditionFailed,
-    NothingThere,
+    NoSuchObject,
     PastEnd,
-    Refusal,
-    Refused,
+    RefusalReason,
+    RequestRefused,
     Succeeded,
     Uncertain,
+    WriteCondition,
     resolve_delete,
     resolve_read,
     resolve_write,
 )
-from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey
+from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
 from sluice_store.port import IncarnationPage, ListPage, Versioning
 from sluice_store.s3.answers import encode_checksum, parse_incarnation, parse_info
 from sluice_store.s3.errors import refusal_error
@@ -57,19 +57,19 @@ class S3Store:
     ) -> CreateOutcome:
         """Writes `body` where nothing stands."""
         exchange = await self._put(key, body, sha256, {"If-None-Match": "*"})
-        match resolve_write(Condition.IF_ABSENT, exchange.seen):
+        match resolve_write(WriteCondition.IF_ABSENT, exchange.seen):
             case ConditionFailed():
                 return Exists(date_ns=exchange.date_ns)
-            case Succeeded() | Uncertain() | Refused() as verdict:
+            case Succeeded() | Uncertain() | RequestRefused() as verdict:
                 return _written("create", key, exchange, verdict)
 
     async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
         """Writes `body` over the state tagged `if_match`."""
         exchange = await self._put(key, body, None, {"If-Match": if_match})
-        match resolve_write(Condition.IF_MATCH, exchange.seen):
+        match resolve_write(WriteCondition.IF_MATCH, exchange.seen):
             case ConditionFailed():
                 return Mismatch(date_ns=exchange.date_ns)
-            case Succeeded() | Uncertain() | Refused() as verdict:
+            case Succeeded() | Uncertain() | RequestRefused() as verdict:
                 return _written("replace", key, exchange, verdict)
 
     async def overwrite(
@@ -77,10 +77,10 @@ class S3Store:
     ) -> OverwriteOutcome:
         """Writes `body` whatever stands there."""
         exchange = await self._put(key, body, sha256, {})
-        match resolve_write(Condition.NONE, exchange.seen):
+        match resolve_write(WriteCondition.NONE, exchange.seen):
             case ConditionFailed():
-                raise refusal_error(Refusal.REJECTED, "overwrite", key, exchange.detail)
-            case Succeeded() | Uncertain() | Refused() as verdict:
+                raise refusal_error(RefusalReason.REJECTED, "overwrite", key, exchange.detail)
+            case Succeeded() | Uncertain() | RequestRefused() as verdict:
                 return _written("overwrite", key, exchange, verdict)
 
     async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
@@ -97,20 +97,20 @@ class S3Store:
             case PastEnd():
                 info = await self.head(key)
                 return Found(info=info, body=b"") if isinstance(info, ObjectInfo) else info
-            case NothingThere():
-                return Missing(date_ns=exchange.date_ns)
-            case Refused(refusal=refusal):
+            case NoSuchObject():
+                return NotFound(date_ns=exchange.date_ns)
+            case RequestRefused(refusal=refusal):
                 raise refusal_error(refusal, "get", key, exchange.detail)
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
         """Reads what the store knows of an object."""
         return await self._head("head", key, ())
 
-    async def head_incarnation(self, key: ObjectKey, incarnation: Incarnation) -> HeadOutcome:
+    async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         """Reads what the store knows of one version."""
         return await self._head("head_incarnation", key, (("versionId", incarnation),))
 
-    async def delete(self, key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         """Removes exactly this version."""
         try:
             return await self._delete(key, (("versionId", incarnation),))
@@ -118,7 +118,7 @@ class S3Store:
             # versitygw refuses (400) a version that is gone while others stand. Version ids never
             # come back, so here, and only here, a read that finds nothing is a proof.
             seen = await self.head_incarnation(key, incarnation)
-            if isinstance(seen, Missing):
+            if isinstance(seen, NotFound):
                 return Deleted(date_ns=seen.date_ns)
             raise
 
@@ -161,10 +161,10 @@ class S3Store:
         match resolve_read(exchange.seen):
             case Succeeded():
                 return parse_info(key, exchange.headers)
-            case NothingThere() | PastEnd():
+            case NoSuchObject() | PastEnd():
                 await self._expect_bucket(operation, key)
-                return Missing(date_ns=exchange.date_ns)
-            case Refused(refusal=refusal):
+                return NotFound(date_ns=exchange.date_ns)
+            case RequestRefused(refusal=refusal):
                 raise refusal_error(refusal, operation, key, exchange.detail)
 
     async def _expect_bucket(self, operation: str, key: ObjectKey) -> None:
@@ -173,9 +173,9 @@ class S3Store:
             return
         exchange = await self._wire.send(Request(method="HEAD", key="", headers={}))
         match resolve_read(exchange.seen):
-            case NothingThere():
-                raise refusal_error(Refusal.NO_BUCKET, operation, key, self._bucket.name)
-            case Succeeded() | PastEnd() | Refused():
+            case NoSuchObject():
+                raise refusal_error(RefusalReason.NO_BUCKET, operation, key, self._bucket.name)
+            case Succeeded() | PastEnd() | RequestRefused():
                 self._bucket_seen = True
 
     async def _delete(self, key: ObjectKey, query: tuple[tuple[str, str], ...]) -> DeleteOutcome:
@@ -187,12 +187,15 @@ class S3Store:
                 return Deleted(date_ns=exchange.date_ns)
             case Uncertain(reason=reason):
                 return Unknown(reason=reason, detail=exchange.detail)
-            case Refused(refusal=refusal):
+            case RequestRefused(refusal=refusal):
                 raise refusal_error(refusal, "delete", key, exchange.detail)
 
 
 def _written(
-    operation: str, key: ObjectKey, exchange: Exchange, verdict: Succeeded | Uncertain | Refused
+    operation: str,
+    key: ObjectKey,
+    exchange: Exchange,
+    verdict: Succeeded | Uncertain | RequestRefused,
 ) -> Applied | Unknown:
     match verdict:
         case Succeeded():
@@ -203,5 +206,5 @@ def _written(
             )
         case Uncertain(reason=reason):
             return Unknown(reason=reason, detail=exchange.detail)
-        case Refused(refusal=refusal):
+        case RequestRefused(refusal=refusal):
             raise refusal_error(refusal, operation, key, exchange.detail)

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from sluice_protocol.outcomes import UnknownReason
-from sluice_protocol.resolution import Answered, Lost, NotSent
+from sluice_protocol.resolution import NoResponse, NotSent, Responded
 from sluice_store.s3.answers import parse_error
 from sluice_store.s3.channel import ERRORS_FROM, Broken, Channel, NotConnected
 from sluice_store.s3.exchange import Exchange, Request
@@ -53,11 +53,11 @@ class Wire:
     ) -> Exchange:
         answer = await self._channel.exchange(method, target, headers, body)
         if answer.status < ERRORS_FROM:
-            seen = Answered(status=answer.status)
+            seen = Responded(status=answer.status)
             return Exchange(seen=seen, headers=answer.headers, body=answer.body)
         code, message = parse_error(answer.body)
         return Exchange(
-            seen=Answered(status=answer.status, code=code),
+            seen=Responded(status=answer.status, code=code),
             headers=answer.headers,
             detail=f"{answer.status} {code} {message}".strip(),
         )
@@ -65,7 +65,7 @@ class Wire:
 
 def _lost(reason: UnknownReason, error: BaseException) -> Exchange:
     detail = str(error) or type(error).__name__
-    return Exchange(seen=Lost(reason=reason, detail=detail), detail=detail)
+    return Exchange(seen=NoResponse(reason=reason, detail=detail), detail=detail)
 
 
 @asynccontextmanager

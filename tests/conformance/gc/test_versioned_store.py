@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from support.gc_store import VersionedStore
 
-from sluice_store.clock import SystemClock
+from sluice_protocol.system_clock import SystemClock
 from sluice_store.conformance import CHECKS, Check
 
 

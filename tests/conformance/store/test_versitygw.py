@@ -10,8 +10,9 @@ from support.store_conformance import assert_conforms
 from support.store_versitygw import CREDENTIALS, Server, versitygw
 from support.store_worker import race_processes
 
+from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import ObjectKey
-from sluice_store import SystemIds, open_store
+from sluice_store import open_store
 from sluice_store.conformance import CHECKS, Check
 from sluice_store.doctor import DoctorResult, Need, examine
 from sluice_store.races import race_create, read_counter

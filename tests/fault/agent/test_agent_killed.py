@@ -1,4 +1,4 @@
-"""The agent killed with -9 at random points: what arrived is compared byte for byte."""
+"""The agent, killed with SIGKILL at random points: accepted lines are compared byte for byte."""
 
 import random
 import subprocess
@@ -12,7 +12,7 @@ from support.agent_gateway import GatewayDouble, Scripted, Seen, same_bytes
 
 
 class Writer:
-    """Writes unique lines into a log and rotates it now and then."""
+    """Writes unique lines into a log and rotates it occasionally."""
 
     def __init__(self, log: Path, rng: random.Random) -> None:
         self.log = log
@@ -22,7 +22,7 @@ class Writer:
         log.write_bytes(b"")
 
     def write(self) -> None:
-        """Appends some lines, sometimes in two writes that cut a line."""
+        """Append lines, sometimes in two writes that split a line."""
         count = self.rng.randrange(1, 200)
         new = [
             f"{len(self.lines) + n} {'x' * self.rng.randrange(80)}".encode() for n in range(count)
@@ -40,7 +40,7 @@ class Writer:
         self.log.write_bytes(b"")
 
 
-def run(seed: int, lives: int, folder: Path) -> None:
+def run(seed: int, runs: int, folder: Path) -> None:
     rng = random.Random(seed)
     print(f"seed={seed}")
     writer = Writer(folder / "app.log", rng)
@@ -57,18 +57,18 @@ def run(seed: int, lives: int, folder: Path) -> None:
             "--gateway", f"{first.url},{second.url}", "--paths", str(folder / "app.log*"),
             "--host-metrics-s", "0", "--batch-age-s", "0.02", "--batch-bytes", "20000",
         ]  # fmt: skip
-        for _ in range(lives):
-            _one_life(command, writer, (first, second), rng)
+        for _ in range(runs):
+            _one_run(command, writer, (first, second), rng)
         subprocess.run([*command, "--once"], check=True, capture_output=True, timeout=60)
         assert same_bytes(first.seen + second.seen)
         assert first.problems == second.problems == []
         assert Counter(first.bodies()) == Counter(writer.lines)
 
 
-def _one_life(
+def _one_run(
     command: list[str], writer: Writer, gateways: tuple[GatewayDouble, ...], rng: random.Random
 ) -> None:
-    """Starts an agent, feeds it, and kills it somewhere."""
+    """Start an agent, give it input, and kill it at a random time."""
     writer.write()
     seen = sum(len(gateway.seen) for gateway in gateways)
     agent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -87,13 +87,13 @@ def _one_life(
         agent.wait()
 
 
-def test_killed_agents_lose_and_double_nothing(tmp_path: Path) -> None:
-    """Each line of growing and rotating files arrives once, whatever the kills interrupt."""
-    run(seed=1, lives=3, folder=tmp_path)
+def test_killed_agents_lose_and_duplicate_nothing(tmp_path: Path) -> None:
+    """Each line of growing and rotating files is accepted exactly once."""
+    run(seed=1, runs=3, folder=tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 7))
-def test_killed_agents_lose_and_double_nothing_for_long(tmp_path: Path, seed: int) -> None:
-    """The same over many lives."""
-    run(seed=seed, lives=12, folder=tmp_path)
+def test_killed_agents_lose_and_duplicate_nothing_over_many_runs(tmp_path: Path, seed: int) -> None:
+    """The same over many runs."""
+    run(seed=seed, runs=12, folder=tmp_path)

@@ -32,8 +32,8 @@ from sluice_gc.runner import Runner
 from sluice_gc.show import explain_blob
 from sluice_protocol.keys import GC_PROOFS, blob_key, parse_blob_key
 from sluice_protocol.outcomes import Deleted, DeleteOutcome, Unknown, UnknownReason
-from sluice_protocol.units import Digest, Incarnation, ObjectKey
-from sluice_store.clock import SystemClock, SystemIds
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import Digest, ObjectKey, ObjectVersion
 from sluice_store.local import open_local_store
 
 ORPHANS = 5
@@ -117,7 +117,7 @@ def test_death_at_every_write_is_survived(after: bool) -> None:
             assert (again.facts.batches, again.facts.deleted) == (0, 0)
             return dying.died
 
-    def proved_first(store: VersionedStore, key: ObjectKey, incarnation: Incarnation) -> None:
+    def proved_first(store: VersionedStore, key: ObjectKey, incarnation: ObjectVersion) -> None:
         assert (parse_blob_key(key), incarnation) in proofs_on_record(store)
 
     at = 0
@@ -149,7 +149,7 @@ def test_unknown_outcomes_end_after_further_runs() -> None:
             fate = iter(range(10_000))
             whole = store.delete
 
-            async def unsure(key: ObjectKey, incarnation: Incarnation) -> DeleteOutcome:
+            async def unsure(key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
                 number = next(fate)
                 if number % 3 == 0:
                     return Unknown(reason=UnknownReason.TIMEOUT)
@@ -209,7 +209,7 @@ from support.gc_world import KEYS, RUN
 from dataclasses import replace
 from sluice_gc.engine import LocalEngine
 from sluice_gc.runner import Runner
-from sluice_store.clock import SystemClock
+from sluice_protocol.system_clock import SystemClock
 from sluice_store.local import open_local_store
 
 async def main():

@@ -15,10 +15,10 @@ from support.queue_store import SimClock, SimIds, SimStore
 from sluice_protocol.outcomes import Unknown, UnknownReason
 from sluice_queue.appender import Appender
 from sluice_queue.consumer import Consumer
-from sluice_queue.lane import Lane, Tools
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import Lane, Runtime
 from sluice_queue.settings import ProducerSettings
 from sluice_queue.takeover import take_over
-from sluice_queue.view import read_lane
 from sluice_queue.worklists import write_work_list
 
 LANE = Lane(queue="spark", lane=0)
@@ -57,13 +57,13 @@ class OneFault:
         return faulty
 
 
-def tools(store: SimStore, seed: int) -> Tools:
-    return Tools(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
+def runtime(store: SimStore, seed: int) -> Runtime:
+    return Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
 
 
 async def add(store: Any, sim: SimStore, seqs: range, seed: int) -> None:
     settings = ProducerSettings(held_entries_max=4)
-    appender = Appender(store, LANE, tools=tools(sim, seed), settings=settings)
+    appender = Appender(store, LANE, runtime=runtime(sim, seed), settings=settings)
     for seq in seqs:
         draft = await write_work_list(appender.client, [manifest(seq)], retry=settings.retry)
         await appender.append([draft])
@@ -78,7 +78,7 @@ async def produce(store: Any, sim: SimStore) -> list[int]:
 async def consume(store: Any, sim: SimStore) -> list[int]:
     """Opens, acknowledges half in two steps."""
     await add(sim, sim, range(6), 2)
-    consumer = await Consumer.open(store, queue="spark", lane=0, tools=tools(sim, 3))
+    consumer = await Consumer.open(store, queue="spark", lane=0, runtime=runtime(sim, 3))
     assert consumer.epoch >= 1
     await consumer.next_descriptors(6)
     await consumer.ack_through(1)
@@ -89,15 +89,15 @@ async def consume(store: Any, sim: SimStore) -> list[int]:
 
 async def take(store: Any, sim: SimStore) -> list[int]:
     """Goes on as a producer of an earlier life; its count of landed writes is exact."""
-    first = await take_over(sim, LANE, producer_id=bytes(16), life=1, tools=tools(sim, 4))
+    first = await take_over(sim, LANE, producer_id=bytes(16), term=1, runtime=runtime(sim, 4))
     draft = await write_work_list(
         first.appender.client, [manifest(0)], retry=ProducerSettings().retry
     )
     await first.appender.append([draft])
-    second = await take_over(store, LANE, producer_id=bytes(16), life=2, tools=tools(sim, 5))
+    second = await take_over(store, LANE, producer_id=bytes(16), term=2, runtime=runtime(sim, 5))
     assert (second.writes, second.forgotten) == (1, False)
     await second.appender.append([draft])
-    third = await take_over(sim, LANE, producer_id=bytes(16), life=3, tools=tools(sim, 6))
+    third = await take_over(sim, LANE, producer_id=bytes(16), term=3, runtime=runtime(sim, 6))
     assert third.writes == 2
     return [1, 2]
 

@@ -1,4 +1,4 @@
-"""The driver dies at every step; whatever runs next, every record is in the lake exactly once."""
+"""The driver is killed at every step; the next run completes the lake without duplicates."""
 
 import os
 import subprocess
@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 from support.spark_lake import Deployment, Sent, assert_lake_holds, make_batch
-from support.spark_local import ingest_locally, ingester, waiting_rows
+from support.spark_local import ingest_locally, ingester, pending_rows
 
+from sluice_lake.errors import CommitConflict
+from sluice_lake.tables import BATCHES
 from sluice_protocol.errors import Fenced
-from sluice_protocol.lake import BATCHES
-from sluice_spark.errors import CommitConflict, LakeInconsistent
+from sluice_spark.commits import commit_files
+from sluice_spark.errors import LakeInconsistent
 from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE
-from sluice_spark.guard import QueueGuard
-from sluice_spark.ledger import SmallFiles
+from sluice_spark.fenced_consumers import FencedConsumers
+from sluice_spark.ledger import LedgerFiles
 from sluice_spark.microbatch import open_snapshot
-from sluice_spark.tables import commit_files
 
 TESTS = Path(__file__).parents[2]
 STEPS = (
@@ -48,7 +49,7 @@ def die_at(deployment: Deployment, step: str, entries_max: int | None = None) ->
 
 
 def backlog(deployment: Deployment) -> tuple[list[Sent], Sent]:
-    """Three entries a lane of every kind; one batch has no blob, one is enqueued twice."""
+    """Return three entries per lane of every kind; one has no blob, some are enqueued twice."""
     kinds = ("logs", "metrics", "entries")
     good = [make_batch(n * 10, agent=f"host-{n % 4}", kind=kinds[n % 3]) for n in range(12)]
     lost = make_batch(5000, agent="host-0")
@@ -61,11 +62,11 @@ def backlog(deployment: Deployment) -> tuple[list[Sent], Sent]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_crash_then_run_again_every_record_once(step: str, tmp_path: Path) -> None:
-    """After a crash at any step the same rows, or other boundaries, give the same lake.
+def test_each_record_is_committed_once_after_a_crash_at_any_step(step: str, tmp_path: Path) -> None:
+    """After a crash at any step, a run with the same rows or other boundaries completes the lake.
 
-    The blob that was missing comes back meanwhile: the batch is in the ledger only if its records
-    are in the lake, so enqueueing it again brings it in exactly once.
+    The missing blob has reappeared. Its batch is in the ledger only if its records are in the lake,
+    so enqueueing it again adds it exactly once.
     """
     deployment = Deployment(tmp_path).init()
     good, lost = backlog(deployment)
@@ -78,8 +79,8 @@ def test_crash_then_run_again_every_record_once(step: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("step", ["after_records_logs:2", "before_ledger:2", "after_ledger:2"])
-def test_crash_in_small_steps_then_all_at_once(step: str, tmp_path: Path) -> None:
-    """A run that went entry by entry and died is finished by one that takes everything at once."""
+def test_run_over_all_entries_completes_a_crashed_run_over_few(step: str, tmp_path: Path) -> None:
+    """A run that committed entry by entry and crashed is completed by a run over all entries."""
     deployment = Deployment(tmp_path).init()
     good, lost = backlog(deployment)
     die_at(deployment, step, entries_max=1)
@@ -90,33 +91,33 @@ def test_crash_in_small_steps_then_all_at_once(step: str, tmp_path: Path) -> Non
     assert lost not in good
 
 
-def test_older_job_with_a_stale_snapshot_is_refused(tmp_path: Path) -> None:
-    """A job that was overtaken while it wrote cannot commit what it wrote: not even once more."""
+def test_fenced_job_with_a_stale_snapshot_cannot_commit(tmp_path: Path) -> None:
+    """A job that was fenced while it wrote cannot commit what it wrote."""
     deployment = Deployment(tmp_path).init()
     deployment.deliver([make_batch(n * 10, agent=f"host-{n}") for n in range(4)])
-    with QueueGuard(deployment.url, "spark") as guard:
-        guard.open(lambda _: 0)
-        job = ingester(deployment.url, guard)
-        stale, rows = open_snapshot(deployment.url), waiting_rows(deployment.url)
+    with FencedConsumers(deployment.url, "spark") as consumers:
+        consumers.open(lambda _: 0)
+        job = ingester(deployment.url, consumers)
+        stale, rows = open_snapshot(deployment.url), pending_rows(deployment.url)
         ingest_locally(deployment.url)
         with pytest.raises(Fenced):
             job.ingest(rows)
-    files = SmallFiles(store_url=deployment.url, name="late", now_ns=1).write_ledger(rows)
+    files = LedgerFiles(store_url=deployment.url, name="late", now_ns=1).write_ledger(rows)
     with pytest.raises(CommitConflict):
         commit_files(stale.ledger, BATCHES, files, {0: 1}, {})
     assert_lake_holds(deployment, deployment.sent)
 
 
-def test_ledger_lost_is_told_and_not_papered_over(tmp_path: Path) -> None:
-    """A lake whose tables do not belong together stops the job with what to do."""
+def test_missing_record_table_stops_the_job(tmp_path: Path) -> None:
+    """The job stops with an error that names the command to run."""
     deployment = Deployment(tmp_path).init()
     deployment.deliver([make_batch(0)])
     ingest_locally(deployment.url)
     deployment.deliver([make_batch(10)])
-    with QueueGuard(deployment.url, "spark") as guard:
+    with FencedConsumers(deployment.url, "spark") as consumers:
         snapshot = open_snapshot(deployment.url)
-        guard.open(lambda lane: snapshot.positions([lane]).acknowledgeable(lane))
-        job, rows = ingester(deployment.url, guard), waiting_rows(deployment.url)
+        consumers.open(lambda lane: snapshot.positions([lane]).committed_through(lane))
+        job, rows = ingester(deployment.url, consumers), pending_rows(deployment.url)
         (tmp_path / "lake" / "v1" / "logs").rename(tmp_path / "moved")
         with pytest.raises(LakeInconsistent, match="sluice rebuild"):
             job.ingest(rows)

@@ -9,7 +9,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.store_broken import BROKEN, Honest
 
 from sluice_protocol.errors import InvalidRecord, StoreMisconfigured, StoreUnavailable
-from sluice_store import SystemIds, open_local_store
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_store import open_local_store
 from sluice_store.doctor import PROBES, DoctorResult, examine
 from sluice_store.doctor_records import (
     open_result,
@@ -44,7 +45,7 @@ def test_doctor_lets_no_gateway_start_on_broken_acceptance(make: Callable[[], Ho
     async def run() -> None:
         result = await examine([make()], ["memory:"], SystemIds())
         good, _ = open_memory_store()
-        await write_result(good, result, seal_result(result))
+        await write_result(good, result, seal_result(result), SystemClock())
         if result.good:
             assert (await require_doctor(good)).result_id == result.result_id
         else:
@@ -104,8 +105,8 @@ def test_doctor_result_newest_counts() -> None:
         store, _ = open_memory_store()
         good = await examine([Honest()], ["memory:"], SystemIds())
         bad = await examine([BROKEN["ignores checksums"][0]()], ["memory:"], SystemIds())
-        await write_result(store, good, seal_result(good))
-        await write_result(store, bad, seal_result(bad))
+        await write_result(store, good, seal_result(good), SystemClock())
+        await write_result(store, bad, seal_result(bad), SystemClock())
         newest = await read_doctor(store)
         assert newest is not None
         assert newest.result_id == bad.result_id

@@ -11,7 +11,7 @@ import pytest
 from support.store_worker import TESTS
 
 from sluice_protocol.errors import BadUsage, StoreDenied, StoreError, StoreMisconfigured
-from sluice_protocol.outcomes import Applied, Missing
+from sluice_protocol.outcomes import Applied, NotFound
 from sluice_protocol.units import ObjectKey
 from sluice_store import open_store
 from sluice_store.conformance import collect_keys
@@ -170,7 +170,7 @@ def test_local_changed_file_has_no_checksum(tmp_path: Path) -> None:
             assert isinstance(made, Applied)
             (tmp_path / KEY).write_bytes(b"evil")
             seen = await store.head(KEY)
-            assert not isinstance(seen, Missing)
+            assert not isinstance(seen, NotFound)
             assert seen.sha256 is None
             assert seen.etag != made.etag
 

@@ -16,7 +16,7 @@ from sluice_protocol.outcomes import (
     Exists,
     Found,
     Mismatch,
-    Missing,
+    NotFound,
     Unknown,
     UnknownReason,
 )
@@ -69,7 +69,7 @@ def test_create_over_http_unknown_is_named(fault: Fault) -> None:
             assert isinstance(outcome, Unknown)
             assert outcome.reason is reason
             assert [call.method for call in server.seen] == ["PUT"]
-            assert isinstance(await store.get(KEY), Found if landed else Missing)
+            assert isinstance(await store.get(KEY), Found if landed else NotFound)
             again = await store.create(KEY, b"body")
             assert isinstance(again, Exists if landed else Applied)
 
@@ -86,7 +86,7 @@ def test_create_in_memory_unknown_is_named(fault: Fault) -> None:
         outcome = await store.create(KEY, b"body")
         assert isinstance(outcome, Unknown)
         assert outcome.reason is reason
-        assert isinstance(await store.get(KEY), Found if landed else Missing)
+        assert isinstance(await store.get(KEY), Found if landed else NotFound)
 
     asyncio.run(run())
 
@@ -122,7 +122,7 @@ def test_delete_over_http_unknown_is_named(fault: Fault) -> None:
             server.plan = OnKey("DELETE", "pre/", 1, fault)
             assert isinstance(await store.delete(KEY, made.incarnation), Unknown)
             assert isinstance(await store.delete(KEY, made.incarnation), Deleted)
-            assert isinstance(await store.head(KEY), Missing)
+            assert isinstance(await store.head(KEY), NotFound)
 
     asyncio.run(run())
 

@@ -9,12 +9,11 @@ from sluice_queue.register import (
     Writer,
     append,
     decode_register,
-    decode_segment,
     dequeue,
     encode_register,
     open_epoch,
-    spill,
 )
+from sluice_queue.segments import decode_segment, spill
 
 HERE = Path(__file__).parent
 KEY = "queue/v1/spark.000/manifest"

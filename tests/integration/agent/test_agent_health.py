@@ -1,4 +1,4 @@
-"""What a running agent tells about itself."""
+"""The health endpoints and metrics of a running agent."""
 
 import asyncio
 import socket
@@ -33,16 +33,16 @@ def settings(folder: Path, gateway: str, health: str) -> AgentSettings:
 
 
 def test_health_and_metrics(tmp_path: Path) -> None:
-    """Ready while all is well; not ready, with the reason, while gateways refuse this agent."""
+    """/readyz is 200, or 503 with the reason while gateways refuse this agent."""
     refusing = [False]
     (tmp_path / "app.log").write_bytes(b"one\n")
 
-    async def until(port: int, told: str) -> None:
+    async def until(port: int, sample: str) -> None:
         for _ in range(300):
-            if told in (await get(port, "/metrics"))[1]:
+            if sample in (await get(port, "/metrics"))[1]:
                 return
             await asyncio.sleep(0.02)
-        raise AssertionError(told)
+        raise AssertionError(sample)
 
     async def main(gateway: GatewayDouble) -> None:
         port, stop = free_port(), asyncio.Event()
@@ -50,7 +50,7 @@ def test_health_and_metrics(tmp_path: Path) -> None:
         agent = asyncio.create_task(run_agent(given, stop=stop))
         await until(port, 'sluice_agent_answers_total{reaction="forget",reason=""} 1.0')
         assert await get(port, "/livez") == (200, "ok\n")
-        assert await get(port, "/readyz") == (200, "ok\n")
+        assert await get(port, "/readyz") == (200, "ready\n")
         assert (
             'sluice_agent_sealed_records_total{kind="logs"} 1.0' in (await get(port, "/metrics"))[1]
         )
@@ -70,13 +70,13 @@ def test_health_and_metrics(tmp_path: Path) -> None:
         asyncio.run(main(gateway))
 
 
-def test_an_address_that_cannot_be_used_is_told(tmp_path: Path) -> None:
-    """At start, and the spool can be opened again afterwards."""
+def test_an_unusable_address_is_sample(tmp_path: Path) -> None:
+    """The command fails at start, and the spool can be opened again afterwards."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         used = f"127.0.0.1:{taken.getsockname()[1]}"
         for address in (used, "nonsense"):
             given = settings(tmp_path, "http://127.0.0.1:9", address)
-            with pytest.raises(BadUsage, match="address="):
+            with pytest.raises(BadUsage, match="listen="):
                 asyncio.run(run_agent(given, stop=asyncio.Event()))

@@ -1,4 +1,4 @@
-"""A real agent tells a real gateway how far it is."""
+"""A real agent reports its high-water mark to a real gateway."""
 
 import asyncio
 import subprocess
@@ -9,11 +9,10 @@ from typing import Any
 
 from support.gateway import CountingStore, TestKey, bodies_under, clean_env, run, running
 
-from sluice_agent.signing import make_key, principal_entry
+from sluice_agent.signing_key import make_key, principal_entry
 from sluice_protocol.errors import StoreUnavailable
-from sluice_protocol.high_water import HighWaterMark
 from sluice_protocol.keys import ACCEPTED, HIGH_WATER, parse_accepted_key
-from sluice_protocol.manifests import decode_accepted, decode_record
+from sluice_protocol.manifests import HighWaterMark, decode_accepted, decode_record
 from sluice_protocol.outcomes import CreateOutcome
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store import open_store
@@ -23,7 +22,7 @@ QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
 class OneAcceptance(CountingStore):
-    """A store that takes the manifest of the first batch and loses the others."""
+    """A store that accepts the manifest of the first batch and fails all later ones."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
@@ -41,8 +40,8 @@ class OneAcceptance(CountingStore):
         return outcome
 
 
-def test_agent_that_is_behind_tells_how_far_it_is(tmp_path: Path) -> None:
-    """One of many sealed batches arrives; the mark beside it names the last sealed number."""
+def test_an_agent_with_a_backlog_reports_its_high_water_mark(tmp_path: Path) -> None:
+    """Of many sealed batches one is accepted; its high-water mark is the last sealed number."""
     url = f"file://{tmp_path}/store"
     lines = [f"{n} {sha256(b'%d' % n).hexdigest()}\n" for n in range(LINES)]
     (tmp_path / "app.log").write_text("".join(lines))
@@ -69,7 +68,7 @@ def test_agent_that_is_behind_tells_how_far_it_is(tmp_path: Path) -> None:
 
 
 async def until_accepted(folder: Path, port: int, store: OneAcceptance) -> None:
-    """Seals everything while no gateway is there, then runs the agent until one batch came in."""
+    """Seal everything without a gateway, then run the agent until one batch is accepted."""
     agent = (
         *(sys.executable, "-m", "sluice_cli", "agent", "run", "--key", "key.pem"),
         *("--agent-id", "host-1", "--spool", "spool", "--paths", str(folder / "app.log")),
@@ -86,14 +85,14 @@ async def until_accepted(folder: Path, port: int, store: OneAcceptance) -> None:
     sending = await asyncio.create_subprocess_exec(*there, cwd=folder, env=clean_env(), **QUIET)
     try:
         await asyncio.wait_for(store.accepted.wait(), 20)
-        await asyncio.sleep(0.5)  # its answer, and the note behind it
+        await asyncio.sleep(0.5)  # the response, and the high-water mark written after it
     finally:
         sending.kill()
         await sending.wait()
 
 
 async def until_sealed(ready: Path) -> None:
-    """Waits until no more batches come; there are several."""
+    """Wait until several batches are sealed and no further one appears."""
     seen, since = 0, 0
     while seen < 2 or since < 20:
         await asyncio.sleep(0.05)

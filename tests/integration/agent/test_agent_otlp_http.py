@@ -9,10 +9,9 @@ from support.agent_gateway import GatewayDouble
 from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent
-from sluice_agent.batch import SpoolSettings
 from sluice_agent.disk import RealDisk
 from sluice_agent.settings import AgentSettings
-from sluice_agent.spool import Spool
+from sluice_agent.spool import Spool, SpoolSettings
 
 LOGS = {"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": {"stringValue": "hello"}}]}]}]}
 METRICS = {
@@ -40,8 +39,8 @@ async def post(port: int, path: str, **how: object) -> tuple[int, dict]:
     raise AssertionError("the receiver did not start")
 
 
-def test_logs_and_metrics_arrive(tmp_path: Path) -> None:
-    """Both kinds, each in frames of their own; protobuf and bad bodies get clear answers."""
+def test_logs_and_metrics_are_accepted(tmp_path: Path) -> None:
+    """Logs and metrics are sent in separate frames; Protobuf and invalid bodies are rejected."""
 
     async def main(gateway: GatewayDouble) -> None:
         port, stop = free_port(), asyncio.Event()
@@ -62,7 +61,7 @@ def test_logs_and_metrics_arrive(tmp_path: Path) -> None:
 
 
 def test_200_means_durable(tmp_path: Path) -> None:
-    """With no gateway at all the answer is 200, and the record stands in the spool."""
+    """Without any gateway the response is 200, and the record is in the spool."""
 
     async def main() -> None:
         port, stop = free_port(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""The agent against real gateways on one store: what the store holds is what the files held."""
+"""The agent with real gateways on one store: the store contains exactly the lines of the files."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.gateway import bodies_under, clean_env, start_gateway
 
-from sluice_agent.signing import make_key, principal_entry
+from sluice_agent.signing_key import make_key, principal_entry
 from sluice_protocol.frame import decode_frame
 
 
@@ -24,16 +24,16 @@ def sluice(*args: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
 
 
 def accepted_lines(store: str) -> list[bytes]:
-    """Reads every accepted manifest's blob."""
+    """Read the lines of every accepted manifest's blob."""
     manifests = asyncio.run(bodies_under(store, "accepted/"))
     blobs = asyncio.run(bodies_under(store, "raw-blobs/v1/"))
     frames = [decode_frame(blobs[json.loads(m)["raw_blob_key"]]) for m in manifests.values()]
     return [body for frame in frames for body in frame.columns.body.slices()]
 
 
-@pytest.mark.parametrize("lives", [1, pytest.param(6, marks=pytest.mark.long)])
-def test_gateways_and_agents_killed_in_turn(tmp_path: Path, lives: int) -> None:
-    """Two gateways on one store; one and the agent are killed: each line is accepted once."""
+@pytest.mark.parametrize("runs", [1, pytest.param(6, marks=pytest.mark.long)])
+def test_gateways_and_agents_killed_in_turn(tmp_path: Path, runs: int) -> None:
+    """Two gateways share a store. One of them and the agent are killed; no line is lost."""
     store = f"file://{tmp_path}/store"
     assert sluice("init", "--store", store, cwd=tmp_path).returncode == 0
     principals = tmp_path / "principals.toml"
@@ -49,17 +49,17 @@ def test_gateways_and_agents_killed_in_turn(tmp_path: Path, lives: int) -> None:
             "--batch-bytes", "20000", "--batch-age-s", "0.05",
         ]  # fmt: skip
 
-    def write(life: int) -> None:
+    def write(run: int) -> None:
         for _ in range(10):
-            lines = [b"%d %d" % (life, len(written) + n) for n in range(300)]
+            lines = [b"%d %d" % (run, len(written) + n) for n in range(300)]
             with log.open("ab") as file:
                 file.write(b"\n".join(lines) + b"\n")
             written.extend(lines)
             time.sleep(0.03)
 
     try:
-        for life in range(lives):
-            write(life)
+        for run in range(runs):
+            write(run)
             agent = subprocess.Popen(
                 [sys.executable, "-m", "sluice_cli", *command()],
                 cwd=tmp_path, env=clean_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -68,15 +68,15 @@ def test_gateways_and_agents_killed_in_turn(tmp_path: Path, lives: int) -> None:
                 until = time.monotonic() + 20
                 while not (tmp_path / "store" / "accepted").exists() and time.monotonic() < until:
                     time.sleep(0.02)
-                write(life)
-                servers[life % 2].kill()
-                write(life)
-                log.rename(tmp_path / f"app.log.{life}")
+                write(run)
+                servers[run % 2].kill()
+                write(run)
+                log.rename(tmp_path / f"app.log.{run}")
             finally:
-                agent.send_signal(signal.SIGKILL if life % 2 == 0 else signal.SIGTERM)
+                agent.send_signal(signal.SIGKILL if run % 2 == 0 else signal.SIGTERM)
                 agent.wait(20)
-            if life + 1 < lives:
-                servers[life % 2] = start_gateway(tmp_path, store, principals)
+            if run + 1 < runs:
+                servers[run % 2] = start_gateway(tmp_path, store, principals)
         done = sluice(*command(), "--once", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     finally:

@@ -1,4 +1,4 @@
-"""The whole agent as a process, against a double of the gateway on real sockets."""
+"""The whole agent as a process, with a double of the gateway on real sockets."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from support.agent_gateway import GatewayDouble, Scripted, answers, same_bytes
 
-from sluice_agent.signing import make_key
+from sluice_agent.signing_key import make_key
 from sluice_cli.main import run
 
 ARGS = ("--host-metrics-s", "0", "--batch-age-s", "0.05", "--batch-bytes", "20000")
@@ -27,7 +27,7 @@ Key = tuple[Path, dict[str, Ed25519PublicKey]]
 
 
 def sluice(*args: str, stdin: bytes | None = None) -> tuple[int, Any, str]:
-    """Runs one command line in this process; gives its exit code, what it printed, and its log."""
+    """Run one command line in this process; return its exit code, its output and its log."""
     out, log = io.StringIO(), io.StringIO()
     with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryFile("w+b") as given:
         given.write(stdin or b"")
@@ -38,7 +38,7 @@ def sluice(*args: str, stdin: bytes | None = None) -> tuple[int, Any, str]:
             contextlib.redirect_stderr(log),
         ):
             patch.setattr(sys, "stdin", given)
-            patch.chdir(empty)  # no settings file of this checkout
+            patch.chdir(empty)  # without the settings file of the working directory
             code = run([*args, "--json"])
     structlog.reset_defaults()
     return code, json.loads(out.getvalue() or "{}"), log.getvalue()
@@ -51,23 +51,23 @@ def key(tmp_path: Path) -> Key:
 
 
 def test_forward_ships_every_line_signed(tmp_path: Path, key: Key) -> None:
-    """A pipe's lines arrive byte for byte, in order, under signatures that verify."""
+    """A pipe's lines are accepted byte for byte, in order, with valid signatures."""
     path, keys = key
     lines = [f"2026-11-21T02:00:00Z line {n}".encode() for n in range(5000)]
     with GatewayDouble(keys=keys) as gateway:
-        code, told, log = sluice(
+        code, printed, log = sluice(
             "forward", "--gateway", gateway.url, "--key", str(path), "--spool", str(tmp_path / "s"),
             "--durability", "accepted", "--agent-id", "host-1", "--batch-bytes", "50000",
             stdin=b"\n".join(lines),
         )  # fmt: skip
-        assert (code, told["sealed_records"], told["waiting"]) == (0, 5000, 0), log
+        assert (code, printed["sealed_records"], printed["waiting"]) == (0, 5000, 0), log
         assert gateway.bodies() == lines
         assert gateway.problems == []
         assert all(f.envelope.agent_id == "host-1" for f in gateway.frames())
 
 
-def test_once_ships_files_and_goes_on_where_it_stopped(tmp_path: Path, key: Key) -> None:
-    """A second run ships what was appended since, and nothing twice."""
+def test_once_ships_files_and_continues_where_it_stopped(tmp_path: Path, key: Key) -> None:
+    """A second run sends what was appended since, and nothing twice."""
     path, keys = key
     log = tmp_path / "app.log"
     log.write_bytes(b"one\ntwo\n")
@@ -83,15 +83,15 @@ def test_once_ships_files_and_goes_on_where_it_stopped(tmp_path: Path, key: Key)
         assert sorted(gateway.bodies()) == sorted([b"one", b"two", b"three"])
 
 
-def test_fails_over_when_one_gateway_is_dead(tmp_path: Path, key: Key) -> None:
-    """With one of two gateways dead everything is still accepted."""
+def test_fails_over_when_one_gateway_is_unreachable(tmp_path: Path, key: Key) -> None:
+    """With one of two gateways unreachable everything is accepted."""
     path, keys = key
     with GatewayDouble(keys=keys) as gateway:
-        code, told, log = sluice(
+        code, printed, log = sluice(
             "forward", "--gateway", f"http://127.0.0.1:9,{gateway.url}", "--key", str(path),
             "--spool", str(tmp_path / "s"), "--durability", "accepted", stdin=b"a\nb\n",
         )  # fmt: skip
-        assert (code, told["waiting"]) == (0, 0), log
+        assert (code, printed["waiting"]) == (0, 0), log
         assert gateway.bodies() == [b"a", b"b"]
 
 
@@ -100,8 +100,8 @@ def test_conflict_is_parked_listed_and_sent_again(tmp_path: Path) -> None:
     spool = str(tmp_path / "s")
     args = ("forward", "--spool", spool, "--durability", "accepted")
     with GatewayDouble(script=answers((409, "identity_conflict"))) as gateway:
-        code, told, _ = sluice(*args, "--gateway", gateway.url, stdin=b"a\n")
-        assert (code, told["parked"], told["waiting"]) == (1, 1, 0)
+        code, printed, _ = sluice(*args, "--gateway", gateway.url, stdin=b"a\n")
+        assert (code, printed["parked"], printed["waiting"]) == (1, 1, 0)
         code, parked, _ = sluice("agent", "parked", "list", "--spool", spool)
         assert code == 1
         assert [(p["reason"], p["status"]) for p in parked] == [("identity_conflict", 409)]
@@ -112,8 +112,8 @@ def test_conflict_is_parked_listed_and_sent_again(tmp_path: Path) -> None:
         assert gateway.seen[-1].headers["sluice-retry"] == "1"
 
 
-def test_refusal_stops_and_keeps(tmp_path: Path) -> None:
-    """401 ends `forward --durability accepted` with an error; the batch waits for the next run."""
+def test_a_refusal_stops_uploads_and_keeps_the_batch(tmp_path: Path) -> None:
+    """401 ends `forward --durability accepted` with an error; the batch remains."""
     spool = str(tmp_path / "s")
     args = ("forward", "--spool", spool, "--durability", "accepted")
     with GatewayDouble(script=answers((401, "unauthenticated"))) as gateway:
@@ -124,7 +124,7 @@ def test_refusal_stops_and_keeps(tmp_path: Path) -> None:
         assert gateway.bodies() == [b"a"]
 
 
-def test_lost_answers_send_the_same_bytes(tmp_path: Path) -> None:
+def test_a_lost_response_sends_the_same_bytes(tmp_path: Path) -> None:
     """A reset after the batch was accepted sends the same bytes again, marked as a retry."""
     script = [Scripted(drop=True, apply=True), Scripted(503, "outcome_unknown"), None]
     with GatewayDouble(script=lambda n, _: script[min(n, 2)]) as gateway:
@@ -138,8 +138,8 @@ def test_lost_answers_send_the_same_bytes(tmp_path: Path) -> None:
         assert all(s.headers["sluice-high-water"] == "0" for s in gateway.seen)
 
 
-def test_what_a_killed_forward_left_is_sent_by_the_next(tmp_path: Path) -> None:
-    """Also when it ran beside another one, in a part of the spool that is not the first."""
+def test_batches_of_a_killed_forward_are_sent_by_the_next(tmp_path: Path) -> None:
+    """Also if it ran concurrently with another one, in a slot other than the first."""
     spool = tmp_path / "s"
     args = ("forward", "--spool", str(spool), "--drain-s", "0.2", "--gateway")
     assert sluice(*args, "http://127.0.0.1:9", stdin=b"left\n")[1]["waiting"] == 1
@@ -149,10 +149,10 @@ def test_what_a_killed_forward_left_is_sent_by_the_next(tmp_path: Path) -> None:
         assert sorted(gateway.bodies()) == [b"left", b"new"]
 
 
-def test_settings_come_from_a_file_and_unknown_keys_are_refused(
+def test_settings_are_read_from_a_file_and_unknown_keys_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table `agent.run` of the settings file holds the options of `sluice agent run`."""
+    """The table `agent.run` of the settings file contains the options of `sluice agent run`."""
     (tmp_path / "app.log").write_bytes(b"one\n")
     config = tmp_path / "sluice.toml"
     monkeypatch.setenv("SLUICE_CONFIG", str(config))
@@ -163,26 +163,26 @@ def test_settings_come_from_a_file_and_unknown_keys_are_refused(
             'resource = ["service.name=shop"]\n'
         )
         config.write_text(table)
-        code, told, log = sluice("agent", "run")
-        assert (code, told["sealed_records"]) == (0, 1), log
+        code, printed, log = sluice("agent", "run")
+        assert (code, printed["sealed_records"]) == (0, 1), log
         assert ("service.name", "shop") in gateway.frames()[0].envelope.resource
         config.write_text(table + "no_such_key = 1\n")
         assert sluice("agent", "run")[0] == 2
 
 
-def test_unwritable_spool_says_so(tmp_path: Path) -> None:
-    """A spool that cannot be made is a clear error before anything is read."""
+def test_an_unwritable_spool_is_reported(tmp_path: Path) -> None:
+    """A spool that cannot be created is reported before any input is read."""
     (tmp_path / "file").write_bytes(b"")
     code, _, log = sluice(
         "forward", "--gateway", "http://127.0.0.1:9", "--spool", str(tmp_path / "file" / "s"),
         stdin=b"a\n",
     )  # fmt: skip
     assert code == 1
-    assert "spool cannot be written" in log
+    assert "cannot write spool" in log
 
 
 def test_sigterm_ends_within_the_drain_time(tmp_path: Path) -> None:
-    """With all gateways dead the agent stops when told, and what it read waits in the spool."""
+    """With all gateways unreachable the agent stops in time; its batches remain in the spool."""
     (tmp_path / "app.log").write_bytes(b"one\ntwo\n")
     args = (
         sys.executable, "-m", "sluice_cli", "agent", "run", "--gateway", "http://127.0.0.1:9",
@@ -200,8 +200,8 @@ def test_sigterm_ends_within_the_drain_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_full_spool_holds_the_pipe_back_until_sigterm(tmp_path: Path) -> None:
-    """`forward` reads no more than the spool holds, and still ends when told to."""
+def test_a_full_spool_blocks_the_pipe_until_sigterm(tmp_path: Path) -> None:
+    """`forward` reads no more than the spool has room for, and still stops on SIGTERM."""
     args = (
         sys.executable, "-m", "sluice_cli", "forward", "--gateway", "http://127.0.0.1:9",
         "--spool", str(tmp_path / "s"), "--drain-s", "0.2", "--spool-bytes", str(20 << 20),
@@ -223,8 +223,8 @@ def test_a_full_spool_holds_the_pipe_back_until_sigterm(tmp_path: Path) -> None:
             quiet_s += 0.05 if list(tmp_path.glob("s/00/ready/*.batch")) else 0
     agent.terminate()
     out, _ = agent.communicate(timeout=30)
-    told = json.loads(out)
+    printed = json.loads(out)
     held = sum(path.stat().st_size for path in (tmp_path / "s" / "00" / "ready").iterdir())
     assert held <= 20 << 20
-    assert taken > 1000 * told["sealed_records"] > 0
+    assert taken > 1000 * printed["sealed_records"] > 0
     assert agent.returncode == 0

@@ -1,4 +1,4 @@
-"""The agent over TLS to a real gateway: its certificate is who it is."""
+"""The agent over TLS to a real gateway: its certificate identifies it."""
 
 import asyncio
 import os
@@ -9,13 +9,13 @@ import pytest
 from support.gateway import TestKey, run, running
 from support.gateway_tls import SERVER, TestAuthority
 
-from sluice_agent.answers import Lost, NoAnswer
 from sluice_agent.app import run_forward
-from sluice_agent.clock import SystemClock
 from sluice_agent.settings import AgentSettings, Durability
-from sluice_agent.transport import HttpTransport, Upload, client_tls, open_session
+from sluice_agent.transport import HttpTransport, UploadRequest, client_tls, open_session
+from sluice_agent.upload_decisions import ConnectionFailure, NoResponse
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import digest_of
+from sluice_protocol.system_clock import SystemClock
 
 
 class _Fleet(TestKey):
@@ -25,8 +25,8 @@ class _Fleet(TestKey):
         return super().entry + f'[[principals]]\nname = "fleet"\n{template}\n'
 
 
-def test_a_certificate_speaks_for_the_agent(tmp_path: Path) -> None:
-    """mTLS without a signature is accepted; a gateway of another authority is not believed."""
+def test_a_certificate_identifies_the_agent(tmp_path: Path) -> None:
+    """mTLS without a signature is accepted; a gateway of another authority is not trusted."""
     authority = TestAuthority(tmp_path / "ca")
     server = authority.issue("server", usage=SERVER)
     own = authority.issue("host-1", "spiffe://td/agent/" + b"host-1".hex())
@@ -57,16 +57,16 @@ def test_a_certificate_speaks_for_the_agent(tmp_path: Path) -> None:
         tls = client_tls(settings.tls_ca, settings.tls_cert, settings.tls_key)
         async with open_session(tls=tls, connections_max=1, total_s=5, connect_s=2) as session:
             transport = HttpTransport(session, key=None, clock=SystemClock())
-            sent = Upload(frame=b"x", digest=digest_of(b"x"))
+            sent = UploadRequest(frame=b"x", digest=digest_of(b"x"))
             received = await transport.send(settings.gateway, sent)
-        assert received.observed == NoAnswer(lost=Lost.TLS)
+        assert received.response == NoResponse(failure=ConnectionFailure.TLS)
 
     run(main())
 
 
-def test_files_that_are_no_certificates_are_told(tmp_path: Path) -> None:
-    """Before anything is sent."""
+def test_invalid_certificate_files_are_reported(tmp_path: Path) -> None:
+    """The command fails before anything is sent."""
     (tmp_path / "no.pem").write_text("nothing")
     for ca, cert in ((tmp_path / "no.pem", None), (None, tmp_path / "no.pem"), (tmp_path, None)):
-        with pytest.raises(BadUsage, match="cannot be used"):
+        with pytest.raises(BadUsage, match="cannot use certificate"):
             client_tls(ca, cert, None)

@@ -1,4 +1,4 @@
-"""One upload on real sockets: answers that come early, late, broken, or not at all."""
+"""One upload on real sockets: responses that are early, late, broken or missing."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from sluice_agent.answers import Answer, Lost, NoAnswer
-from sluice_agent.clock import SystemClock
 from sluice_agent.transport import (
     HttpTransport,
-    Received,
-    Upload,
+    UploadRequest,
+    UploadResult,
     open_session,
-    parse_answer,
+    parse_response,
     parse_retry_after,
 )
+from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoResponse
 from sluice_protocol.keys import digest_of
+from sluice_protocol.system_clock import SystemClock
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 BIG = b"x" * (12 * 1024 * 1024)
 
 
-def send(handler: Handler, frame: bytes = BIG, total_s: float = 10) -> Received:
+def send(handler: Handler, frame: bytes = BIG, total_s: float = 10) -> UploadResult:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await handler(reader, writer)
@@ -31,7 +31,7 @@ def send(handler: Handler, frame: bytes = BIG, total_s: float = 10) -> Received:
         finally:
             writer.transport.abort()
 
-    async def main() -> Received:
+    async def main() -> UploadResult:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with (
@@ -39,7 +39,7 @@ def send(handler: Handler, frame: bytes = BIG, total_s: float = 10) -> Received:
             open_session(tls=None, connections_max=1, total_s=total_s, connect_s=2) as session,
         ):
             transport = HttpTransport(session, key=None, clock=SystemClock())
-            upload = Upload(frame=frame, digest=digest_of(frame))
+            upload = UploadRequest(frame=frame, digest=digest_of(frame))
             received = await transport.send(f"http://127.0.0.1:{port}", upload)
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others, timeout=5)
@@ -55,8 +55,8 @@ def problem(status: str, code: str, more: str = "") -> bytes:
 
 
 @pytest.mark.parametrize("discard_bytes", [0, 256 * 1024])
-def test_an_answer_before_the_body_was_read_is_read(discard_bytes: int) -> None:
-    """The gateway answers, half-closes, discards a little and closes; the answer still counts."""
+def test_a_response_before_the_body_was_read_is_read(discard_bytes: int) -> None:
+    """The gateway responds, half-closes, discards a little and closes; the response is read."""
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -69,21 +69,21 @@ def test_an_answer_before_the_body_was_read_is_read(discard_bytes: int) -> None:
         writer.transport.abort()
 
     received = send(refuse)
-    assert received.observed == Answer(status=503, code="overloaded", retry_after_s=7.0)
+    assert received.response == GatewayResponse(status=503, code="overloaded", retry_after_s=7.0)
 
 
-def test_a_reset_is_no_answer() -> None:
-    """A connection cut while the body flies tells nothing."""
+def test_a_reset_is_no_response() -> None:
+    """A connection that is cut during the upload has no response."""
 
     async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.transport.abort()
 
-    assert send(cut).observed == NoAnswer(lost=Lost.RESET)
+    assert send(cut).response == NoResponse(failure=ConnectionFailure.RESET)
 
 
-def test_an_answer_cut_in_its_body_is_no_answer() -> None:
-    """Half an answer is not believed."""
+def test_an_incomplete_response_is_no_response() -> None:
+    """An incomplete response is not used."""
 
     async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -92,20 +92,22 @@ def test_an_answer_cut_in_its_body_is_no_answer() -> None:
         await writer.drain()
         writer.close()
 
-    assert send(cut, b"small").observed == NoAnswer(lost=Lost.RESET)
+    assert send(cut, b"small").response == NoResponse(failure=ConnectionFailure.RESET)
 
 
 def test_silence_is_a_timeout() -> None:
-    """A gateway that never answers costs one upload's time and no more."""
+    """A gateway that never responds costs one upload timeout."""
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    assert send(silent, b"small", total_s=0.2).observed == NoAnswer(lost=Lost.TIMEOUT)
+    assert send(silent, b"small", total_s=0.2).response == NoResponse(
+        failure=ConnectionFailure.TIMEOUT
+    )
 
 
 def test_a_redirect_is_not_followed() -> None:
-    """It is an answer that accepts nothing."""
+    """A redirect is a response that accepts nothing."""
 
     async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -113,15 +115,17 @@ def test_a_redirect_is_not_followed() -> None:
         await writer.drain()
         await reader.read()
 
-    assert send(redirect, b"small").observed == Answer(status=307)
+    assert send(redirect, b"small").response == GatewayResponse(status=307)
 
 
-def test_odd_bodies_read_as_if_empty() -> None:
-    """HTML, other types, and a 200 that does not say accepted."""
+def test_invalid_bodies_count_as_empty() -> None:
+    """HTML, other types, and a 200 whose status is not `accepted`."""
     for body in (b"<html>", b"[]", b'{"code":1}', b'{"frame_sha256":"ab"}', b"", b"\xff"):
-        assert parse_answer(200, {}, body).frame_sha256 is None
-    assert parse_answer(200, {}, b'{"status":"accepted","frame_sha256":"ab"}').frame_sha256 == "ab"
-    assert parse_answer(409, {}, b'{"status":409,"code":"identity_conflict"}').code
+        assert parse_response(200, {}, body).frame_sha256 is None
+    assert (
+        parse_response(200, {}, b'{"status":"accepted","frame_sha256":"ab"}').frame_sha256 == "ab"
+    )
+    assert parse_response(409, {}, b'{"status":409,"code":"identity_conflict"}').code
 
 
 @pytest.mark.parametrize(
@@ -130,12 +134,12 @@ def test_odd_bodies_read_as_if_empty() -> None:
      ("Sat, 21 Nov 2026 02:00:30 GMT", 30.0), ("Sat, 21 Nov 2026 01:00:00 GMT", 0.0)],
 )  # fmt: skip
 def test_retry_after(value: str | None, seconds: float | None) -> None:
-    """Seconds, or a date against the answer's own Date."""
+    """Retry-After is in seconds, or a date compared with the Date of the same response."""
     assert parse_retry_after(value, "Sat, 21 Nov 2026 02:00:00 GMT") == seconds
 
 
-def test_a_huge_answer_is_not_swallowed() -> None:
-    """No more than 64 KiB of an answer is kept."""
+def test_a_large_response_is_truncated() -> None:
+    """At most 64 KiB of a response are kept."""
 
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -145,18 +149,18 @@ def test_a_huge_answer_is_not_swallowed() -> None:
             await writer.drain()
 
     received = send(flood, b"small")
-    assert received.observed == Answer(status=500)
+    assert received.response == GatewayResponse(status=500)
     assert len(received.body) == 64 * 1024
 
 
-def test_gateways_that_are_not_there(tmp_path: Path) -> None:
-    """A refused connection is told from a reset."""
+def test_unreachable_gateways(tmp_path: Path) -> None:
+    """A refused connection is distinguished from a reset."""
 
-    async def main() -> Received:
+    async def main() -> UploadResult:
         async with open_session(tls=None, connections_max=1, total_s=5, connect_s=2) as session:
             transport = HttpTransport(session, key=None, clock=SystemClock())
             return await transport.send(
-                "http://127.0.0.1:9", Upload(frame=b"x", digest=digest_of(b"x"))
+                "http://127.0.0.1:9", UploadRequest(frame=b"x", digest=digest_of(b"x"))
             )
 
-    assert asyncio.run(main()).observed == NoAnswer(lost=Lost.REFUSED)
+    assert asyncio.run(main()).response == NoResponse(failure=ConnectionFailure.REFUSED)

@@ -6,10 +6,10 @@ import pytest
 from support.gateway import Running, TestKey, frame_of, identity, run, running
 
 from sluice_gateway.high_water import LIVES_MAX, HighWaterMarks
-from sluice_protocol.high_water import HighWaterMark, parse_high_water
 from sluice_protocol.keys import high_water_key
-from sluice_protocol.manifests import decode_record
+from sluice_protocol.manifests import HighWaterMark, decode_record
 from sluice_protocol.outcomes import Found
+from sluice_protocol.upload_http import parse_high_water
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
 

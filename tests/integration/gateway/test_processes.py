@@ -23,6 +23,7 @@ from support.gateway import (
 )
 
 from sluice_protocol.keys import ACCEPTED, QUARANTINE, RAW_BLOBS, digest_of
+from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
 from sluice_store.doctor_records import read_doctor, seal_result, write_result
 
@@ -124,7 +125,7 @@ def test_gateway_needs_a_proved_store(tmp_path: Path) -> None:
                 findings=(broken, *others),
                 ended_at_unix_ns=result.ended_at_unix_ns + 1,
             )
-            await write_result(store, later, seal_result(later))
+            await write_result(store, later, seal_result(later), SystemClock())
 
     url = f"file://{tmp_path}/store"
     with gateways(tmp_path, HOST) as (server,):

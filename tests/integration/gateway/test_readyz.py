@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 from support.gateway import Running, TestKey, run, running
 
-from sluice_gateway.health import ask_doctor
-from sluice_store import SystemIds
+from sluice_gateway.readiness import ask_doctor
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.doctor import examine
 from sluice_store.doctor_records import seal_result, write_result
 
@@ -24,7 +24,7 @@ async def note_result(served: Running, number: int, *, kept: bool) -> None:
         findings=(planted, *others),
         ended_at_unix_ns=result.ended_at_unix_ns + number,
     )
-    await write_result(store, later, seal_result(later))
+    await write_result(store, later, seal_result(later), SystemClock())
 
 
 def test_readyz_follows_the_newest_probe(tmp_path: Path) -> None:

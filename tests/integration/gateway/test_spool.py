@@ -29,7 +29,6 @@ from sluice_gateway.gateway import Gateway
 from sluice_gateway.lander import Lander
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import agree, claim
-from sluice_gateway.worker import bind
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.keys import (
@@ -40,10 +39,12 @@ from sluice_protocol.keys import (
     blob_key,
     digest_of,
 )
-from sluice_protocol.landed import marker_key
-from sluice_protocol.outcomes import CreateOutcome, Found, Missing, Unknown, UnknownReason
+from sluice_protocol.manifests import transfer_marker_key
+from sluice_protocol.outcomes import CreateOutcome, Found, NotFound, Unknown, UnknownReason
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import Digest, ObjectKey
-from sluice_store import SystemIds, create_authority, open_store
+from sluice_store import create_authority, open_store
+from sluice_web.listening import bind_shared
 
 HOST = TestKey("host-1", ("host-1",))
 OPS = TestKey("ops", (), roles=("operator",))
@@ -97,11 +98,11 @@ async def spooling(tmp_path: Path) -> AsyncIterator[Spooling]:
     ):
         await create_authority(authority, AGREED)
         local, remote = CountingStore(spool), Remote(authority)
-        agreed = (await agree(local, remote)).current
+        agreed = (await agree(local, remote, SystemClock())).current
         gateway = build_gateway(local, agreed, settings, WRITER)
         attach_lander(gateway, local, remote, agreed)
         assert gateway.lander is not None
-        sock = bind("127.0.0.1", 0)
+        sock = bind_shared("127.0.0.1", 0)
         port = sock.getsockname()[1]
         async with serving(gateway, sock), aiohttp.ClientSession() as session:
             client = Client(session, port, HOST)
@@ -126,7 +127,7 @@ def test_spooled_batch_lands_with_its_own_manifest(tmp_path: Path) -> None:
             blob = await spooled.remote.inner.get(blob_key(digest_of(frame)))
             assert isinstance(blob, Found)
             assert blob.body == frame
-            assert isinstance(await spooled.local.inner.head(blob_key(digest_of(frame))), Missing)
+            assert isinstance(await spooled.local.inner.head(blob_key(digest_of(frame))), NotFound)
             assert spooled.lander.pending == 0
             # The spool goes on deciding: duplicates and conflicts, without its blob.
             spooled.gateway.cache.forget_all()
@@ -185,7 +186,7 @@ def test_landing_resumes_after_a_crash_at_every_step(tmp_path: Path) -> None:
             await spooled.lander.land_once()
             # Crash before the marker of batch 1 and before the deletion of blob 2.
             frame = frame_of(identity(seq=1))
-            key = marker_key(accepted_key(identity(seq=1)))
+            key = transfer_marker_key(accepted_key(identity(seq=1)))
             info = await spooled.local.inner.head(key)
             await spooled.local.inner.delete(key, info.incarnation)  # type: ignore[arg-type,union-attr]
             await spooled.local.inner.create(blob_key(digest_of(frame)), frame)
@@ -193,7 +194,7 @@ def test_landing_resumes_after_a_crash_at_every_step(tmp_path: Path) -> None:
             await resumed.lander.land_once()
             assert resumed.lander.pending == 0
             assert isinstance(await resumed.local.inner.head(key), object)
-            assert not isinstance(await resumed.local.inner.head(key), Missing)
+            assert not isinstance(await resumed.local.inner.head(key), NotFound)
         url = f"file://{tmp_path}"
         assert len(await bodies_under(f"{url}/store", ACCEPTED)) == 3
         assert len(await bodies_under(f"{url}/store", QUARANTINE)) == 0

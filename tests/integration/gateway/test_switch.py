@@ -34,14 +34,14 @@ from sluice_gateway.switch import (
     switch_to_manifest,
     switch_to_spool,
 )
-from sluice_protocol.authority import Authority, Switch, switch_key
+from sluice_protocol.authority import Authority, ModeSwitch, mode_switch_key
 from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import CreateOutcome
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
 from sluice_store import create_authority, open_store, read_authority
 from sluice_store.authority import read_history
-from sluice_store.clock import SystemClock
 
 HOST = TestKey("host-1", ("host-1",))
 WRITER = "spool-gw"
@@ -169,13 +169,13 @@ def test_half_a_switch_shuts_the_spool_until_it_is_repeated(tmp_path: Path) -> N
                 spool_writer=WRITER,
             )
             before = await create_authority(remote, spooled)
-            await agree(local, remote)
+            await agree(local, remote, SystemClock())
             with pytest.raises(StoreUnavailable):
-                await switch_to_manifest(Away(remote), local)
+                await switch_to_manifest(Away(remote), local, SystemClock())
             assert (await read_authority(local)).acceptance == "s3_manifest"
             with pytest.raises(BadUsage, match="was begun"):
-                await agree(local, remote)
-            after = await switch_to_manifest(remote, local)
+                await agree(local, remote, SystemClock())
+            after = await switch_to_manifest(remote, local, SystemClock())
             assert after == await read_authority(remote)
             assert (after.acceptance, after.spool_writer) == ("s3_manifest", None)
             kept = (before.authority_id, before.retry_horizon_s, before.lanes, before.margin_s)
@@ -186,7 +186,7 @@ def test_half_a_switch_shuts_the_spool_until_it_is_repeated(tmp_path: Path) -> N
                 after.margin_s,
             ) == kept
             with pytest.raises(BadUsage, match="already"):
-                await switch_to_manifest(remote, local)
+                await switch_to_manifest(remote, local, SystemClock())
 
     run(main())
 
@@ -199,7 +199,8 @@ def test_of_two_switches_one_wins(tmp_path: Path) -> None:
             await create_authority(remote)
             names = [f"gw-{number}" for number in range(10)]
             done = await asyncio.gather(
-                *(switch_to_spool(remote, name) for name in names), return_exceptions=True
+                *(switch_to_spool(remote, name, SystemClock()) for name in names),
+                return_exceptions=True,
             )
             won = [one for one in done if isinstance(one, Authority)]
             assert len(won) == 1
@@ -215,8 +216,8 @@ def test_running_gateway_notices_a_switch(tmp_path: Path) -> None:
 
     async def switch() -> None:
         async with open_store(url) as store:
-            record = Switch(number=1, acceptance="local_spool", spool_writer=WRITER)
-            await store.create(switch_key(1), encode_record(record))
+            record = ModeSwitch(number=1, acceptance="local_spool", spool_writer=WRITER)
+            await store.create(mode_switch_key(1), encode_record(record))
 
     url = f"file://{tmp_path}/store"
     assert sluice(tmp_path, "init", "--store", url).returncode == 0
@@ -268,7 +269,7 @@ def test_spool_serves_only_after_no_gateway_of_the_old_mode_can_accept(tmp_path:
             open_store(f"file://{tmp_path}/spool") as local,
         ):
             await create_authority(remote)
-            await switch_to_spool(remote, WRITER)
+            await switch_to_spool(remote, WRITER, SystemClock())
             clock, history = Sleepless(), await read_history(remote)
             await adopt(local, remote, history, clock, SETTLE_S)
             assert len(clock.slept_s) == 1

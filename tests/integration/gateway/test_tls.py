@@ -9,7 +9,6 @@ from pathlib import Path
 import aiohttp
 import pytest
 from support.gateway import (
-    MEDIA_TYPE,
     Answer,
     Running,
     TestKey,
@@ -20,6 +19,8 @@ from support.gateway import (
     upload_fields,
 )
 from support.gateway_tls import CLIENT, SERVER, Pem, TestAuthority
+
+from sluice_protocol.upload_http import FRAME_MEDIA_TYPE
 
 HOST = TestKey("host-1", ("host-1",))
 FLEET = """
@@ -158,7 +159,7 @@ def test_chunked_body_over_mtls_is_411(tmp_path: Path) -> None:
         url = f"https://127.0.0.1:{served.port}/v1/batches"
         async with (
             aiohttp.ClientSession(connector=connector) as session,
-            session.post(url, data=endless(), headers={"Content-Type": MEDIA_TYPE}) as answer,
+            session.post(url, data=endless(), headers={"Content-Type": FRAME_MEDIA_TYPE}) as answer,
         ):
             assert answer.status == 411
         assert served.store.calls == []

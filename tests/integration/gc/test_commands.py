@@ -10,10 +10,10 @@ from support.gc_world import GcWorld, MovedClock
 from sluice_cli.main import run
 from sluice_gc.rehearsal import plant_past_orphan
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import Digest
 from sluice_store import open_store
 from sluice_store.authority import create_authority
-from sluice_store.clock import SystemClock
 
 DAY_S = 86_400
 

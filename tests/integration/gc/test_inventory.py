@@ -23,8 +23,8 @@ from sluice_gc.inventory import InventorySource, read_inventory
 from sluice_gc.plan import Plan
 from sluice_gc.planner import Planner
 from sluice_protocol.keys import RAW_BLOBS
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_store.clock import SystemClock
 
 BUCKET, PREFIX = "telemetry", "live/"
 SOURCE = InventorySource(bucket=BUCKET, prefix=PREFIX, age_s_max=86_400.0)

@@ -16,9 +16,9 @@ from sluice_gc.runner import Runner
 from sluice_gc.show import explain_blob
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import blob_key
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import open_store
 from sluice_store.authority import create_authority
-from sluice_store.clock import SystemClock, SystemIds
 from sluice_store.port import ObjectStore
 
 pytestmark = pytest.mark.s3

@@ -1,4 +1,4 @@
-"""The same audit, plan and run on Spark's executors."""
+"""Audit, plan and run of garbage collection on Spark's executors."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from sluice_gc.errors import GcRefused, Refusal
 from sluice_gc.planner import Planner
 from sluice_gc.runner import Runner
 from sluice_gc.spark_engine import SparkEngine
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.session import SessionSettings, open_session
-from sluice_store.clock import SystemClock, SystemIds
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +29,7 @@ def session() -> Iterator[Any]:
 
 
 async def _fill(world: GcWorld) -> None:
-    """Several agents, a conflict, an orphan that grows old; ends at the machine's own time."""
+    """Create several agents, a conflict and an old orphan; end at the machine's current time."""
     world.clock.at_ns = SystemClock().now_ns() - (HORIZON_S + 60) * 1_000_000_000
     for agent in ("a", "ab", "b", "host-1"):
         for start in (0, 3, 9):
@@ -40,7 +40,7 @@ async def _fill(world: GcWorld) -> None:
 
 
 def test_executors_and_driver_certify_the_same(session: Any, tmp_path: Path) -> None:
-    """An audit on executors sees what one here sees; the plan and the run delete the one orphan."""
+    """An audit on executors equals one in the driver; plan and run delete the orphan."""
 
     async def scenario() -> None:
         async with open_world(tmp_path / "store") as world:
@@ -66,8 +66,8 @@ def test_executors_and_driver_certify_the_same(session: Any, tmp_path: Path) -> 
     asyncio.run(scenario())
 
 
-def test_refusal_of_an_executor_is_raised_here(session: Any, tmp_path: Path) -> None:
-    """What a task refuses comes back as the error that it was."""
+def test_error_of_an_executor_is_raised_in_the_driver(session: Any, tmp_path: Path) -> None:
+    """An error in a task is raised in the driver with its type."""
 
     async def scenario() -> None:
         async with open_world(tmp_path / "store") as world:

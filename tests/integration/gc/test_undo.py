@@ -29,7 +29,9 @@ async def deleted(world: GcWorld) -> Digest:
 async def purge(world: GcWorld) -> PurgeReport:
     link = await read_head(world.store, KEYS.trusted)
     assert link is not None
-    return await purge_trash(world.store, world.authority, link, world.ids.ulid())
+    return await purge_trash(
+        world.store, world.authority, link, world.ids.ulid(), clock=world.clock
+    )
 
 
 def test_deleted_blob_comes_back_from_the_trash() -> None:
@@ -38,10 +40,10 @@ def test_deleted_blob_comes_back_from_the_trash() -> None:
     async def scenario() -> None:
         async with memory_world() as (world, _):
             orphan = await deleted(world)
-            assert await restore_blob(world.store, orphan)
+            assert await restore_blob(world.store, orphan, world.clock)
             assert await world.has(orphan)
             with pytest.raises(BadUsage):
-                await restore_blob(world.store, await world.accept(30))
+                await restore_blob(world.store, await world.accept(30), world.clock)
 
     asyncio.run(scenario())
 
@@ -72,7 +74,7 @@ def test_copy_of_a_blob_that_a_manifest_names_stays() -> None:
             world.clock.pass_s(HORIZON_S + 2)
             assert (await world.audit()).counts.missing_blobs == 1
             assert (await purge(world)).purged == 0
-            assert await restore_blob(world.store, orphan)
+            assert await restore_blob(world.store, orphan, world.clock)
 
     asyncio.run(scenario())
 

@@ -7,11 +7,12 @@ from support.query_lake import DAY0_NS, deployment, log_batch, question
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.following import follow
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_store import SystemClock, open_store
+from sluice_store import open_store
 
 
 class StandingClock(SystemClock):

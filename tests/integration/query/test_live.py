@@ -12,19 +12,20 @@ from aiohttp.test_utils import TestServer
 from support.query_lake import deployment, log_batch, metric_batch, question
 from support.spark_lake import Deployment
 
-from sluice_protocol.deletes import DeleteRecord, delete_key
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import encode_record
+from sluice_protocol.record_deletes import DeleteRecord, delete_key
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
-from sluice_query.errors import ReconcilerAway
-from sluice_query.live import Reconciler, follow_live
+from sluice_query.errors import ReconcilerUnreachable
+from sluice_query.live import LiveRecordsClient, follow_live
 from sluice_query.request import Query
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_reconciler.api import make_app
-from sluice_reconciler.service import Reconciler as Service
+from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_store import SystemClock, open_store
+from sluice_store import open_store
 
 
 @asynccontextmanager
@@ -38,9 +39,9 @@ async def following(
         found = ReconcilerSettings(
             tail_interval_s=0.05, pass_interval_s=0.05, api_token="s3cret", **settings
         )
-        service = await Service.of(store, settings=found)
+        service = await Reconciler.of(store, settings=found)
         async with TestServer(make_app(service)) as server:
-            source = Reconciler(session=session, url=str(server.make_url("/")), token=token)
+            source = LiveRecordsClient(session=session, url=str(server.make_url("/")), token=token)
             searcher = Searcher(
                 store=store, store_url=place.url, settings=QuerySettings(), clock=SystemClock()
             )
@@ -120,8 +121,8 @@ def test_a_reconciler_that_is_away_is_named(tmp_path: Path) -> None:
             searcher = Searcher(
                 store=store, store_url=place.url, settings=QuerySettings(), clock=SystemClock()
             )
-            source = Reconciler(session=session, url="http://127.0.0.1:9")
+            source = LiveRecordsClient(session=session, url="http://127.0.0.1:9")
             await anext(follow_live(searcher, question(), source))
 
-    with pytest.raises(ReconcilerAway, match="reconciler does not answer"):
+    with pytest.raises(ReconcilerUnreachable, match="reconciler is unreachable"):
         asyncio.run(run())

@@ -7,10 +7,10 @@ from support.query_lake import DAY0_NS, ask, bodies, deployment, log_batch, many
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 
-from sluice_protocol.lake import LOGS
-from sluice_spark.indexing import group_files, make_chunk
-from sluice_spark.inventory import list_files
-from sluice_spark.tables import find_table
+from sluice_lake.data_files import list_files
+from sluice_lake.delta import find_table
+from sluice_lake.tables import LOGS
+from sluice_spark.index_chunks import group_files, make_chunk
 
 RACKS = ("frankfurt", "helsinki-east", "ljubljana", "reykjavik", "valletta-2")
 FILES = len(RACKS)

@@ -12,10 +12,10 @@ from support.spark_local import ingest_locally
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
-from sluice_protocol.lake import LOGS
+from sluice_lake.delta import find_table
+from sluice_lake.errors import TableRefused
+from sluice_lake.tables import LOGS
 from sluice_protocol.units import NS_PER_S
-from sluice_query.errors import LakeRefused
-from sluice_query.segments import find_table
 
 pytestmark = pytest.mark.s3
 
@@ -66,5 +66,5 @@ def test_a_file_that_is_gone_from_a_bucket_is_named(place: Bucket, tmp_path: Pat
     assert find_table(place.url, LOGS) is not None
     for path in (tmp_path / "data").rglob("*.parquet"):
         path.unlink()
-    with pytest.raises(LakeRefused, match="cannot be read"):
+    with pytest.raises(TableRefused, match="cannot be read"):
         ask(place, question())

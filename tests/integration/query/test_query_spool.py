@@ -19,32 +19,33 @@ from support.query_spool import Site, site
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 
-from sluice_protocol.deletes import DeleteRecord
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import RAW_BLOBS, blob_key
 from sluice_protocol.outcomes import GetOutcome
+from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_query import search
-from sluice_query.answer import Answer
+from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_query.spooled import attach_spool
+from sluice_query.spool import attach_spool
 from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE
-from sluice_store import SystemClock, open_store, read_authority
+from sluice_store import open_store, read_authority
 
 SPAN = ("--from", str(DAY0_NS), "--to", str(DAY0_NS + 3600 * NS_PER_S))
 STEPS = (
     "read_spooled",
-    "read_waiting",
+    "read_pending",
     "read_deletes",
     "read_ledger",
-    "select_segments",
+    "select_files",
     "prune_by_index",
-    "choose_missing",
-    "read_waiting 2",
+    "choose_pending",
+    "read_pending 2",
     "read_ledger 2",
     "choose_spooled",
-    "fetch_tail",
+    "fetch_batches",
 )
 """The reads of one question, in their order; the second ones come only with a spool."""
 TESTS = Path(__file__).parents[2]
@@ -190,7 +191,7 @@ def test_a_landed_batch_that_moves_between_two_reads_is_found_once(
     assert _found(here) == ["moving"]
 
 
-@pytest.mark.parametrize("step", ["read_ledger", "select_segments", "read_waiting 2"])
+@pytest.mark.parametrize("step", ["read_ledger", "select_files", "read_pending 2"])
 def test_a_batch_between_the_two_commits_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -203,14 +204,14 @@ def test_a_batch_between_the_two_commits_is_found_once(
     assert _found(here) == ["moving"]
 
 
-@pytest.mark.parametrize("step", ["prune_by_index", "read_waiting 2", "read_ledger 2"])
+@pytest.mark.parametrize("step", ["prune_by_index", "read_pending 2", "read_ledger 2"])
 def test_a_batch_whose_ledger_row_comes_late_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The opened records have it; its ledger row and its acknowledgement come at any later read."""
     batch = log_batch(["moving"])
     here.accept([batch])
-    _move_before(monkeypatch, "select_segments", lambda: _advance(here, batch, "records"))
+    _move_before(monkeypatch, "select_files", lambda: _advance(here, batch, "records"))
     _move_before(monkeypatch, step, lambda: _ingest(here))
     assert _found(here) == ["moving"]
 
@@ -235,7 +236,7 @@ def test_a_blob_that_lands_while_it_is_read_is_found(here: Site) -> None:
     """The spool is asked first: asked last, it could have dropped what had not landed yet."""
     here.accept([log_batch(["moving"])])
 
-    async def run() -> Answer:
+    async def run() -> QueryResult:
         async with open_store(here.place.url) as store, open_store(here.spool.url) as local:
             landing = Landing(store)
             landing.here = here
@@ -246,7 +247,7 @@ def test_a_blob_that_lands_while_it_is_read_is_found(here: Site) -> None:
                 clock=SystemClock(),
                 spool=await attach_spool(local, await read_authority(store)),
             )
-            return await searcher.answer(question())
+            return await searcher.search(question())
 
     answer = asyncio.run(run())
     assert (bodies(answer), answer.summary.reasons) == (["moving"], ())
@@ -367,7 +368,7 @@ def test_the_service_takes_a_spool(here: Site) -> None:
 def test_a_spool_of_another_authority_is_refused(here: Site, tmp_path: Path) -> None:
     """One line that says which to give; so is a directory in which nobody spooled."""
     other = Deployment(root=tmp_path / "other").init("B")
-    with pytest.raises(BadUsage, match="lands on another authority"):
+    with pytest.raises(BadUsage, match="belongs to another authority"):
         ask(here.place, question(), None, other)
     with pytest.raises(BadUsage, match="no gateway has spooled there"):
         ask(here.place, question(), None, Deployment(root=tmp_path / "empty"))

@@ -17,8 +17,8 @@ from support.query_lake import (
 from support.spark_lake import Deployment, make_batch
 from support.spark_local import ingest_locally
 
-from sluice_protocol.deletes import DeleteRecord
 from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_query.errors import QueryTimedOut
 from sluice_query.request import Aggregate, Series
@@ -193,7 +193,7 @@ def test_a_delete_that_is_not_understood_stops_the_query(place: Deployment) -> N
     put_delete(place, record)
     stored = next(path.rglob("*2.json"))
     stored.write_bytes(stored.read_bytes().replace(b'"agent_id"', b'"agent_glob"'))
-    with pytest.raises(InvalidRecord, match="delete cannot be understood"):
+    with pytest.raises(InvalidRecord, match="delete is not valid"):
         ask(place, question())
 
 

@@ -15,9 +15,8 @@ from support.reconciler_seed import accept, accept_logs, enqueued
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.high_water import HighWaterMark
 from sluice_protocol.keys import accepted_key, high_water_key
-from sluice_protocol.manifests import encode_record
+from sluice_protocol.manifests import HighWaterMark, encode_record
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.api import make_app
 from sluice_reconciler.app import serve
@@ -287,7 +286,7 @@ def test_a_taken_address_is_one_clear_line(tmp_path: Path) -> None:
             async with open_store(url) as store:
                 await create_authority(store, Authority(authority_id="B" * 26, lanes=1))
             settings = ReconcilerSettings(listen=f"127.0.0.1:{client.port}")
-            with pytest.raises(BadUsage, match="give another address"):
+            with pytest.raises(BadUsage, match="choose another address"):
                 await serve(url, settings)
 
     asyncio.run(run())

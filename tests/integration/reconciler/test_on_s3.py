@@ -12,7 +12,7 @@ from support.store_versitygw import CREDENTIALS, free_port, running
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import Fenced
 from sluice_queue.consumer import Consumer
-from sluice_queue.lane import Tools
+from sluice_queue.lane import Runtime
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.service import Reconciler
 from sluice_store import open_store
@@ -39,7 +39,7 @@ def test_reconcile_consume_and_rebuild_on_s3(
             assert (await first.once()).outcome.enqueued == 0
             found = [one.identity for one in await enqueued(store)]
             assert len(found) == len(set(found)) == 4
-            walk = Rebuild(first.intake, Tools())
+            walk = Rebuild(first.intake, Runtime())
             assert [one async for one in walk.differences()] == []
             old = await Consumer.open(store, queue="spark", lane=0)
             new = await Consumer.open(store, queue="spark", lane=0)

@@ -73,7 +73,7 @@ def test_conflicts_are_listed_shown_and_decided(tmp_path: Path) -> None:
             for body in (b"{", b'{"action":"x"}', b'{"action":"accept_existing","more":1}'):
                 headers = {"Content-Type": "application/json"}
                 assert (await client.post(place, data=body, headers=headers)).status == 400
-            assert (await client.post(place, data=b"{}")).status == 400
+            assert (await client.post(place, data=b"{}")).status == 415
             gone = f"/v1/conflicts/{unknown}/resolve"
             answer = await client.post(gone, json={"action": "accept_existing"})
             assert answer.status == 404

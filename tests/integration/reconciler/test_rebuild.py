@@ -12,8 +12,8 @@ from sluice_protocol.keys import RECONCILER
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
-from sluice_queue.lane import Tools
-from sluice_queue.view import list_lanes, read_lane
+from sluice_queue.inspection import list_lanes, read_lane
+from sluice_queue.lane import Runtime
 from sluice_reconciler.differences import DifferenceKind
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.service import Reconciler
@@ -23,7 +23,7 @@ from sluice_store.port import ObjectStore
 
 def make(store: ObjectStore) -> tuple[Reconciler, Rebuild]:
     reconciler = Reconciler(store, Authority(authority_id="A", lanes=1))
-    return reconciler, Rebuild(reconciler.intake, Tools())
+    return reconciler, Rebuild(reconciler.intake, Runtime())
 
 
 async def lose(store: ObjectStore, key: ObjectKey) -> None:

@@ -1,5 +1,8 @@
-"""The documented `spark-submit` for real: a master and a worker of their own, lake and checkpoint
-in a bucket of the real S3 server."""
+"""The documented `spark-submit` commands on a real cluster.
+
+A master and a worker run as separate processes; lake and checkpoint are in a bucket of a real S3
+server.
+"""
 
 import asyncio
 import os
@@ -25,7 +28,7 @@ SPARK = Path(pyspark.__file__).parent
 
 @contextmanager
 def daemon(folder: Path, port: int, *arguments: str) -> Iterator[None]:
-    """Runs one of Spark's own daemons in the foreground until the end of the block."""
+    """Run one of Spark's daemons in the foreground until the end of the block."""
     with (folder / f"{arguments[0].rpartition('.')[2]}.log").open("wb") as log:
         command = [str(SPARK / "bin" / "spark-class"), *arguments]
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment())
@@ -38,7 +41,7 @@ def daemon(folder: Path, port: int, *arguments: str) -> Iterator[None]:
 
 
 def environment() -> dict[str, str]:
-    """Credentials are in the environment of every node, as the page says."""
+    """Return an environment with the credentials, as documented for every node."""
     return {
         **os.environ,
         **CREDENTIALS,
@@ -84,10 +87,10 @@ def submit(master: str, *arguments: str, jars: bool = False) -> str:
     return done.stdout
 
 
-def test_jobs_run_on_a_cluster_unchanged(
+def test_jobs_run_on_a_cluster(
     master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ingest with its checkpoint on S3A, then compaction, through a master and its executors."""
+    """Ingest with its checkpoint on S3A, then compaction, run on a master and executors."""
     for name, value in {**CREDENTIALS, "AWS_REGION": "us-east-1"}.items():
         monkeypatch.setenv(name, value)
     with versitygw(tmp_path) as server:

@@ -11,15 +11,15 @@ from deltalake import DeltaTable
 from support.spark_lake import T0_NS, Deployment, assert_lake_holds, lake_rows, make_batch
 from support.spark_local import ingest_locally
 
-from sluice_protocol.deletes import DeleteRecord, delete_key
-from sluice_protocol.lake import LOGS
+from sluice_lake.data_files import list_files
+from sluice_lake.delta import find_table
+from sluice_lake.errors import CommitConflict
+from sluice_lake.tables import LOGS
 from sluice_protocol.manifests import encode_record
+from sluice_protocol.record_deletes import DeleteRecord, delete_key
+from sluice_spark.commits import replace_files
 from sluice_spark.compact import CompactReport, run_compact
-from sluice_spark.errors import CommitConflict
-from sluice_spark.inventory import list_files
-from sluice_spark.rewriting import replace_files
 from sluice_spark.settings import CompactSettings
-from sluice_spark.tables import find_table
 from sluice_store import open_store
 
 pytestmark = pytest.mark.spark
@@ -42,10 +42,10 @@ def put_delete(deployment: Deployment, record: DeleteRecord) -> None:
     asyncio.run(put())
 
 
-def test_compact_small_files_become_one_and_no_record_changes(spark: Any, tmp_path: Path) -> None:
-    """Records are the same value by value; the file is ordered by time; a second run does nothing.
+def test_compact_merges_small_files_without_changing_records(spark: Any, tmp_path: Path) -> None:
+    """Every value is unchanged, the file is ordered by time, and a second run changes nothing.
 
-    The order in which an agent sent its records is that of `seq`, not that of the file.
+    The order in which an agent sent its records is given by `seq`, not by the file.
     """
     deployment = Deployment(tmp_path, lanes=1).init()
     for n in range(4):
@@ -70,8 +70,12 @@ def test_compact_small_files_become_one_and_no_record_changes(spark: Any, tmp_pa
         assert file.times_ns[0] <= T0_NS <= file.times_ns[1]
 
 
-def test_compact_keeps_the_highest_sequence_of_a_doubled_record(spark: Any, tmp_path: Path) -> None:
-    """Two accepted batches that overlap leave each (agent, boot, seq) once: the later one's."""
+def test_compact_keeps_the_highest_queue_sequence_of_a_duplicate(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Of two overlapping accepted batches, each (agent, boot, seq) remains once, from the later
+    one.
+    """
     deployment = Deployment(tmp_path, lanes=1).init()
     deployment.deliver([make_batch(0, 10)])
     ingest_locally(deployment.url)
@@ -85,10 +89,8 @@ def test_compact_keeps_the_highest_sequence_of_a_doubled_record(spark: Any, tmp_
     assert len(deployment.rows("batches")) == 2
 
 
-def test_compact_removes_what_a_delete_names_whenever_it_arrives(
-    spark: Any, tmp_path: Path
-) -> None:
-    """Rows go by the cut-off in `accepted_at`, also those that are ingested after the delete."""
+def test_compact_removes_deleted_rows_that_were_ingested_later(spark: Any, tmp_path: Path) -> None:
+    """Rows accepted before the cut-off are removed, even if they are ingested after the delete."""
     deployment = Deployment(tmp_path, lanes=1).init()
     early, late = make_batch(0, 10), make_batch(10, 10, at_ns=T0_NS + 5 * 10**9)
     after = make_batch(20, 10, at_ns=T0_NS + 3600 * 10**9)
@@ -122,8 +124,8 @@ def test_compact_removes_what_a_delete_names_whenever_it_arrives(
     assert len(deployment.rows("batches")) == 3
 
 
-def test_compact_retention_drops_whole_files_unread(spark: Any, tmp_path: Path) -> None:
-    """A delete of old times drops a partition; vacuum spares young strays and removed files."""
+def test_compact_drops_whole_partitions_by_retention(spark: Any, tmp_path: Path) -> None:
+    """Retention drops whole partitions; vacuum keeps recent uncommitted and removed files."""
     deployment = Deployment(tmp_path, lanes=1).init()
     day = 86_400 * 10**9
     old, new = make_batch(0), make_batch(10, at_ns=T0_NS + 3 * day)
@@ -146,8 +148,8 @@ def test_compact_retention_drops_whole_files_unread(spark: Any, tmp_path: Path) 
     assert stray.exists()
 
 
-def test_replace_files_twice_is_refused(tmp_path: Path) -> None:
-    """A file that was replaced once is never replaced again: its rows would double."""
+def test_replacing_a_file_twice_is_refused(tmp_path: Path) -> None:
+    """Replacing a file twice would duplicate its rows."""
     deployment = Deployment(tmp_path, lanes=1).init()
     deployment.deliver([make_batch(0)])
     ingest_locally(deployment.url)
@@ -161,8 +163,10 @@ def test_replace_files_twice_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_compact_races_ingest_and_nothing_is_lost(spark: Any, tmp_path: Path) -> None:
-    """Ingestion and two compactions at once, on the open partition: every record exactly once."""
+def test_compact_concurrent_with_ingest_loses_no_record(spark: Any, tmp_path: Path) -> None:
+    """Ingestion and two compactions run concurrently on the open partition: every record exactly
+    once.
+    """
     race(spark, Deployment(tmp_path, lanes=2).init(), seconds=600)
 
 
@@ -193,6 +197,6 @@ def race(spark: Any, deployment: Deployment, seconds: float) -> None:
     assert_lake_holds(deployment, deployment.sent)
 
 
-def test_compact_races_ingest_briefly(spark: Any, tmp_path: Path) -> None:
-    """The same race, short enough for every run of the suite."""
+def test_compact_concurrent_with_ingest_for_a_short_time(spark: Any, tmp_path: Path) -> None:
+    """The same race, short enough for the default suite."""
     race(spark, Deployment(tmp_path, lanes=2).init(), seconds=5)

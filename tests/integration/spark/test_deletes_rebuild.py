@@ -1,4 +1,4 @@
-"""Deletes hold when everything that they applied to is lost and made again."""
+"""Deletes still apply after the queue, the tables and the rollups are lost and rebuilt."""
 
 import json
 import shutil
@@ -31,11 +31,8 @@ def found(deployment: Deployment) -> set[int]:
     return {json.loads(line)["seq"] for line in lines[:-1]}
 
 
-def test_deletes_hold_after_a_rebuild_of_queue_and_tables(spark: Any, tmp_path: Path) -> None:
-    """Tables, queue and rollups are lost; what `sluice rebuild` brings back stays deleted.
-
-    Hidden while it waits, hidden once it is ingested, and gone after maintenance, rollups too.
-    """
+def test_deletes_apply_after_queue_and_tables_are_rebuilt(spark: Any, tmp_path: Path) -> None:
+    """Deleted records stay hidden before and after ingestion, and maintenance removes them."""
     deployment = Deployment(tmp_path, lanes=1).init()
     logs = [make_batch(0, 10), make_batch(10, 10, agent="host-2")]
     deployment.deliver([*logs, make_batch(0, 40, agent="m-1", kind="metrics")])

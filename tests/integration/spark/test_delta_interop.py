@@ -1,4 +1,4 @@
-"""Delta's own reader in the JVM, with its jars, over tables that were written without it."""
+"""Delta's own reader in the JVM reads tables that delta-rs and pyarrow wrote."""
 
 import subprocess
 import sys
@@ -21,10 +21,11 @@ spark.stop()
 """
 
 
-def test_spark_reads_the_lake_as_delta(tmp_path: Path) -> None:
-    """Every row is read, and statistics of ours skip no file that holds a matching row.
+def test_spark_reads_the_lake_with_delta(tmp_path: Path) -> None:
+    """Every row is read, and the statistics never skip a file that contains a matching row.
 
-    It needs Delta's jars, which Spark fetches once; another process, because of the session.
+    It needs Delta's jars, which Spark downloads once, and therefore a session in a separate
+    process.
     """
     deployment = Deployment(tmp_path, lanes=1).init()
     for n in range(3):

@@ -10,7 +10,7 @@ from sluice_protocol.index_chunk import FileIndex, decode_chunk
 from sluice_protocol.keys import INDEX
 from sluice_protocol.outcomes import Found
 from sluice_spark.compact import run_compact
-from sluice_spark.indexing import run_index
+from sluice_spark.index_chunks import run_index
 from sluice_spark.settings import CompactSettings
 from sluice_store import open_store
 
@@ -32,8 +32,8 @@ def read_chunks(deployment: Deployment) -> dict[str, FileIndex]:
     return asyncio.run(read())
 
 
-def test_index_tells_every_file_once_and_never_denies_a_line(spark: Any, tmp_path: Path) -> None:
-    """Each file has an entry; new files make new chunks, repeated runs none; lines are found."""
+def test_index_contains_every_file_once_and_matches_every_line(spark: Any, tmp_path: Path) -> None:
+    """Each file has one entry; new files get new chunks; filters match every line."""
     deployment = Deployment(tmp_path, lanes=1).init()
     for n in range(2):
         deployment.deliver([make_batch(n * 10, agent=f"host-{n}")])

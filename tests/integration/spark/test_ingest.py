@@ -7,15 +7,15 @@ from support.spark_lake import Deployment, Sent, assert_lake_holds, make_batch
 
 from sluice_protocol.errors import BadUsage, Fenced
 from sluice_spark.errors import JobFailed
-from sluice_spark.guard import QueueGuard
+from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.ingest import run_ingest
-from sluice_spark.microbatch import Totals
+from sluice_spark.microbatch import IngestTotals
 from sluice_spark.settings import IngestSettings
 
 pytestmark = pytest.mark.spark
 
 
-def ingest(spark: Any, deployment: Deployment, **more: Any) -> Totals:
+def ingest(spark: Any, deployment: Deployment, **more: Any) -> IngestTotals:
     return run_ingest(deployment.url, IngestSettings(once=True, **more), spark=spark)
 
 
@@ -27,8 +27,8 @@ def mixed(first: int = 0, batches: int = 6, agents: int = 3) -> list[Sent]:
     ]
 
 
-def test_ingest_records_are_those_that_were_sent(spark: Any, tmp_path: Path) -> None:
-    """Every record of every kind reaches its table once, value by value, run after run."""
+def test_ingest_writes_every_record_that_was_sent(spark: Any, tmp_path: Path) -> None:
+    """Every record of every kind is in its table once, with equal values, after each run."""
     deployment = Deployment(tmp_path).init()
     deployment.deliver(mixed(batches=9))
     totals = ingest(spark, deployment)
@@ -40,10 +40,10 @@ def test_ingest_records_are_those_that_were_sent(spark: Any, tmp_path: Path) -> 
     assert ingest(spark, deployment).batches == 0
 
 
-def test_ingest_checkpoint_lost_replays_nothing(spark: Any, tmp_path: Path) -> None:
-    """Without its checkpoint the job goes on where the tables are; a batch enqueued twice is one.
+def test_ingest_without_its_checkpoint_duplicates_nothing(spark: Any, tmp_path: Path) -> None:
+    """Without its checkpoint the job resumes from the tables; repeated batches are dropped.
 
-    Small micro-batches change every boundary on the way.
+    Small micro-batches change every boundary.
     """
     deployment = Deployment(tmp_path).init()
     for n in range(3):
@@ -56,8 +56,8 @@ def test_ingest_checkpoint_lost_replays_nothing(spark: Any, tmp_path: Path) -> N
     assert_lake_holds(deployment, deployment.sent)
 
 
-def test_ingest_missing_blob_is_a_dead_letter_until_it_is_back(spark: Any, tmp_path: Path) -> None:
-    """A batch without a blob stops nothing, is told, and comes in when it is enqueued again."""
+def test_ingest_writes_a_dead_letter_while_a_blob_is_missing(spark: Any, tmp_path: Path) -> None:
+    """A batch without a blob does not stop the job, and is written when it is enqueued again."""
     deployment = Deployment(tmp_path).init()
     good, lost = make_batch(0), make_batch(10)
     deployment.accept([good])
@@ -73,24 +73,24 @@ def test_ingest_missing_blob_is_a_dead_letter_until_it_is_back(spark: Any, tmp_p
     assert_lake_holds(deployment, [good, lost])
 
 
-def test_ingest_checkpoint_of_another_queue_is_one_clear_line(spark: Any, tmp_path: Path) -> None:
-    """A checkpoint of another deployment is refused; nothing is read by it."""
+def test_ingest_refuses_a_checkpoint_of_another_queue(spark: Any, tmp_path: Path) -> None:
+    """The checkpoint of another deployment is refused with a message of one line."""
     ours, other = Deployment(tmp_path / "a").init(), Deployment(tmp_path / "b")
     other.init("B")
     folder = f"file://{tmp_path}/checkpoint"
     ours.deliver([make_batch(0)])
     other.deliver([make_batch(0)])
     ingest(spark, ours, checkpoint=folder)
-    with pytest.raises(JobFailed, match=r"checkpoint is of another queue") as refused:
+    with pytest.raises(JobFailed, match=r"checkpoint belongs to another queue") as refused:
         ingest(spark, other, checkpoint=folder)
     assert "\n" not in str(refused.value)
 
 
-def test_ingest_older_of_two_jobs_is_fenced(spark: Any, tmp_path: Path) -> None:
-    """The job that opened the queue first changes nothing once a second one has opened it."""
+def test_older_of_two_ingest_jobs_is_fenced(spark: Any, tmp_path: Path) -> None:
+    """After a second job opens the queue, the first one cannot change anything."""
     deployment = Deployment(tmp_path).init()
     deployment.deliver(mixed())
-    with QueueGuard(deployment.url, "spark") as older:
+    with FencedConsumers(deployment.url, "spark") as older:
         older.open(lambda _: 0)
         ingest(spark, deployment)
         with pytest.raises(Fenced):
@@ -100,8 +100,8 @@ def test_ingest_older_of_two_jobs_is_fenced(spark: Any, tmp_path: Path) -> None:
     assert_lake_holds(deployment, deployment.sent)
 
 
-def test_source_records_face_gives_every_record(spark: Any, tmp_path: Path) -> None:
-    """The records face gives exactly the declared schema, chosen columns only, batch and stream."""
+def test_source_reads_every_record_with_face_records(spark: Any, tmp_path: Path) -> None:
+    """The rows have the declared schema and the chosen columns."""
     deployment = Deployment(tmp_path).init()
     deployment.deliver(mixed(batches=9))
     reader = spark.read.format("sluice").option("store", deployment.url).option("face", "records")
@@ -112,12 +112,11 @@ def test_source_records_face_gives_every_record(spark: Any, tmp_path: Path) -> N
     metrics = reader.option("kind", "metrics").option("columns", "name,value").load()
     assert metrics.columns == ["name", "value"]
     assert metrics.count() == 30
-    with pytest.raises(Exception, match="no such column"):
+    with pytest.raises(Exception, match="names no column of metrics"):
         reader.option("kind", "metrics").option("columns", "nme").load().count()
 
 
-def test_source_refuses_options_that_mean_nothing() -> None:
-    """Options are read once, at the edge."""
+def test_source_refuses_invalid_options() -> None:
     from pyspark_sluice.source import parse_options  # noqa: PLC0415
 
     for wrong in (

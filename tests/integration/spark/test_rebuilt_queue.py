@@ -1,4 +1,4 @@
-"""The queue is lost with all that the reconciler knew, is rebuilt, and the ingest goes on."""
+"""Queue and reconciler state are lost and rebuilt; then ingestion continues."""
 
 import asyncio
 import shutil
@@ -15,7 +15,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_reconciler.app import run_once
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_spark.ingest import run_ingest
-from sluice_spark.microbatch import Totals
+from sluice_spark.microbatch import IngestTotals
 from sluice_spark.settings import IngestSettings
 
 
@@ -25,18 +25,18 @@ def reconcile(deployment: Deployment) -> int:
 
 
 def lose(deployment: Deployment, *folders: str) -> None:
-    """Removes folders, and what the store keeps of older states."""
+    """Remove folders and the store's noncurrent versions of them."""
     for name in folders:
         shutil.rmtree(deployment.root / name)
         shutil.rmtree(deployment.root / ".sluice" / "generations" / name, ignore_errors=True)
 
 
-def story(
-    deployment: Deployment, ingest: Callable[[Deployment], Totals], *, state_too: bool
+def check_rebuild(
+    deployment: Deployment, ingest: Callable[[Deployment], IngestTotals], *, state_too: bool
 ) -> None:
-    """Ingested, waiting and not yet enqueued batches: each is in the lake once, lane by lane.
+    """Check that each ingested, queued and not yet enqueued batch is in the lake exactly once.
 
-    The lanes stand at different sequences, so one number for all could not be right.
+    The lanes are at different sequences, so that a single number for all of them would be wrong.
     """
     for n in range(2):
         busy = [make_batch(n * 100 + k * 10, agent="host-1") for k in range(6)]
@@ -63,28 +63,28 @@ def story(
 
 
 @pytest.mark.parametrize("state_too", [False, True], ids=["queue", "queue and state"])
-def test_lost_queue_is_rebuilt_and_nothing_is_lost_or_doubled(
+def test_rebuilt_queue_loses_and_duplicates_no_batch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], state_too: bool
 ) -> None:
-    """The same micro-batches without a JVM."""
+    """Each micro-batch runs without a JVM."""
     deployment = Deployment(tmp_path, lanes=3).init()
-    story(deployment, lambda one: ingest_locally(one.url), state_too=state_too)
+    check_rebuild(deployment, lambda one: ingest_locally(one.url), state_too=state_too)
     assert "created anew from" in capsys.readouterr().out
 
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_spark_goes_on_behind_a_rebuilt_queue(spark: Any, tmp_path: Path) -> None:
-    """The job itself, with its checkpoint kept."""
+def test_spark_ingest_continues_after_the_queue_is_rebuilt(spark: Any, tmp_path: Path) -> None:
+    """The ingest job runs with its previous checkpoint."""
 
-    def ingest(deployment: Deployment) -> Totals:
+    def ingest(deployment: Deployment) -> IngestTotals:
         return run_ingest(deployment.url, IngestSettings(once=True), spark=spark)
 
-    story(Deployment(tmp_path, lanes=3).init(), ingest, state_too=True)
+    check_rebuild(Deployment(tmp_path, lanes=3).init(), ingest, state_too=True)
 
 
-def test_queue_begun_anew_behind_the_lake_is_told_and_made_right(tmp_path: Path) -> None:
-    """A register that has not come as far as the lake is not the one that the lake was fed from."""
+def test_new_queue_behind_the_lake_is_refused_and_can_be_rebuilt(tmp_path: Path) -> None:
+    """A register that is behind the lake is refused, and rebuilding it succeeds."""
     deployment = Deployment(tmp_path, lanes=1).init()
     for n in range(3):
         deployment.deliver([make_batch(n * 10)])

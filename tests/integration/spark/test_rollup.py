@@ -9,8 +9,8 @@ from support.spark_local import ingest_locally
 from support.spark_rollups import expected, merged
 
 from sluice_spark import rollup
-from sluice_spark.covers import Cover
 from sluice_spark.rollup import run_rollup
+from sluice_spark.rollup_objects import SourceRange
 
 pytestmark = pytest.mark.spark
 
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.spark
 def test_rollup_counts_every_point_once_in_both_windows(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Figures are those of plain Python; late data is a new cover; a dead owner is finished.
+    """The values equal those computed in Python, with late data and after a crash.
 
-    The chunks hold the rows of the table, and a second owner changes none of them.
+    The chunks contain the rows of the table, and a second owner changes none of them.
     """
     deployment = Deployment(tmp_path).init()
     kinds = ("metrics", "logs")
@@ -55,9 +55,8 @@ def test_rollup_counts_every_point_once_in_both_windows(
     assert sketches.first().n == 2 * sum(count for count, _ in expected(deployment, 60).values())
 
 
-def test_lanes_condition_takes_exactly_what_the_cover_says() -> None:
-    """Lanes that a cover does not move are left out."""
-    cover = Cover(number=2, after={"0": 3, "1": 5}, through={"0": 7, "1": 5})
+def test_lanes_condition_selects_the_lanes_of_the_source_range() -> None:
+    cover = SourceRange(number=2, after={"0": 3, "1": 5}, through={"0": 7, "1": 5})
     assert rollup.lanes_condition(cover, 3) == (
         "((lane = 0 AND queue_sequence > 3 AND queue_sequence <= 7))"
     )

@@ -10,8 +10,8 @@ from support.spark_lake import T0_NS, Deployment, make_batch
 from support.spark_local import ingest_locally
 from support.spark_rollups import expected, merged
 
-from sluice_protocol.deletes import DeleteRecord, delete_key
 from sluice_protocol.manifests import encode_record
+from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_spark import rollup
 from sluice_spark.compact import run_compact
 from sluice_spark.rollup import run_rollup
@@ -34,7 +34,7 @@ def put_delete(deployment: Deployment, letter: str, **conditions: Any) -> None:
 
 
 def chunk_rows(root: Path) -> list[dict[str, Any]]:
-    """The rows that a reader of the chunks alone takes, by the rule of `chunks`."""
+    """Return the rows that a reader of the chunks uses, by the rule of `rollup_objects`."""
     rows: list[dict[str, Any]] = []
     for folder in {path.parent for path in (root / "rollup").rglob("*.lmrollup.zst")}:
         names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
@@ -53,13 +53,13 @@ def assert_rolled(deployment: Deployment, keep: Callable[[tuple[Any, ...]], bool
         assert merged(chunk_rows(deployment.root), window) == wanted
 
 
-def test_rollup_deleted_points_leave_the_rollups_and_their_chunks(
+def test_deleted_points_are_removed_from_rollups_and_chunks(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A delete of points that were rolled up is honoured by the next cover, chunks included.
+    """A delete of points that were rolled up is applied by the next range, also to its chunks.
 
-    An owner that dies before its commit is followed by one that does the same; points that were
-    accepted after the cut-off stay, whenever they arrive.
+    After an owner crashed before its commit, the next one writes the same. Points that were
+    accepted after the cut-off remain, even if they arrive later.
     """
     deployment = Deployment(tmp_path, lanes=1).init()
     deployment.deliver([make_batch(n * 40, 40, agent=f"h-{n}", kind="metrics") for n in range(3)])
@@ -91,8 +91,10 @@ def test_rollup_deleted_points_leave_the_rollups_and_their_chunks(
     assert_rolled(deployment, lambda row: kept(row) or row[2] >= 500)
 
 
-def test_rollup_outlives_retention_and_still_honours_deletes(spark: Any, tmp_path: Path) -> None:
-    """Retention takes points, not rollups; of hours without points whole series still go."""
+def test_rollups_survive_retention_and_apply_deletes(spark: Any, tmp_path: Path) -> None:
+    """Retention removes points and keeps rollups; deletes still remove whole series from those
+    hours.
+    """
     deployment = Deployment(tmp_path, lanes=1).init()
     deployment.deliver([make_batch(n * 40, 40, agent=f"h-{n}", kind="metrics") for n in range(2)])
     ingest_locally(deployment.url)

@@ -1,4 +1,4 @@
-"""What the jobs refuse, as a person at a terminal sees it: one line."""
+"""Errors of the jobs on a terminal: one line each."""
 
 import subprocess
 import sys
@@ -21,8 +21,8 @@ def refused(url: str, *arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize("job", [("ingest", "--once"), ("rollup",)])
-def test_jobs_refuse_a_lake_that_is_not_theirs(job: tuple[str, ...], tmp_path: Path) -> None:
-    """Another schema, another file in the place of a table: one line, before a JVM starts."""
+def test_jobs_refuse_tables_of_another_schema(job: tuple[str, ...], tmp_path: Path) -> None:
+    """Another schema, or a file instead of a table, is refused in one line before a JVM starts."""
     deployment = Deployment(tmp_path, lanes=1).init()
     logs = tmp_path / "lake" / "v1" / "logs"
     logs.parent.mkdir(parents=True)
@@ -36,7 +36,7 @@ def test_jobs_refuse_a_lake_that_is_not_theirs(job: tuple[str, ...], tmp_path: P
 
 
 def test_ingest_refuses_the_checkpoint_of_another_queue(tmp_path: Path) -> None:
-    """One line that names both; the tables are as before."""
+    """The line names both queues; the tables are unchanged."""
     for letter in ("A", "B"):
         deployment = Deployment(tmp_path / letter, lanes=1).init(letter)
         deployment.deliver([make_batch(0, 10)])
@@ -45,5 +45,5 @@ def test_ingest_refuses_the_checkpoint_of_another_queue(tmp_path: Path) -> None:
     first = [*command, "--store", f"file://{tmp_path}/A"]
     subprocess.run(first, capture_output=True, timeout=120, check=True)
     (line,) = refused(f"file://{tmp_path}/B", *job)
-    assert "this checkpoint is of another queue" in line
+    assert "the checkpoint belongs to another queue" in line
     assert deployment.rows("logs") == []

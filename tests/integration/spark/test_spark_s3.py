@@ -1,4 +1,4 @@
-"""The pipeline over a bucket of the real S3 server, without any jar for S3."""
+"""The Spark jobs on a bucket of a real S3 server, without any jars for S3."""
 
 import asyncio
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
 from sluice_spark.compact import run_compact
-from sluice_spark.indexing import run_index
+from sluice_spark.index_chunks import run_index
 from sluice_spark.ingest import run_ingest
 from sluice_spark.rollup import run_rollup
 from sluice_spark.settings import CompactSettings, IngestSettings
@@ -33,7 +33,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
 
 
 def test_pipeline_over_a_bucket(spark: Any, place: Bucket, tmp_path: Path) -> None:
-    """Ingest, compaction, rollups and index work over a bucket as over a directory."""
+    """Ingest, compaction, rollups and index produce the same on a bucket as in a directory."""
     settings = IngestSettings(once=True, checkpoint=f"file://{tmp_path}/checkpoint")
     for n in range(2):
         kinds = ("logs", "metrics", "entries")

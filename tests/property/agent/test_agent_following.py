@@ -1,4 +1,4 @@
-"""Following files under any interleaving of writes, rotations, sealing and crashes."""
+"""Following files with any interleaving of writes, rotations, sealing and crashes."""
 
 import tempfile
 from collections import Counter
@@ -8,15 +8,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from sluice_agent.entry import FileMark
+from sluice_agent.batching import RecordBlock, join_blocks, join_checkpoints
 from sluice_agent.files import FileInput, FileSettings
-from sluice_agent.parts import Part, join_marks, join_parts
+from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.units import UnixNs
 
 
-class Following(RuleBasedStateMachine):
-    """The spool is modelled by `marks`, `lines` and what was read but not sealed."""
+class FileFollowing(RuleBasedStateMachine):
+    """The spool is modelled by `checkpoints`, `lines`, and the blocks that are not sealed yet."""
 
     @initialize(inside=st.booleans())
     def start(self, inside: bool) -> None:
@@ -30,8 +30,8 @@ class Following(RuleBasedStateMachine):
         self.count = self.rotations = 0
         self.now_s = 0.0
         self.known = False
-        self.marks: dict[str, FileMark] = {}
-        self.pending: list[Part] = []
+        self.checkpoints: dict[str, FileCheckpoint] = {}
+        self.pending: list[RecordBlock] = []
         self.lines: list[bytes] = []
         self.input = FileInput(self.settings, {})
 
@@ -39,7 +39,7 @@ class Following(RuleBasedStateMachine):
         if not hasattr(self, "folder"):
             return
         self.input.close()
-        self.input = FileInput(self.settings, self.marks)
+        self.input = FileInput(self.settings, self.checkpoints)
         self.pending = []
         for _ in range(6):
             self.now_s += 100
@@ -51,7 +51,7 @@ class Following(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 30), width=st.integers(0, 60), cut=st.integers(0, 400))
     def write(self, count: int, width: int, cut: int) -> None:
-        """Unique lines, in two writes; the last one stays without its end for a while."""
+        """Write unique lines in two writes; the last line is incomplete for a while."""
         if self.written and not self.written.endswith(b"\n"):
             self._append(b"\n")
         new = [f"{self.count + n} {'x' * width}".encode() for n in range(count)]
@@ -71,36 +71,38 @@ class Following(RuleBasedStateMachine):
         self._poll(final=False)
 
     def _poll(self, *, final: bool) -> None:
-        polled = self.input.poll(now_s=self.now_s, now_ns=UnixNs(1), sealed=self.marks, final=final)
-        self.marks.update({mark.source: mark for mark in polled.placed})
-        self.pending += polled.parts
-        for source in polled.gone:
-            self.marks.pop(source)
+        polled = self.input.poll(
+            now_s=self.now_s, now_ns=UnixNs(1), sealed=self.checkpoints, final=final
+        )
+        self.checkpoints.update({each.source: each for each in polled.new_checkpoints})
+        self.pending += polled.blocks
+        for source in polled.finished:
+            self.checkpoints.pop(source)
         self.known = True
 
     @rule(most=st.integers(1, 3))
     def seal(self, most: int) -> None:
-        """Makes the oldest parts durable, as one batch."""
-        parts, self.pending = self.pending[:most], self.pending[most:]
-        if not parts:
+        """Make the oldest blocks durable, as one batch."""
+        blocks, self.pending = self.pending[:most], self.pending[most:]
+        if not blocks:
             return
-        columns = join_parts(parts)
+        columns = join_blocks(blocks)
         assert isinstance(columns, LogColumns)
         self.lines += columns.body.slices()
-        self.marks.update({mark.source: mark for mark in join_marks(parts)})
+        self.checkpoints.update({each.source: each for each in join_checkpoints(blocks)})
 
     @rule()
     def crash(self) -> None:
-        """What was read and not sealed is forgotten; the next life begins at the marks."""
+        """Forget what was read and not sealed; the next run begins at the checkpoints."""
         self.input.close()
         self.pending = []
-        self.input = FileInput(self.settings, self.marks)
+        self.input = FileInput(self.settings, self.checkpoints)
         self.known = False
 
     @precondition(lambda self: self.inside or self.known)
     @rule()
     def rename(self) -> None:
-        """A file that the patterns do not match any more must have been seen once."""
+        """A file that leaves the patterns must have been polled once."""
         self._end_line()
         if not self.inside:
             self.now_s += 1.5
@@ -111,7 +113,7 @@ class Following(RuleBasedStateMachine):
 
     @rule()
     def truncate(self) -> None:
-        """copytruncate without a copy: nothing may be unread then."""
+        """Truncate without a copy; every line must have been read."""
         self._end_line()
         for _ in range(20):
             self.now_s += 1.5
@@ -125,5 +127,5 @@ class Following(RuleBasedStateMachine):
             self._append(b"\n")
 
 
-TestFollowing = Following.TestCase
+TestFollowing = FileFollowing.TestCase
 TestFollowing.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)

@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 
 from sluice_gc.candidates import PlanRule, select_candidates
 from sluice_gc.evidence import BLOBS, hexed
-from sluice_protocol.deletion import (
+from sluice_protocol.blob_deletion import (
     PLAN_CLAUSES,
-    AuditWord,
+    AuditResult,
     Candidate,
     Evidence,
-    MayGo,
-    judge,
+    MayDelete,
+    decide_deletion,
 )
 from sluice_protocol.keys import blob_key
-from sluice_protocol.units import Incarnation, UnixNs
+from sluice_protocol.units import ObjectVersion, UnixNs
 
 HORIZON = 100
 ROW = st.fixed_dictionaries(
@@ -48,14 +48,14 @@ def lets_go(row: dict[str, object], named: bool, rule: PlanRule) -> bool:
         candidate=Candidate(
             key=blob_key(digest),
             digest=digest,
-            incarnation=Incarnation(str(row["incarnation"])),
+            incarnation=ObjectVersion(str(row["incarnation"])),
             last_modified_ns=UnixNs(int(str(row["last_modified_ns"]))),
             size_bytes=int(str(row["size_bytes"])),
         ),
         retry_horizon_ns=rule.retry_horizon_ns,
         now_ns=rule.now_ns,
         versioning_enabled=True,
-        audit=AuditWord(
+        audit=AuditResult(
             audit_id="A",
             started_at_ns=rule.audit_started_at_ns,
             complete=True,
@@ -64,7 +64,7 @@ def lets_go(row: dict[str, object], named: bool, rule: PlanRule) -> bool:
     )
     if not row["current"] and not named:
         return False
-    return judge(evidence, PLAN_CLAUSES) == MayGo()
+    return decide_deletion(evidence, PLAN_CLAUSES) == MayDelete()
 
 
 @given(

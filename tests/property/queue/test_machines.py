@@ -10,14 +10,13 @@ from sluice_queue.register import (
     Register,
     Writer,
     append,
+    body_descriptors,
     decode_register,
-    decode_segment,
     dequeue,
     encode_register,
-    held_descriptors,
     open_epoch,
-    spill,
 )
+from sluice_queue.segments import decode_segment, spill
 from sluice_reconciler.leases import LaneLeases
 
 KEY = "queue/v1/spark.000/manifest"
@@ -91,7 +90,7 @@ class RegisterMachine(RuleBasedStateMachine):
         held: list[Descriptor] = []
         for ref in self.state.segments:
             held += decode_segment(KEY, self.segments[ref.first])
-        held += held_descriptors(KEY, self.state)
+        held += body_descriptors(KEY, self.state)
         waiting = [(one.sequence, one.location) for one in held]
         assert [one for one in waiting if one[0] > self.state.acked_through] == self.model
         assert self.state.waiting == len(self.model)

@@ -1,8 +1,9 @@
-"""The spool under crashes at every operation: no line lost, none doubled, no identity reused.
+"""The spool with a crash at every operation: no line is lost or duplicated, no identity is reused.
 
-The world around it is a model: a file of lines, an agent that reads from the spool's marks, seals,
+The environment is a model: a file of lines, an agent that reads from the spool's checkpoints,
+seals,
 sends, forgets or parks, and gateways that keep the first bytes of each identity. After a crash a
-new life starts on what the disk kept.
+new run starts with what the disk kept.
 """
 
 import contextlib
@@ -17,11 +18,10 @@ from typing import TypeVar
 import pytest
 from support.agent_disk import Crash, SimDisk, Tripwire
 
-from sluice_agent.batch import Batch, ParkedReason, SpoolSettings
-from sluice_agent.entry import FileMark
+from sluice_agent.columns import logs_from_block
 from sluice_agent.errors import SpoolBroken, SpoolUnwritable
-from sluice_agent.lines import logs_from_block
-from sluice_agent.spool import Spool
+from sluice_agent.spool import Spool, SpooledBatch, SpoolSettings
+from sluice_agent.spool_format import FileCheckpoint, ParkedReason
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.units import UnixNs
@@ -34,7 +34,7 @@ REASON = ParkedReason(reason="identity_conflict", gateway="g", status=409, parke
 
 
 class World:
-    """What outlives the agent: the disk, the file, the gateways."""
+    """What outlives a run of the agent: the disk, the file and the gateways."""
 
     def __init__(self, *, sync: bool = True) -> None:
         self.disk = SimDisk()
@@ -42,51 +42,51 @@ class World:
         self.accepted: dict[Identity, bytes] = {}
         self.refused: set[Identity] = set()
         self.boots = itertools.count()
-        self.lives = 0
+        self.runs = 0
 
-    def life(self, rng: random.Random) -> None:
-        """One agent from start to end of the file, unless the disk crashes under it."""
-        self.lives += 1
+    def run(self, rng: random.Random) -> None:
+        """Run one agent from start to the end of the file, unless the disk crashes."""
+        self.runs += 1
         spool = Spool(self.settings, self.disk, boot_id=f"boot-{next(self.boots)}")
-        assert spool.set_aside == ()
+        assert spool.corrupt_files == ()
         todo = spool.ready()
         while (batch := self._seal(spool, rng)) is not None:
             todo.append(batch)
             while todo and rng.random() < 0.6:
                 self._send(spool, todo, rng)
             if rng.random() < 0.3:
-                patiently(spool.sweep)
+                retrying(spool.sweep)
         while todo:
             self._send(spool, todo, rng)
-        patiently(spool.sweep)
+        retrying(spool.sweep)
         spool.close()
 
-    def _seal(self, spool: Spool, rng: random.Random) -> Batch | None:
-        mark = spool.marks().get("1:1")
-        start = mark.offset if mark else 0
+    def _seal(self, spool: Spool, rng: random.Random) -> SpooledBatch | None:
+        checkpoint = spool.checkpoints().get("1:1")
+        start = checkpoint.offset if checkpoint else 0
         lines = LINES[start : start + rng.randrange(1, 4)]
         if not lines:
             return None
-        after = FileMark(source="1:1", path="/log", start=start, offset=start + len(lines))
+        after = FileCheckpoint(source="1:1", path="/log", start=start, offset=start + len(lines))
         columns = logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=NOW, zone=None)
-        sealed = spool.prepare(columns, [after], now_ns=NOW)
-        return patiently(lambda: spool.commit(sealed))
+        sealed = spool.seal(columns, [after], now_ns=NOW)
+        return retrying(lambda: spool.commit(sealed))
 
-    def _send(self, spool: Spool, todo: list[Batch], rng: random.Random) -> None:
+    def _send(self, spool: Spool, todo: list[SpooledBatch], rng: random.Random) -> None:
         batch = todo.pop(rng.randrange(len(todo)))
-        frame = patiently(lambda: spool.read(batch))
+        frame = retrying(lambda: spool.read(batch))
         identity = decode_frame(frame).envelope.identity
         assert self.accepted.setdefault(identity, frame) == frame, "an identity had other bytes"
-        if identity.seq_start % 5 == 4:  # these are refused; the model still sees what was sent
+        if identity.seq_start % 5 == 4:  # rejected; the model still sees what was sent
             self.refused.add(identity)
-            patiently(lambda: spool.park(batch, REASON))
+            retrying(lambda: spool.park(batch, REASON))
         elif rng.random() < 0.8:
-            patiently(lambda: spool.forget(batch))
-        else:  # the answer was lost: the same bytes go again
+            retrying(lambda: spool.forget(batch))
+        else:  # the response was lost: the same bytes are sent again
             todo.append(batch)
 
     def check(self) -> None:
-        """Every line arrived exactly once; what was refused stands in `parked/`."""
+        """Check that every line was accepted once and that `parked/` contains the rejected ones."""
         got = Counter(
             body
             for frame in self.accepted.values()
@@ -98,21 +98,21 @@ class World:
         assert self.disk.list(Path("/spool/corrupt")) == []
 
 
-def patiently(act: Callable[[], Result]) -> Result:
-    """Tries again as the agent does, as long as the spool says that it may."""
+def retrying(act: Callable[[], Result]) -> Result:
+    """Retry as the agent does, as long as the spool allows it."""
     for _ in range(5):
         try:
             return act()
         except SpoolUnwritable:
             continue
-    raise AssertionError("the spool never took it")
+    raise AssertionError("the spool never accepted it")
 
 
 def crash_at(world: World, at: int | None, seed: int) -> int:
-    """Runs one life that crashes at its n-th operation; gives how many there were."""
+    """Run one agent that crashes at its n-th operation; return the number of operations."""
     wire = world.disk.tripwire = Tripwire(at)
     with contextlib.suppress(Crash):
-        world.life(random.Random(seed))
+        world.run(random.Random(seed))
     world.disk.tripwire = lambda _: None
     return wire.count
 
@@ -120,7 +120,7 @@ def crash_at(world: World, at: int | None, seed: int) -> int:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("cut", [False, True])
 def test_one_crash_at_every_operation(seed: int, cut: bool) -> None:
-    """Whatever single operation is interrupted, by a kill or a power cut, all holds."""
+    """A kill or a power cut at any single operation breaks no guarantee."""
     operations = crash_at(World(), None, seed)
     for at in range(1, operations + 1):
         for luck in range(4 if cut else 1):
@@ -135,7 +135,7 @@ def test_one_crash_at_every_operation(seed: int, cut: bool) -> None:
 
 
 def test_many_crashes_in_a_row() -> None:
-    """Lives that end again and again, also during recovery, lose and double nothing."""
+    """Repeated crashes, also during recovery, lose and duplicate nothing."""
     for seed in range(300):
         rng = random.Random(seed)
         world = World()
@@ -151,13 +151,13 @@ def test_many_crashes_in_a_row() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_an_error_at_every_operation(seed: int) -> None:
-    """A full or failing disk is met by trying again, or by ending this life and no more."""
+    """A full or failing disk is retried, or ends this run only."""
     operations = crash_at(World(), None, seed)
     for at in range(1, operations + 1):
         world = World()
         world.disk.tripwire = Tripwire(at, lambda: OSError(errno.ENOSPC, "No space left on device"))
         try:
-            world.life(random.Random(seed))
+            world.run(random.Random(seed))
         except (SpoolBroken, SpoolUnwritable):
             world.disk.power_cut(random.Random(at))
         world.disk.tripwire = lambda _: None
@@ -167,8 +167,8 @@ def test_an_error_at_every_operation(seed: int) -> None:
         world.check()
 
 
-def test_without_sync_a_kill_is_still_harmless() -> None:
-    """`fast` promises safety against a kill, and keeps it."""
+def test_without_sync_a_kill_is_harmless() -> None:
+    """`fast` guarantees safety against a kill."""
     operations = crash_at(World(sync=False), None, 0)
     for at in range(1, operations + 1):
         world = World(sync=False)
@@ -178,8 +178,8 @@ def test_without_sync_a_kill_is_still_harmless() -> None:
         world.check()
 
 
-def test_the_model_catches_a_spool_that_does_not_sync() -> None:
-    """Power cuts under `fast` lose or double lines: the check is able to see it."""
+def test_the_model_detects_a_spool_that_does_not_sync() -> None:
+    """Power cuts with `fast` lose or duplicate lines, and the check detects it."""
     caught = 0
     operations = crash_at(World(sync=False), None, 0)
     for at in range(1, operations + 1):

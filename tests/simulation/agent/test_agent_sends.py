@@ -1,4 +1,4 @@
-"""Intake, spool and sender together, in seeded interleavings, with every answer there is."""
+"""Batcher, spool and uploader together, in seeded interleavings, with every kind of response."""
 
 import asyncio
 import errno
@@ -7,59 +7,60 @@ from random import Random
 
 import pytest
 from support.agent_disk import SimDisk
-from support.agent_sim import DIRECTORY, AgentClock, SimAgent, SimNetwork, part, simulate_agent
+from support.agent_sim import DIRECTORY, SimAgent, SimClock, SimNetwork, block, simulate_agent
 from support.simloop import seeds, until
 
-from sluice_agent.answers import Answer, Lost, NoAnswer
+from sluice_agent.batching import WhenFull
 from sluice_agent.errors import SendingRefused
-from sluice_agent.intake import WhenFull
-from sluice_agent.sender import ALARM_PROBE_S
-from sluice_agent.transport import Upload
+from sluice_agent.transport import UploadRequest
+from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoResponse
+from sluice_agent.uploader import REFUSED_RETRY_S
+from sluice_protocol.units import NS_PER_S
 
 LINES = [b"line %d" % n for n in range(60)]
 TROUBLE = (
-    Answer(status=503, code="overloaded", retry_after_s=2.0),
-    Answer(status=500, code="internal"),
-    Answer(status=400, code="digest_mismatch"),
-    Answer(status=200),
-    NoAnswer(lost=Lost.RESET),
-    NoAnswer(lost=Lost.TIMEOUT),
+    GatewayResponse(status=503, code="overloaded", retry_after_s=2.0),
+    GatewayResponse(status=500, code="internal"),
+    GatewayResponse(status=400, code="digest_mismatch"),
+    GatewayResponse(status=200),
+    NoResponse(failure=ConnectionFailure.RESET),
+    NoResponse(failure=ConnectionFailure.TIMEOUT),
 )
 
 
 def network() -> SimNetwork:
-    return SimNetwork(AgentClock(asyncio.get_running_loop()))
+    return SimNetwork(SimClock(asyncio.get_running_loop()))
 
 
 async def feed(agent: SimAgent, rng: Random) -> None:
     rest = list(LINES)
     while rest:
         count = rng.randrange(1, 5)
-        await agent.intake.put(part(*rest[:count]))
+        await agent.batcher.put(block(*rest[:count]))
         del rest[:count]
         await asyncio.sleep(rng.random() * 0.1)
-    await agent.intake.flush()
+    await agent.batcher.flush()
 
 
 @pytest.mark.parametrize("seed", seeds(40))
-def test_every_line_is_accepted_once_whatever_is_answered(seed: int) -> None:
-    """With lost, late, foreign and refusing answers each line is accepted exactly once."""
+def test_every_line_is_accepted_once_with_any_responses(seed: int) -> None:
+    """With lost, late, foreign and refusing responses each line is accepted exactly once."""
 
     async def main(rng: Random) -> None:
         net = network()
         net.reply = lambda _, __: rng.choice(TROUBLE) if rng.random() < 0.6 else None
         agent = SimAgent(rng, net)
 
-        def is_durable(upload: Upload) -> None:
+        def is_durable(upload: UploadRequest) -> None:
             held = [f for p, f in agent.disk._durable.items() if p.parent == DIRECTORY / "ready"]
             assert any(f.durable is not None and f.durable.endswith(upload.frame) for f in held)
 
         net.before_send = is_durable
         running = asyncio.create_task(agent.run())
         await feed(agent, rng)
-        await agent.sender.drained()
+        await agent.uploader.drained()
         assert Counter(net.lines()) == Counter(LINES)
-        assert agent.sender.parked == 0
+        assert agent.uploader.parked == 0
         for _, _, identity, retry in net.sent:
             before = [r for _, _, i, r in net.sent if i == identity].index(retry)
             assert before == int(retry)
@@ -69,7 +70,7 @@ def test_every_line_is_accepted_once_whatever_is_answered(seed: int) -> None:
 
 
 def test_one_upload_at_a_time_keeps_the_order() -> None:
-    """With uploads=1 no batch is sent before the one before it is done."""
+    """With uploads=1 a batch is sent only after the previous one is done."""
 
     async def main(rng: Random) -> None:
         net = network()
@@ -77,7 +78,7 @@ def test_one_upload_at_a_time_keeps_the_order() -> None:
         agent = SimAgent(rng, net, uploads=1)
         running = asyncio.create_task(agent.run())
         await feed(agent, rng)
-        await agent.sender.drained()
+        await agent.uploader.drained()
         starts = [identity.seq_start for _, _, identity, _ in net.sent]
         assert starts == sorted(starts)
         assert net.lines() == LINES
@@ -87,27 +88,27 @@ def test_one_upload_at_a_time_keeps_the_order() -> None:
         simulate_agent(seed, main)
 
 
-def test_a_refusal_stops_all_sending_until_a_person_acted() -> None:
-    """After 401 one batch a minute is tried, nothing is lost, and a good answer lifts the alarm."""
+def test_a_refusal_stops_all_uploads_until_it_is_resolved() -> None:
+    """After a 401 one batch a minute is sent; a success resumes all uploads."""
 
     async def main(rng: Random) -> None:
         net = network()
         refusing = [True]
         net.reply = lambda _, __: (
-            Answer(status=401, code="unauthenticated") if refusing[0] else None
+            GatewayResponse(status=401, code="unauthenticated") if refusing[0] else None
         )
         agent = SimAgent(rng, net)
         running = asyncio.create_task(agent.run())
         await feed(agent, rng)
-        await until(lambda: agent.sender.is_refused, net.clock)
-        start_s = net.clock.monotonic_s()
+        await until(lambda: agent.uploader.is_refused, net.clock)
+        start_s = net.clock.monotonic_ns() / NS_PER_S
         await net.clock.sleep(1)
         before = len(net.sent)
-        await net.clock.sleep(10 * ALARM_PROBE_S)
+        await net.clock.sleep(10 * REFUSED_RETRY_S)
         assert len(net.sent) - before <= 11
         refusing[0] = False
-        await agent.sender.drained()
-        assert net.clock.monotonic_s() - start_s < 13 * ALARM_PROBE_S
+        await agent.uploader.drained()
+        assert net.clock.monotonic_ns() / NS_PER_S - start_s < 13 * REFUSED_RETRY_S
         assert Counter(net.lines()) == Counter(LINES)
         running.cancel()
 
@@ -115,56 +116,62 @@ def test_a_refusal_stops_all_sending_until_a_person_acted() -> None:
         simulate_agent(seed, main)
 
 
-def test_a_refusal_ends_a_run_that_was_asked_to_end() -> None:
-    """`stop_when_refused` raises what a person must read; the batches stay."""
+def test_a_refusal_ends_a_run_with_stop_when_refused() -> None:
+    """`stop_when_refused` raises an error for the operator; the batches remain."""
 
     async def main(rng: Random) -> None:
         net = network()
-        net.reply = lambda _, __: Answer(status=403, code="forbidden_agent")
+        net.reply = lambda _, __: GatewayResponse(status=403, code="forbidden_agent")
         agent = SimAgent(rng, net, stop_when_refused=True)
-        await agent.intake.put(part(b"a"))
-        await agent.intake.flush()
+        await agent.batcher.put(block(b"a"))
+        await agent.batcher.flush()
         with pytest.raises(ExceptionGroup) as raised:
-            await agent.sender.run()
+            await agent.uploader.run()
         assert isinstance(raised.value.exceptions[0], SendingRefused)
         assert len(agent.spool.ready()) == 1
 
     simulate_agent(0, main)
 
 
-def test_a_parked_batch_does_not_hold_up_the_next() -> None:
-    """Batches that no gateway takes are set aside one by one; the others arrive."""
+def test_a_parked_batch_does_not_delay_the_next() -> None:
+    """Batches that gateways reject are parked one by one; the others are accepted."""
 
     async def main(rng: Random) -> None:
         net = network()
 
-        def reply(_: str, upload: Upload) -> Answer | None:
-            return Answer(status=409, code="identity_conflict") if b"bad" in upload.frame else None
+        def reply(_: str, upload: UploadRequest) -> GatewayResponse | None:
+            return (
+                GatewayResponse(status=409, code="identity_conflict")
+                if b"bad" in upload.frame
+                else None
+            )
 
         net.reply = reply
         agent = SimAgent(rng, net, uploads=1, batch_bytes=1)
         running = asyncio.create_task(agent.run())
         for line in (b"good 1", b"bad", b"good 2"):
-            await agent.intake.put(part(line))
-        await agent.sender.drained()
+            await agent.batcher.put(block(line))
+        await agent.uploader.drained()
         assert net.lines() == [b"good 1", b"good 2"]
-        assert agent.sender.parked == 1
+        assert agent.uploader.parked == 1
         assert len(agent.disk.list(DIRECTORY / "parked")) == 2
         running.cancel()
 
     simulate_agent(0, main)
 
 
-def test_a_dead_gateway_costs_no_pause_while_another_lives() -> None:
-    """The first failure goes on to the other gateway at once, later batches begin there."""
+def test_an_unreachable_gateway_costs_no_pause_while_another_is_available() -> None:
+    """After the first failure the other gateway is used immediately, also for later batches."""
 
     async def main(rng: Random) -> None:
         net = network()
-        net.reply = lambda url, _: NoAnswer(lost=Lost.REFUSED) if url == "http://a" else None
+        net.reply = lambda url, _: (
+            NoResponse(failure=ConnectionFailure.REFUSED) if url == "http://a" else None
+        )
         agent = SimAgent(rng, net, uploads=1)
         running = asyncio.create_task(agent.run())
         await feed(agent, rng)
-        await agent.sender.drained()
+        await agent.uploader.drained()
         assert [url for _, url, _, _ in net.sent].count("http://a") <= 1
         running.cancel()
 
@@ -172,8 +179,8 @@ def test_a_dead_gateway_costs_no_pause_while_another_lives() -> None:
         simulate_agent(seed, main)
 
 
-def test_a_full_disk_holds_the_inputs_back_and_loses_nothing() -> None:
-    """While the spool cannot be written `put` waits; afterwards everything is there once."""
+def test_a_full_disk_blocks_the_inputs_and_loses_nothing() -> None:
+    """While the spool cannot be written, `put` blocks; afterwards every line is there once."""
 
     async def main(rng: Random) -> None:
         net = network()
@@ -193,20 +200,20 @@ def test_a_full_disk_holds_the_inputs_back_and_loses_nothing() -> None:
         assert net.sent == []
         full[0] = False
         await feeding
-        await agent.sender.drained()
+        await agent.uploader.drained()
         assert Counter(net.lines()) == Counter(LINES)
         running.cancel()
 
     simulate_agent(0, main)
 
 
-def test_a_full_spool_blocks_or_drops_as_the_settings_say() -> None:
-    """`block` keeps within the bound and loses nothing; `drop_newest` counts what it drops."""
+def test_a_full_spool_blocks_or_drops_according_to_the_settings() -> None:
+    """`block` stays within the limit and loses nothing; `drop_newest` counts what it drops."""
 
     async def main(rng: Random, when_full: WhenFull) -> None:
         net = network()
         down = [True]
-        net.reply = lambda _, __: NoAnswer(lost=Lost.REFUSED) if down[0] else None
+        net.reply = lambda _, __: NoResponse(failure=ConnectionFailure.REFUSED) if down[0] else None
         agent = SimAgent(rng, net, bytes_max=3000, when_full=when_full)
         running = asyncio.create_task(agent.run())
         feeding = asyncio.create_task(feed(agent, rng))
@@ -217,7 +224,7 @@ def test_a_full_spool_blocks_or_drops_as_the_settings_say() -> None:
         while not feeding.done():
             await net.clock.sleep(0.5)
             agent.spool.sweep()
-        await agent.sender.drained()
+        await agent.uploader.drained()
         arrived = Counter(net.lines())
         assert max(arrived.values()) == 1
         assert len(LINES) - arrived.total() == agent.metrics.dropped_records
@@ -228,23 +235,23 @@ def test_a_full_spool_blocks_or_drops_as_the_settings_say() -> None:
         simulate_agent(0, lambda rng, each=when_full: main(rng, each))
 
 
-def test_a_damaged_spool_file_is_set_aside_and_told() -> None:
-    """It is never sent and never lost silently; the next batch goes."""
+def test_a_corrupt_entry_is_moved_and_logged() -> None:
+    """The entry is never sent, its loss is logged, and the next batch is sent."""
 
     async def main(rng: Random) -> None:
         net = network()
         disk = SimDisk()
         agent = SimAgent(rng, net, disk=disk, uploads=1, batch_bytes=1)
-        await agent.intake.put(part(b"one"))
-        await agent.intake.put(part(b"two"))
+        await agent.batcher.put(block(b"one"))
+        await agent.batcher.put(block(b"two"))
         path = next(p for p in disk._seen if p.parent == DIRECTORY / "ready")
         body = disk._seen[path].seen
         disk._seen[path].seen = body[:-1] + bytes([body[-1] ^ 1])
         running = asyncio.create_task(agent.run())
-        await agent.sender.drained()
+        await agent.uploader.drained()
         assert net.lines() == [b"two"]
         assert [name for name, _ in disk.list(DIRECTORY / "corrupt")] == [path.name]
-        assert agent.spool.set_aside[0][0] == path.name
+        assert agent.spool.corrupt_files[0][0] == path.name
         running.cancel()
 
     simulate_agent(0, main)

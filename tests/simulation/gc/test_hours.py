@@ -13,7 +13,7 @@ from support.gc_story import Story
 from support.simloop import SimLoop, seeds, simulate
 
 from sluice_gc.proof import ALL_CLAUSES, Clauses
-from sluice_protocol import deletion as d
+from sluice_protocol import blob_deletion as d
 
 
 def play(

@@ -18,7 +18,7 @@ from sluice_gc.certificate import Certificate
 from sluice_gc.errors import GcRefused, Refusal
 from sluice_gc.plan import Plan
 from sluice_gc.proof import Clauses
-from sluice_protocol import deletion as d
+from sluice_protocol import blob_deletion as d
 from sluice_protocol.keys import (
     ACCEPTED,
     QUARANTINE,
@@ -29,7 +29,7 @@ from sluice_protocol.keys import (
     parse_blob_key,
     quarantine_by_blob_prefix,
 )
-from sluice_protocol.units import NS_PER_S, NULL_INCARNATION, Digest, ObjectKey
+from sluice_protocol.units import NS_PER_S, NULL_VERSION, Digest, ObjectKey
 from sluice_store.port import Versioning
 
 HORIZON_NS = HORIZON_S * NS_PER_S
@@ -58,7 +58,7 @@ class Judge:
         held = self._store.versions[key]
         if not self.truly_enabled:
             yield "versioning"
-        if version.incarnation == NULL_INCARNATION:
+        if version.incarnation == NULL_VERSION:
             yield "incarnation"
         if self._world.clock.now_ns() - version.at_ns <= HORIZON_NS:
             yield "age"
@@ -280,7 +280,7 @@ def test_every_clause_has_a_scene() -> None:
     """No clause of the product is left without a mutant."""
     assert {check for check, _, _ in ORPHAN_SCENES} == set(d.DELETION_CLAUSES)
     shared = {d.versioning_enabled, d.incarnation_exact}
-    assert {check for check, _, _ in SUPERSEDED_SCENES} | shared == set(d.SUPERSEDED_CLAUSES)
+    assert {check for check, _, _ in SUPERSEDED_SCENES} | shared == set(d.NONCURRENT_CLAUSES)
 
 
 def test_orphan_goes_from_a_hostile_plan() -> None:

@@ -10,7 +10,7 @@ from support import mutants
 from support.model import explore
 from support.model_words import HORIZON, Blob, Bounds, Manifest, Rules, Store, Sweeper, World
 
-from sluice_protocol import deletion as d
+from sluice_protocol import blob_deletion as d
 
 ORPHAN = Store(blobs=(Blob("A", 1, 0),), next_number=10)
 EMPTY = Store(next_number=10)

@@ -15,10 +15,11 @@ from support.queue_store import Faults, SimClock, SimIds, SimStore
 from sluice_protocol.errors import Fenced, OutcomeUnknown, StoreUnavailable
 from sluice_queue.appender import Appender
 from sluice_queue.consumer import Consumer
-from sluice_queue.lane import Lane, Tools
-from sluice_queue.settings import ProducerSettings, RetrySettings
-from sluice_queue.view import read_lane
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import Lane, Runtime
+from sluice_queue.settings import ProducerSettings
 from sluice_queue.worklists import write_work_list
+from sluice_store.retry import RetrySettings
 
 LANE = Lane(queue="spark", lane=0)
 SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(40)
@@ -43,17 +44,17 @@ class World:
     clock: SimClock
     history: History = field(default_factory=History)
 
-    def tools(self, who: int) -> Tools:
+    def runtime(self, who: int) -> Runtime:
         ids = SimIds(self.seed * 1000 + who)
-        return Tools(clock=self.clock, ids=ids, rng=random.Random(self.seed * 1000 + who))
+        return Runtime(clock=self.clock, ids=ids, rng=random.Random(self.seed * 1000 + who))
 
 
 async def produce(world: World, who: int, batches: int, tries_max: int) -> None:
     """Appends its batches one after another, two callers at a time; dies when it knows nothing."""
     retry = RetrySettings(tries_max=tries_max, total_s=1e6)
     settings = ProducerSettings(held_entries_max=6, retry=retry)
-    tools = world.tools(who)
-    appender = Appender(world.store, LANE, tools=tools, settings=settings)
+    runtime = world.runtime(who)
+    appender = Appender(world.store, LANE, runtime=runtime, settings=settings)
 
     async def one(seq: int) -> None:
         draft = await write_work_list(appender.client, [manifest(seq)], retry=RETRY)
@@ -73,11 +74,11 @@ async def produce(world: World, who: int, batches: int, tries_max: int) -> None:
 async def consume(world: World, who: int, stop: asyncio.Event) -> None:
     """Takes over the lane at random moments; what it acknowledged counts as taken."""
     rng = random.Random(world.seed * 77 + who)
-    tools = world.tools(100 + who)
+    runtime = world.runtime(100 + who)
     while not stop.is_set():
         try:
             consumer = await Consumer.open(
-                world.store, queue="spark", lane=0, resume_after=None, tools=tools
+                world.store, queue="spark", lane=0, resume_after=None, runtime=runtime
             )
             while not stop.is_set():
                 await _round(world, consumer, rng)

@@ -12,9 +12,10 @@ from support.simloop import SimClock, SimIds, SimLoop, seeds, simulate
 from sluice_protocol.errors import OutcomeUnknown, StoreUnavailable
 from sluice_queue.appender import Appender
 from sluice_queue.consumer import Consumer
-from sluice_queue.lane import Lane, Tools
-from sluice_queue.settings import ProducerSettings, RetrySettings
+from sluice_queue.lane import Lane, Runtime
+from sluice_queue.settings import ProducerSettings
 from sluice_queue.worklists import write_work_list
+from sluice_store.retry import RetrySettings
 
 LANE = Lane(queue="spark", lane=0)
 PATIENT = RetrySettings(tries_max=200, total_s=1e6)
@@ -52,11 +53,11 @@ def record(seed: int) -> list["Operation[State]"]:
         history: list[Operation[State]] = []
         ticks = iter(range(10**9))
 
-        def tools() -> Tools:
-            return Tools(clock=SimClock(loop), ids=SimIds(rng), rng=rng)
+        def runtime() -> Runtime:
+            return Runtime(clock=SimClock(loop), ids=SimIds(rng), rng=rng)
 
         async def produce(who: int) -> None:
-            appender = Appender(store, LANE, tools=tools(), settings=HASTY)
+            appender = Appender(store, LANE, runtime=runtime(), settings=HASTY)
             for number in range(3):
                 drafted = manifest(who * 10 + number)
                 draft = await write_work_list(appender.client, [drafted], retry=PATIENT)
@@ -71,7 +72,7 @@ def record(seed: int) -> list["Operation[State]"]:
                 history.append(timed(appended(first), start, next(ticks)))
 
         async def consume() -> None:
-            consumer = await Consumer.open(store, queue="spark", lane=0, tools=tools())
+            consumer = await Consumer.open(store, queue="spark", lane=0, runtime=runtime())
             for _ in range(20):
                 found = await consumer.next_descriptors(2)
                 if found:

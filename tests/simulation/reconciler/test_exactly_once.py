@@ -12,8 +12,8 @@ from support.reconciler_world import Crash, simulate
 
 from sluice_queue import takeover
 from sluice_queue.appender import Appender
-from sluice_queue.lane import Lane, Tools
-from sluice_queue.view import read_lane
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler import lane_owner
 from sluice_reconciler.lane_owner import LaneOwner
 from sluice_store.port import ObjectStore
@@ -38,13 +38,13 @@ def test_a_seed_replays() -> None:
 
 
 async def _unfenced(  # the new life reads where the old one stands, and does not stop it
-    store: ObjectStore, lane: Lane, *, producer_id: bytes, life: int, writes: int, tools: Tools
+    store: ObjectStore, lane: Lane, *, producer_id: bytes, term: int, writes: int, runtime: Runtime
 ) -> takeover.TakenOver:
     view = await read_lane(store, lane.queue, lane.lane, entries_max=0)
     found = view.state.writer(producer_id)
     landed = takeover.writes_of(found.counter) if found is not None else 0
-    counter = takeover.counter_of(life, landed)
-    appender = Appender(store, lane, tools=tools, producer=(producer_id, counter))
+    counter = takeover.counter_of(term, landed)
+    appender = Appender(store, lane, runtime=runtime, producer=(producer_id, counter))
     return takeover.TakenOver(appender=appender, writes=landed, forgotten=False)
 
 

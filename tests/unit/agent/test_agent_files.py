@@ -1,30 +1,30 @@
-"""Log files: blocks, long lines, odd bytes, and every kind of rotation."""
+"""Log files: blocks, long lines, invalid bytes, and every kind of rotation."""
 
 import base64
 import shutil
 from pathlib import Path
 
-from sluice_agent.entry import FileMark
 from sluice_agent.files import FileInput, FileSettings
-from sluice_agent.tail import LINE_BYTES_MAX
+from sluice_agent.line_readers import LINE_BYTES_MAX
+from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.ndjson import attribute_rows
 from sluice_protocol.units import UnixNs
 
 
 class Follower:
-    """An agent's file input with a spool that takes everything at once."""
+    """An agent's file input with a spool that accepts everything immediately."""
 
     def __init__(self, folder: Path, pattern: str = "app.log", **settings: object) -> None:
         self.settings = FileSettings(patterns=(str(folder / pattern),), **settings)
-        self.marks: dict[str, FileMark] = {}
+        self.checkpoints: dict[str, FileCheckpoint] = {}
         self.now_s = 0.0
         self.lines: list[bytes] = []
         self.attributes: list[dict[str, str]] = []
         self.input = FileInput(self.settings, {})
 
     def poll(self, *, final: bool = False, after_s: float = 1.0) -> list[bytes]:
-        """Polls until nothing comes; gives the new lines."""
+        """Poll until there are no new lines; return the new lines."""
         before = len(self.lines)
         self.now_s += after_s
         while self._once(final=final):
@@ -32,20 +32,22 @@ class Follower:
         return self.lines[before:]
 
     def _once(self, *, final: bool) -> bool:
-        polled = self.input.poll(now_s=self.now_s, now_ns=UnixNs(1), sealed=self.marks, final=final)
-        self.marks.update({mark.source: mark for mark in polled.placed})
-        for part in polled.parts:
-            assert isinstance(part.columns, LogColumns)
-            self.lines += part.columns.body.slices()
-            self.attributes += attribute_rows(part.columns.attributes, len(part.columns))
-            self.marks.update({mark.source: mark for mark in part.marks})
-        for source in polled.gone:
-            del self.marks[source]
-        return bool(polled.parts)
+        polled = self.input.poll(
+            now_s=self.now_s, now_ns=UnixNs(1), sealed=self.checkpoints, final=final
+        )
+        self.checkpoints.update({each.source: each for each in polled.new_checkpoints})
+        for block in polled.blocks:
+            assert isinstance(block.columns, LogColumns)
+            self.lines += block.columns.body.slices()
+            self.attributes += attribute_rows(block.columns.attributes, len(block.columns))
+            self.checkpoints.update({each.source: each for each in block.checkpoints})
+        for source in polled.finished:
+            del self.checkpoints[source]
+        return bool(polled.blocks)
 
     def restart(self) -> None:
         self.input.close()
-        self.input = FileInput(self.settings, self.marks)
+        self.input = FileInput(self.settings, self.checkpoints)
 
 
 def append(path: Path, data: bytes) -> None:
@@ -53,8 +55,8 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def test_a_partial_last_line_waits_for_its_end(tmp_path: Path) -> None:
-    """Half a line is not a line, also across a restart; at the very end it is one."""
+def test_an_incomplete_last_line_is_not_read(tmp_path: Path) -> None:
+    """An incomplete line is not read, also across a restart; with `final` it is a line."""
     log = tmp_path / "app.log"
     follower = Follower(tmp_path)
     append(log, b"one\ntw")
@@ -66,8 +68,8 @@ def test_a_partial_last_line_waits_for_its_end(tmp_path: Path) -> None:
     assert follower.attributes[0] == {"log.file.path": str(log)}
 
 
-def test_bytes_stay_as_they_are(tmp_path: Path) -> None:
-    """Empty lines, carriage returns and bytes that are not UTF-8 can all be had back."""
+def test_bytes_are_preserved(tmp_path: Path) -> None:
+    """Empty lines, carriage returns and bytes that are not UTF-8 can be restored."""
     data = b"\n\r\nwindows\r\ncaf\xe9 \xff\n\xc3\xa9 fine\n"
     append(tmp_path / "app.log", data)
     follower = Follower(tmp_path)
@@ -80,8 +82,8 @@ def test_bytes_stay_as_they_are(tmp_path: Path) -> None:
     assert [line.decode() for line in bodies][3] == "caf\ufffd \ufffd"
 
 
-def test_a_line_over_the_limit_is_cut_between_characters(tmp_path: Path) -> None:
-    """Its pieces say that they go on, and together they are the line."""
+def test_a_line_over_the_limit_is_split_between_characters(tmp_path: Path) -> None:
+    """Its pieces are marked as continued, and together they are the line."""
     line = "é".encode() * LINE_BYTES_MAX + b"end"
     append(tmp_path / "app.log", b"x" + line + b"\nnext\n")
     follower = Follower(tmp_path)
@@ -94,7 +96,7 @@ def test_a_line_over_the_limit_is_cut_between_characters(tmp_path: Path) -> None
 
 
 def test_rename_inside_and_outside_the_pattern(tmp_path: Path) -> None:
-    """What was written just before a rename is read from the renamed file, then from the new."""
+    """Lines written just before a rename are read from the renamed file, then from the new one."""
     log = tmp_path / "app.log"
     follower = Follower(tmp_path)
     append(log, b"1\n")
@@ -107,11 +109,11 @@ def test_rename_inside_and_outside_the_pattern(tmp_path: Path) -> None:
     assert follower.poll() == [b"half"]
     assert follower.poll(after_s=70) == [b"4"]
     assert follower.poll(after_s=70) == []
-    assert len(follower.marks) == 1
+    assert len(follower.checkpoints) == 1
 
 
 def test_rename_while_no_agent_runs(tmp_path: Path) -> None:
-    """The inode is found beside its old path, and its rest comes before it is let go."""
+    """The inode is found in its old directory and read to its end before it is closed."""
     log = tmp_path / "app.log"
     follower = Follower(tmp_path)
     append(log, b"1\n")
@@ -124,12 +126,12 @@ def test_rename_while_no_agent_runs(tmp_path: Path) -> None:
 
 
 def test_a_file_seen_and_renamed_before_its_first_batch(tmp_path: Path) -> None:
-    """A file is known from the first look at it, before any of its lines is durable."""
+    """A file is known from the first poll, before any of its lines is durable."""
     log = tmp_path / "app.log"
     append(log, b"1\n")
     follower = Follower(tmp_path)
     polled = follower.input.poll(now_s=1, now_ns=UnixNs(1), sealed={})
-    follower.marks.update({mark.source: mark for mark in polled.placed})
+    follower.checkpoints.update({each.source: each for each in polled.new_checkpoints})
     log.rename(tmp_path / "old")
     follower.restart()
     assert follower.poll() == [b"1"]
@@ -145,7 +147,7 @@ BULK = b"".join(b"line %d\n" % n for n in range(300))
 
 
 def test_copytruncate(tmp_path: Path) -> None:
-    """A truncated file is read from its start; also when it already grew past the old place."""
+    """A truncated file is read from its start, also if it grew past the old position."""
     log = tmp_path / "app.log"
     follower = Follower(tmp_path)
     append(log, b"1\n2\n")
@@ -162,8 +164,8 @@ def test_copytruncate(tmp_path: Path) -> None:
     assert follower.poll() == [b"6"]
 
 
-def test_the_copy_of_copytruncate_gives_only_what_was_not_read(tmp_path: Path) -> None:
-    """Where the pattern matches the copy: its unread end comes once, its beginning not again."""
+def test_only_the_unread_end_of_a_copytruncate_copy_is_read(tmp_path: Path) -> None:
+    """If the pattern matches the copy, only its unread end is read."""
     log = tmp_path / "app.log"
     for restarted in (False, True):
         follower = Follower(tmp_path, "app.log*")
@@ -178,8 +180,8 @@ def test_the_copy_of_copytruncate_gives_only_what_was_not_read(tmp_path: Path) -
         (tmp_path / "app.log.1").unlink()
 
 
-def test_a_copy_that_is_seen_before_the_truncation_waits(tmp_path: Path) -> None:
-    """Lines that the original still gives are not given by the copy too."""
+def test_a_copy_found_before_the_truncation_is_not_read(tmp_path: Path) -> None:
+    """Lines that the original still provides are not read from the copy."""
     log = tmp_path / "app.log"
     follower = Follower(tmp_path, "app.log*")
     log.write_bytes(BULK)
@@ -196,8 +198,8 @@ def test_a_copy_that_is_seen_before_the_truncation_waits(tmp_path: Path) -> None
     assert follower.poll() == []
 
 
-def test_a_plain_copy_is_a_file_of_its_own(tmp_path: Path) -> None:
-    """When the original is not truncated within a minute the copy is read whole."""
+def test_an_ordinary_copy_is_a_separate_file(tmp_path: Path) -> None:
+    """If the original is not truncated within a minute, the copy is read from its start."""
     log = tmp_path / "app.log"
     follower = Follower(tmp_path, "app.log*")
     log.write_bytes(BULK)
@@ -212,8 +214,8 @@ def test_a_plain_copy_is_a_file_of_its_own(tmp_path: Path) -> None:
     assert follower.poll(final=True) == BULK.splitlines()
 
 
-def test_an_inode_used_again_is_another_file(tmp_path: Path) -> None:
-    """Rewritten in place with other bytes of the same length while no agent ran."""
+def test_a_reused_inode_is_another_file(tmp_path: Path) -> None:
+    """The file was overwritten with other bytes of the same length while no agent ran."""
     log = tmp_path / "app.log"
     follower = Follower(tmp_path)
     append(log, b"old\n")
@@ -223,8 +225,8 @@ def test_an_inode_used_again_is_another_file(tmp_path: Path) -> None:
     assert follower.poll() == [b"new"]
 
 
-def test_from_end_reads_only_what_comes(tmp_path: Path) -> None:
-    """And it stays so after a restart without a line in between."""
+def test_from_end_reads_only_new_lines(tmp_path: Path) -> None:
+    """Also after a restart without a line in between."""
     log = tmp_path / "app.log"
     append(log, b"old\n")
     follower = Follower(tmp_path, from_end=True)
@@ -234,8 +236,8 @@ def test_from_end_reads_only_what_comes(tmp_path: Path) -> None:
     assert follower.poll() == [b"new"]
 
 
-def test_binary_and_excluded_files_are_left_out(tmp_path: Path) -> None:
-    """A zero byte at the beginning, or a name of a compressed file."""
+def test_binary_and_excluded_files_are_skipped(tmp_path: Path) -> None:
+    """A zero byte at the beginning, or the name of a compressed file."""
     (tmp_path / "wtmp.log").write_bytes(b"\0\1\2\n")
     (tmp_path / "old.log.gz").write_bytes(b"text\n")
     (tmp_path / "dir.log").mkdir()
@@ -243,10 +245,10 @@ def test_binary_and_excluded_files_are_left_out(tmp_path: Path) -> None:
     assert Follower(tmp_path, "*.log*").poll() == [b"1"]
 
 
-def test_many_short_lines_are_cut_by_what_they_cost(tmp_path: Path) -> None:
-    """A block of empty lines costs far more than its bytes; no part grows over about 1 MiB."""
+def test_a_block_of_many_short_lines_is_limited_by_cost(tmp_path: Path) -> None:
+    """A block of empty lines costs far more than its bytes; no block exceeds about 1 MiB."""
     (tmp_path / "app.log").write_bytes(b"\n" * 300_000)
     follower = Follower(tmp_path)
     polled = follower.input.poll(now_s=1, now_ns=UnixNs(1), sealed={})
-    assert max(part.cost_bytes for part in polled.parts) <= 1.1 * 1024 * 1024
-    assert len(follower.poll()) == 300_000 - sum(len(part.columns) for part in polled.parts)
+    assert max(block.cost_bytes for block in polled.blocks) <= 1.1 * 1024 * 1024
+    assert len(follower.poll()) == 300_000 - sum(len(block.columns) for block in polled.blocks)

@@ -1,10 +1,20 @@
-"""OTLP in JSON to records."""
+"""OTLP in JSON to records, and the types compared with opentelemetry-proto."""
 
 import json
 import math
 
+import msgspec
 import pytest
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+from opentelemetry.proto.common.v1 import common_pb2
+from opentelemetry.proto.logs.v1 import logs_pb2
+from opentelemetry.proto.metrics.v1 import metrics_pb2
+from opentelemetry.proto.resource.v1 import resource_pb2
 
+from sluice_agent import otlp_messages
 from sluice_agent.otlp import logs_from_otlp, metrics_from_otlp
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import UnixNs
@@ -25,8 +35,8 @@ def metrics(*listed: dict) -> bytes:
     ).encode()
 
 
-def test_a_log_record_keeps_what_it_says() -> None:
-    """Time, severity, body, trace and all attributes; unknown fields are passed over."""
+def test_a_log_record_keeps_all_values() -> None:
+    """Time, severity, body, trace and all attributes; unknown fields are ignored."""
     body = logs(
         {
             "timeUnixNano": "1700000000000000001",
@@ -53,8 +63,8 @@ def test_a_log_record_keeps_what_it_says() -> None:
     }  # fmt: skip
 
 
-def test_times_fall_back() -> None:
-    """Without a time: the observed time, then the arrival; a body may be any value."""
+def test_missing_times_are_replaced() -> None:
+    """Without a time, the observed time or the time of arrival is used; a body may be any value."""
     records = logs_from_otlp(
         logs({"observedTimeUnixNano": "3"}, {"body": {"kvlistValue": {"values": []}}}),
         arrived_ns=NOW,
@@ -68,19 +78,19 @@ def test_times_fall_back() -> None:
      logs({"timeUnixNano": str(2**63)}), logs({"timeUnixNano": "-1"}),
      logs({"body": {"intValue": "1.5"}})],
 )  # fmt: skip
-def test_what_is_not_otlp_is_refused(body: bytes) -> None:
-    """With one clear error."""
+def test_other_bodies_are_rejected(body: bytes) -> None:
+    """The error is always the same."""
     with pytest.raises(BadUsage, match="not OTLP"):
         logs_from_otlp(body, arrived_ns=NOW)
 
 
-def test_an_empty_request_is_fine() -> None:
+def test_an_empty_request_is_accepted() -> None:
     """Exporters send one to test a connection."""
     assert logs_from_otlp(b"{}", arrived_ns=NOW) == []
 
 
 def test_gauges_and_sums() -> None:
-    """Their types follow the temporality; NaN comes as a text."""
+    """Their types follow the temporality; NaN is a string."""
     read = metrics_from_otlp(
         metrics(
             {"name": "g", "gauge": {"dataPoints": [{"asDouble": "NaN", "timeUnixNano": "1"}]}},
@@ -100,7 +110,7 @@ def test_gauges_and_sums() -> None:
 
 
 def test_histograms_and_summaries() -> None:
-    """Count, sum and cumulative buckets; exponential ones are refused and counted."""
+    """Count, sum and cumulative buckets; exponential histograms are rejected and counted."""
     read = metrics_from_otlp(
         metrics(
             {"name": "h", "histogram": {"aggregationTemporality": 2, "dataPoints": [
@@ -112,9 +122,9 @@ def test_histograms_and_summaries() -> None:
         ),
         arrived_ns=NOW,
     )  # fmt: skip
-    told = [(p.name, p.value, p.attributes.get("le") or p.attributes.get("quantile"))
+    found = [(p.name, p.value, p.attributes.get("le") or p.attributes.get("quantile"))
             for p in read.points]  # fmt: skip
-    assert told == [
+    assert found == [
         ("h.count", 6.0, None), ("h.sum", 9.5, None), ("h.bucket", 1.0, "0.5"),
         ("h.bucket", 3.0, "1"), ("h.bucket", 6.0, "+Inf"),
         ("s.count", 2.0, None), ("s.sum", 3.0, None), ("s", 1.0, "0.5"),
@@ -122,7 +132,79 @@ def test_histograms_and_summaries() -> None:
     assert read.refused == 2
 
 
-def test_a_metric_without_a_name_is_refused() -> None:
-    """It could not be a frame."""
+def test_a_metric_without_a_name_is_rejected() -> None:
+    """It cannot be encoded in a frame."""
     with pytest.raises(BadUsage, match="no name"):
         metrics_from_otlp(metrics({"gauge": {"dataPoints": [{}]}}), arrived_ns=NOW)
+
+
+MESSAGES: dict[type, tuple[Message, ...]] = {
+    otlp_messages.AnyValue: (common_pb2.AnyValue(),),
+    otlp_messages.ArrayValue: (common_pb2.ArrayValue(),),
+    otlp_messages.KeyValue: (common_pb2.KeyValue(),),
+    otlp_messages.KeyValues: (common_pb2.KeyValueList(),),
+    otlp_messages.Resource: (resource_pb2.Resource(),),
+    otlp_messages.Scope: (common_pb2.InstrumentationScope(),),
+    otlp_messages.OtlpLog: (logs_pb2.LogRecord(),),
+    otlp_messages.ScopeLogs: (logs_pb2.ScopeLogs(),),
+    otlp_messages.ResourceLogs: (logs_pb2.ResourceLogs(),),
+    otlp_messages.LogsRequest: (logs_service_pb2.ExportLogsServiceRequest(),),
+    otlp_messages.Quantile: (metrics_pb2.SummaryDataPoint.ValueAtQuantile(),),
+    otlp_messages.DataPoint: (
+        metrics_pb2.NumberDataPoint(),
+        metrics_pb2.HistogramDataPoint(),
+        metrics_pb2.SummaryDataPoint(),
+    ),
+    otlp_messages.Points: (metrics_pb2.Sum(), metrics_pb2.Histogram()),
+    otlp_messages.Metric: (metrics_pb2.Metric(),),
+    otlp_messages.ScopeMetrics: (metrics_pb2.ScopeMetrics(),),
+    otlp_messages.ResourceMetrics: (metrics_pb2.ResourceMetrics(),),
+    otlp_messages.MetricsRequest: (metrics_service_pb2.ExportMetricsServiceRequest(),),
+}
+
+
+def test_every_struct_is_compared_with_the_official_messages() -> None:
+    """The table above lists each struct of the module."""
+    declared = {each for each in vars(otlp_messages).values() if isinstance(each, type)}
+    structs = {each for each in declared if issubclass(each, msgspec.Struct)}
+    assert structs - {otlp_messages._Struct} == set(MESSAGES)
+
+
+@pytest.mark.parametrize("struct", list(MESSAGES))
+def test_field_names_are_those_of_the_official_messages(struct: type) -> None:
+    """A misspelled field would be ignored in silence."""
+    official = {
+        field.json_name for message in MESSAGES[struct] for field in message.DESCRIPTOR.fields
+    }
+    assert {field.encode_name for field in msgspec.structs.fields(struct)} <= official
+
+
+def test_official_log_requests_are_decoded() -> None:
+    """A request that the official library encoded has the same values."""
+    request = logs_service_pb2.ExportLogsServiceRequest()
+    scope = request.resource_logs.add().scope_logs.add()
+    scope.scope.name = "lib"
+    record = scope.log_records.add(time_unix_nano=2**62, severity_number=17, severity_text="ERROR")
+    record.body.string_value = "it broke"
+    record.attributes.add(key="n").value.int_value = -5
+    record.attributes.add(key="ratio").value.double_value = math.inf
+    record.attributes.add(key="bytes").value.bytes_value = b"\xff"
+    body = json_format.MessageToJson(request, use_integers_for_enums=True)
+    (read,) = logs_from_otlp(body.encode(), arrived_ns=NOW)
+    assert (read.ts_ns, read.severity, read.body) == (2**62, 17, "it broke")
+    assert dict(read.attributes) == {
+        "otel.scope.name": "lib", "severity_text": "ERROR", "n": "-5", "ratio": '"Infinity"',
+        "bytes": '"/w=="',
+    }  # fmt: skip
+
+
+def test_official_metric_requests_are_decoded() -> None:
+    """Enum values are accepted as names and as numbers."""
+    request = metrics_service_pb2.ExportMetricsServiceRequest()
+    metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="requests")
+    metric.sum.aggregation_temporality = metrics_pb2.AGGREGATION_TEMPORALITY_DELTA
+    metric.sum.data_points.add(time_unix_nano=3, as_int=2**53)
+    for by_number in (False, True):
+        body = json_format.MessageToJson(request, use_integers_for_enums=by_number).encode()
+        (point,) = metrics_from_otlp(body, arrived_ns=NOW).points
+        assert (point.name, point.ts_ns, point.value, point.type) == ("requests", 3, 2.0**53, 1)

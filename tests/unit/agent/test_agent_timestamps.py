@@ -1,11 +1,11 @@
-"""The time that a line names, for whole columns."""
+"""The timestamps of log lines, for whole columns."""
 
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from sluice_agent.lines import text_column
+from sluice_agent.columns import text_column
 from sluice_agent.timestamps import parse_timestamps
 from sluice_protocol.units import UnixNs
 
@@ -37,7 +37,7 @@ def ns(text: str, fraction_ns: int = 0) -> int:
         ("Dec 31 23:59:59 host app: last year's", ns("2025-12-31T22:59:59+00:00")),
     ],
 )
-def test_times_that_lines_name(line: str, ts: int) -> None:
+def test_timestamps_are_parsed(line: str, ts: int) -> None:
     """ISO 8601 with and without zone and fraction, and the old syslog form."""
     assert one(line) == ts
 
@@ -51,13 +51,13 @@ def test_times_that_lines_name(line: str, ts: int) -> None:
         "2026-11-21T02:16:1", "é" * 20,
     ],
 )  # fmt: skip
-def test_lines_without_a_time_keep_their_arrival(line: str) -> None:
-    """What is no date, or half of one, is not guessed at."""
+def test_lines_without_a_timestamp_have_their_time_of_arrival(line: str) -> None:
+    """An invalid or incomplete date is not guessed."""
     assert one(line) == ARRIVED
 
 
 def test_a_column_is_parsed_line_by_line() -> None:
-    """Neighbours do not leak into each other, however short the lines are."""
+    """Lines do not affect each other, however short they are."""
     lines = [b"", b"2026-11-21T02:16:19Z", b"x", b"Nov 21 02:16:19 h", b"", b"2026-11-21T02:16:2"]
     got = parse_timestamps(text_column(lines), arrived_ns=ARRIVED, zone=BERLIN).tolist()
     assert got == [one(line.decode()) for line in lines]

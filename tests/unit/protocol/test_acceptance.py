@@ -5,8 +5,8 @@ import pytest
 from sluice_protocol import acceptance as a
 from sluice_protocol.errors import InvariantViolated
 from sluice_protocol.identity import Identity
-from sluice_protocol.outcomes import Applied, Exists, Missing, ObjectInfo, Unknown, UnknownReason
-from sluice_protocol.units import Digest, ETag, Incarnation, ObjectKey, UnixNs
+from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo, Unknown, UnknownReason
+from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 
 MINE, OTHER = Digest("a" * 64), Digest("b" * 64)
 WINDOW_NS = 100
@@ -32,8 +32,8 @@ def exists(date: int = 0) -> Exists:
     return Exists(date_ns=UnixNs(date))
 
 
-def missing(date: int = 0) -> Missing:
-    return Missing(date_ns=UnixNs(date))
+def missing(date: int = 0) -> NotFound:
+    return NotFound(date_ns=UnixNs(date))
 
 
 def blob(born: int, date: int, *, sha256: Digest | None = MINE, size: int = 10) -> ObjectInfo:
@@ -41,7 +41,7 @@ def blob(born: int, date: int, *, sha256: Digest | None = MINE, size: int = 10) 
         key=ObjectKey("k"),
         size_bytes=size,
         etag=ETag("e"),
-        incarnation=Incarnation("1"),
+        incarnation=ObjectVersion("1"),
         last_modified_ns=UnixNs(born),
         sha256=sha256,
         date_ns=UnixNs(date),
@@ -61,10 +61,10 @@ def manifest(digest: Digest, born: int, attempt: str = "other") -> a.ManifestRea
 def run(*observations: a.Observation, sent_before: bool = False) -> list[a.Action]:
     """Gives the first action and the one after each observation."""
     now = a.begin(offer(sent_before=sent_before))
-    actions = [now.doing]
+    actions = [now.action]
     for seen in observations:
         now = a.step(now, seen)
-        actions.append(now.doing)
+        actions.append(now.action)
     return actions
 
 
@@ -148,8 +148,8 @@ def test_wrong_blob_is_replaced_and_told() -> None:
     now = a.begin(offer())
     for seen in (exists(), blob(0, 1, sha256=OTHER)):
         now = a.step(now, seen)
-    assert (now.doing, now.healed) == (a.OverwriteBlob(), True)
-    assert isinstance(a.step(now, a.Refused(reason="locked")).doing, a.Corrupt)
+    assert (now.action, now.healed) == (a.OverwriteBlob(), True)
+    assert isinstance(a.step(now, a.OverwriteRefused(reason="locked")).action, a.Corrupt)
 
 
 def test_blob_of_another_size_is_wrong_without_reading_it() -> None:
@@ -171,8 +171,8 @@ def test_blob_gone_twice_is_written_without_a_condition() -> None:
 
 def test_policy_that_forbids_refreshing_ends_in_503() -> None:
     """With If-None-Match demanded under raw-blobs/, an old orphan waits for garbage collection."""
-    observed = names(exists(), blob(0, 10_000), missing(), a.Refused(reason="policy"))
-    assert observed[-1] == "Spent"
+    observed = names(exists(), blob(0, 10_000), missing(), a.OverwriteRefused(reason="policy"))
+    assert observed[-1] == "RetriesExhausted"
 
 
 def test_empty_read_proves_nothing() -> None:
@@ -211,7 +211,7 @@ def test_unreadable_manifest_is_never_success() -> None:
 
 def test_unknown_outcomes_are_bounded() -> None:
     """Every unknown outcome costs a try; the last one ends in 503."""
-    assert names(*[UNKNOWN] * a.TRIES_MAX)[-2:] == ["CreateBlob", "Spent"]
+    assert names(*[UNKNOWN] * a.TRIES_MAX)[-2:] == ["CreateBlob", "RetriesExhausted"]
 
 
 OBSERVATIONS: tuple[a.Observation, ...] = (
@@ -222,46 +222,48 @@ OBSERVATIONS: tuple[a.Observation, ...] = (
     a.BlobHashed(info=blob(0, 0), digest=MINE),
     manifest(MINE, 0),
     a.ManifestUnreadable(reason="r"),
-    a.Refused(reason="r"),
+    a.OverwriteRefused(reason="r"),
 )
 LEGAL = {
     a.CreateBlob: (Applied, Exists),
-    a.HeadBlob: (ObjectInfo, Missing),
-    a.HashBlob: (a.BlobHashed, Missing),
-    a.OverwriteBlob: (Applied, a.Refused),
-    a.ReadManifest: (a.ManifestRead, a.ManifestUnreadable, Missing),
+    a.HeadBlob: (ObjectInfo, NotFound),
+    a.HashBlob: (a.BlobHashed, NotFound),
+    a.OverwriteBlob: (Applied, a.OverwriteRefused),
+    a.ReadManifest: (a.ManifestRead, a.ManifestUnreadable, NotFound),
     a.CreateManifest: (Applied, Exists),
     a.CreateQuarantine: (Applied, Exists),
-    a.HeadQuarantine: (ObjectInfo, Missing),
+    a.HeadQuarantine: (ObjectInfo, NotFound),
     a.Accepted: (),
     a.Conflict: (),
     a.Corrupt: (),
-    a.Spent: (),
+    a.RetriesExhausted: (),
 }
-STANDING = a.Standing(digest=OTHER, own=False, accepted_at_ns=UnixNs(0), appeared_at_ns=UnixNs(0))
+STANDING = a.KnownManifest(
+    digest=OTHER, own=False, accepted_at_ns=UnixNs(0), appeared_at_ns=UnixNs(0)
+)
 DOING: tuple[a.Action, ...] = (
     *(a.CreateBlob(), a.HeadBlob(), a.HashBlob(), a.OverwriteBlob(), a.ReadManifest()),
     a.CreateManifest(accepted_at_ns=UnixNs(0)),
     a.CreateQuarantine(accepted_digest=OTHER, observed_at_ns=UnixNs(0)),
-    *(a.HeadQuarantine(), a.Spent(), a.Corrupt(reason="r")),
+    *(a.HeadQuarantine(), a.RetriesExhausted(), a.Corrupt(reason="r")),
     a.Accepted(duplicate=False, accepted_at_ns=UnixNs(0)),
     a.Conflict(accepted_digest=OTHER),
 )
 
 
-@pytest.mark.parametrize("doing", DOING, ids=lambda doing: type(doing).__name__)
-def test_illegal_observation_raises(doing: a.Action) -> None:
+@pytest.mark.parametrize("action", DOING, ids=lambda action: type(action).__name__)
+def test_illegal_observation_raises(action: a.Action) -> None:
     """What does not belong to the action raises; everything that does belong is understood."""
     now = a.Progress(
         offer=offer(),
-        doing=doing,
+        action=action,
         proved_at_ns=UnixNs(0),
         date_ns=UnixNs(0),
         accepted_at_ns=UnixNs(0),
-        standing=STANDING if isinstance(doing, a.HeadQuarantine | a.CreateQuarantine) else None,
+        manifest=STANDING if isinstance(action, a.HeadQuarantine | a.CreateQuarantine) else None,
     )
     for seen in OBSERVATIONS:
-        if isinstance(seen, LEGAL[type(doing)]):
+        if isinstance(seen, LEGAL[type(action)]):
             assert a.step(now, seen) is not now
         else:
             with pytest.raises(InvariantViolated):
@@ -270,4 +272,4 @@ def test_illegal_observation_raises(doing: a.Action) -> None:
 
 def test_every_action_has_its_legal_observations() -> None:
     """The table above covers every action, so no action is left untested."""
-    assert {type(doing) for doing in DOING} == set(LEGAL)
+    assert {type(action) for action in DOING} == set(LEGAL)

@@ -3,15 +3,15 @@
 import msgspec
 import pytest
 
-from sluice_protocol.deletes import (
+from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.manifests import encode_record
+from sluice_protocol.record_deletes import (
     DeleteRecord,
     Where,
     decode_delete,
     delete_key,
     parse_where,
 )
-from sluice_protocol.errors import BadUsage, InvalidRecord
-from sluice_protocol.manifests import encode_record
 
 ID = "01K5N7W3M0000000000000000C"
 

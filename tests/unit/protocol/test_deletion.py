@@ -4,30 +4,30 @@ from dataclasses import replace
 
 import pytest
 
-from sluice_protocol.deletion import (
+from sluice_protocol.blob_deletion import (
     DELETION_CLAUSES,
+    NONCURRENT_CLAUSES,
     PLAN_CLAUSES,
-    SUPERSEDED_CLAUSES,
-    AuditWord,
+    AuditResult,
     Candidate,
     Clause,
     ClauseCheck,
     CurrentRead,
-    EnvelopeLook,
+    EnvelopeLookup,
     Evidence,
     Keep,
     ListedNow,
-    Look,
-    MayGo,
+    ManifestLookup,
+    MayDelete,
     clock_fell,
-    judge,
+    decide_deletion,
 )
 from sluice_protocol.keys import blob_key, digest_of
-from sluice_protocol.units import Incarnation, UnixNs
+from sluice_protocol.units import ObjectVersion, UnixNs
 
 DIGEST = digest_of(b"orphan")
 OTHER = digest_of(b"other")
-V1, V2 = Incarnation("v1"), Incarnation("v2")
+V1, V2 = ObjectVersion("v1"), ObjectVersion("v2")
 HORIZON = 100
 
 ORPHAN = Evidence(
@@ -41,9 +41,9 @@ ORPHAN = Evidence(
     retry_horizon_ns=HORIZON,
     now_ns=UnixNs(1_200),
     versioning_enabled=True,
-    audit=AuditWord(audit_id="A", started_at_ns=UnixNs(1_101), complete=True, names_blob=False),
+    audit=AuditResult(audit_id="A", started_at_ns=UnixNs(1_101), complete=True, names_blob=False),
     references=0,
-    envelope=EnvelopeLook(accepted=Look.ABSENT, quarantine=Look.ABSENT),
+    envelope=EnvelopeLookup(accepted=ManifestLookup.ABSENT, quarantine=ManifestLookup.ABSENT),
     listed=ListedNow(incarnation=V1, last_modified_ns=UnixNs(1_000), current=True),
 )
 SUPERSEDED = replace(
@@ -58,8 +58,11 @@ def _audit(**changed: object) -> Evidence:
     return replace(ORPHAN, audit=replace(ORPHAN.audit, **changed))  # type: ignore[arg-type]
 
 
-def _envelope(accepted: Look = Look.ABSENT, quarantine: Look = Look.ABSENT) -> Evidence:
-    return replace(ORPHAN, envelope=EnvelopeLook(accepted=accepted, quarantine=quarantine))
+def _envelope(
+    accepted: ManifestLookup = ManifestLookup.ABSENT,
+    quarantine: ManifestLookup = ManifestLookup.ABSENT,
+) -> Evidence:
+    return replace(ORPHAN, envelope=EnvelopeLookup(accepted=accepted, quarantine=quarantine))
 
 
 def _listed(**changed: object) -> Evidence:
@@ -68,7 +71,7 @@ def _listed(**changed: object) -> Evidence:
 
 
 def _null(evidence: Evidence) -> Evidence:
-    null = Incarnation("null")
+    null = ObjectVersion("null")
     assert evidence.listed is not None
     return replace(
         evidence,
@@ -90,11 +93,11 @@ KEPT = [
     (Clause.REFERENCES, replace(ORPHAN, references=None)),
     (Clause.REFERENCES, replace(ORPHAN, references=1)),
     (Clause.ENVELOPE, replace(ORPHAN, envelope=None)),
-    (Clause.ENVELOPE, _envelope(accepted=Look.NAMES_IT)),
-    (Clause.ENVELOPE, _envelope(accepted=Look.UNREADABLE)),
-    (Clause.ENVELOPE, _envelope(quarantine=Look.NAMES_IT)),
-    (Clause.ENVELOPE, _envelope(quarantine=Look.NAMES_OTHER)),
-    (Clause.ENVELOPE, _envelope(quarantine=Look.UNREADABLE)),
+    (Clause.ENVELOPE, _envelope(accepted=ManifestLookup.NAMES_IT)),
+    (Clause.ENVELOPE, _envelope(accepted=ManifestLookup.UNREADABLE)),
+    (Clause.ENVELOPE, _envelope(quarantine=ManifestLookup.NAMES_IT)),
+    (Clause.ENVELOPE, _envelope(quarantine=ManifestLookup.NAMES_OTHER)),
+    (Clause.ENVELOPE, _envelope(quarantine=ManifestLookup.UNREADABLE)),
     (Clause.LISTED, replace(ORPHAN, listed=None)),
     (Clause.LISTED, _listed(incarnation=V2)),
     (Clause.LISTED, _listed(last_modified_ns=UnixNs(1_001))),
@@ -118,26 +121,29 @@ def _without(clauses: tuple[ClauseCheck, ...], evidence: Evidence) -> tuple[Clau
 
 def test_orphan_past_its_horizon_may_go() -> None:
     """With every clause proved, and another manifest under its identity or none, it goes."""
-    assert judge(ORPHAN, PLAN_CLAUSES) == MayGo()
-    assert judge(ORPHAN, DELETION_CLAUSES) == MayGo()
-    assert judge(_envelope(accepted=Look.NAMES_OTHER), DELETION_CLAUSES) == MayGo()
-    assert judge(SUPERSEDED, SUPERSEDED_CLAUSES) == MayGo()
+    assert decide_deletion(ORPHAN, PLAN_CLAUSES) == MayDelete()
+    assert decide_deletion(ORPHAN, DELETION_CLAUSES) == MayDelete()
+    assert (
+        decide_deletion(_envelope(accepted=ManifestLookup.NAMES_OTHER), DELETION_CLAUSES)
+        == MayDelete()
+    )
+    assert decide_deletion(SUPERSEDED, NONCURRENT_CLAUSES) == MayDelete()
 
 
 @pytest.mark.parametrize(("clause", "evidence"), KEPT)
 def test_each_clause_alone_keeps(clause: Clause, evidence: Evidence) -> None:
     """One broken clause keeps the blob under its own name; the mutant without it would delete."""
-    kept = judge(evidence, DELETION_CLAUSES)
+    kept = decide_deletion(evidence, DELETION_CLAUSES)
     assert isinstance(kept, Keep)
     assert kept.clause is clause
-    assert judge(evidence, _without(DELETION_CLAUSES, evidence)) == MayGo()
+    assert decide_deletion(evidence, _without(DELETION_CLAUSES, evidence)) == MayDelete()
     assert len(_without(DELETION_CLAUSES, evidence)) == len(DELETION_CLAUSES) - 1
 
 
 @pytest.mark.parametrize(("clause", "evidence"), KEPT_SUPERSEDED)
 def test_each_clause_of_a_superseded_version_keeps(clause: Clause, evidence: Evidence) -> None:
     """A noncurrent version goes only when the current one was read and is right."""
-    kept = judge(evidence, SUPERSEDED_CLAUSES)
+    kept = decide_deletion(evidence, NONCURRENT_CLAUSES)
     assert isinstance(kept, Keep)
     assert kept.clause is clause
 
@@ -147,7 +153,7 @@ def test_nothing_read_keeps() -> None:
     bare = Evidence(candidate=ORPHAN.candidate, retry_horizon_ns=HORIZON)
     silent = [check.__name__ for check in DELETION_CLAUSES if check(bare) is None]
     assert silent == ["incarnation_exact"]
-    assert isinstance(judge(ORPHAN, ()), Keep)
+    assert isinstance(decide_deletion(ORPHAN, ()), Keep)
 
 
 def test_no_certificate_keeps_on_two_clauses() -> None:

@@ -21,7 +21,7 @@ from support.raw_frames import (
 )
 
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
-from sluice_protocol.frame import decode_frame, decode_head
+from sluice_protocol.frame import FRAME_DECODERS, decode_frame, decode_head
 
 _ATTRIBUTES_OUT = dict.fromkeys(attributes())
 
@@ -89,7 +89,17 @@ def test_other_versions_are_named() -> None:
     ):
         with pytest.raises(UnsupportedVersion) as caught:
             decode_frame(data)
-        assert caught.value.field == field
+        assert (caught.value.field, caught.value.supported) == (field, (1,))
+
+
+def test_a_second_frame_version_is_read_next_to_the_first() -> None:
+    decoders = {**FRAME_DECODERS, 2: FRAME_DECODERS[1]}
+    for version in (1, 2):
+        data = frame(envelope(), logs(), frame_version=version)
+        assert (
+            decode_frame(data, decoders=decoders).identity
+            == decode_head(data, decoders=decoders).envelope.identity
+        )
 
 
 def test_limits_of_size_are_named() -> None:

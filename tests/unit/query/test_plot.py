@@ -2,16 +2,18 @@
 
 import re
 
-from sluice_query.answer import Point
 from sluice_query.plot import draw_series
 from sluice_query.request import Aggregate, Series
+from sluice_query.result import SeriesPoint
 
 SERIES = Series(metric="cpu", step_ns=60_000_000_000, aggregate=Aggregate.MAX)
 
 
-def _points(*values: float | None, agent: str = "") -> list[Point]:
+def _points(*values: float | None, agent: str = "") -> list[SeriesPoint]:
     return [
-        Point(step_ns=1_790_000_000_000_000_000 + n * SERIES.step_ns, agent_id=agent, value=value)
+        SeriesPoint(
+            step_ns=1_790_000_000_000_000_000 + n * SERIES.step_ns, agent_id=agent, value=value
+        )
         for n, value in enumerate(values)
     ]
 

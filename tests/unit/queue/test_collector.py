@@ -11,21 +11,21 @@ from sluice_protocol.units import NS_PER_S
 from sluice_queue.appender import Appender
 from sluice_queue.collector import Collector
 from sluice_queue.consumer import Consumer
-from sluice_queue.lane import Lane, Tools
+from sluice_queue.lane import Lane, Runtime
 from sluice_queue.settings import ProducerSettings
 from sluice_queue.worklists import write_work_list
 
 DAY_NS = 86_400 * NS_PER_S
 
 
-def world() -> tuple[SimStore, SimClock, Tools]:
+def world() -> tuple[SimStore, SimClock, Runtime]:
     clock = SimClock()
-    return SimStore(clock=clock), clock, Tools(clock=clock, ids=SimIds(1), rng=random.Random(1))
+    return SimStore(clock=clock), clock, Runtime(clock=clock, ids=SimIds(1), rng=random.Random(1))
 
 
-async def fill(store: SimStore, tools: Tools, entries: int, *, held: int = 4096) -> Appender:
+async def fill(store: SimStore, runtime: Runtime, entries: int, *, held: int = 4096) -> Appender:
     settings = ProducerSettings(held_entries_max=held)
-    appender = Appender(store, Lane(queue="spark", lane=0), tools=tools, settings=settings)
+    appender = Appender(store, Lane(queue="spark", lane=0), runtime=runtime, settings=settings)
     for seq in range(entries):
         draft = await write_work_list(appender.client, [manifest(seq * 10)], retry=settings.retry)
         await appender.append([draft])
@@ -44,11 +44,11 @@ def test_acknowledged_lists_go_after_the_grace() -> None:
     """Seen, then acknowledged, then left alone for the grace period, then deleted."""
 
     async def run() -> None:
-        store, clock, tools = world()
-        await fill(store, tools, 10)
-        collector = Collector(store, retry_horizon_ns=7 * DAY_NS, grace_s=60, tools=tools)
+        store, clock, runtime = world()
+        await fill(store, runtime, 10)
+        collector = Collector(store, retry_horizon_ns=7 * DAY_NS, grace_s=60, runtime=runtime)
         assert (await collector.run()).acked_lists == 0
-        consumer = await Consumer.open(store, queue="spark", lane=0, tools=tools)
+        consumer = await Consumer.open(store, queue="spark", lane=0, runtime=runtime)
         await consumer.ack_through(6)
         assert (await collector.run()).acked_lists == 0
         clock.at_ns += 61 * NS_PER_S
@@ -63,12 +63,12 @@ def test_lists_that_no_register_names_go_after_the_horizon() -> None:
     """A list written and never appended, and one acknowledged unseen, go once they are old."""
 
     async def run() -> None:
-        store, clock, tools = world()
-        appender = await fill(store, tools, 3)
+        store, clock, runtime = world()
+        appender = await fill(store, runtime, 3)
         await write_work_list(appender.client, [manifest(900)], retry=ProducerSettings().retry)
-        consumer = await Consumer.open(store, queue="spark", lane=0, tools=tools)
+        consumer = await Consumer.open(store, queue="spark", lane=0, runtime=runtime)
         await consumer.ack_through(1)
-        collector = Collector(store, retry_horizon_ns=7 * DAY_NS, tools=tools)
+        collector = Collector(store, retry_horizon_ns=7 * DAY_NS, runtime=runtime)
         assert (await collector.run()).unnamed_lists == 0
         clock.at_ns += 8 * DAY_NS
         assert (await collector.run()).unnamed_lists == 2
@@ -81,12 +81,12 @@ def test_segments_go_once_acknowledged() -> None:
     """A segment whose last entry is acknowledged goes; one that is needed stays."""
 
     async def run() -> None:
-        store, clock, tools = world()
-        await fill(store, tools, 40, held=8)
+        store, clock, runtime = world()
+        await fill(store, runtime, 40, held=8)
         before = segments(store)
-        consumer = await Consumer.open(store, queue="spark", lane=0, tools=tools)
+        consumer = await Consumer.open(store, queue="spark", lane=0, runtime=runtime)
         await consumer.ack_through(20)
-        collector = Collector(store, retry_horizon_ns=7 * DAY_NS, grace_s=60, tools=tools)
+        collector = Collector(store, retry_horizon_ns=7 * DAY_NS, grace_s=60, runtime=runtime)
         clock.at_ns += 61 * NS_PER_S
         found = await collector.run()
         assert 0 < found.segments < before

@@ -12,23 +12,23 @@ from sluice_protocol.errors import Fenced
 from sluice_queue.appender import Appender
 from sluice_queue.consumer import Consumer
 from sluice_queue.errors import AckRefused, RegisterLost, ResumeRefused, WorkListMissing
-from sluice_queue.lane import Lane, Tools
+from sluice_queue.inspection import list_lanes, read_lane
+from sluice_queue.lane import Lane, Runtime
 from sluice_queue.producer import Producer
 from sluice_queue.settings import ProducerSettings
-from sluice_queue.view import list_lanes, read_lane
 from sluice_queue.worklists import write_work_list
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
 
 
-def sim() -> tuple[SimStore, Tools]:
+def sim() -> tuple[SimStore, Runtime]:
     clock = SimClock()
-    return SimStore(clock=clock), Tools(clock=clock, ids=SimIds(1), rng=random.Random(1))
+    return SimStore(clock=clock), Runtime(clock=clock, ids=SimIds(1), rng=random.Random(1))
 
 
-async def put(store: ObjectStore, tools: Tools, *seqs: int, held: int = 4096) -> Appender:
+async def put(store: ObjectStore, runtime: Runtime, *seqs: int, held: int = 4096) -> Appender:
     settings = ProducerSettings(held_entries_max=held)
-    appender = Appender(store, Lane(queue="spark", lane=0), tools=tools, settings=settings)
+    appender = Appender(store, Lane(queue="spark", lane=0), runtime=runtime, settings=settings)
     for seq in seqs:
         draft = await write_work_list(appender.client, [manifest(seq)], retry=settings.retry)
         await appender.append([draft])
@@ -72,18 +72,18 @@ def test_segments_are_read_like_the_register() -> None:
     """Entries that moved to segments come in order, between readers and acknowledgements."""
 
     async def run() -> None:
-        store, tools = sim()
-        await put(store, tools, *range(0, 300, 10), held=8)
+        store, runtime = sim()
+        await put(store, runtime, *range(0, 300, 10), held=8)
         view = await read_lane(store, "spark", 0)
         assert len(view.state.segments) > 2
         assert [one.sequence for one in view.descriptors] == list(range(1, 31))
         tail = await read_lane(store, "spark", 0, after=17, entries_max=4)
         assert [one.sequence for one in tail.descriptors] == [18, 19, 20, 21]
-        consumer = await Consumer.open(store, queue="spark", lane=0, tools=tools)
+        consumer = await Consumer.open(store, queue="spark", lane=0, runtime=runtime)
         assert [one.sequence for one in await consumer.next_descriptors(7)] == list(range(1, 8))
         await consumer.ack_through(5)
         assert [one.sequence for one in await consumer.next_descriptors(3)] == [8, 9, 10]
-        again = await Consumer.open(store, queue="spark", lane=0, resume_after=9, tools=tools)
+        again = await Consumer.open(store, queue="spark", lane=0, resume_after=9, runtime=runtime)
         assert await drain(again) == [(seq, (seq - 1) * 10) for seq in range(10, 31)]
 
     asyncio.run(run())
@@ -93,11 +93,11 @@ def test_fenced_consumer_changes_nothing() -> None:
     """The second opening takes the epoch; the first can neither read on nor acknowledge."""
 
     async def run() -> None:
-        store, tools = sim()
-        await put(store, tools, 0, 10)
-        old = await Consumer.open(store, queue="spark", lane=0, tools=tools)
+        store, runtime = sim()
+        await put(store, runtime, 0, 10)
+        old = await Consumer.open(store, queue="spark", lane=0, runtime=runtime)
         assert await old.next_batch() is not None
-        new = await Consumer.open(store, queue="spark", lane=0, tools=tools)
+        new = await Consumer.open(store, queue="spark", lane=0, runtime=runtime)
         assert new.epoch == old.epoch + 1
         before = dict(store.held)
         with pytest.raises(Fenced):
@@ -115,9 +115,9 @@ def test_acks_are_in_order_and_durable_by_the_hundred() -> None:
     """`ack` refuses gaps; one write stands for a hundred of them."""
 
     async def run() -> None:
-        store, tools = sim()
-        await put(store, tools, *range(0, 1200, 10))
-        consumer = await Consumer.open(store, queue="spark", lane=0, tools=tools)
+        store, runtime = sim()
+        await put(store, runtime, *range(0, 1200, 10))
+        consumer = await Consumer.open(store, queue="spark", lane=0, runtime=runtime)
         await consumer.next_descriptors(120)
         with pytest.raises(AckRefused):
             await consumer.ack(2)
@@ -128,7 +128,7 @@ def test_acks_are_in_order_and_durable_by_the_hundred() -> None:
         assert consumer.acked_through == 100
         await consumer.flush_acks()
         assert (await read_lane(store, "spark", 0)).state.acked_through == 120
-        for sequence, reason in ((120, "already"), (121, "not come")):
+        for sequence, reason in ((120, "already"), (121, "not assigned")):
             with pytest.raises(AckRefused, match=reason):
                 await consumer.ack_through(sequence)
 
@@ -139,16 +139,16 @@ def test_resume_refuses_a_lane_that_does_not_fit() -> None:
     """A persisted sequence behind the frontier, or ahead of the lane, stops the consumer."""
 
     async def run() -> None:
-        store, tools = sim()
-        await put(store, tools, 0, 10, 20)
-        consumer = await Consumer.open(store, queue="spark", lane=0, tools=tools)
+        store, runtime = sim()
+        await put(store, runtime, 0, 10, 20)
+        consumer = await Consumer.open(store, queue="spark", lane=0, runtime=runtime)
         await consumer.ack_through(2)
         for persisted in (1, 4):
             with pytest.raises(ResumeRefused):
                 await Consumer.open(
-                    store, queue="spark", lane=0, resume_after=persisted, tools=tools
+                    store, queue="spark", lane=0, resume_after=persisted, runtime=runtime
                 )
-        again = await Consumer.open(store, queue="spark", lane=0, resume_after=2, tools=tools)
+        again = await Consumer.open(store, queue="spark", lane=0, resume_after=2, runtime=runtime)
         assert await drain(again) == [(3, 20)]
 
     asyncio.run(run())
@@ -158,11 +158,11 @@ def test_missing_work_list_stops_the_lane() -> None:
     """A list that is gone raises each time; the cursor stays before it."""
 
     async def run() -> None:
-        store, tools = sim()
-        await put(store, tools, 0, 10)
+        store, runtime = sim()
+        await put(store, runtime, 0, 10)
         view = await read_lane(store, "spark", 0)
         lost = store.held.pop(view.descriptors[0].location)
-        consumer = await Consumer.open(store, queue="spark", lane=0, tools=tools)
+        consumer = await Consumer.open(store, queue="spark", lane=0, runtime=runtime)
         for _ in range(2):
             with pytest.raises(WorkListMissing):
                 await consumer.next_batch()
@@ -176,11 +176,11 @@ def test_lanes_that_exist_are_listed() -> None:
     """Each register is found once, however much lies in a lane's folder."""
 
     async def run() -> None:
-        store, tools = sim()
-        await put(store, tools, *range(0, 200, 10), held=4)
+        store, runtime = sim()
+        await put(store, runtime, *range(0, 200, 10), held=4)
         for queue, lane in (("spark", 3), ("other", 0)):
-            await Appender(store, Lane(queue=queue, lane=lane), tools=tools).client.read()
-            await Consumer.open(store, queue=queue, lane=lane, tools=tools)
+            await Appender(store, Lane(queue=queue, lane=lane), runtime=runtime).client.read()
+            await Consumer.open(store, queue=queue, lane=lane, runtime=runtime)
         assert await list_lanes(store, "spark") == (
             Lane(queue="spark", lane=0),
             Lane(queue="spark", lane=3),
@@ -194,8 +194,8 @@ def test_producers_pile_up_behind_one_swap() -> None:
     """Callers that come while a swap is in flight share the next one."""
 
     async def run() -> None:
-        store, tools = sim()
-        appender = await put(store, tools, 0)
+        store, runtime = sim()
+        appender = await put(store, runtime, 0)
         draft = await write_work_list(
             appender.client, [manifest(1)], retry=ProducerSettings().retry
         )
@@ -213,8 +213,8 @@ def test_producer_stops_where_its_register_is_gone_begun_anew_or_an_old_copy() -
     async def run() -> None:
         key = Lane(queue="spark", lane=0).key
         for replaced in ("gone", "begun anew", "old copy"):
-            store, tools = sim()
-            appender = await put(store, tools, 0)
+            store, runtime = sim()
+            appender = await put(store, runtime, 0)
             old = store.held[key].body
             draft = await write_work_list(
                 appender.client, [manifest(10)], retry=ProducerSettings().retry
@@ -222,7 +222,7 @@ def test_producer_stops_where_its_register_is_gone_begun_anew_or_an_old_copy() -
             await appender.append([draft])
             del store.held[key]
             if replaced == "begun anew":
-                await Consumer.open(store, queue="spark", lane=0, tools=tools)
+                await Consumer.open(store, queue="spark", lane=0, runtime=runtime)
             if replaced == "old copy":
                 await store.create(key, old)
             for _ in range(2):

@@ -11,10 +11,11 @@ from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.keys import WORK_LISTS
 from sluice_protocol.outcomes import ReplaceOutcome, Unknown, UnknownReason
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey
-from sluice_queue.lane import Lane, Tools
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import Lane, Runtime
 from sluice_queue.producer import Producer
-from sluice_queue.settings import ProducerSettings, RetrySettings
-from sluice_queue.view import read_lane
+from sluice_queue.settings import ProducerSettings
+from sluice_store.retry import RetrySettings
 
 
 class Slow(SimStore):
@@ -29,8 +30,8 @@ class Slow(SimStore):
         return await super().replace(key, body, if_match=if_match)
 
 
-def tools(store: SimStore) -> Tools:
-    return Tools(clock=store.clock, ids=SimIds(1), rng=random.Random(1))
+def runtime(store: SimStore) -> Runtime:
+    return Runtime(clock=store.clock, ids=SimIds(1), rng=random.Random(1))
 
 
 def test_produce_waits_while_too_many_bytes_are_not_durable() -> None:
@@ -41,7 +42,7 @@ def test_produce_waits_while_too_many_bytes_are_not_durable() -> None:
         size = manifest(0).frame_bytes
         settings = ProducerSettings(max_unflushed_bytes=3 * size)
         async with Producer.open(
-            store, queue="spark", lane=0, tools=tools(store), settings=settings
+            store, queue="spark", lane=0, runtime=runtime(store), settings=settings
         ) as producer:
             held = [await producer.produce([manifest(0)]) for _ in range(3)]
             late = asyncio.create_task(producer.produce([manifest(1)]))
@@ -60,7 +61,7 @@ def test_a_list_that_grew_old_is_written_anew_before_it_is_appended() -> None:
 
     async def run() -> None:
         store = SimStore(clock=SimClock())
-        producer = Producer(store, Lane(queue="spark", lane=0), tools=tools(store))
+        producer = Producer(store, Lane(queue="spark", lane=0), runtime=runtime(store))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(producer.run(tasks))
             await producer._appender.client.read_or_create(_tries(producer))
@@ -87,10 +88,10 @@ def test_a_list_that_grew_old_is_written_anew_before_it_is_appended() -> None:
 
 
 def _tries(producer: Producer) -> object:
-    from sluice_queue.lane import Tries  # noqa: PLC0415
+    from sluice_store.retry import RetryBudget  # noqa: PLC0415
 
     lane = producer._appender.client.lane
-    return Tries("test", lane.key, RetrySettings(), producer._tools)
+    return RetryBudget("test", lane.key, producer._runtime.backoff(RetrySettings()))
 
 
 def test_spent_bounds_are_told_as_unknown_and_the_producer_stops() -> None:
@@ -104,7 +105,7 @@ def test_spent_bounds_are_told_as_unknown_and_the_producer_stops() -> None:
         store = Deaf(clock=SimClock())
         settings = ProducerSettings(retry=RetrySettings(tries_max=3))
         async with Producer.open(
-            store, queue="spark", lane=0, tools=tools(store), settings=settings
+            store, queue="spark", lane=0, runtime=runtime(store), settings=settings
         ) as producer:
             first = await producer.produce([manifest(0)])
             with pytest.raises(OutcomeUnknown):

@@ -12,18 +12,18 @@ from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.entries import Draft
 from sluice_queue.register import (
     ENTRIES_MAX,
+    REGISTER_DECODERS,
     WRITERS_MAX,
     Register,
     Writer,
     append,
+    body_descriptors,
     decode_register,
-    decode_segment,
     dequeue,
     encode_register,
-    held_descriptors,
     open_epoch,
-    spill,
 )
+from sluice_queue.segments import decode_segment, spill
 
 KEY = "queue/v1/spark.000/manifest"
 NONCE = bytes(range(16))
@@ -77,7 +77,7 @@ def test_register_round_trips(count: int, acked: int, metadata: bytes) -> None:
     if 0 < acked <= count:
         state = dequeue(KEY, state, acked, NONCE)
     assert decode_register(KEY, encode_register(state)) == state
-    found = held_descriptors(KEY, state)
+    found = body_descriptors(KEY, state)
     assert [one.sequence for one in found] == list(range(state.acked_through + 1, count + 1))
     assert all(one.metadata == metadata for one in found)
 
@@ -99,13 +99,13 @@ def test_spill_and_dequeue_keep_every_entry_in_order() -> None:
     assert [one.sequence for one in decode_segment(KEY, moved.body)] == [1, 2, 3, 4, 5]
     assert len(moved.body) == moved.ref.size_bytes
     after = decode_register(KEY, encode_register(moved.after))
-    assert [one.sequence for one in held_descriptors(KEY, after)] == [6, 7, 8, 9, 10]
+    assert [one.sequence for one in body_descriptors(KEY, after)] == [6, 7, 8, 9, 10]
     inside = decode_register(KEY, encode_register(dequeue(KEY, after, 3, NONCE)))
     assert inside.segments == (moved.ref,)
     assert dequeue(KEY, inside, 5, NONCE).segments == ()
     past = decode_register(KEY, encode_register(dequeue(KEY, inside, 7, NONCE)))
     assert past.segments == ()
-    assert [one.sequence for one in held_descriptors(KEY, past)] == [8, 9, 10]
+    assert [one.sequence for one in body_descriptors(KEY, past)] == [8, 9, 10]
 
 
 def test_spill_is_a_function_of_the_state() -> None:
@@ -153,4 +153,28 @@ def test_decode_of_random_bytes_is_typed(tail: bytes) -> None:
     """No bytes make the decoder fail with anything but its own errors."""
     body = b"LMQ1\x01\x00\x00\x00" + tail
     with contextlib.suppress(InvalidRecord):
-        held_descriptors(KEY, decode_register(KEY, body))
+        body_descriptors(KEY, decode_register(KEY, body))
+
+
+def _decode_v2(key: str, body: bytes) -> Register:
+    """Decode a fictitious version 2: an empty lane as magic, version, nonce, then revision."""
+    del key
+    _, _, nonce, revision = struct.unpack("<4sH16sQ", body)
+    return Register(revision=revision, nonce=nonce)
+
+
+def test_a_second_register_version_is_read_next_to_the_first() -> None:
+    decoders = {**REGISTER_DECODERS, 2: _decode_v2}
+    first = filled(3)
+    second = struct.pack("<4sH16sQ", b"LMQ1", 2, NONCE, 7)
+    assert decode_register(KEY, encode_register(first), decoders=decoders) == first
+    assert decode_register(KEY, second, decoders=decoders) == Register(revision=7, nonce=NONCE)
+
+
+def test_an_unknown_version_names_the_object_and_the_known_versions() -> None:
+    with pytest.raises(UnsupportedVersion) as caught:
+        decode_register(KEY, struct.pack("<4sH16sQ", b"LMQ1", 3, NONCE, 7))
+    assert (caught.value.key, caught.value.found, caught.value.supported) == (KEY, 3, (1,))
+    assert f"found=`3`, supported=`1`, key=`{KEY}`" in str(caught.value)
+    with pytest.raises(UnsupportedVersion, match="queue segment version"):
+        decode_segment(KEY, b"LMQS\x02\x00")

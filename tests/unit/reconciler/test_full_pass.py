@@ -11,7 +11,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
-from sluice_queue.lane import Tools
+from sluice_queue.lane import Runtime
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_reconciler.verify import HoldReason, list_hold_records
@@ -24,12 +24,12 @@ def sim() -> SimStore:
 
 
 def make(store: ObjectStore, seed: int = 1, **settings: object) -> Reconciler:
-    tools = Tools(clock=SimClock(), ids=SimIds(seed), rng=random.Random(seed))
+    runtime = Runtime(clock=SimClock(), ids=SimIds(seed), rng=random.Random(seed))
     return Reconciler(
         store,
         Authority(authority_id="A", lanes=2),
         settings=ReconcilerSettings(**settings),
-        tools=tools,
+        runtime=runtime,
     )
 
 

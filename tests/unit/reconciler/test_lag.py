@@ -11,7 +11,7 @@ from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.keys import WORK_LISTS
 from sluice_protocol.outcomes import CreateOutcome
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
-from sluice_queue.lane import Tools
+from sluice_queue.lane import Runtime
 from sluice_reconciler.metrics import Stage, StageBacklog
 from sluice_reconciler.service import Reconciler
 
@@ -47,8 +47,8 @@ def test_batch_whose_append_failed_waits_until_a_pass_took_it() -> None:
     async def run() -> None:
         store = Away(clock=SimClock())
         await accept(store, 0)
-        tools = Tools(clock=store.clock, ids=SimIds(1), rng=random.Random(1))
-        reconciler = Reconciler(store, Authority(authority_id="A", lanes=1), tools=tools)
+        runtime = Runtime(clock=store.clock, ids=SimIds(1), rng=random.Random(1))
+        reconciler = Reconciler(store, Authority(authority_id="A", lanes=1), runtime=runtime)
         waiting = reconciler.intake.waiting
         assert (await reconciler.once()).outcome.left == 1
         assert [len(keys) for keys in waiting.known().values()] == [0, 1]

@@ -23,10 +23,10 @@ from sluice_protocol.keys import (
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.lane import Tools
+from sluice_queue.lane import Runtime
 from sluice_reconciler.differences import DifferenceKind
 from sluice_reconciler.explain import explain
-from sluice_reconciler.indexes import TimeEntry, pack, unpack
+from sluice_reconciler.indexes import PACK_DECODERS, TimeEntry, pack, unpack
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.scanners import TimeIndexScanner
 from sluice_reconciler.service import Reconciler
@@ -37,12 +37,12 @@ BASE_NS = 1_699_999_200 * NS_PER_S
 
 
 def make(store: SimStore, seed: int = 1, *, packed: bool = True) -> Reconciler:
-    tools = Tools(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
+    runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
     return Reconciler(
         store,
         Authority(authority_id="A", lanes=1),
         settings=ReconcilerSettings(pack_by_time=packed),
-        tools=tools,
+        runtime=runtime,
     )
 
 
@@ -98,6 +98,19 @@ def test_packs_give_back_every_entry_byte_for_byte(given_entries: list[TimeEntry
                 unpack(key, body + b"\n")
 
 
+def test_a_second_pack_version_is_read_next_to_the_first() -> None:
+    folder = "accepted-by-time/v2/date=2023-11-14/hour=22"
+    entries = [
+        TimeEntry(at_ns=UnixNs(at), key=ObjectKey(f"{folder}/{at}.json"), body=b"{}")
+        for at in (1, 2)
+    ]
+    [(key, body, _)] = pack(entries)
+    decoders = {**PACK_DECODERS, "v2": PACK_DECODERS["v1"]}
+    assert unpack(key, body, decoders=decoders) == [(one.key, one.body) for one in entries]
+    with pytest.raises(InvalidRecord, match="found=`v2`, supported=`v1`"):
+        unpack(key, body)
+
+
 def test_one_flush_makes_one_object_per_hour_and_index() -> None:
     """Nine batches over three hours: two packs and one that is alone, of either index."""
 
@@ -117,7 +130,7 @@ def test_one_flush_makes_one_object_per_hour_and_index() -> None:
         }
         assert stand == set(keys)
         assert all(all(path.indexes.values()) for path in await explain(store, batches[5].digest))
-        assert [one async for one in Rebuild(make(store, 2).intake, Tools()).differences()] == []
+        assert [one async for one in Rebuild(make(store, 2).intake, Runtime()).differences()] == []
 
     asyncio.run(run())
 
@@ -169,7 +182,7 @@ def test_rebuild_finds_and_mends_what_is_wrong_in_packs() -> None:
         store = SimStore(clock=SimClock())
         batches = await three_hours(store)
         await make(store).once()
-        rebuild = Rebuild(make(store, 2).intake, Tools())
+        rebuild = Rebuild(make(store, 2).intake, Runtime())
         first, second = [key for key in by_time(store) if parse_pack_key(key)][:2]
         raws = [key for key in by_time(store) if parse_pack_key(key)][2:]
         del store.held[first]
@@ -207,7 +220,7 @@ def test_packed_entry_with_other_bytes_is_told_and_made_right() -> None:
         )
         for key, body, _ in made:
             await store.create(key, body)
-        rebuild = Rebuild(make(store, 2).intake, Tools())
+        rebuild = Rebuild(make(store, 2).intake, Runtime())
         found = [(one.key, one.wrong) async for one in rebuild.differences()]
         place = index_keys(batches[0])[0]
         assert found == [(place, DifferenceKind.MISSING), (place, DifferenceKind.DIFFERENT)]

@@ -13,7 +13,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import encode_record
-from sluice_queue.lane import Tools
+from sluice_queue.lane import Runtime
 from sluice_reconciler.events import parse_events
 from sluice_reconciler.scanners import CHECKPOINT, TimeIndexScanner
 from sluice_reconciler.service import Reconciler
@@ -24,8 +24,8 @@ def sim() -> SimStore:
 
 
 def make(store: SimStore, seed: int = 1) -> Reconciler:
-    tools = Tools(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
-    return Reconciler(store, Authority(authority_id="A", lanes=2), tools=tools)
+    runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
+    return Reconciler(store, Authority(authority_id="A", lanes=2), runtime=runtime)
 
 
 def test_scanner_takes_what_others_indexed_once_and_remembers_how_far() -> None:

@@ -11,8 +11,8 @@ from sluice_spark.session import (
 )
 
 
-def test_session_conf_tells_workers_how_to_keep_memory_and_lets_people_overrule_it() -> None:
-    """The allocator's settings reach the Python workers of executors; the caller's own win."""
+def test_session_conf_sets_the_allocator_of_workers_and_can_be_overridden() -> None:
+    """The settings reach the Python workers of executors; the caller's take precedence."""
     name = "spark.executorEnv.MALLOC_ARENA_MAX"
     conf = session_conf(SessionSettings(), delta=False)
     assert {
@@ -21,8 +21,8 @@ def test_session_conf_tells_workers_how_to_keep_memory_and_lets_people_overrule_
     assert session_conf(SessionSettings(conf={name: "2"}), delta=False)[name] == "2"
 
 
-def test_session_conf_asks_for_jars_only_when_the_jvm_needs_them() -> None:
-    """Neither ingestion nor maintenance does; S3A comes in for `s3a://` alone, matching Spark."""
+def test_session_conf_requires_jars_only_if_the_jvm_needs_them() -> None:
+    """Neither ingestion nor maintenance does; S3A is only for `s3a://`, in Spark's version."""
     assert "spark.jars.packages" not in session_conf(SessionSettings(), delta=False)
     delta = session_conf(SessionSettings(), delta=True)["spark.jars.packages"]
     assert "hadoop-aws" not in delta
@@ -33,8 +33,8 @@ def test_session_conf_asks_for_jars_only_when_the_jvm_needs_them() -> None:
     assert conf["spark.hadoop.fs.s3a.endpoint.region"] == "us-east-1"
 
 
-def test_session_conf_of_a_cluster_says_nothing_of_this_machine() -> None:
-    """A driver that called itself 127.0.0.1 could not be reached by executors."""
+def test_session_conf_of_a_cluster_does_not_set_the_driver_address() -> None:
+    """Executors could not reach a driver at 127.0.0.1."""
     conf = session_conf(SessionSettings(master="spark://head:7077"), delta=False)
     assert not [name for name in conf if name.startswith("spark.driver.")]
 
@@ -42,7 +42,6 @@ def test_session_conf_of_a_cluster_says_nothing_of_this_machine() -> None:
 def test_read_hadoop_version_refuses_a_folder_without_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line that says what to set."""
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     with pytest.raises(BadUsage, match="SPARK_HOME"):
         read_hadoop_version()

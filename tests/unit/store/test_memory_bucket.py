@@ -7,8 +7,8 @@ from urllib.parse import unquote_plus
 import pytest
 
 from sluice_protocol.errors import StoreDenied
-from sluice_protocol.outcomes import Applied, Exists, Missing, ObjectInfo
-from sluice_protocol.units import NS_PER_S, NULL_INCARNATION, ObjectKey, UnixNs
+from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo
+from sluice_protocol.units import NS_PER_S, NULL_VERSION, ObjectKey, UnixNs
 from sluice_store.memory import Crashed, Fault, MemoryBucket, Scripted, open_memory_store
 from sluice_store.memory.notices import EventFeed, read_inventory
 from sluice_store.port import Versioning
@@ -43,7 +43,7 @@ def test_marker_frees_the_key_for_a_create() -> None:
         store, transport = open_memory_store()
         await store.create(KEY, b"old")
         await store.delete_current(KEY)
-        assert isinstance(await store.head(KEY), Missing)
+        assert isinstance(await store.head(KEY), NotFound)
         assert isinstance(await store.create(KEY, b"new"), Applied)
         rows = list(transport.bucket.incarnations("", ""))
         assert [(row.marker, row.current) for row in rows] == [
@@ -63,7 +63,7 @@ def test_head_of_a_marker_is_missing() -> None:
         await store.create(KEY, b"old")
         await store.delete_current(KEY)
         marker = next(row for row in transport.bucket.incarnations("", "") if row.marker)
-        assert isinstance(await store.head_incarnation(KEY, marker.incarnation), Missing)
+        assert isinstance(await store.head_incarnation(KEY, marker.incarnation), NotFound)
 
     asyncio.run(run())
 
@@ -77,7 +77,7 @@ def test_without_versioning_there_is_one_null_version(state: Versioning) -> None
     bucket.put("k", b"one", {})
     bucket.put("k", b"two", {})
     rows = list(bucket.incarnations("", ""))
-    assert [row.incarnation == NULL_INCARNATION for row in rows] == [True, False]
+    assert [row.incarnation == NULL_VERSION for row in rows] == [True, False]
     assert bucket.get("k", {}).body == b"two"
 
 
@@ -118,7 +118,7 @@ def test_object_lock_refuses_the_delete_of_a_version() -> None:
         assert isinstance(await store.head_incarnation(KEY, made.incarnation), ObjectInfo)
         clock.at_ns += 61 * NS_PER_S
         await store.delete(KEY, made.incarnation)
-        assert isinstance(await store.head_incarnation(KEY, made.incarnation), Missing)
+        assert isinstance(await store.head_incarnation(KEY, made.incarnation), NotFound)
 
     asyncio.run(run())
 

@@ -4,71 +4,79 @@ import pytest
 
 from sluice_protocol.outcomes import UnknownReason
 from sluice_protocol.resolution import (
-    Answered,
-    Condition,
     ConditionFailed,
-    Lost,
-    NothingThere,
+    ExchangeResult,
+    NoResponse,
+    NoSuchObject,
     NotSent,
     PastEnd,
-    Refusal,
-    Refused,
-    Seen,
+    RefusalReason,
+    RequestRefused,
+    Responded,
     Succeeded,
     Uncertain,
+    WriteCondition,
     resolve_delete,
     resolve_read,
     resolve_write,
 )
 
-LOST = Lost(reason=UnknownReason.RESET, detail="reset")
+LOST = NoResponse(reason=UnknownReason.RESET, detail="reset")
 NOT_SENT = NotSent(detail="refused")
-ABSENT, MATCH, PLAIN = Condition.IF_ABSENT, Condition.IF_MATCH, Condition.NONE
+ABSENT, MATCH, PLAIN = WriteCondition.IF_ABSENT, WriteCondition.IF_MATCH, WriteCondition.NONE
 CONFLICT = Uncertain(reason=UnknownReason.CONFLICT)
 SLOW = Uncertain(reason=UnknownReason.TIMEOUT)
 BROKEN = Uncertain(reason=UnknownReason.SERVER_ERROR)
 
 
-def _refused(refusal: Refusal) -> Refused:
-    return Refused(refusal=refusal)
+def _refused(refusal: RefusalReason) -> RequestRefused:
+    return RequestRefused(refusal=refusal)
 
 
 @pytest.mark.parametrize(
     ("condition", "seen", "verdict"),
     [
-        (ABSENT, Answered(status=200), Succeeded()),
-        (ABSENT, Answered(status=412), ConditionFailed()),
-        (MATCH, Answered(status=412), ConditionFailed()),
-        (PLAIN, Answered(status=412), _refused(Refusal.REJECTED)),
-        (MATCH, Answered(status=404, code="NoSuchKey"), ConditionFailed()),
-        (MATCH, Answered(status=404), ConditionFailed()),
-        (MATCH, Answered(status=404, code="NoSuchBucket"), _refused(Refusal.NO_BUCKET)),
-        (ABSENT, Answered(status=404, code="NoSuchBucket"), _refused(Refusal.NO_BUCKET)),
-        (ABSENT, Answered(status=409, code="ConditionalRequestConflict"), CONFLICT),
-        (MATCH, Answered(status=409), CONFLICT),
-        (PLAIN, Answered(status=409), CONFLICT),
-        (ABSENT, Answered(status=500), BROKEN),
-        (ABSENT, Answered(status=503, code="SlowDown"), BROKEN),
-        (ABSENT, Answered(status=429), BROKEN),
-        (ABSENT, Answered(status=101), BROKEN),
+        (ABSENT, Responded(status=200), Succeeded()),
+        (ABSENT, Responded(status=412), ConditionFailed()),
+        (MATCH, Responded(status=412), ConditionFailed()),
+        (PLAIN, Responded(status=412), _refused(RefusalReason.REJECTED)),
+        (MATCH, Responded(status=404, code="NoSuchKey"), ConditionFailed()),
+        (MATCH, Responded(status=404), ConditionFailed()),
+        (MATCH, Responded(status=404, code="NoSuchBucket"), _refused(RefusalReason.NO_BUCKET)),
+        (ABSENT, Responded(status=404, code="NoSuchBucket"), _refused(RefusalReason.NO_BUCKET)),
+        (ABSENT, Responded(status=409, code="ConditionalRequestConflict"), CONFLICT),
+        (MATCH, Responded(status=409), CONFLICT),
+        (PLAIN, Responded(status=409), CONFLICT),
+        (ABSENT, Responded(status=500), BROKEN),
+        (ABSENT, Responded(status=503, code="SlowDown"), BROKEN),
+        (ABSENT, Responded(status=429), BROKEN),
+        (ABSENT, Responded(status=101), BROKEN),
         (
             ABSENT,
-            Answered(status=400, code="RequestTimeout"),
+            Responded(status=400, code="RequestTimeout"),
             Uncertain(reason=UnknownReason.TIMEOUT),
         ),
         (ABSENT, LOST, Uncertain(reason=UnknownReason.RESET)),
-        (MATCH, NOT_SENT, _refused(Refusal.UNREACHABLE)),
-        (ABSENT, Answered(status=400, code="BadDigest"), _refused(Refusal.CHECKSUM)),
-        (ABSENT, Answered(status=403, code="RequestTimeTooSkewed"), _refused(Refusal.CLOCK_SKEWED)),
-        (ABSENT, Answered(status=403, code="AccessDenied"), _refused(Refusal.DENIED)),
-        (ABSENT, Answered(status=400, code="ExpiredToken"), _refused(Refusal.DENIED)),
-        (ABSENT, Answered(status=301, code="PermanentRedirect"), _refused(Refusal.WRONG_PLACE)),
-        (ABSENT, Answered(status=501, code="NotImplemented"), _refused(Refusal.UNSUPPORTED)),
-        (ABSENT, Answered(status=405), _refused(Refusal.UNSUPPORTED)),
+        (MATCH, NOT_SENT, _refused(RefusalReason.UNREACHABLE)),
+        (ABSENT, Responded(status=400, code="BadDigest"), _refused(RefusalReason.CHECKSUM)),
+        (
+            ABSENT,
+            Responded(status=403, code="RequestTimeTooSkewed"),
+            _refused(RefusalReason.CLOCK_SKEWED),
+        ),
+        (ABSENT, Responded(status=403, code="AccessDenied"), _refused(RefusalReason.DENIED)),
+        (ABSENT, Responded(status=400, code="ExpiredToken"), _refused(RefusalReason.DENIED)),
+        (
+            ABSENT,
+            Responded(status=301, code="PermanentRedirect"),
+            _refused(RefusalReason.WRONG_PLACE),
+        ),
+        (ABSENT, Responded(status=501, code="NotImplemented"), _refused(RefusalReason.UNSUPPORTED)),
+        (ABSENT, Responded(status=405), _refused(RefusalReason.UNSUPPORTED)),
     ],
 )
 def test_resolve_write_names_every_outcome(
-    condition: Condition, seen: Seen, verdict: object
+    condition: WriteCondition, seen: ExchangeResult, verdict: object
 ) -> None:
     """Each answer of S3 to a write has one meaning under its condition."""
     assert resolve_write(condition, seen) == verdict
@@ -77,20 +85,20 @@ def test_resolve_write_names_every_outcome(
 @pytest.mark.parametrize(
     ("seen", "verdict"),
     [
-        (Answered(status=200), Succeeded()),
-        (Answered(status=206), Succeeded()),
-        (Answered(status=404), NothingThere()),
-        (Answered(status=404, code="NoSuchVersion"), NothingThere()),
-        (Answered(status=405), NothingThere()),
-        (Answered(status=416), PastEnd()),
-        (Answered(status=404, code="NoSuchBucket"), _refused(Refusal.NO_BUCKET)),
-        (Answered(status=503), _refused(Refusal.UNREACHABLE)),
-        (LOST, _refused(Refusal.UNREACHABLE)),
-        (NOT_SENT, _refused(Refusal.UNREACHABLE)),
-        (Answered(status=403), _refused(Refusal.DENIED)),
+        (Responded(status=200), Succeeded()),
+        (Responded(status=206), Succeeded()),
+        (Responded(status=404), NoSuchObject()),
+        (Responded(status=404, code="NoSuchVersion"), NoSuchObject()),
+        (Responded(status=405), NoSuchObject()),
+        (Responded(status=416), PastEnd()),
+        (Responded(status=404, code="NoSuchBucket"), _refused(RefusalReason.NO_BUCKET)),
+        (Responded(status=503), _refused(RefusalReason.UNREACHABLE)),
+        (LOST, _refused(RefusalReason.UNREACHABLE)),
+        (NOT_SENT, _refused(RefusalReason.UNREACHABLE)),
+        (Responded(status=403), _refused(RefusalReason.DENIED)),
     ],
 )
-def test_resolve_read_has_no_unknown(seen: Seen, verdict: object) -> None:
+def test_resolve_read_has_no_unknown(seen: ExchangeResult, verdict: object) -> None:
     """A read either found, found nothing, or was refused: it is made again, never guessed."""
     assert resolve_read(seen) == verdict
 
@@ -98,16 +106,16 @@ def test_resolve_read_has_no_unknown(seen: Seen, verdict: object) -> None:
 @pytest.mark.parametrize(
     ("seen", "verdict"),
     [
-        (Answered(status=204), Succeeded()),
-        (Answered(status=404, code="NoSuchVersion"), Succeeded()),
-        (Answered(status=404, code="NoSuchBucket"), _refused(Refusal.NO_BUCKET)),
-        (Answered(status=409), CONFLICT),
-        (Answered(status=500), BROKEN),
+        (Responded(status=204), Succeeded()),
+        (Responded(status=404, code="NoSuchVersion"), Succeeded()),
+        (Responded(status=404, code="NoSuchBucket"), _refused(RefusalReason.NO_BUCKET)),
+        (Responded(status=409), CONFLICT),
+        (Responded(status=500), BROKEN),
         (LOST, Uncertain(reason=UnknownReason.RESET)),
-        (NOT_SENT, _refused(Refusal.UNREACHABLE)),
-        (Answered(status=403), _refused(Refusal.DENIED)),
+        (NOT_SENT, _refused(RefusalReason.UNREACHABLE)),
+        (Responded(status=403), _refused(RefusalReason.DENIED)),
     ],
 )
-def test_resolve_delete_gone_is_gone(seen: Seen, verdict: object) -> None:
+def test_resolve_delete_gone_is_gone(seen: ExchangeResult, verdict: object) -> None:
     """A delete of an incarnation that is absent has done its work."""
     assert resolve_delete(seen) == verdict

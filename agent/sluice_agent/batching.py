@@ -1,0 +1,264 @@
+"""Collect the records of all inputs into batches and seal these into the spool.
+
+The batcher drops no record unless the settings say so. While the spool or its disk is full, `put`
+blocks, the inputs stop reading, and new data remains in the files or the pipe.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+import structlog
+
+from sluice_agent.columns import join_logs, join_metrics
+from sluice_agent.errors import SpoolUnwritable
+from sluice_agent.metrics import AgentMetrics
+from sluice_agent.spool import SealedBatch, Spool, SpooledBatch
+from sluice_agent.spool_format import FileCheckpoint
+from sluice_protocol.clock import Clock
+from sluice_protocol.columns import Columns, LogColumns, MetricColumns, kind_of
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.manifests import Kind
+from sluice_protocol.units import NS_PER_S
+
+RECORD_COST_BYTES: Final = 28
+"""The size of a record in addition to its text: time, offsets and the indexes of one attribute."""
+BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Above this limit a batch of incompressible bytes could exceed the maximum size of a frame."""
+ROOM_POLL_S: Final = 0.05
+SPOOL_RETRY_S: Final = 1.0
+TICK_S: Final = 0.05
+_LOG: Final = structlog.get_logger("sluice.agent.batching")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordBlock:
+    """Some records of one input.
+
+    Attributes:
+        columns: The records, at least one.
+        cost_bytes: Their approximate size in a frame before compression.
+        checkpoints: The positions of their files after these records; empty for inputs that cannot
+            be read again.
+        sealed: Called with True once the records are durable, or with False if they were dropped;
+            set by inputs that respond to a client.
+    """
+
+    columns: LogColumns | MetricColumns
+    cost_bytes: int
+    checkpoints: tuple[FileCheckpoint, ...] = ()
+    sealed: "SealedCallback | None" = None
+
+
+SealedCallback = Callable[[bool], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchContents:
+    """The content of a batch.
+
+    Attributes:
+        columns: The records.
+        checkpoints: The positions of their files after these records.
+        sealed: The callbacks that receive whether the records are durable.
+    """
+
+    columns: Columns
+    checkpoints: tuple[FileCheckpoint, ...]
+    sealed: tuple[SealedCallback, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """The limits at which a batch is cut.
+
+    Attributes:
+        bytes_max: Approximate size before compression; at most 8 MiB.
+        records_max: Number of records.
+        age_s_max: Seconds since the first record.
+
+    Raises:
+        BadUsage: A limit is out of range, or would produce frames that no gateway accepts.
+    """
+
+    bytes_max: int = 4 * 1024 * 1024
+    records_max: int = 100_000
+    age_s_max: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bytes_max <= BATCH_BYTES_MAX:
+            raise BadUsage(
+                f"batch bytes must be 1 to {BATCH_BYTES_MAX}, batch_bytes=`{self.bytes_max}`"
+            )
+        if self.records_max < 1 or self.age_s_max < 0:
+            raise BadUsage("batch records must be at least 1 and batch age must not be negative")
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchBuilder:
+    """Collects record blocks of one kind until a batch is due.
+
+    Attributes:
+        limits: The limits at which a batch is cut.
+    """
+
+    limits: BatchLimits
+    _blocks: list[RecordBlock] = field(default_factory=list)
+    _cost_bytes: int = 0
+    _records: int = 0
+    _since_s: float = 0.0
+
+    def add(self, block: RecordBlock, *, now_s: float) -> None:
+        """Add a block."""
+        if not self._blocks:
+            self._since_s = now_s
+        self._blocks.append(block)
+        self._cost_bytes += block.cost_bytes
+        self._records += len(block.columns)
+
+    def has_room_for(self, block: RecordBlock) -> bool:
+        """Return True if a block fits within the limits; an empty builder accepts any block."""
+        within = self._cost_bytes + block.cost_bytes <= self.limits.bytes_max
+        return not self._blocks or (
+            within and self._records + len(block.columns) <= self.limits.records_max
+        )
+
+    def is_due(self, *, now_s: float) -> bool:
+        """Return True if the batch is full or has reached its maximum age."""
+        if not self._blocks:
+            return False
+        full = self._cost_bytes >= self.limits.bytes_max or self._records >= self.limits.records_max
+        return full or now_s - self._since_s >= self.limits.age_s_max
+
+    def take(self) -> BatchContents | None:
+        """Return all collected records as one batch and clear the builder; None if it is empty."""
+        blocks, self._blocks = self._blocks, []
+        self._cost_bytes = self._records = 0
+        if not blocks:
+            return None
+        return BatchContents(
+            columns=join_blocks(blocks),
+            checkpoints=join_checkpoints(blocks),
+            sealed=tuple(block.sealed for block in blocks if block.sealed is not None),
+        )
+
+
+def join_blocks(blocks: Sequence[RecordBlock]) -> Columns:
+    """Concatenate the records of blocks of one kind."""
+    logs = [block.columns for block in blocks if isinstance(block.columns, LogColumns)]
+    if logs:
+        return join_logs(logs)
+    return join_metrics([p.columns for p in blocks if isinstance(p.columns, MetricColumns)])
+
+
+def join_checkpoints(blocks: Sequence[RecordBlock]) -> tuple[FileCheckpoint, ...]:
+    """Return the last checkpoint of each file, with the start of its first block."""
+    joined: dict[str, FileCheckpoint] = {}
+    for checkpoint in (checkpoint for block in blocks for checkpoint in block.checkpoints):
+        first = joined.get(checkpoint.source, checkpoint)
+        joined[checkpoint.source] = msgspec.structs.replace(checkpoint, start=first.start)
+    return tuple(joined.values())
+
+
+class WhenFull(StrEnum):
+    """What happens to new records while the spool is full."""
+
+    BLOCK = "block"
+    DROP_NEWEST = "drop_newest"
+
+
+class Batcher:
+    """Collects records and seals them into the spool, one batch at a time.
+
+    Attributes:
+        on_sealed: Called with each batch once it is durable.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        limits: BatchLimits,
+        *,
+        clock: Clock,
+        metrics: AgentMetrics,
+        when_full: WhenFull = WhenFull.BLOCK,
+    ) -> None:
+        self.on_sealed: Callable[[SpooledBatch], None] = _ignore
+        self._spool = spool
+        self._clock = clock
+        self._metrics = metrics
+        self._when_full = when_full
+        self._limits = limits
+        self._builders: dict[Kind, BatchBuilder] = {}
+        self._one_by_one = asyncio.Lock()
+
+    async def put(self, block: RecordBlock) -> None:
+        """Add a block; return immediately while the spool has room, else when it has room again."""
+        async with self._one_by_one:
+            kind = kind_of(block.columns)
+            builder = self._builders.setdefault(kind, BatchBuilder(limits=self._limits))
+            if not builder.has_room_for(block):
+                await self._seal(builder)
+            builder.add(block, now_s=self._clock.monotonic_ns() / NS_PER_S)
+            if builder.is_due(now_s=self._clock.monotonic_ns() / NS_PER_S):
+                await self._seal(builder)
+
+    async def run(self) -> None:
+        """Cut batches that have reached their maximum age, until cancelled."""
+        while True:
+            await self._clock.sleep(TICK_S)
+            async with self._one_by_one:
+                for builder in self._builders.values():
+                    if builder.is_due(now_s=self._clock.monotonic_ns() / NS_PER_S):
+                        await self._seal(builder)
+
+    async def flush(self) -> None:
+        """Seal all collected records; on return, they are in the spool."""
+        async with self._one_by_one:
+            for builder in self._builders.values():
+                await self._seal(builder)
+
+    async def _seal(self, builder: BatchBuilder) -> None:
+        contents = builder.take()
+        if contents is None:
+            return
+        sealed = await asyncio.to_thread(
+            self._spool.seal, contents.columns, contents.checkpoints, now_ns=self._clock.now_ns()
+        )
+        batch = await self._commit(sealed)
+        for callback in contents.sealed:
+            callback(batch is not None)
+        if batch is not None:
+            self._metrics.sealed(batch.header)
+            self.on_sealed(batch)
+
+    async def _commit(self, sealed: SealedBatch) -> SpooledBatch | None:
+        """Commit the same bytes until they are in the spool; return None if they were dropped."""
+        while True:
+            if not await self._has_room(sealed):
+                return None
+            try:
+                return await asyncio.to_thread(self._spool.commit, sealed)
+            except SpoolUnwritable as error:
+                self._metrics.spool_errors.inc()
+                _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
+                await self._clock.sleep(SPOOL_RETRY_S)
+
+    async def _has_room(self, sealed: SealedBatch) -> bool:
+        if self._spool.fits(sealed):
+            return True
+        if self._when_full is WhenFull.DROP_NEWEST:
+            self._metrics.dropped(sealed.header.identity.count)
+            _LOG.error("records_dropped", count=sealed.header.identity.count, reason="spool_full")
+            return False
+        _LOG.warning("spool_full", spool_bytes=self._spool.size_bytes())
+        with self._metrics.blocking():
+            while not self._spool.fits(sealed):
+                await self._clock.sleep(ROOM_POLL_S)
+        return True
+
+
+def _ignore(_: SpooledBatch) -> None: ...

@@ -1,0 +1,231 @@
+"""Read whole lines, in blocks, from followed files and from a pipe."""
+
+import hashlib
+import os
+import select
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
+from sluice_agent.columns import logs_from_block
+from sluice_agent.spool_format import FileCheckpoint
+from sluice_agent.timestamps import Zone
+from sluice_protocol.units import UnixNs
+
+BLOCK_BYTES: Final = 256 * 1024
+WAIT_S: Final = 0.1
+LINE_BYTES_MAX: Final = 1024 * 1024
+"""A longer line is split into records with the attribute `sluice.continues`."""
+COST_BYTES_MAX: Final = 1024 * 1024
+HEAD_BYTES: Final = 1024
+TAIL_BYTES: Final = 256
+_CONTINUATION: Final = 0x80
+_CONTINUATION_MASK: Final = 0xC0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineBlock:
+    """Lines read from a file.
+
+    Attributes:
+        data: Whole lines; the last may lack its newline when the file is at its end.
+        continues: The last line continues in the next block.
+    """
+
+    data: bytes
+    continues: bool = False
+
+
+class FollowedFile:
+    """An open file, the position reached in it, and the bytes that identify it after a restart.
+
+    Attributes:
+        path: The path at which it was last found.
+        source: `<device>:<inode>`.
+        offset: The first byte not read yet.
+        idle_since_s: When it was first found without new lines; None while it has new lines.
+        moved: Its path now names another file or none.
+    """
+
+    def __init__(self, path: str, *, offset: int = 0) -> None:
+        """Open the file at `offset`.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        self.path = path
+        self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self.source = source_of(os.fstat(self._number))
+        self.idle_since_s: float | None = None
+        self.moved = False
+        self._seen: tuple[int, int] | None = None
+        self._cost_each_bytes = RECORD_COST_BYTES + len(path.encode(errors="replace"))
+        self.seek(offset)
+
+    def seek(self, offset: int) -> None:
+        """Set the offset, and read the bytes before it that identify the file."""
+        self.offset = offset
+        self._head = self._bytes(0, min(offset, HEAD_BYTES))
+        self._anchor = self._bytes(max(0, offset - TAIL_BYTES), min(offset, TAIL_BYTES))
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._number)
+
+    def unread_bytes(self) -> int:
+        """Return the number of bytes after the offset."""
+        return max(0, os.fstat(self._number).st_size - self.offset)
+
+    def was_rewritten(self) -> bool:
+        """Return True if it was truncated or overwritten since the last call (copytruncate)."""
+        now = os.fstat(self._number)
+        seen = (now.st_size, now.st_mtime_ns)
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        if now.st_size < self.offset:
+            return True
+        start = self.offset - len(self._anchor)
+        return self._bytes(start, len(self._anchor)) != self._anchor
+
+    def matches(self, checkpoint: FileCheckpoint) -> bool:
+        """Return True if the file has the content that it had at a checkpoint."""
+        if os.fstat(self._number).st_size < checkpoint.offset:
+            return False
+        head = _sha256(self._bytes(0, checkpoint.head_bytes))
+        tail = _sha256(
+            self._bytes(checkpoint.offset - checkpoint.tail_bytes, checkpoint.tail_bytes)
+        )
+        return head == checkpoint.head_sha256 and tail == checkpoint.tail_sha256
+
+    def is_at(self, checkpoint: FileCheckpoint) -> bool:
+        """Return True if the checkpoint is at the current position."""
+        return checkpoint.offset == self.offset and checkpoint.tail_sha256 == _sha256(self._anchor)
+
+    def looks_binary(self) -> bool:
+        """Return True if the first KiB contains a zero byte."""
+        return b"\0" in self._bytes(0, HEAD_BYTES)
+
+    def read(self, *, final: bool) -> LineBlock | None:
+        """Read the next lines; return None if there is no whole line yet.
+
+        Args:
+            final: Nothing will be appended: a last line without newline is complete.
+        """
+        data = self._bytes(self.offset, BLOCK_BYTES)
+        cut = data.rfind(b"\n") + 1
+        if cut:
+            return self._advance(LineBlock(data=self._limit_cost(data[:cut])))
+        if len(data) == BLOCK_BYTES:
+            return self._read_long(final=final)
+        return self._advance(LineBlock(data=data)) if final and data else None
+
+    def _read_long(self, *, final: bool) -> LineBlock | None:
+        data = self._bytes(self.offset, LINE_BYTES_MAX)
+        cut = data.find(b"\n") + 1
+        if cut:
+            return self._advance(LineBlock(data=data[:cut]))
+        if len(data) == LINE_BYTES_MAX:
+            return self._advance(LineBlock(data=data[: character_end(data)], continues=True))
+        return self._advance(LineBlock(data=data)) if final else None
+
+    def _limit_cost(self, data: bytes) -> bytes:
+        """Shorten a block of very many short lines, whose cost as records exceeds their text."""
+        most = max(1, COST_BYTES_MAX // self._cost_each_bytes)
+        if data.count(b"\n") <= most:
+            return data
+        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+        return data[: int(ends[most - 1]) + 1]
+
+    def _advance(self, block: LineBlock) -> LineBlock:
+        self.offset += len(block.data)
+        if len(self._head) < HEAD_BYTES:
+            self._head = (self._head + block.data[:HEAD_BYTES])[:HEAD_BYTES]
+        self._anchor = (self._anchor + block.data[-TAIL_BYTES:])[-TAIL_BYTES:]
+        return block
+
+    def checkpoint(self, *, start: int) -> FileCheckpoint:
+        """Return a checkpoint at the current offset; `start` is where its batch began."""
+        return FileCheckpoint(
+            source=self.source,
+            path=self.path,
+            start=start,
+            offset=self.offset,
+            head_bytes=len(self._head),
+            head_sha256=_sha256(self._head),
+            tail_bytes=len(self._anchor),
+            tail_sha256=_sha256(self._anchor),
+        )
+
+    def _bytes(self, offset: int, size_bytes: int) -> bytes:
+        return os.pread(self._number, size_bytes, offset)
+
+
+def source_of(status: os.stat_result) -> str:
+    """Return an identifier that a rename does not change."""
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def character_end(data: bytes) -> int:
+    """Return the length of `data` without a UTF-8 character that is cut off at its end."""
+    for back in range(1, 5):
+        octet = data[-back]
+        if octet & _CONTINUATION_MASK != _CONTINUATION:
+            wants = 1 if octet < _CONTINUATION else _width(octet)
+            return len(data) if wants <= back else len(data) - back
+    return len(data)
+
+
+def _width(lead: int) -> int:
+    return 4 if lead >= 0xF0 else 3 if lead >= 0xE0 else 2  # noqa: PLR2004 - RFC 3629 section 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipeRead:
+    """The result of one read from the pipe.
+
+    Attributes:
+        block: Whole lines, if there are any.
+        ended: The writer closed the pipe and every line was returned.
+    """
+
+    block: RecordBlock | None
+    ended: bool
+
+
+class PipeInput:
+    """Reads lines from a file descriptor until its end. A read blocks for at most `WAIT_S`."""
+
+    def __init__(self, descriptor: int, *, zone: Zone = None) -> None:
+        self._descriptor = descriptor
+        self._zone = zone
+        self._rest = b""
+
+    def read(self, *, now_ns: UnixNs) -> PipeRead:
+        """Return the lines that arrived within `WAIT_S`."""
+        if not select.select([self._descriptor], [], [], WAIT_S)[0]:
+            return PipeRead(block=None, ended=False)
+        data = os.read(self._descriptor, BLOCK_BYTES)
+        if not data:
+            rest, self._rest = self._rest, b""
+            return PipeRead(block=self._block(rest, now_ns), ended=True)
+        block = self._rest + data
+        cut = block.rfind(b"\n") + 1
+        if not cut and len(block) >= LINE_BYTES_MAX:
+            end = character_end(block)
+            self._rest = block[end:]
+            return PipeRead(block=self._block(block[:end], now_ns, continues=True), ended=False)
+        self._rest = block[cut:]
+        return PipeRead(block=self._block(block[:cut], now_ns), ended=False)
+
+    def _block(self, text: bytes, now_ns: UnixNs, *, continues: bool = False) -> RecordBlock | None:
+        if not text:
+            return None
+        columns = logs_from_block(text, arrived_ns=now_ns, zone=self._zone, continues=continues)
+        return RecordBlock(columns=columns, cost_bytes=len(text) + RECORD_COST_BYTES * len(columns))

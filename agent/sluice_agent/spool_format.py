@@ -1,0 +1,267 @@
+"""The spool's file formats: an entry, which is one sealed batch, and the state.
+
+Frame and checkpoints share one file, so that one rename makes both durable or neither. Otherwise a
+crash between two writes would lose lines or send them twice.
+
+An entry:
+
+| offset | bytes | field |
+|---|---|---|
+| 0 | 4 | magic `SLE1` |
+| 4 | 4 | size of the header, little-endian, at most 16 MiB |
+| 8 | 32 | sha256 of the header |
+| 40 | … | header (JSON), then the frame until the end of the file |
+
+The state contains the checkpoints and high-water marks of all entries up to the order `through`.
+Recovery adds the later entries that still exist, so an entry may be removed only once a durable
+state covers it.
+
+Source: ADR 0030.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+from typing import Final
+
+import msgspec
+
+from sluice_agent.errors import CorruptEntry
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import digest_of
+from sluice_protocol.manifests import Kind
+from sluice_protocol.units import Digest
+
+MAGIC: Final = b"SLE1"
+PREFIX: Final = struct.Struct("<4sI32s")
+HEADER_BYTES_MAX: Final = 16 * 1024 * 1024
+SUFFIX: Final = ".batch"
+_DIGEST_CHARS: Final = 64
+FORMAT_VERSION: Final = 1
+
+
+class FileCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The position reached in one file, and digests that identify the file.
+
+    Attributes:
+        source: `<device>:<inode>` of the file.
+        path: The path at which it was last found.
+        start: Byte offset at which the batch with this checkpoint began to read.
+        offset: Byte offset of the first byte that is in no sealed batch.
+        head_bytes: Number of first bytes that `head_sha256` covers; at most `offset`.
+        head_sha256: Digest of the file's first bytes, because an inode may be reused.
+        tail_bytes: Number of bytes before `offset` that `tail_sha256` covers.
+        tail_sha256: Digest of those bytes, because a file may be truncated and overwritten.
+    """
+
+    source: str
+    path: str
+    start: int
+    offset: int
+    head_bytes: int = 0
+    head_sha256: str = ""
+    tail_bytes: int = 0
+    tail_sha256: str = ""
+
+
+class EntryHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """The header of an entry.
+
+    Attributes:
+        version: Version of this format, 1.
+        order: Ordinal of the batch among all that this spool ever sealed.
+        agent_id: Part of the identity, as in the frame's envelope.
+        boot_id: Part of the identity.
+        seq_start: Part of the identity.
+        seq_end: Part of the identity.
+        kind: The kind of records in the frame.
+        frame_bytes: Size of the frame.
+        frame_sha256: Digest of the frame.
+        sealed_at_unix_ns: Time of sealing, by the local clock.
+        checkpoints: The position of each file that the batch contains lines of; stored as `marks`.
+    """
+
+    version: int
+    order: int
+    agent_id: str
+    boot_id: str
+    seq_start: int
+    seq_end: int
+    kind: Kind
+    frame_bytes: int
+    frame_sha256: Digest
+    sealed_at_unix_ns: int
+    checkpoints: tuple[FileCheckpoint, ...] = msgspec.field(default=(), name="marks")
+
+    @property
+    def identity(self) -> Identity:
+        """The identity of the batch."""
+        return Identity(
+            agent_id=self.agent_id,
+            boot_id=self.boot_id,
+            seq_start=self.seq_start,
+            seq_end=self.seq_end,
+        )
+
+    @property
+    def name(self) -> str:
+        """The name of the entry's file; names sort in the order of sealing."""
+        span = f"{self.seq_start:020d}-{self.seq_end:020d}"
+        return f"{self.order:020d}-{self.boot_id}-{span}{SUFFIX}"
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the entry's file."""
+        return PREFIX.size + len(encode_header(self)) + self.frame_bytes
+
+
+def encode_header(header: EntryHeader) -> bytes:
+    """Encode a header."""
+    return msgspec.json.encode(header)
+
+
+def encode_entry(header: EntryHeader, frame: bytes) -> tuple[bytes, bytes]:
+    """Return the two parts of an entry's file; the frame is not copied."""
+    body = encode_header(header)
+    head = PREFIX.pack(MAGIC, len(body), hashlib.sha256(body).digest())
+    return head + body, frame
+
+
+def header_end(head: bytes) -> int:
+    """Return the offset of the frame, from the first bytes of a file.
+
+    Raises:
+        CorruptEntry: They are not the beginning of an entry.
+    """
+    if len(head) < PREFIX.size:
+        raise CorruptEntry("shorter than its fixed prefix")
+    magic, note_bytes, _ = PREFIX.unpack_from(head)
+    if magic != MAGIC or note_bytes > HEADER_BYTES_MAX:
+        raise CorruptEntry("magic or size of the header is wrong")
+    return PREFIX.size + int(note_bytes)
+
+
+def decode_header(prefix: bytes, *, file_bytes: int) -> EntryHeader:
+    """Decode the header at the beginning of a file.
+
+    Args:
+        prefix: At least all bytes before the frame.
+        file_bytes: The size of the whole file.
+
+    Raises:
+        CorruptEntry: Header or size differ from what was written.
+    """
+    end = header_end(prefix)
+    body = prefix[PREFIX.size : end]
+    if hashlib.sha256(body).digest() != PREFIX.unpack_from(prefix)[2]:
+        raise CorruptEntry("the digest of the header does not match")
+    try:
+        header = msgspec.json.decode(body, type=EntryHeader)
+    except msgspec.DecodeError as error:
+        raise CorruptEntry("the header has another version") from error
+    if header.version != FORMAT_VERSION or file_bytes != end + header.frame_bytes:
+        raise CorruptEntry("the size of the file differs from its header")
+    return header
+
+
+def decode_entry(body: bytes) -> tuple[EntryHeader, bytes]:
+    """Decode an entry.
+
+    Raises:
+        CorruptEntry: Header or frame differ from what was written.
+    """
+    header = decode_header(body, file_bytes=len(body))
+    frame = body[len(body) - header.frame_bytes :]
+    if digest_of(frame) != header.frame_sha256:
+        raise CorruptEntry("the digest of the frame does not match")
+    return header, frame
+
+
+def is_entry(name: str) -> bool:
+    """Return True if a file has the name of an entry."""
+    return PurePath(name).suffix == SUFFIX
+
+
+class SpoolState(msgspec.Struct, frozen=True, kw_only=True):
+    """The accumulated state of all entries sealed so far.
+
+    Attributes:
+        version: Version of this format, 1.
+        through: The highest order included; 0 before the first entry.
+        checkpoints: The latest checkpoint of each file; stored as `marks`.
+        high_water: The highest sequence number sealed, by boot id.
+    """
+
+    version: int = FORMAT_VERSION
+    through: int = 0
+    checkpoints: Mapping[str, FileCheckpoint] = msgspec.field(default_factory=dict, name="marks")
+    high_water: Mapping[str, int] = msgspec.field(default_factory=dict)
+
+
+def fold_entry(state: SpoolState, header: EntryHeader) -> SpoolState:
+    """Return the state including one more entry; an entry already included changes nothing."""
+    if header.order <= state.through:
+        return state
+    high = max(header.seq_end, state.high_water.get(header.boot_id, header.seq_end))
+    return SpoolState(
+        through=header.order,
+        checkpoints={
+            **state.checkpoints,
+            **{each.source: each for each in header.checkpoints},
+        },
+        high_water={**state.high_water, header.boot_id: high},
+    )
+
+
+def prune_state(
+    state: SpoolState, *, boots: Iterable[str], finished_sources: Iterable[str]
+) -> SpoolState:
+    """Return the state without boots and files that are no longer needed.
+
+    Args:
+        state: The state.
+        boots: The current boot and the boots that still have batches.
+        finished_sources: Files that are read to their end and no longer exist.
+    """
+    kept, finished = frozenset(boots), frozenset(finished_sources)
+    return SpoolState(
+        through=state.through,
+        checkpoints={
+            source: checkpoint
+            for source, checkpoint in state.checkpoints.items()
+            if source not in finished
+        },
+        high_water={boot: high for boot, high in state.high_water.items() if boot in kept},
+    )
+
+
+def encode_state(state: SpoolState) -> bytes:
+    """Encode the state: JSON, a newline, and the sha256 of the JSON in hexadecimal."""
+    body = msgspec.json.encode(state, order="sorted")
+    return body + b"\n" + hashlib.sha256(body).hexdigest().encode() + b"\n"
+
+
+def decode_state(body: bytes) -> SpoolState:
+    """Decode a state.
+
+    Raises:
+        CorruptEntry: It differs from what was written.
+    """
+    text, _, digest = body.rstrip(b"\n").rpartition(b"\n")
+    if len(digest) != _DIGEST_CHARS or hashlib.sha256(text).hexdigest().encode() != digest:
+        raise CorruptEntry("the digest of the state does not match")
+    try:
+        return msgspec.json.decode(text, type=SpoolState)
+    except msgspec.DecodeError as error:
+        raise CorruptEntry("the state has another version") from error
+
+
+class ParkedReason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a batch was parked; stored as JSON next to the batch."""
+
+    reason: str
+    gateway: str
+    status: int
+    parked_at_unix_ns: int
+    answer: str = ""

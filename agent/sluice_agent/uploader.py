@@ -1,0 +1,253 @@
+"""Send every batch of the spool to a gateway and perform the reaction to its response.
+
+Several workers send concurrently unless the settings require order. A worker keeps one batch until
+it is forgotten or parked. `decide_reaction` decides the reaction and `plan_attempt` the gateway;
+this module only performs them.
+"""
+
+import asyncio
+import random  # noqa: TID251 - the type of the seeded argument
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from sluice_agent.errors import CorruptEntry, SendingRefused, SpoolUnwritable
+from sluice_agent.metrics import AgentMetrics
+from sluice_agent.spool import Spool, SpooledBatch
+from sluice_agent.spool_format import ParkedReason
+from sluice_agent.transport import UploadRequest, UploadResult, UploadTransport
+from sluice_agent.upload_decisions import (
+    Forget,
+    GatewayResponse,
+    GatewaySet,
+    Park,
+    Reaction,
+    SendAgain,
+    SendAttempts,
+    StopSending,
+    decide_reaction,
+    plan_attempt,
+)
+from sluice_protocol.clock import Clock
+from sluice_protocol.units import NS_PER_S
+
+REFUSED_RETRY_S: Final = 60.0
+SPOOL_RETRY_S: Final = 1.0
+RESPONSE_CHARS_MAX: Final = 4096
+_LOG: Final = structlog.get_logger("sluice.agent.uploader")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploaderSettings:
+    """How batches are sent.
+
+    Attributes:
+        gateways: Base URLs, at least one.
+        uploads_max: Number of concurrent uploads; 1 sends batches strictly in order.
+        stop_when_refused: End with an error on 401 and `forbidden_agent`, instead of keeping
+            all batches and sending one a minute until it is accepted.
+    """
+
+    gateways: tuple[str, ...]
+    uploads_max: int = 4
+    stop_when_refused: bool = False
+
+
+class Uploader:
+    """Sends the batches of a spool.
+
+    Attributes:
+        parked: The number of batches that this uploader parked.
+    """
+
+    def __init__(
+        self,
+        settings: UploaderSettings,
+        spool: Spool,
+        transport: UploadTransport,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        metrics: AgentMetrics,
+    ) -> None:
+        self._settings = settings
+        self._spool = spool
+        self._transport = transport
+        self._clock = clock
+        self._rng = rng
+        self._metrics = metrics
+        first = rng.randrange(len(settings.gateways))
+        self._gateways = GatewaySet.of(settings.gateways, first=first)
+        self._waiting: asyncio.Queue[SpooledBatch] = asyncio.Queue()
+        self._open = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._sending_allowed = asyncio.Event()
+        self._sending_allowed.set()
+        self._prober: asyncio.Task[None] | None = None
+        self.parked = 0
+        for batch in spool.ready():
+            self.add(batch)
+
+    def add(self, batch: SpooledBatch) -> None:
+        """Add a durable batch."""
+        self._open += 1
+        self._idle.clear()
+        self._waiting.put_nowait(batch)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether gateways refuse this agent, which an operator must resolve."""
+        return not self._sending_allowed.is_set()
+
+    async def drained(self) -> None:
+        """Return once every batch is forgotten or parked."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Send batches until cancelled.
+
+        Raises:
+            SendingRefused: The gateways refuse this agent and `stop_when_refused` is set.
+        """
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._settings.uploads_max):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            batch = await self._waiting.get()
+            await self._deliver(batch)
+            self._open -= 1
+            if not self._open:
+                self._idle.set()
+
+    async def _deliver(self, batch: SpooledBatch) -> None:
+        frame = await self._read(batch)
+        attempts = SendAttempts()
+        while frame is not None:
+            url = await self._next_gateway(attempts)
+            upload = UploadRequest(
+                frame=frame,
+                digest=batch.header.frame_sha256,
+                retry=batch.recovered or attempts != SendAttempts(),
+                high_water=self._spool.high_water(batch.header.boot_id),
+            )
+            received = await self._transport.send(url, upload)
+            reaction = decide_reaction(received.response, sent=upload.digest)
+            self._count(reaction, batch, url)
+            if await self._is_done(reaction, batch, url, received):
+                return
+            attempts = attempts.after(url, gateways=len(self._settings.gateways))
+
+    async def _next_gateway(self, attempts: SendAttempts) -> str:
+        """Wait until the batch may be sent; while uploads are stopped, only the prober runs."""
+        if self._prober is not asyncio.current_task():
+            await self._sending_allowed.wait()
+        attempt = plan_attempt(
+            self._gateways, attempts, now_s=self._clock.monotonic_ns() / NS_PER_S, rng=self._rng
+        )
+        if attempt.wait_s:
+            await self._clock.sleep(attempt.wait_s)
+        return attempt.url
+
+    async def _is_done(
+        self, reaction: Reaction, batch: SpooledBatch, url: str, received: UploadResult
+    ) -> bool:
+        match reaction:
+            case Forget():
+                self._record_success(url)
+                self._metrics.accepted_bytes.inc(batch.header.frame_bytes)
+                await self._forget(batch)
+                return True
+            case Park(reason=reason):
+                self._record_success(url)
+                await self._park(batch, reason, url, received)
+                return True
+            case SendAgain(pause_s=pause_s):
+                now_s = self._clock.monotonic_ns() / NS_PER_S
+                self._gateways = self._gateways.failed(url, now_s=now_s, pause_s=pause_s)
+                return False
+            case StopSending():
+                await self._stop_sending(url, received)
+                return False
+
+    def _record_success(self, url: str) -> None:
+        self._gateways = self._gateways.succeeded(url)
+        if self.is_refused:
+            _LOG.info("uploads_resumed", gateway=url)
+        self._prober = None
+        self._metrics.refused.set(0)
+        self._sending_allowed.set()
+
+    async def _stop_sending(self, url: str, received: UploadResult) -> None:
+        """Stop all workers; one tries again after a minute, and its success resumes the others."""
+        response = (
+            received.response
+            if isinstance(received.response, GatewayResponse)
+            else GatewayResponse(status=0)
+        )
+        if self._settings.stop_when_refused:
+            raise SendingRefused(url, response.status, response.code)
+        self._sending_allowed.clear()
+        self._metrics.refused.set(1)
+        _LOG.error("agent_refused", gateway=url, status=response.status, code=response.code)
+        self._prober = self._prober or asyncio.current_task()
+        if self._prober is asyncio.current_task():
+            await self._clock.sleep(REFUSED_RETRY_S)
+
+    # -- spool operations, retried until they succeed ------------------------------------
+
+    async def _read(self, batch: SpooledBatch) -> bytes | None:
+        while True:
+            try:
+                return await asyncio.to_thread(self._spool.read, batch)
+            except CorruptEntry as error:
+                self._metrics.corrupt.inc()
+                _LOG.error("spool_file_corrupt", name=batch.header.name, reason=error.reason)
+                return None
+            except SpoolUnwritable as error:
+                await self._pause_after_error(error)
+
+    async def _forget(self, batch: SpooledBatch) -> None:
+        try:
+            await asyncio.to_thread(self._spool.forget, batch)
+        except SpoolUnwritable as error:  # it is forgotten already; a later sweep removes its file
+            await self._pause_after_error(error)
+
+    async def _park(
+        self, batch: SpooledBatch, reason: str, url: str, received: UploadResult
+    ) -> None:
+        response = received.response
+        parked = ParkedReason(
+            reason=reason,
+            gateway=url,
+            status=response.status if isinstance(response, GatewayResponse) else 0,
+            parked_at_unix_ns=self._clock.now_ns(),
+            answer=received.body.decode(errors="replace")[:RESPONSE_CHARS_MAX],
+        )
+        while True:
+            try:
+                await asyncio.to_thread(self._spool.park, batch, parked)
+            except SpoolUnwritable as error:
+                await self._pause_after_error(error)
+            else:
+                break
+        self.parked += 1
+        self._metrics.parked.inc()
+        _LOG.error(
+            "batch_parked", name=batch.header.name, reason=reason, status=parked.status, gateway=url
+        )
+
+    async def _pause_after_error(self, error: SpoolUnwritable) -> None:
+        self._metrics.spool_errors.inc()
+        _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
+        await self._clock.sleep(SPOOL_RETRY_S)
+
+    def _count(self, reaction: Reaction, batch: SpooledBatch, url: str) -> None:
+        name = type(reaction).__name__.lower()
+        reason = "" if isinstance(reaction, Forget) else reaction.reason
+        self._metrics.answers.labels(name, reason).inc()
+        if isinstance(reaction, SendAgain):
+            _LOG.warning("upload_failed", name=batch.header.name, reason=reason, gateway=url)

@@ -1,0 +1,29 @@
+"""Ports for time and ids, which a simulation replaces by replayable ones."""
+
+from typing import Protocol
+
+from sluice_protocol.units import UnixNs
+
+
+class Clock(Protocol):
+    """The time of this machine. It never proves ownership or order: the store's clock does."""
+
+    def now_ns(self) -> UnixNs:
+        """Return the wall clock in Unix nanoseconds."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """Return a clock that never moves back, in nanoseconds from an arbitrary start."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Suspend the calling task for that many seconds."""
+        ...
+
+
+class IdSource(Protocol):
+    """A source of ids that never repeat."""
+
+    def ulid(self) -> str:
+        """Return a new ULID, 26 characters of Crockford base32."""
+        ...

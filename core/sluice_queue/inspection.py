@@ -1,0 +1,201 @@
+"""Read-only views of lanes: they claim no epoch and change nothing."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.keys import QUEUE, segment_key
+from sluice_protocol.outcomes import Found, NotFound
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_queue.entries import Descriptor
+from sluice_queue.lane import Lane
+from sluice_queue.register import Register, SegmentRef, body_descriptors, decode_register
+from sluice_queue.segments import decode_segment
+from sluice_store.port import ObjectStore
+
+_REGISTER: Final = re.compile(r"queue/v1/(?P<queue>[a-z0-9_-]+)\.(?P<lane>\d{3})/manifest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneSnapshot:
+    """The state of a lane at one moment.
+
+    Attributes:
+        lane: The lane.
+        state: The register; an empty one if none exists yet.
+        descriptors: Entries in order, without gaps, from the first that was requested.
+        date_ns: The store's clock in the response.
+        register_bytes: Size of the register, 0 if none exists.
+    """
+
+    lane: Lane
+    state: Register
+    descriptors: tuple[Descriptor, ...]
+    date_ns: UnixNs
+    register_bytes: int = 0
+
+    @property
+    def latest(self) -> int:
+        """The highest sequence assigned so far; 0 for a lane without entries."""
+        return self.state.next_sequence - 1
+
+
+async def read_lane(
+    store: ObjectStore,
+    queue: str,
+    lane: int,
+    *,
+    after: int | None = None,
+    entries_max: int | None = None,
+) -> LaneSnapshot:
+    """Read a lane's register and its pending entries, including those in segments.
+
+    Args:
+        store: The store with the lane.
+        queue: Name of the queue.
+        lane: Number of the lane.
+        after: Only entries with a higher sequence; acknowledged entries are never returned.
+        entries_max: Most entries to return; 0 reads only the header.
+
+    Raises:
+        StoreError: The store is unreachable or refused.
+        InvalidRecord: The register or a segment is malformed or missing.
+    """
+    place = Lane(queue=queue, lane=lane)
+    match await store.get(place.key):
+        case NotFound(date_ns=date_ns):
+            empty = Register(revision=0, nonce=bytes(16))
+            return LaneSnapshot(lane=place, state=empty, descriptors=(), date_ns=date_ns)
+        case Found(info=info, body=body):
+            state = decode_register(place.key, body)
+            start = max(after if after is not None else 0, state.acked_through)
+            entries = await read_entries(store, place, state, after=start, entries_max=entries_max)
+            return LaneSnapshot(
+                lane=place,
+                state=state,
+                descriptors=entries,
+                date_ns=info.date_ns,
+                register_bytes=len(body),
+            )
+
+
+async def read_entries(
+    store: ObjectStore, lane: Lane, state: Register, *, after: int, entries_max: int | None
+) -> tuple[Descriptor, ...]:
+    """Return the entries of a state after `after`, from its segments and its body.
+
+    Raises:
+        StoreError: The store is unreachable or refused.
+        InvalidRecord: A segment is malformed or missing.
+    """
+    limit = entries_max if entries_max is not None else state.waiting
+    found: list[Descriptor] = []
+    for ref in state.segments:
+        if ref.last > after and len(found) < limit:
+            found += [one for one in await read_segment(store, lane, ref) if one.sequence > after]
+    if len(found) < limit:
+        held = body_descriptors(lane.key, state)
+        found += [one for one in held if one.sequence > after]
+    return tuple(found[:limit])
+
+
+async def read_segment(store: ObjectStore, lane: Lane, ref: SegmentRef) -> tuple[Descriptor, ...]:
+    """Read one segment.
+
+    Raises:
+        StoreError: The store is unreachable or refused.
+        InvalidRecord: It is malformed, of another size, or missing.
+    """
+    key = segment_key(lane.queue, lane.lane, ref.first, ref.last)
+    match await store.get(key):
+        case NotFound():
+            raise InvalidRecord(key, "segment named by the register is missing; rebuild the queue")
+        case Found(body=body):
+            if len(body) != ref.size_bytes:
+                raise InvalidRecord(key, f"segment is not {ref.size_bytes} bytes long")
+            return decode_segment(key, body)
+
+
+async def list_lanes(store: ObjectStore, queue: str | None = None) -> tuple[Lane, ...]:
+    """Return every lane that exists, of one queue or of all, in order.
+
+    Raises:
+        StoreError: The store is unreachable or refused.
+    """
+    found: list[Lane] = []
+    after = ""
+    prefix = QUEUE if queue is None else f"{QUEUE}{queue}."
+    while True:
+        place = await _next_register(store, prefix, after)
+        if place is None:
+            return tuple(found)
+        found.append(place)
+        # All keys of this lane are below its folder: the next lane sorts after it.
+        after = f"{QUEUE}{place.queue}.{place.lane:03d}/~"
+
+
+async def _next_register(store: ObjectStore, prefix: str, after: str) -> Lane | None:
+    async for page in store.list(prefix, start_after=after):
+        for listed in page.objects:
+            match = _REGISTER.fullmatch(listed.key)
+            if match is not None:
+                return Lane(queue=match["queue"], lane=int(match["lane"]))
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneStatus:
+    """The status of one lane, as the command line and metrics report it.
+
+    Attributes:
+        queue: Name of the queue.
+        lane: Number of the lane.
+        latest: Highest sequence assigned so far, 0 for none.
+        acked_through: Highest sequence acknowledged.
+        waiting: Number of pending entries, which are not acknowledged.
+        waiting_batches: Number of batches in them.
+        oldest_waiting_s: Time since the acceptance of the oldest pending batch, seconds, or None.
+        epoch: Epoch of the consumer, 0 before the first.
+        segments: Number of segments that the register names.
+        register_bytes: Size of the register.
+    """
+
+    queue: str
+    lane: int
+    latest: int
+    acked_through: int
+    waiting: int
+    waiting_batches: int
+    oldest_waiting_s: float | None
+    epoch: int
+    segments: int
+    register_bytes: int
+
+
+async def read_status(store: ObjectStore, queue: str | None = None) -> list[LaneStatus]:
+    """Read the status of every lane, of one queue or of all.
+
+    Raises:
+        StoreError: The store is unreachable or refused.
+        InvalidRecord: A register or segment is malformed.
+    """
+    lanes = await list_lanes(store, queue)
+    return [status_of(await read_lane(store, one.queue, one.lane)) for one in lanes]
+
+
+def status_of(view: LaneSnapshot) -> LaneStatus:
+    """Return the status of a lane from its snapshot."""
+    oldest = min((one.first_accepted_at_ns for one in view.descriptors), default=None)
+    return LaneStatus(
+        queue=view.lane.queue,
+        lane=view.lane.lane,
+        latest=view.latest,
+        acked_through=view.state.acked_through,
+        waiting=view.state.waiting,
+        waiting_batches=sum(one.batches for one in view.descriptors),
+        oldest_waiting_s=None if oldest is None else max(0, view.date_ns - oldest) / NS_PER_S,
+        epoch=view.state.epoch,
+        segments=len(view.state.segments),
+        register_bytes=view.register_bytes,
+    )

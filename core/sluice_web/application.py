@@ -1,0 +1,67 @@
+"""The application of a service: its middlewares, its routes and its OpenAPI description."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from sluice_web.endpoints import Endpoint
+from sluice_web.json_bodies import json_response
+from sluice_web.openapi import openapi_document
+from sluice_web.problems import Handler, problem_middleware
+from sluice_web.tokens import CHALLENGE, token_middleware
+
+OPENAPI_PATH: Final = "/openapi.json"
+
+
+def make_application(
+    endpoints: Sequence[Endpoint],
+    *,
+    middlewares: Sequence[Middleware],
+    title: str = "",
+    body_bytes_max: int = 1024 * 1024,
+) -> web.Application:
+    """Return the application of a list of endpoints.
+
+    Args:
+        endpoints: The endpoints.
+        middlewares: The outermost first.
+        title: The title of the OpenAPI description; without one it is not served.
+        body_bytes_max: Largest request body; a larger one is refused with 413.
+    """
+    app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)
+    app.add_routes([_route(endpoint) for endpoint in endpoints])
+    if title:
+        app.router.add_get(OPENAPI_PATH, _openapi_handler(title, endpoints))
+    return app
+
+
+def guarded_middlewares(token: str) -> tuple[Middleware, ...]:
+    """Return the middlewares of a service whose `/v1/` needs a bearer token."""
+    return problem_middleware(challenge=CHALLENGE), token_middleware(token)
+
+
+def _route(endpoint: Endpoint) -> web.RouteDef:
+    if endpoint.sends_continue:
+        return web.route(
+            endpoint.method, endpoint.path, endpoint.handler, expect_handler=_ignore_expectation
+        )
+    return web.route(endpoint.method, endpoint.path, endpoint.handler)
+
+
+async def _ignore_expectation(request: web.Request) -> None:
+    """Leave `Expect: 100-continue` to the handler."""
+    del request
+
+
+def _openapi_handler(title: str, endpoints: Sequence[Endpoint]) -> Handler:
+    documents: list[dict[str, object]] = []
+
+    async def send_openapi(request: web.Request) -> web.Response:
+        del request
+        if not documents:
+            documents.append(openapi_document(title, endpoints))
+        return json_response(documents[0])
+
+    return send_openapi

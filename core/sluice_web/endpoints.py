@@ -1,0 +1,45 @@
+"""Endpoints: a service lists them once; its routes and its OpenAPI description follow."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sluice_web.json_bodies import JSON_TYPE
+from sluice_web.parameters import Parameter
+from sluice_web.problems import Handler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One method of one path.
+
+    Attributes:
+        method: The HTTP method.
+        path: The path; a segment in braces is a path parameter.
+        handler: The function that responds.
+        summary: One line for the OpenAPI description.
+        parameters: The query parameters.
+        body: The type of the request body, `bytes` for another media type than JSON, or None.
+        body_type: The media type of the request body.
+        result: The type of the 200 body, or None where it is not JSON.
+        result_type: The media type of the 200 body.
+        result_summary: What a 200 means; the summary where it is empty.
+        problems: What the error statuses mean; one line for all of them where it is empty.
+        problem_types: The problem type of a status, where it is not `Problem`.
+        sends_continue: Whether the handler itself sends `100 Continue`, so that it can refuse a
+            request before the client sends the body.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    handler: Handler
+    summary: str
+    parameters: Sequence[Parameter] = ()
+    body: object | None = None
+    body_type: str = JSON_TYPE
+    result: object | None = None
+    result_type: str = JSON_TYPE
+    result_summary: str = ""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    problem_types: Mapping[str, object] = field(default_factory=dict)
+    sends_continue: bool = False

@@ -1,0 +1,75 @@
+"""Health checks and metrics: `/livez`, `/readyz` and `/metrics`."""
+
+from collections.abc import Callable
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from sluice_web.endpoints import Endpoint
+from sluice_web.json_bodies import json_response
+from sluice_web.problems import Handler, Problem, problem_response
+
+HealthCheck = Callable[[], Problem | None]
+"""Returns why the service is not alive or not ready, or None. It does no I/O."""
+
+
+def healthy() -> None:
+    """Report that the service is alive: it responds."""
+
+
+def live_endpoint(check: HealthCheck = healthy) -> Endpoint:
+    """Return `GET /livez`: 503 asks the supervisor to restart the process."""
+    return Endpoint(
+        method="GET",
+        path="/livez",
+        handler=_checked(check, lambda: web.Response(text="ok\n")),
+        summary="Report that the process runs",
+        result_type="text/plain",
+    )
+
+
+def ready_endpoint(check: HealthCheck, state: Callable[[], object] | None = None) -> Endpoint:
+    """Return `GET /readyz`.
+
+    Args:
+        check: Why the service is not ready, or None.
+        state: The JSON body of a 200; plain text where it is None.
+    """
+
+    def respond() -> web.Response:
+        return web.Response(text="ready\n") if state is None else json_response(state())
+
+    return Endpoint(
+        method="GET",
+        path="/readyz",
+        handler=_checked(check, respond),
+        summary="Report whether the service can do its work now",
+        result_type="text/plain" if state is None else "application/json",
+    )
+
+
+def metrics_endpoint(registry: CollectorRegistry) -> Endpoint:
+    """Return `GET /metrics` in the Prometheus text format."""
+
+    async def send_metrics(request: web.Request) -> web.Response:
+        del request
+        return web.Response(
+            body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    return Endpoint(
+        method="GET",
+        path="/metrics",
+        handler=send_metrics,
+        summary="Return the metrics in the Prometheus text format",
+        result_type="text/plain",
+    )
+
+
+def _checked(check: HealthCheck, respond: Callable[[], web.Response]) -> Handler:
+    async def send_health(request: web.Request) -> web.Response:
+        del request
+        problem = check()
+        return respond() if problem is None else problem_response(problem)
+
+    return send_health

@@ -1,0 +1,56 @@
+"""JSON bodies: responses from structs and structs from requests."""
+
+from typing import Final, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from sluice_protocol.errors import BadUsage, ErrorCode, TooLarge
+from sluice_web.problems import HttpRefusal
+
+JSON_TYPE: Final = "application/json"
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+
+_Body = TypeVar("_Body")
+
+
+def json_response(value: object) -> web.Response:
+    """Return a 200 with the JSON of a struct, its fields in sorted order."""
+    return web.Response(body=_ENCODER.encode(value), content_type=JSON_TYPE)
+
+
+def decode_body(body: bytes, kind: type[_Body]) -> _Body:
+    """Return the struct that a JSON body contains.
+
+    Raises:
+        BadUsage: The body is not JSON of this type.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadUsage(f"body is not a valid {kind.__name__}: {error}") from error
+
+
+def check_json_type(request: web.Request) -> None:
+    """Check that a request body is announced as JSON without a Content-Encoding.
+
+    Raises:
+        HttpRefusal: 415.
+    """
+    if request.content_type != JSON_TYPE or "Content-Encoding" in request.headers:
+        raise HttpRefusal(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {JSON_TYPE}")
+
+
+def check_length(request: web.Request, bytes_max: int) -> int:
+    """Return the announced length of a body.
+
+    Raises:
+        HttpRefusal: 411 without Content-Length.
+        TooLarge: The announced length is above the limit.
+    """
+    length = request.content_length
+    if length is None:
+        raise HttpRefusal(ErrorCode.LENGTH_REQUIRED, "send Content-Length, not chunks")
+    if length > bytes_max:
+        raise TooLarge("body", length, bytes_max)
+    return length

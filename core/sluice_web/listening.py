@@ -1,0 +1,198 @@
+"""How a service listens: addresses, sockets, TLS, signals and the end of open requests."""
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+from aiohttp import web
+
+from sluice_protocol.errors import BadUsage
+
+BACKLOG: Final = 1024
+READ_BYTES: Final = 64 * 1024
+"""Half of the bytes that a connection may hold unread before flow control stops the sender."""
+_PORT_MAX: Final = 65_535
+
+ProtocolWrapper = Callable[[asyncio.Protocol], asyncio.Protocol]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """How one HTTP server treats its connections.
+
+    Attributes:
+        decompress: Whether a body with a Content-Encoding is decompressed.
+        keepalive_s: Time that an idle connection stays open.
+        lingering_s: Time to read the rest of a body after the response.
+        shutdown_s: Time that open requests have to end when the server stops.
+    """
+
+    decompress: bool = False
+    keepalive_s: float = 75.0
+    lingering_s: float = 10.0
+    shutdown_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """The PEM files of a TLS server.
+
+    Attributes:
+        certificate: The certificate chain.
+        key: The private key of the chain.
+        client_ca: The authorities of client certificates; None accepts no client certificate.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+def parse_listen(listen: str) -> tuple[str, int]:
+    """Return host and port of `HOST:PORT`; an IPv6 address is written in brackets.
+
+    Raises:
+        BadUsage: The text has another form.
+    """
+    host, _, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdecimal()) or int(port[:6]) > _PORT_MAX:
+        raise BadUsage(f"listen must be HOST:PORT, listen=`{listen[:80]}`")
+    return host, int(port)
+
+
+def bind_shared(host: str, port: int) -> socket.socket:
+    """Return a bound socket whose port other processes can bind too (SO_REUSEPORT).
+
+    Raises:
+        OSError: The address cannot be bound.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind((host, port))
+    except OSError:
+        sock.close()
+        raise
+    sock.setblocking(False)  # noqa: FBT003 - the standard library's signature
+    return sock
+
+
+def server_tls(files: TlsFiles | None) -> ssl.SSLContext | None:
+    """Return the TLS context of a server, or None for plain HTTP.
+
+    A client certificate is optional and is verified where a client presents one.
+
+    Raises:
+        BadUsage: A file cannot be read.
+    """
+    if files is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+        if files.client_ca is not None:
+            context.load_verify_locations(files.client_ca)
+            context.verify_mode = ssl.CERT_OPTIONAL
+    except (OSError, ssl.SSLError) as error:
+        raise BadUsage(f"cannot use TLS files: {error}") from error
+    return context
+
+
+@asynccontextmanager
+async def listening(
+    app: web.Application, listen: str, options: ServerOptions | None = None
+) -> AsyncIterator[tuple[str, ...]]:
+    """Serve an application on `HOST:PORT` until the block ends; yields its URLs.
+
+    Raises:
+        BadUsage: The address has another form or cannot be bound.
+    """
+    host, port = parse_listen(listen)
+    runner = _runner(app, options or ServerOptions())
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise BadUsage(
+                f"cannot listen: {reason}; choose another address, listen=`{listen}`"
+            ) from error
+        yield tuple(_url_of(address) for address in runner.addresses)
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def listening_on(
+    app: web.Application,
+    sock: socket.socket,
+    options: ServerOptions,
+    *,
+    wrap: ProtocolWrapper,
+    tls: ssl.SSLContext | None = None,
+    handshake_s: float | None = None,
+) -> AsyncIterator[None]:
+    """Serve an application on a bound socket until the block ends.
+
+    Args:
+        app: The application.
+        sock: The socket; it is closed at the end.
+        options: How connections are treated.
+        wrap: Returns the protocol of a connection around that of the HTTP server.
+        tls: The TLS context, or None for plain HTTP.
+        handshake_s: Longest time of a TLS handshake, seconds.
+    """
+    runner = _runner(app, options)
+    await runner.setup()
+    protocols = cast(Callable[[], asyncio.Protocol], runner.server)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: wrap(protocols()),
+        sock=sock,
+        backlog=BACKLOG,
+        ssl=tls,
+        ssl_handshake_timeout=None if tls is None else handshake_s,
+    )
+    try:
+        yield
+    finally:
+        server.close()
+        await runner.cleanup()
+
+
+def _runner(app: web.Application, options: ServerOptions) -> web.AppRunner:
+    return web.AppRunner(
+        app,
+        access_log=None,
+        handle_signals=False,
+        auto_decompress=options.decompress,
+        keepalive_timeout=options.keepalive_s,
+        read_bufsize=READ_BYTES,
+        lingering_time=options.lingering_s,
+        shutdown_timeout=options.shutdown_s,
+    )
+
+
+def _url_of(address: tuple[str, int]) -> str:
+    host, port = address[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def stop_event() -> asyncio.Event:
+    """Return an event that SIGTERM or SIGINT sets."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop

@@ -1,0 +1,175 @@
+"""Problem documents (RFC 9457): the one mapping from an error to an HTTP response.
+
+Every error response of every service has the members `type`, `title`, `status`, `detail`, `code`,
+`retryable` and `effect`. For 401 and 403 `detail` is constant: a client without access must not
+learn why. The reason is logged.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from sluice_protocol.errors import (
+    Effect,
+    ErrorCode,
+    SluiceError,
+    effect_of,
+    retryable,
+    status_of,
+)
+from sluice_web.unread_bodies import send_before_body
+
+PROBLEM_TYPE: Final = "application/problem+json"
+RETRY_AFTER_S: Final = 1
+"""`Retry-After` of every 503. Agents add jitter and try another gateway first."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_CONSTANT_DETAILS: Final = {
+    ErrorCode.UNAUTHENTICATED: "the sender is not known",
+    ErrorCode.FORBIDDEN: "the sender may not do this",
+    ErrorCode.FORBIDDEN_AGENT: "the sender may not send for this agent",
+    ErrorCode.IDENTITY_QUARANTINED: "an operator has quarantined this agent and boot",
+}
+_FRAMEWORK_CODES: Final = {
+    404: ErrorCode.NOT_FOUND,
+    405: ErrorCode.NOT_FOUND,
+    413: ErrorCode.TOO_LARGE,
+    415: ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+}
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+
+log = structlog.get_logger()
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of an error response.
+
+    Attributes:
+        type: Always `about:blank`; clients distinguish problems by `code`.
+        title: The code in words, or the reason phrase of the status.
+        status: The HTTP status.
+        detail: What happened and what to do.
+        code: The value that a program acts on.
+        retryable: Whether the same bytes may be sent again.
+        effect: Whether the request may have changed the store.
+    """
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    code: ErrorCode
+    retryable: bool
+    effect: Effect
+
+
+class HttpRefusal(SluiceError):
+    """A request that a service refuses with a given code.
+
+    Attributes:
+        code: The code of the problem document.
+        detail: What happened and what to do.
+    """
+
+    def __init__(self, code: ErrorCode, detail: str) -> None:
+        super().__init__(code, detail)
+        self.code = code
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+def problem_of(code: ErrorCode, detail: str) -> Problem:
+    """Return the problem document of a code; for 401 and 403 with a constant detail."""
+    return Problem(
+        title=code.value.replace("_", " "),
+        status=status_of(code),
+        detail=_CONSTANT_DETAILS.get(code, detail),
+        code=code,
+        retryable=retryable(code),
+        effect=effect_of(code),
+    )
+
+
+def problem_response(problem: Problem) -> web.Response:
+    """Return the response that contains a problem document."""
+    response = web.Response(
+        status=problem.status, body=_ENCODER.encode(problem), content_type=PROBLEM_TYPE
+    )
+    if problem.status == 503:  # noqa: PLR2004 - RFC 9110 section 15.6.4
+        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return response
+
+
+def problem_middleware(
+    *,
+    challenge: str = "",
+    finish: Callable[[web.Request, web.Response, Problem], None] | None = None,
+) -> Middleware:
+    """Return the middleware that turns every error into a problem document.
+
+    Args:
+        challenge: The `WWW-Authenticate` field of a 401; none where it is empty.
+        finish: Called with each error response before it is sent.
+    """
+
+    @web.middleware
+    async def send_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except (ConnectionError, web.RequestPayloadError):
+            raise  # the client has closed the connection: no response can reach it
+        except Exception as error:
+            if isinstance(error, web.HTTPException) and error.status < 400:  # noqa: PLR2004 - RFC 9110 section 15.5
+                raise
+            problem = _problem_of_error(request, error)
+            response = problem_response(problem)
+            if isinstance(error, web.HTTPException) and "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
+        if challenge and problem.code is ErrorCode.UNAUTHENTICATED:
+            response.headers["WWW-Authenticate"] = challenge
+        if finish is not None:
+            finish(request, response, problem)
+        return await send_before_body(request, response)
+
+    return send_problems
+
+
+def _problem_of_error(request: web.Request, error: Exception) -> Problem:
+    match error:
+        case SluiceError():
+            problem = problem_of(error.code, str(error))
+            _log_error(request, error, problem)
+            return problem
+        case web.HTTPException():
+            return _framework_problem(error)
+        case _:
+            log.error("request_failed", path=request.path, exc_info=error)
+            return problem_of(ErrorCode.INTERNAL, "internal error: see the log of this service")
+
+
+def _log_error(request: web.Request, error: SluiceError, problem: Problem) -> None:
+    """Log the reason where the response does not contain it, or where an operator must act."""
+    if error.code in {ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN_AGENT}:
+        log.info("request_refused", code=error.code.value, reason=str(error), peer=request.remote)
+    elif not isinstance(error, HttpRefusal) and problem.status >= 500:  # noqa: PLR2004
+        log.error("request_error", code=error.code.value, path=request.path, reason=str(error))
+
+
+def _framework_problem(error: web.HTTPException) -> Problem:
+    """Return the problem of what aiohttp refuses: an unknown path or method, a large body."""
+    code = _FRAMEWORK_CODES.get(error.status, ErrorCode.BAD_REQUEST)
+    return Problem(
+        title=error.reason,
+        status=error.status,
+        detail=error.reason,
+        code=code,
+        retryable=False,
+        effect=effect_of(code),
+    )

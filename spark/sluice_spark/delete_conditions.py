@@ -1,0 +1,94 @@
+"""Deletes as Spark SQL conditions on the rows of the record tables and of `rollups`."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.units import NS_PER_S
+
+_WINDOW_START_NS: Final = "(unix_micros(window_start) * 1000)"
+_WINDOW_SIZE_NS: Final = f"(CASE window WHEN '1m' THEN 60 ELSE 3600 END * {NS_PER_S}L)"
+
+
+def is_retention(record: DeleteRecord) -> bool:
+    """Return True if a delete removes everything before some time, without any other condition."""
+    narrower = record.agent_id or record.contains or record.attributes
+    return not narrower and record.from_unix_ns is None and record.to_unix_ns is not None
+
+
+def sql_literal(text: str) -> str:
+    """Return a text as a literal of Spark SQL."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+AT_NS: Final = "coalesce(ts_ns, unix_micros(accepted_at) * 1000)"
+"""The time of a record; for a record without a time, when its batch was accepted."""
+
+
+def delete_condition(record: DeleteRecord) -> str:
+    """Return the Spark SQL condition that selects the rows to remove; it is never null."""
+    parts = [f"unix_micros(accepted_at) * 1000 <= {record.accepted_until_unix_ns}"]
+    if record.from_unix_ns is not None:
+        parts.append(f"{AT_NS} >= {record.from_unix_ns}")
+    if record.to_unix_ns is not None:
+        parts.append(f"{AT_NS} < {record.to_unix_ns}")
+    if record.agent_id is not None:
+        parts.append(f"agent_id = {sql_literal(record.agent_id)}")
+    if record.contains is not None:
+        text = sql_literal(record.contains)
+        parts.append(f"name = {text}" if record.kind == "metrics" else f"contains(body, {text})")
+    for key, value in record.attributes.items():
+        name, text = sql_literal(key), sql_literal(value)
+        parts.append(f"(attributes[{name}] = {text} OR resource[{name}] = {text})")
+    return f"coalesce({' AND '.join(parts)}, false)"
+
+
+def any_condition(records: Iterable[DeleteRecord]) -> str | None:
+    """Return the condition that any delete removes a row; None without deletes."""
+    parts = [delete_condition(record) for record in records]
+    return f"({' OR '.join(parts)})" if parts else None
+
+
+def rollup_deletes(records: Iterable[DeleteRecord]) -> list[DeleteRecord]:
+    """Return the deletes that apply to rollups: those of metrics, except retention."""
+    return [record for record in records if record.kind == "metrics" and not is_retention(record)]
+
+
+def retention_cut_ns(records: Iterable[DeleteRecord]) -> int | None:
+    """Return the time before which retention may have removed points; None without retention."""
+    cuts = [record.to_unix_ns for record in records if is_retention(record)]
+    return max((cut for cut in cuts if cut is not None), default=None)
+
+
+def touched_condition(record: DeleteRecord) -> str:
+    """Return the Spark SQL condition that a row of `rollups` may contain a deleted point."""
+    parts = _series_conditions(record)
+    if record.from_unix_ns is not None:
+        parts.append(f"{_WINDOW_START_NS} + {_WINDOW_SIZE_NS} > {record.from_unix_ns}")
+    if record.to_unix_ns is not None:
+        parts.append(f"{_WINDOW_START_NS} < {record.to_unix_ns}")
+    return f"coalesce({' AND '.join(parts) or 'true'}, false)"
+
+
+def certain_condition(record: DeleteRecord) -> str:
+    """Return the Spark SQL condition that every point of a row of `rollups` is deleted."""
+    parts = _series_conditions(record)
+    if record.from_unix_ns is not None:
+        parts.append(f"{_WINDOW_START_NS} >= {record.from_unix_ns}")
+    if record.to_unix_ns is not None:
+        parts.append(f"{_WINDOW_START_NS} + {_WINDOW_SIZE_NS} <= {record.to_unix_ns}")
+    parts += [
+        f"attributes[{sql_literal(key)}] = {sql_literal(value)}"
+        for key, value in record.attributes.items()
+    ]
+    return f"coalesce({' AND '.join(parts) or 'true'}, false)"
+
+
+def _series_conditions(record: DeleteRecord) -> list[str]:
+    parts = []
+    if record.agent_id is not None:
+        parts.append(f"agent_id = {sql_literal(record.agent_id)}")
+    if record.contains is not None:
+        parts.append(f"name = {sql_literal(record.contains)}")
+    return parts

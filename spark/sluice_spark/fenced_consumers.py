@@ -1,0 +1,94 @@
+"""The queue consumers of the ingest job: one fenced consumer per lane.
+
+Spark calls the driver's Python from several threads. The consumers run on one event loop in a
+separate thread.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, Final, Self, TypeVar
+
+from sluice_queue.consumer import Consumer
+from sluice_store import open_store, read_authority
+
+CALL_TIMEOUT_S: Final = 120
+
+_Answer = TypeVar("_Answer")
+
+
+class FencedConsumers:
+    """The consumers of every lane of a queue; opening them fences older jobs."""
+
+    def __init__(self, store_url: str, queue: str) -> None:
+        self._url = store_url
+        self._queue = queue
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._stack = AsyncExitStack()
+        self._consumers: dict[int, Consumer] = {}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._call(self._stack.aclose())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, _Answer]) -> _Answer:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_TIMEOUT_S)
+
+    def open(self, resume_after: Callable[[int], int]) -> tuple[int, ...]:
+        """Acquire the next epoch of every lane and acknowledge what is already in the lake.
+
+        Args:
+            resume_after: Returns, for a lane, the last sequence that is committed to the lake.
+
+        Returns:
+            The lanes.
+
+        Raises:
+            ResumeRefused: The positions of the lake and the queue do not match.
+            StoreError: The store is unreachable, or has no authority.
+        """
+        return self._call(self._open(resume_after))
+
+    async def _open(self, resume_after: Callable[[int], int]) -> tuple[int, ...]:
+        store = await self._stack.enter_async_context(open_store(self._url))
+        authority = await read_authority(store)
+        for lane in range(authority.lanes):
+            self._consumers[lane] = await Consumer.open(
+                store, queue=self._queue, lane=lane, resume_after=resume_after(lane)
+            )
+        return tuple(self._consumers)
+
+    def check(self) -> None:
+        """Check that no newer job has acquired a lane.
+
+        Raises:
+            Fenced: A newer job has; this job must stop.
+        """
+        self._call(self._check())
+
+    async def _check(self) -> None:
+        for consumer in self._consumers.values():
+            await consumer.next_descriptors(0)
+
+    def acknowledge(self, ends: Mapping[int, int]) -> None:
+        """Advance the acknowledged sequence of lanes; it never moves back.
+
+        Raises:
+            Fenced: A newer job has acquired a lane.
+        """
+        self._call(self._acknowledge(ends))
+
+    async def _acknowledge(self, ends: Mapping[int, int]) -> None:
+        for lane, end in ends.items():
+            if end > self._consumers[lane].acked_through:
+                await self._consumers[lane].ack_through(end)

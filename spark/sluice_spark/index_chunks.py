@@ -1,0 +1,182 @@
+"""The index job: executors index the text of new data files of `logs` into immutable chunks.
+
+A run finds the data files that no chunk covers, groups them by date, and creates a chunk for each
+group. Data files never change, and neither do chunks. Two concurrent runs create the same chunks or
+chunks over different groups of files; both are correct.
+"""
+
+import asyncio
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import structlog
+
+from sluice_lake.data_files import DataFile, list_files
+from sluice_lake.delta import find_table
+from sluice_lake.locations import lake_location, open_filesystem
+from sluice_lake.tables import LOGS
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.index_chunk import (
+    AGENTS_MAX,
+    FileIndex,
+    IndexedFile,
+    build_filter,
+    chunk_id,
+    decode_chunk,
+    encode_chunk,
+)
+from sluice_protocol.keys import INDEX, index_key
+from sluice_protocol.outcomes import Applied, Found
+from sluice_protocol.system_clock import SystemClock
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_spark.session import Session
+from sluice_store import ObjectStore, open_store
+from sluice_store.retry import Backoff, create_known
+
+CHUNK_FILES_MAX: Final = 16
+"""Maximum number of files of a chunk; a search reads whole chunks."""
+CHUNK_FILE_BYTES_MAX: Final = 1024 * 1024 * 1024
+
+_log = structlog.get_logger("sluice.index")
+
+
+@dataclass(slots=True, kw_only=True)
+class IndexReport:
+    """The result of an index run.
+
+    Attributes:
+        files: Data files of the table.
+        indexed: Files that this run indexed.
+        chunks: Chunks that this run created.
+    """
+
+    files: int = 0
+    indexed: int = 0
+    chunks: int = 0
+
+
+def group_files(files: Sequence[DataFile]) -> list[list[DataFile]]:
+    """Group files, in order, by chunk; all files of a group have the same date."""
+    groups: list[list[DataFile]] = []
+    size_bytes = 0
+    for file in sorted(files, key=lambda one: (one.partition, one.path)):
+        other = not groups or groups[-1][0].partition != file.partition
+        full = len(groups[-1]) >= CHUNK_FILES_MAX if groups else True
+        if other or full or size_bytes + file.size_bytes > CHUNK_FILE_BYTES_MAX:
+            groups.append([])
+            size_bytes = 0
+        groups[-1].append(file)
+        size_bytes += file.size_bytes
+    return groups
+
+
+def index_chunk_key(files: Sequence[DataFile]) -> ObjectKey:
+    """Return the key of the chunk over files of one date, under the first hour of that date."""
+    day = datetime.combine(date.fromisoformat(files[0].partition), datetime.min.time(), UTC)
+    at_ns = UnixNs(int(day.timestamp()) * NS_PER_S)
+    return index_key(at_ns, chunk_id(file.path for file in files))
+
+
+def index_file(store_url: str, path: str, size_bytes: int) -> FileIndex:
+    """Read a data file of logs and return its index entry and text filter."""
+    filesystem, root = open_filesystem(lake_location(store_url, LOGS.name))
+    columns = ["body", "ts_ns", "agent_id"]
+    rows = pq.read_table(f"{root}/{path}", columns=columns, filesystem=filesystem)
+    bits_log2, bits = build_filter([_text(chunk) for chunk in rows.column("body").chunks])
+    times = pc.min_max(rows.column("ts_ns")).as_py()
+    agents = sorted(pc.unique(rows.column("agent_id")).to_pylist())
+    entry = IndexedFile(
+        path=path,
+        size_bytes=size_bytes,
+        records=rows.num_rows,
+        min_ts_ns=times["min"],
+        max_ts_ns=times["max"],
+        agents=tuple(agents) if len(agents) <= AGENTS_MAX else None,
+        bits_log2=bits_log2,
+    )
+    return FileIndex(file=entry, filter=bits)
+
+
+def _text(chunk: pa.Array) -> memoryview:
+    """Return the bytes of all strings of a chunk without copying them."""
+    _, offsets, data = chunk.buffers()
+    if data is None:
+        return memoryview(b"")
+    edges = memoryview(offsets).cast("i")
+    return memoryview(data)[edges[chunk.offset] : edges[chunk.offset + len(chunk)]]
+
+
+def make_chunk(store_url: str, files: Sequence[DataFile]) -> bool:
+    """Index files and create their chunk; return True if it did not exist before."""
+    entries = [index_file(store_url, file.path, file.size_bytes) for file in files]
+    body = encode_chunk(LOGS.name, entries)
+    return asyncio.run(_create(store_url, index_chunk_key(files), body))
+
+
+async def _create(store_url: str, key: ObjectKey, body: bytes) -> bool:
+    async with open_store(store_url) as store:
+        outcome = await create_known(store, key, body, Backoff.seeded_by(SystemClock()))
+        return isinstance(outcome, Applied)
+
+
+async def read_indexed(store: ObjectStore) -> set[str]:
+    """Return the paths of the files that chunks cover; unreadable chunks are skipped.
+
+    Raises:
+        StoreError: The store is unreachable.
+    """
+    paths: set[str] = set()
+    async for page in store.list(INDEX):
+        for listed in page.objects:
+            answer = await store.get(listed.key)
+            if not isinstance(answer, Found):
+                continue
+            try:
+                paths |= {one.file.path for one in decode_chunk(listed.key, answer.body)}
+            except InvalidRecord as error:
+                _log.warning("index_chunk_unreadable", reason=str(error))
+    return paths
+
+
+def run_index(spark: Session, store_url: str) -> IndexReport:
+    """Create chunks for the files of `logs` that have none; repeating it is safe.
+
+    Raises:
+        TableRefused: The table has another schema or a refused feature.
+        StoreError: The store is unreachable.
+    """
+    opened = find_table(store_url, LOGS, for_writing=True)
+    if opened is None:
+        return IndexReport()
+    files = list_files(opened, LOGS)
+
+    async def covered() -> set[str]:
+        async with open_store(store_url) as store:
+            return await read_indexed(store)
+
+    known = asyncio.run(covered())
+    groups = group_files([file for file in files if file.path not in known])
+    made = _make_chunks(spark, store_url, groups)
+    indexed = sum(len(group) for group in groups)
+    return IndexReport(files=len(files), indexed=indexed, chunks=sum(made))
+
+
+def _make_chunks(spark: Session, store_url: str, groups: Sequence[Sequence[DataFile]]) -> list[int]:
+    if not groups:
+        return []
+    bodies = [pickle.dumps(tuple(group)) for group in groups]
+
+    def make(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            numbers = batch.column(0).to_pylist()
+            made = [int(make_chunk(store_url, pickle.loads(bodies[n]))) for n in numbers]  # noqa: S301 - bytes from the driver
+            yield pa.RecordBatch.from_arrays([pa.array(made, pa.int64())], names=["made"])
+
+    found: Any = spark.range(0, len(bodies), 1, len(bodies)).mapInArrow(make, "made bigint")
+    return [int(made) for made in found.toArrow().column("made").to_pylist()]

@@ -1,0 +1,227 @@
+"""Rewriting of data files by Spark: the rows that are kept, ordered by time, in new files.
+
+Spark reads, filters, sorts and spills. Executors write with the same pyarrow writer as ingestion.
+The driver commits with delta-rs.
+
+Delta's own OPTIMIZE and DELETE are not used. Delta's log store for local files does not create a
+commit file exclusively, and the one for S3 supports a single driver. Next to an ingest job that
+commits with another library, either could overwrite a commit (ADR 0053).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sluice_lake.data_files import DataFile, total_bytes
+from sluice_lake.locations import lake_location, open_filesystem
+from sluice_lake.schemas import arrow_schema
+from sluice_lake.tables import ACCEPTED_DATE, Table
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import NS_PER_S
+from sluice_spark.commits import replace_files
+from sluice_spark.failpoints import FailPoint
+from sluice_spark.session import Session, spark_schema
+from sluice_spark.written_files import (
+    WrittenFile,
+    decode_result,
+    encode_result,
+    file_statistics,
+    parquet_options,
+    partition_folder,
+    sync_file,
+)
+
+ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
+ORDER: Final = (ACCEPTED_DATE, "ts", "agent_id", "boot_id", "seq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRewrite:
+    """Files to replace, and which of their rows to keep.
+
+    Attributes:
+        files: The files.
+        drop: Spark SQL condition of the rows to drop; None keeps all.
+        unique: Whether to keep, of rows with the same (agent, boot, seq), only the one with the
+            highest queue sequence.
+    """
+
+    files: tuple[DataFile, ...]
+    drop: str | None = None
+    unique: bool = False
+
+    @property
+    def changes_data(self) -> bool:
+        """Whether the set of rows changes, which readers of a change feed must see."""
+        return self.drop is not None or self.unique
+
+
+def read_files(spark: Session, store_url: str, table: Table, files: Sequence[DataFile]) -> Any:  # noqa: ANN401
+    """Return the rows of files as a DataFrame, each with the name of its file in the column `file`.
+
+    Spark itself reads a directory. A bucket is read by the executors' Python, which is slower but
+    does not need the 700 MB of jars of the JVM's S3 client.
+    """
+    location = lake_location(store_url, table.name)
+    stored = Table(
+        name=table.name, columns=table.stored_columns, partition_column=table.partition_column
+    )
+    if location.is_local:
+        reader = spark.read.schema(spark_schema(stored)).option("recursiveFileLookup", "true")
+        frame = reader.parquet(*(f"{location.uri}/{file.path}" for file in files))
+        return frame.selectExpr("*", "input_file_name() AS file")
+    schema = spark_schema(stored).add("file", "string")
+    numbers = spark.range(0, len(files), 1, len(files))
+    return numbers.mapInArrow(_file_reader(store_url, table, [file.path for file in files]), schema)
+
+
+def _file_reader(store_url: str, table: Table, paths: Sequence[str]) -> Any:  # noqa: ANN401
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        filesystem, root = open_filesystem(lake_location(store_url, table.name))
+        schema = arrow_schema(table, partition=False)
+        for batch in batches:
+            for path in (paths[number] for number in batch.column(0).to_pylist()):
+                with filesystem.open_input_file(f"{root}/{path}") as source:
+                    for rows in pq.ParquetFile(source).iter_batches():
+                        whole = pa.Table.from_batches([rows]).select(schema.names).cast(schema)
+                        names = pa.repeat(pa.scalar(path), whole.num_rows)
+                        yield from whole.append_column("file", names).to_batches()
+
+    return read
+
+
+def files_with_rows(files: Sequence[DataFile], rows: Any) -> list[DataFile]:  # noqa: ANN401
+    """Return the files whose names are in the column `file` of a DataFrame."""
+    names = {row.file.rpartition("/")[2] for row in rows.collect()}
+    return [file for file in files if file.path.rpartition("/")[2] in names]
+
+
+def rewrite(
+    spark: Session,
+    store_url: str,
+    table: Table,
+    plan: FileRewrite,
+    *,
+    target_bytes: int,
+    failpoint: FailPoint,
+) -> list[WrittenFile]:
+    """Rewrite files, commit the new ones in their place, and return the new files.
+
+    Raises:
+        CommitConflict: The files are no longer in the table; plan again.
+    """
+    rows = read_files(spark, store_url, table, plan.files).drop("file")
+    frame = _kept_rows(rows, plan).selectExpr("*", f"to_date(accepted_at) AS {ACCEPTED_DATE}")
+    count = max(1, -(-total_bytes(plan.files) // target_bytes))
+    ordered = frame.repartitionByRange(count, *ORDER).sortWithinPartitions(*ORDER)
+    found = ordered.mapInArrow(_file_writer(store_url, table), "result binary").toArrow()
+    results = [decode_result(body) for body in found.column("result").to_pylist()]
+    added = [result for result in results if isinstance(result, WrittenFile)]
+    failpoint.reach("compact_after_write")
+    replace_files(store_url, table, plan.files, added, data_change=plan.changes_data)
+    failpoint.reach("compact_after_commit")
+    return added
+
+
+def _kept_rows(frame: Any, plan: FileRewrite) -> Any:  # noqa: ANN401 - a DataFrame
+    if plan.drop is not None:
+        frame = frame.where(f"NOT {plan.drop}")
+    if plan.unique:
+        newest = (
+            "PARTITION BY agent_id, boot_id, seq ORDER BY queue_sequence DESC, accepted_at DESC"
+        )
+        frame = frame.selectExpr("*", f"row_number() OVER ({newest}) AS place")
+        frame = frame.where("place = 1").drop("place")
+    return frame
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    """The file that a task is writing."""
+
+    day: date
+    path: str
+    sink: Any
+    writer: Any
+
+
+def _file_writer(store_url: str, table: Table) -> Any:  # noqa: ANN401 - the function for `mapInArrow`
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        results = [encode_result(file) for file in write_ordered(store_url, table, batches)]
+        yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], names=["result"])
+
+    return write
+
+
+def write_ordered(
+    store_url: str, table: Table, batches: Iterable[pa.RecordBatch]
+) -> Iterator[WrittenFile]:
+    """Write rows that are ordered by date to one file per date, and yield the files."""
+    schema = arrow_schema(table, partition=False)
+    name = f"part-{SystemIds().ulid().lower()}.parquet"
+    current: _OpenFile | None = None
+    for day, rows in _row_groups(batches, table.partition_column):
+        if current is None or current.day != day:
+            if current is not None:
+                yield _close_file(store_url, table, current)
+            current = _open_file(store_url, table, day, name)
+        current.writer.write_table(rows.cast(schema), row_group_size=rows.num_rows)
+    if current is not None:
+        yield _close_file(store_url, table, current)
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch], column: str) -> Iterator[tuple[date, pa.Table]]:
+    """Combine small batches into row groups of one date each."""
+    gathered: list[pa.RecordBatch] = []
+    for batch in batches:
+        gathered.append(batch)
+        if sum(one.nbytes for one in gathered) >= ROW_GROUP_BYTES:
+            yield from _by_day(pa.Table.from_batches(gathered), column)
+            gathered = []
+    if gathered:
+        yield from _by_day(pa.Table.from_batches(gathered), column)
+
+
+def _by_day(rows: pa.Table, column: str) -> Iterator[tuple[date, pa.Table]]:
+    start = 0
+    for span in rows.column(column).value_counts().to_pylist() if rows.num_rows else []:
+        yield span["values"], rows.slice(start, span["counts"]).drop_columns([column])
+        start += span["counts"]
+
+
+def _open_file(store_url: str, table: Table, day: date, name: str) -> _OpenFile:
+    location = lake_location(store_url, table.name)
+    filesystem, root = open_filesystem(location)
+    path = f"{partition_folder(table.partition_column, day.isoformat())}/{name}"
+    if location.is_local:
+        Path(root, path).parent.mkdir(parents=True, exist_ok=True)
+    sink = filesystem.open_output_stream(f"{root}/{path}")
+    schema = arrow_schema(table, partition=False)
+    writer = pq.ParquetWriter(sink, schema, **parquet_options(schema))
+    return _OpenFile(day, path, sink, writer)
+
+
+def _close_file(store_url: str, table: Table, done: _OpenFile) -> WrittenFile:
+    done.writer.close()
+    size_bytes = done.sink.tell()
+    done.sink.close()
+    location = lake_location(store_url, table.name)
+    if location.is_local:
+        sync_file(f"{location.uri}/{done.path}")
+    return WrittenFile(
+        table=table.name,
+        path=done.path,
+        partition=done.day.isoformat(),
+        size_bytes=size_bytes,
+        written_at_ms=_now_ms(),
+        stats=file_statistics(table, done.writer.writer.metadata),
+    )
+
+
+def _now_ms() -> int:
+    return SystemClock().now_ns() * 1000 // NS_PER_S

@@ -1,0 +1,225 @@
+"""The objects of rollups in the store: source ranges and chunks.
+
+A source range decides which points a set of rollup chunks is made of. It is created by a
+conditional write and never changes. Range n contains, for each lane, the queue sequence after which
+it starts, which is where range n - 1 ends, and the sequence at which it ends. The writer that
+creates it first decides the ends; every other owner then creates the same chunks. So each point is
+counted exactly once. Late data is part of a later range; chunks are never changed. A source range
+also lists the deletes that rollups apply from this range on. Its keys and column are called
+`cover`.
+
+A chunk contains the rows of one range, window length, hour and metric:
+
+    <number>.lmrollup.zst        the rows of the points of this range
+    <number>-all.lmrollup.zst    all rows of the hour up to this range; replaces older chunks
+
+A reader uses the last `-all` chunk of an hour and the chunks with higher numbers, or all chunks if
+there is no `-all`. The owner that completes the range removes the replaced chunks (ADR 0057).
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import zstandard
+
+from sluice_lake.schemas import arrow_schema
+from sluice_lake.tables import ROLLUPS
+from sluice_protocol.keys import ROLLUP, rollup_key
+from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.outcomes import Applied, Exists, Found
+from sluice_protocol.system_clock import SystemClock
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_store import ObjectStore, open_store
+from sluice_store.retry import Backoff, create_known
+
+SOURCE_RANGES_PREFIX = f"{ROLLUP}covers/"
+
+
+class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
+    """One source range; a lane that is not named is at 0.
+
+    Attributes:
+        number: 1, 2, 3 … without gaps.
+        after: Lane to the last sequence before the range.
+        through: Lane to the last sequence of the range.
+        deletes: The deletes that apply to every row up to this range, sorted. For those that the
+            range before did not list, the affected hours are aggregated again (ADR 0057).
+    """
+
+    schema: str = "sluice.rollup_cover.v1"
+    number: int
+    after: dict[str, int]
+    through: dict[str, int]
+    deletes: tuple[str, ...] = ()
+
+    def ends(self, lane: int) -> tuple[int, int]:
+        """Return the sequences of a lane: after the first, through the second."""
+        return self.after.get(str(lane), 0), self.through.get(str(lane), 0)
+
+
+def source_range_key(number: int) -> ObjectKey:
+    """Return the key of a source range."""
+    return ObjectKey(f"{SOURCE_RANGES_PREFIX}{number:020d}.json")
+
+
+async def read_source_range(store: ObjectStore, number: int) -> SourceRange | None:
+    """Read a source range; return None if it does not exist.
+
+    Raises:
+        InvalidRecord: It cannot be decoded.
+        StoreError: The store is unreachable.
+    """
+    key = source_range_key(number)
+    answer = await store.get(key)
+    return decode_record(key, answer.body, SourceRange) if isinstance(answer, Found) else None
+
+
+async def next_source_range(
+    store: ObjectStore,
+    previous: SourceRange | None,
+    ends: Mapping[int, int],
+    deletes: Collection[str] = (),
+) -> SourceRange | None:
+    """Return the range after `previous`: the existing one, or a new one that ends at `ends`.
+
+    Returns:
+        None if there is nothing to roll up: no points and, except for the first range, no deletes.
+
+    Raises:
+        OutcomeUnknown: No attempt to create it had a known outcome.
+        StoreError: The store is unreachable.
+    """
+    number = previous.number + 1 if previous is not None else 1
+    existing = await read_source_range(store, number)
+    if existing is not None:
+        return existing
+    after = dict(previous.through) if previous is not None else {}
+    through = after | {
+        str(lane): end for lane, end in ends.items() if end > after.get(str(lane), 0)
+    }
+    known = frozenset(previous.deletes) if previous is not None else frozenset(deletes)
+    applied = tuple(sorted(known.union(deletes)))
+    if through == after and known.issuperset(deletes):
+        return None
+    wanted = SourceRange(number=number, after=after, through=through, deletes=applied)
+    backoff = Backoff.seeded_by(SystemClock())
+    match await create_known(store, source_range_key(number), encode_record(wanted), backoff):
+        case Applied():
+            return wanted
+        case Exists():
+            return await read_source_range(store, number)
+
+
+WHOLE: Final = "whole"
+"""Column of rows for chunks: whether every row of the hour is written."""
+HOUR_S: Final = 3600
+_DIGITS: Final = 20
+UNITS_AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollupUnit:
+    """What a chunk contains: a window length, a metric and an hour."""
+
+    window: str
+    name: str
+    hour_ns: UnixNs
+
+    def key(self, chunk_id: str) -> ObjectKey:
+        """Return the key of one of its chunks."""
+        return rollup_key(self.window, self.name, self.hour_ns, chunk_id)
+
+
+def chunk_name(source: SourceRange, *, whole: bool) -> str:
+    """Return the id of a source range's chunks; its first 20 characters are the range's number."""
+    return f"{source.number:0{_DIGITS}d}{'-all' if whole else ''}"
+
+
+async def put_chunks(store_url: str, source: SourceRange, rows: pa.Table) -> None:
+    """Create a chunk for each window, hour and metric; an existing chunk has the same content.
+
+    Raises:
+        OutcomeUnknown: No attempt to create a chunk had a known outcome.
+        StoreError: The store is unreachable.
+    """
+    backoff = Backoff.seeded_by(SystemClock())
+    async with open_store(store_url) as store:
+        for key, body in encode_chunks(source, rows):
+            await create_known(store, key, body, backoff)
+
+
+def encode_chunks(source: SourceRange, rows: pa.Table) -> Iterator[tuple[ObjectKey, bytes]]:
+    """Yield the chunks of rows: each is the zstd of an Arrow IPC stream of the table's columns.
+
+    Rows of older source ranges are included only in chunks of whole hours, because they already
+    have chunks elsewhere.
+    """
+    own = pc.equal(rows.column("cover"), source.number)
+    rows = rows.filter(pc.or_(rows.column(WHOLE), own))
+    wholes = rows.column(WHOLE).to_pylist()
+    stored = rows.select([column.name for column in ROLLUPS.stored_columns])
+    plain = stored.cast(arrow_schema(ROLLUPS, partition=False))
+    places: dict[tuple[RollupUnit, bool], list[int]] = {}
+    names = plain.column("name").to_pylist()
+    windows = plain.column("window").to_pylist()
+    for number, start in enumerate(plain.column("window_start").to_pylist()):
+        unit = RollupUnit(window=windows[number], name=names[number], hour_ns=_hour_ns(start))
+        places.setdefault((unit, wholes[number]), []).append(number)
+    for (unit, whole), numbers in places.items():
+        yield unit.key(chunk_name(source, whole=whole)), _ipc(plain.take(numbers))
+
+
+def _hour_ns(start: datetime) -> UnixNs:
+    seconds = int(start.astimezone(UTC).timestamp())
+    return UnixNs((seconds - seconds % HOUR_S) * NS_PER_S)
+
+
+def _ipc(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return zstandard.ZstdCompressor(level=3).compress(sink.getvalue().to_pybytes())
+
+
+async def delete_superseded_chunks(
+    store: ObjectStore, source: SourceRange, units: Iterable[RollupUnit]
+) -> int:
+    """Delete the older chunks of hours that a source range wrote whole; return their number.
+
+    Every version of them is deleted, because they contain values of deleted points. Repeating it is
+    safe.
+
+    Raises:
+        StoreError: The store is unreachable.
+    """
+    dropped = 0
+    for some in _batched(units):
+        dropped += sum(await asyncio.gather(*(_drop_older(store, source, unit) for unit in some)))
+    return dropped
+
+
+def _batched(units: Iterable[RollupUnit]) -> Iterator[list[RollupUnit]]:
+    left = iter(units)
+    while some := list(islice(left, UNITS_AT_ONCE)):
+        yield some
+
+
+async def _drop_older(store: ObjectStore, source: SourceRange, unit: RollupUnit) -> int:
+    dropped = 0
+    async for page in store.list_incarnations(unit.key("").rpartition("/")[0] + "/"):
+        for found in page.incarnations:
+            if not found.marker and _range_number(found.key) < source.number:
+                await store.delete(found.key, found.incarnation)
+                dropped += 1
+    return dropped
+
+
+def _range_number(key: str) -> int:
+    return int(key.rpartition("/")[2][:_DIGITS])

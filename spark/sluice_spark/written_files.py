@@ -1,0 +1,160 @@
+"""Data files that tasks write, and the results that tasks return to the driver.
+
+A result is a written file with its statistics, or a batch that could not be read.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sluice_lake.blobs import BlobFault
+from sluice_lake.tables import Table
+
+PLAIN_COLUMNS: Final = frozenset(
+    {"seq", "ts_ns", "ts", "body", "value", "key", "attributes.key_value.value"}
+)
+"""Columns with few repeated values, for which building a dictionary is wasted work."""
+DELTA_ENCODED: Final = frozenset({"seq", "ts_ns", "ts"})
+
+
+Scalar = int | float | str
+
+
+class WrittenFile(msgspec.Struct, frozen=True, kw_only=True, tag="file"):
+    """One data file that is written and not yet committed.
+
+    Attributes:
+        table: Name of the table.
+        path: Path of the file within the table.
+        partition: Value of the partition column.
+        size_bytes: Size of the file.
+        written_at_ms: When it was closed, Unix ms by the writer's clock.
+        stats: Its statistics in the form of Delta's log.
+    """
+
+    table: str
+    path: str
+    partition: str
+    size_bytes: int
+    written_at_ms: int
+    stats: dict[str, Any]
+
+
+class UnreadableBatch(msgspec.Struct, frozen=True, kw_only=True, tag="dead"):
+    """One batch that was not written, named by its position in the queue."""
+
+    lane: int
+    sequence: int
+    position: int
+    reason: BlobFault
+    detail: str
+
+    @property
+    def row_id(self) -> tuple[int, int, int]:
+        """The row of the queue: lane, sequence, position."""
+        return (self.lane, self.sequence, self.position)
+
+
+TaskResult = WrittenFile | UnreadableBatch
+
+_DECODER: msgspec.json.Decoder[TaskResult] = msgspec.json.Decoder(TaskResult)
+
+
+def encode_result(result: TaskResult) -> bytes:
+    """Encode a result as the bytes that a task returns."""
+    return msgspec.json.encode(result)
+
+
+def decode_result(body: bytes) -> TaskResult:
+    """Decode a result that a task returned."""
+    return _DECODER.decode(body)
+
+
+def _scalar(value: object) -> Scalar:
+    """Return a Parquet statistic in Delta's form; a timestamp is text with six digits and `Z`.
+
+    If a timestamp were an integer, readers would skip files that contain matching rows.
+    """
+    if isinstance(value, int | float | str):
+        return value
+    stamp = value.strftime("%Y-%m-%dT%H:%M:%S.%f")  # type: ignore[attr-defined]
+    return f"{stamp}Z"
+
+
+def file_statistics(table: Table, metadata: pq.FileMetaData) -> dict[str, Any]:
+    """Return Delta's statistics of a Parquet file from the file's footer.
+
+    A column without a statistic in some row group is omitted. Readers then never skip the file by
+    that column, which is always correct.
+    """
+    minimums: dict[str, Scalar] = {}
+    maximums: dict[str, Scalar] = {}
+    nulls: dict[str, int] = {}
+    wanted = {column.name for column in table.skipping_columns}
+    for index in range(metadata.num_columns):
+        name = metadata.schema.column(index).path
+        if name not in wanted:
+            continue
+        statistics_list = [
+            metadata.row_group(g).column(index).statistics for g in _groups(metadata)
+        ]
+        if any(statistics is None for statistics in statistics_list):
+            continue
+        nulls[name] = sum(statistics.null_count for statistics in statistics_list)
+        bounded = [statistics for statistics in statistics_list if statistics.has_min_max]
+        full = [statistics for statistics in statistics_list if statistics.num_values > 0]
+        if bounded and len(bounded) == len(full):
+            minimums[name] = _scalar(min(statistics.min for statistics in bounded))
+            maximums[name] = _scalar(max(statistics.max for statistics in bounded))
+    return {
+        "numRecords": metadata.num_rows,
+        "minValues": minimums,
+        "maxValues": maximums,
+        "nullCount": nulls,
+    }
+
+
+def _groups(metadata: pq.FileMetaData) -> Iterable[int]:
+    return range(metadata.num_row_groups)
+
+
+def parquet_options(schema: pa.Schema) -> dict[str, Any]:
+    """Return the options of `ParquetWriter` for a schema: zstd, and an encoding for each column."""
+    leaves = [name for column in schema for name in _leaves(column)]
+    return {
+        "compression": "zstd",
+        "compression_level": 1,
+        "store_schema": False,
+        "use_dictionary": [leaf for leaf in leaves if leaf not in PLAIN_COLUMNS],
+        "column_encoding": {
+            leaf: "DELTA_BINARY_PACKED" for leaf in leaves if leaf in DELTA_ENCODED
+        },
+        "write_statistics": [leaf for leaf in leaves if "." not in leaf and leaf != "body"],
+    }
+
+
+def _leaves(column: pa.Field) -> list[str]:
+    if pa.types.is_map(column.type):
+        return [f"{column.name}.key_value.key", f"{column.name}.key_value.value"]
+    return [column.name]
+
+
+def partition_folder(column: str, value: str) -> str:
+    """Return the folder of a partition, `column=value`, as Delta and Hive name it."""
+    return f"{column}={quote(value, safe='-_.')}"
+
+
+def sync_file(path: str) -> None:
+    """Sync a local file and its folder to disk, so that a committed file survives a crash."""
+    for place in (path, str(Path(path).parent)):
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

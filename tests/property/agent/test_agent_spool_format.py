@@ -1,0 +1,79 @@
+"""Damaged spool files: the decoder never returns other content and always reports a reason."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.golden import golden
+
+from sluice_agent.errors import CorruptEntry
+from sluice_agent.spool_format import (
+    EntryHeader,
+    FileCheckpoint,
+    SpoolState,
+    decode_entry,
+    decode_state,
+    encode_entry,
+    encode_state,
+)
+from sluice_protocol.keys import digest_of
+
+FRAME = b"frame bytes" * 20
+MARK = FileCheckpoint(source="1:2", path="/var/log/x", start=0, offset=10)
+NOTE = EntryHeader(
+    version=1, order=7, agent_id="host-1", boot_id="boot", seq_start=3, seq_end=9, kind="logs",
+    frame_bytes=len(FRAME), frame_sha256=digest_of(FRAME), sealed_at_unix_ns=1, checkpoints=(MARK,),
+)  # fmt: skip
+ENTRY = b"".join(encode_entry(NOTE, FRAME))
+STATE = encode_state(SpoolState(through=7, checkpoints={"1:2": MARK}, high_water={"boot": 9}))
+
+
+def test_an_entry_is_read_as_it_was_written() -> None:
+    """Header, name, size and frame."""
+    assert decode_entry(ENTRY) == (NOTE, FRAME)
+    assert len(ENTRY) == NOTE.size_bytes
+    span = "00000000000000000003-00000000000000000009"
+    assert NOTE.name == f"00000000000000000007-boot-{span}.batch"
+
+
+def test_the_stored_bytes_are_pinned() -> None:
+    """A spool written by this version can be read by every later one."""
+    assert golden("agent/entry.batch", ENTRY) == ENTRY
+    assert golden("agent/state.json", STATE) == STATE
+
+
+@given(at=st.integers(0, len(ENTRY) - 1), flip=st.integers(1, 255))
+def test_one_changed_byte_is_detected(at: int, flip: int) -> None:
+    """The byte may be anywhere."""
+    damaged = bytearray(ENTRY)
+    damaged[at] ^= flip
+    with pytest.raises(CorruptEntry):
+        decode_entry(bytes(damaged))
+
+
+@given(size=st.integers(0, len(ENTRY) - 1), more=st.binary(max_size=5))
+def test_a_file_of_another_length_is_detected(size: int, more: bytes) -> None:
+    """The file is cut off, or has additional bytes."""
+    with pytest.raises(CorruptEntry):
+        decode_entry(ENTRY[:size])
+    if more:
+        with pytest.raises(CorruptEntry):
+            decode_entry(ENTRY + more)
+
+
+@given(st.binary(max_size=200))
+def test_other_bytes_raise_corrupt_entry(data: bytes) -> None:
+    """The decoder raises no other exception."""
+    for decode in (decode_entry, decode_state):
+        with contextlib.suppress(CorruptEntry):
+            decode(data)
+
+
+@given(at=st.integers(0, len(STATE) - 2), flip=st.integers(1, 255))
+def test_a_damaged_state_is_detected(at: int, flip: int) -> None:
+    """Checkpoints are never guessed."""
+    damaged = bytearray(STATE)
+    damaged[at] ^= flip
+    with pytest.raises(CorruptEntry):
+        decode_state(bytes(damaged))

@@ -1,0 +1,39 @@
+import json
+
+import pytest
+
+from sluice_protocol.errors import ErrorCode, effect_of, retryable, status_of
+from sluice_web.problems import problem_of, problem_response
+
+
+@pytest.mark.parametrize("code", list(ErrorCode))
+def test_every_code_has_a_complete_problem_document(code: ErrorCode) -> None:
+    """All seven members are present, `type` among them."""
+    response = problem_response(problem_of(code, "what happened"))
+    assert response.content_type == "application/problem+json"
+    assert response.status == status_of(code)
+    assert isinstance(response.body, bytes)
+    document = json.loads(response.body)
+    detail = document.pop("detail")
+    assert detail
+    assert document == {
+        "type": "about:blank",
+        "title": code.value.replace("_", " "),
+        "status": status_of(code),
+        "code": code.value,
+        "retryable": retryable(code),
+        "effect": effect_of(code).value,
+    }
+
+
+@pytest.mark.parametrize("code", list(ErrorCode))
+def test_exactly_a_503_has_retry_after(code: ErrorCode) -> None:
+    response = problem_response(problem_of(code, ""))
+    assert response.headers.get("Retry-After") == ("1" if response.status == 503 else None)
+
+
+@pytest.mark.parametrize("code", list(ErrorCode))
+def test_a_client_without_access_does_not_learn_the_reason(code: ErrorCode) -> None:
+    """The detail of a 401 or 403 is constant."""
+    shown = problem_of(code, "the key's not_after has passed").detail
+    assert ("not_after" in shown) == (status_of(code) not in {401, 403})
