@@ -20,7 +20,7 @@ from sluice_cli.policies_output import (
     verdicts_json,
     verification_json,
 )
-from sluice_policies.evaluate import evaluate
+from sluice_policies.evaluate import evaluate, request_for
 from sluice_policies.lint import lint as lint_text
 from sluice_policies.live_documents import DocumentChange, changes, read_live
 from sluice_policies.live_documents import apply as apply_changes
@@ -28,7 +28,6 @@ from sluice_policies.model import canonical, document_json, parse_document
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.render import documents
 from sluice_policies.render import render as render_all
-from sluice_policies.request import request_for
 from sluice_policies.settings import RoleName, Settings, Target
 from sluice_policies.settings_file import read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
@@ -80,10 +79,10 @@ def render(
     def human(console: Console) -> None:
         for name, text in found.files.items():
             console.print(name if out is not None else f"--- {name}\n{text}", markup=False)
-        for item in found.missing:
+        for item in found.inexpressible:
             console.print(f"cannot express: {item.what}: {item.why}", markup=False)
 
-    lost = [{"what": item.what, "why": item.why} for item in found.missing]
+    lost = [{"what": item.what, "why": item.why} for item in found.inexpressible]
     emit({"files": found.files, "cannot_express": lost}, as_json=json, human=human)
     return ExitCode.DONE.value
 

@@ -60,7 +60,9 @@ def verification_json(found: "Verification") -> dict[str, object]:
     return {
         "good": found.good,
         "changes": changes_json(found.changes),
-        "dangers": [{"part": danger.part, "says": danger.says} for danger in found.dangers],
+        "dangers": [
+            {"part": danger.part, "says": danger.says} for danger in found.misconfigurations
+        ],
         "properties": verdicts_json(found.verdicts),
         "probes": [
             {
@@ -78,7 +80,7 @@ def draw_verification(console: Console, found: "Verification") -> None:
     """Draws what differs, what is dangerous, what is proved and what the store answered."""
     for change in found.changes:
         console.print(f"DIFFERS  {change.name}: see `sluice policies diff`", markup=False)
-    for danger in found.dangers:
+    for danger in found.misconfigurations:
         console.print(f"DANGER   {danger.part}: {danger.says}", markup=False)
     if not found.verdicts:
         console.print("BROKEN   a policy document is missing: nothing is proved, see `diff`")

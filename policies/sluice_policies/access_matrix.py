@@ -36,7 +36,7 @@ ACTIONS: Final = {
 """The actions of each verb."""
 
 LISTING: Final = ("s3:ListBucket", "s3:ListBucketVersions")
-LOOKING: Final = ("s3:GetBucketLocation", "s3:GetBucketVersioning")
+BUCKET_READS: Final = ("s3:GetBucketLocation", "s3:GetBucketVersioning")
 """What every role asks of the bucket: where it is, and whether it keeps versions."""
 
 
@@ -45,13 +45,13 @@ class Rights:
     """The rights of one role.
 
     Attributes:
-        does: What the role is for.
+        purpose: What the role does.
         prefixes: Per verb, the prefixes relative to the deployment.
         inspect: Whether it reads the bucket's configuration.
         configure: Whether it changes the bucket's configuration.
     """
 
-    does: str
+    purpose: str
     prefixes: dict[Verb, tuple[str, ...]]
     inspect: bool = False
     configure: bool = False
@@ -59,7 +59,7 @@ class Rights:
 
 MATRIX: Final = {
     RoleName.GATEWAY: Rights(
-        does="accepts uploads: blob, manifest, quarantine; answers conflicts",
+        purpose="accepts uploads: blob, manifest, quarantine; answers conflicts",
         prefixes={
             Verb.READ: (
                 *(keys.RAW_BLOBS, keys.ACCEPTED, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB),
@@ -74,7 +74,7 @@ MATRIX: Final = {
         },
     ),
     RoleName.RECONCILER: Rights(
-        does="discovers manifests, makes indexes and work lists, appends to queues",
+        purpose="discovers manifests, makes indexes and work lists, appends to queues",
         prefixes={
             Verb.READ: (
                 *(keys.RAW_BLOBS, keys.RAW_BLOBS_BY_TIME, keys.ACCEPTED, keys.ACCEPTED_BY_TIME),
@@ -93,7 +93,7 @@ MATRIX: Final = {
         },
     ),
     RoleName.SPARK: Rights(
-        does="carries accepted batches into the lake and maintains it",
+        purpose="carries accepted batches into the lake and maintains it",
         prefixes={
             Verb.READ: (
                 *(keys.RAW_BLOBS, keys.ACCEPTED, keys.ACCEPTED_BY_TIME, keys.WORK_LISTS),
@@ -106,7 +106,7 @@ MATRIX: Final = {
         },
     ),
     RoleName.GC: Rights(
-        does="audits, plans, proves, and deletes unreferenced versions of blobs",
+        purpose="audits, plans, proves, and deletes unreferenced versions of blobs",
         prefixes={
             Verb.READ: EVERYTHING,
             Verb.WRITE: (
@@ -119,12 +119,12 @@ MATRIX: Final = {
         },
     ),
     RoleName.AUDITOR: Rights(
-        does="reads everything, changes nothing",
+        purpose="reads everything, changes nothing",
         prefixes={Verb.READ: EVERYTHING},
         inspect=True,
     ),
     RoleName.OPERATOR: Rights(
-        does="resolves conflicts, sets retention, runs the doctor",
+        purpose="resolves conflicts, sets retention, runs the doctor",
         prefixes={
             Verb.READ: EVERYTHING,
             Verb.WRITE: (keys.DECISIONS, keys.DELETES, keys.DOCTOR),
@@ -133,7 +133,7 @@ MATRIX: Final = {
         inspect=True,
     ),
     RoleName.DEPLOYER: Rights(
-        does="sets up the bucket and its policies, creates the authority's settings",
+        purpose="sets up the bucket and its policies, creates the authority's settings",
         prefixes={
             Verb.READ: (keys.AUTHORITY, keys.DOCTOR),
             Verb.WRITE: (keys.AUTHORITY, keys.DOCTOR),

@@ -15,10 +15,9 @@ from sluice_policies.access_matrix import (
     REWRITING,
     writers,
 )
-from sluice_policies.arns import bucket_arn, objects_arn, objects_arns
 from sluice_policies.catalogue import reconfiguring_actions
 from sluice_policies.model import EVERYONE, Condition, Document, PolicyEffect, PolicyStatement
-from sluice_policies.settings import RoleName, Settings
+from sluice_policies.settings import RoleName, Settings, bucket_arn, objects_arn, objects_arns
 from sluice_protocol import keys
 
 SSE = "s3:x-amz-server-side-encryption"

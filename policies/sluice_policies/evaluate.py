@@ -5,16 +5,31 @@ then, in one account, either the bucket's policy or the caller's own may allow.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
-from sluice_policies.catalogue import catalogue
-from sluice_policies.errors import UnsupportedPolicy
+from sluice_policies.catalogue import ResourceType, catalogue
+from sluice_policies.errors import BadDocument, UnsupportedPolicy
 from sluice_policies.model import EVERYONE, Condition, Document, PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet
-from sluice_policies.request import PolicyRequest
-from sluice_policies.settings import Target
+from sluice_policies.settings import RoleName, Target, bucket_arn, object_arn
+
+HEADER_KEYS: Final = {
+    "if-none-match": "s3:if-none-match",
+    "if-match": "s3:if-match",
+    "x-amz-copy-source": "s3:x-amz-copy-source",
+    "x-amz-acl": "s3:x-amz-acl",
+    "x-amz-server-side-encryption": "s3:x-amz-server-side-encryption",
+    "x-amz-server-side-encryption-aws-kms-key-id": (
+        "s3:x-amz-server-side-encryption-aws-kms-key-id"
+    ),
+    "x-amz-server-side-encryption-customer-algorithm": (
+        "s3:x-amz-server-side-encryption-customer-algorithm"
+    ),
+}
+"""The headers that S3 turns into condition keys, as far as any statement of ours asks."""
 
 OPERATORS: Final = (
     "StringEquals",
@@ -29,6 +44,85 @@ OPERATORS: Final = (
 
 ASSUMED_ADMIN: Final = "(assumed: the account allows this caller everything)"
 NOTHING_ALLOWS: Final = "(no statement allows it)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRequest:
+    """One call.
+
+    Attributes:
+        caller: The ARN of the caller's role (the user name on versitygw), or None for nobody.
+        action: `s3:PutObject` say.
+        resource: The ARN of the bucket or object.
+        context: Condition keys, lower case, beside the caller's own ARN.
+    """
+
+    caller: str | None
+    action: str
+    resource: str
+    context: Mapping[str, str] = field(default_factory=dict)
+
+    def value(self, key: str, target: Target) -> str | None:
+        """Gives the value of a condition key, or None where the request has none."""
+        if key.lower() == "aws:principalarn":
+            return self.caller if target is Target.AWS else None
+        return self.context.get(key.lower())
+
+
+def known_action(name: str) -> str:
+    """Gives an action's name as the catalogue spells it.
+
+    Raises:
+        BadDocument: The catalogue has no such action on a bucket or object.
+    """
+    found = catalogue().actions.get(name.lower())
+    if found is None:
+        raise BadDocument(name, "no such action on a bucket or object; see `lint`")
+    return found.name
+
+
+def _context(action: str, headers: Mapping[str, str], *, tls: bool) -> dict[str, str]:
+    context = {"aws:securetransport": "true" if tls else "false"}
+    for header, value in headers.items():
+        context[HEADER_KEYS.get(header.lower(), header).lower()] = value
+    if action == "s3:PutObject":
+        context.setdefault("s3:objectcreationoperation", "true")
+    return context
+
+
+def request_for(
+    policies: PolicySet,
+    principal: str,
+    action: str,
+    key: str | None,
+    headers: Mapping[str, str],
+) -> PolicyRequest:
+    """Makes a request as people name it.
+
+    Args:
+        policies: What it will be judged by; gives bucket, prefix and the names of roles.
+        principal: A role (`gateway`), an ARN or user name, or `anonymous`.
+        action: `s3:PutObject`, with or without `s3:`.
+        key: The object, relative to the deployment's prefix; None for the bucket.
+        headers: HTTP headers, or condition keys by their own names.
+
+    Raises:
+        BadDocument: The action is unknown.
+    """
+    name = known_action(action if ":" in action else f"s3:{action}")
+    roles = {role.value: policies.principal_of(role) for role in RoleName}
+    known = catalogue().actions[name.lower()]
+    on_bucket = key is None or known.resource_type is ResourceType.BUCKET
+    settings = policies.settings
+    context = _context(name, headers, tls=headers.get("aws:SecureTransport", "true") == "true")
+    if settings.network.vpc_endpoint:
+        context.setdefault("aws:sourcevpce", settings.network.vpc_endpoint)
+    return PolicyRequest(
+        caller=None if principal == "anonymous" else roles.get(principal, principal),
+        action=name,
+        resource=bucket_arn(settings) if on_bucket else object_arn(settings, key or ""),
+        context=context,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,16 +207,18 @@ def statement_matches(statement: PolicyStatement, request: PolicyRequest, target
     check_supported(statement)
     principals = statement.principals
     return (
-        (principals is None or principals == EVERYONE or request.who in principals)
+        (principals is None or principals == EVERYONE or request.caller in principals)
         and any(glob_matches(a, request.action, ignore_case=True) for a in statement.actions)
         and any(glob_matches(resource, request.resource) for resource in statement.resources)
         and all(condition_holds(c, request.value(c.key, target)) for c in statement.conditions)
     )
 
 
-def _identity_of(policies: PolicySet, who: str | None) -> tuple[Document, ...]:
-    named = {policies.who(name): document for name, document in policies.identities.items()}
-    return (named[who],) if who in named else ()
+def _identity_of(policies: PolicySet, caller: str | None) -> tuple[Document, ...]:
+    named = {
+        policies.principal_of(name): document for name, document in policies.identities.items()
+    }
+    return (named[caller],) if caller in named else ()
 
 
 def evaluate(
@@ -133,14 +229,14 @@ def evaluate(
     Args:
         policies: The documents that decide.
         request: The call.
-        others_are_admin: Whether a caller who is none of the roles is allowed everything by the
+        others_are_admin: Whether a caller caller is none of the roles is allowed everything by the
             account, the worst case; it makes no difference on versitygw, where users have no
             policies of their own.
 
     Raises:
         UnsupportedPolicy: A document holds something that is not decided here.
     """
-    mine = _identity_of(policies, request.who)
+    mine = _identity_of(policies, request.caller)
     documents = (policies.bucket, *mine)
     target = policies.target
     hits = [
@@ -154,12 +250,7 @@ def evaluate(
             if statement.effect is effect:
                 allowed = effect is PolicyEffect.ALLOW
                 return Evaluation(allowed=allowed, sid=statement.sid, reason=statement.reason)
-    stranger = request.who is not None and not mine
+    stranger = request.caller is not None and not mine
     if stranger and others_are_admin and target is Target.AWS:
         return Evaluation(allowed=True, sid=ASSUMED_ADMIN)
     return Evaluation(allowed=False, sid=NOTHING_ALLOWS)
-
-
-def known_bool_key(key: str) -> bool:
-    """Tells whether a condition key holds only `true` or `false`."""
-    return key.lower() in catalogue().bool_keys

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
-from sluice_policies.access_matrix import ACTIONS, LISTING, LOOKING, MATRIX, Rights, Verb
-from sluice_policies.arns import bucket_arn, objects_arns
+from sluice_policies.access_matrix import ACTIONS, BUCKET_READS, LISTING, MATRIX, Rights, Verb
 from sluice_policies.catalogue import inspecting_actions, reconfiguring_actions
 from sluice_policies.model import Condition, Document, PolicyEffect, PolicyStatement
-from sluice_policies.settings import RoleName, Settings
+from sluice_policies.settings import RoleName, Settings, bucket_arn, objects_arns
 
 _SIDS = {
     Verb.READ: "Read",
@@ -66,7 +65,7 @@ def _bucket(settings: Settings, rights: Rights) -> Iterator[PolicyStatement]:
             values=listed_prefixes(settings, rights),
         ),
     )
-    looking = inspecting_actions() if rights.inspect else LOOKING
+    looking = inspecting_actions() if rights.inspect else BUCKET_READS
     yield _allow("Look", "where the bucket is and whether it keeps versions", looking, bucket)
     if rights.configure:
         yield _allow(

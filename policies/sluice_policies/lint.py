@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sluice_policies.catalogue import Action, On, catalogue
+from sluice_policies.catalogue import Action, ResourceType, catalogue
 from sluice_policies.errors import BadDocument, UnsupportedPolicy
 from sluice_policies.evaluate import glob_matches
 from sluice_policies.model import (
+    BUCKET_POLICY_BYTES_MAX,
     EVERYONE,
+    IDENTITY_POLICY_BYTES_MAX,
     Json,
     PolicyEffect,
     PolicyStatement,
@@ -23,8 +25,6 @@ from sluice_policies.model import (
     statements_of,
 )
 
-BUCKET_POLICY_BYTES_MAX: Final = 20 * 1024
-IDENTITY_POLICY_BYTES_MAX: Final = 6 * 1024
 _NOT_ELEMENTS: Final = ("NotAction", "NotResource")
 
 
@@ -100,10 +100,10 @@ def _resources(where: str, raw: Mapping[str, Json]) -> Iterator[LintFinding]:
         return
     objects = [r for r in on_s3 if "/" in r]
     for glob in _listed(raw.get("Action", ())):
-        kinds = {action.on for action in _named(glob)}
-        if kinds == {On.OBJECT} and not objects:
+        kinds = {action.resource_type for action in _named(glob)}
+        if kinds == {ResourceType.OBJECT} and not objects:
             yield _error("resource-mismatch", where, f"{glob!r} is on objects, name bucket/key")
-        if kinds == {On.BUCKET} and len(objects) == len(on_s3):
+        if kinds == {ResourceType.BUCKET} and len(objects) == len(on_s3):
             yield _error("resource-mismatch", where, f"{glob!r} is on the bucket, not on objects")
 
 

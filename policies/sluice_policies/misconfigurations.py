@@ -106,7 +106,7 @@ def _replication(live: LiveDocuments) -> Iterator[Misconfiguration]:
         )
 
 
-def dangers(settings: Settings, live: LiveDocuments) -> tuple[Misconfiguration, ...]:
+def find_misconfigurations(settings: Settings, live: LiveDocuments) -> tuple[Misconfiguration, ...]:
     """Gives everything in the live configuration that would lose data."""
     return (
         *_versioning(live),

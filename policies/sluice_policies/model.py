@@ -16,6 +16,8 @@ Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None
 
 VERSION: Final = "2012-10-17"
 EVERYONE: Final = ("*",)
+BUCKET_POLICY_BYTES_MAX: Final = 20 * 1024
+IDENTITY_POLICY_BYTES_MAX: Final = 6 * 1024
 _ELEMENTS: Final = frozenset(
     {"Sid", "Effect", "Principal", "Action", "Resource", "Condition"},
 )

@@ -25,9 +25,9 @@ class PolicySet:
     bucket: Document
     identities: dict[RoleName, Document]
 
-    def who(self, name: RoleName) -> str:
+    def principal_of(self, name: RoleName) -> str:
         """Gives how the target names a role."""
-        return self.settings.who(name, self.target)
+        return self.settings.principal_of(name, self.target)
 
     def with_bucket(self, bucket: Document) -> "PolicySet":
         """Gives the same with another bucket policy."""

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sluice_policies.evaluate import evaluate
+from sluice_policies.evaluate import evaluate, request_for
 from sluice_policies.policy_set import PolicySet
-from sluice_policies.request import request_for
 from sluice_policies.settings import RoleName
 from sluice_protocol import keys
 from sluice_store.administration import Trial

@@ -8,15 +8,15 @@ A property is a list of cases over all requests of some actions in some region o
 - `CAN`: every request that satisfies the conditions gets through.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from sluice_policies.bucket_policy import ENDPOINT, SSE, SSE_CUSTOMER, SSE_KEY, TLS
 from sluice_policies.model import Condition
-from sluice_policies.settings import RoleName
+from sluice_policies.settings import RoleName, Settings
 
-WHO: Final = "sluice:who"
+CALLER: Final = "sluice:caller"
 """The caller, as the store names it, in the conditions of a property."""
 
 
@@ -103,6 +103,15 @@ def only_if(
     return Property(name=name, says=says, sense=Sense.ONLY_IF, cases=(case,))
 
 
-def named(properties: Iterator[Property]) -> dict[str, Property]:
-    """Gives properties by name."""
-    return {item.name: item for item in properties}
+def encryption_conditions(settings: Settings) -> tuple[Condition, ...]:
+    """Gives what a put must say of encryption: nothing, or what the settings say."""
+    kms = settings.encryption.mode == "sse-kms"
+    key = absent_or(SSE_KEY, settings.encryption.kms_key) if kms else ()
+    return (*absent_or(SSE, "aws:kms" if kms else "AES256"), absent(SSE_CUSTOMER), *key)
+
+
+def transport_conditions(settings: Settings, role: RoleName | None = None) -> tuple[Condition, ...]:
+    """Gives what every request must bring: TLS, and the endpoint unless the deployer sends it."""
+    tls = (equals(TLS, "true"),) if settings.network.require_tls else ()
+    endpoint = "" if role is RoleName.DEPLOYER else settings.network.vpc_endpoint
+    return (*tls, *((equals(ENDPOINT, endpoint),) if endpoint else ()))

@@ -8,18 +8,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from sluice_policies.arns import bucket_arn
-from sluice_policies.catalogue import On, catalogue
+from sluice_policies.catalogue import ResourceType, catalogue
 from sluice_policies.model import PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet
-from sluice_policies.properties import WHO, Property, PropertyCase, Sense
+from sluice_policies.properties import CALLER, Property, PropertyCase, Sense
+from sluice_policies.representatives import Pattern
 from sluice_policies.required_properties import required_properties
-from sluice_policies.settings import RoleName, Settings, Target
-from sluice_policies.symbolic import RESOURCE, Vocabulary, World, speaks_of, z3
-from sluice_policies.witnesses import Pattern
+from sluice_policies.settings import RoleName, Settings, Target, bucket_arn
+from sluice_policies.symbolic import RESOURCE, PatternTable, SymbolicRequest, names_action, z3
 
 TIMEOUT_MS: Final = 2_000
-Answer = tuple[str, "Counterexample | None"]
+SolverResult = tuple[str, "Counterexample | None"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +27,13 @@ class Counterexample:
 
     Attributes:
         action: What it calls.
-        who: Who calls, or None for nobody.
+        caller: Who calls, or None for nobody.
         resource: The ARN.
         context: The condition keys it has.
     """
 
     action: str
-    who: str | None
+    caller: str | None
     resource: str
     context: Mapping[str, str]
 
@@ -42,7 +41,7 @@ class Counterexample:
         """Says it in one line."""
         keys = ", ".join(f"{key}={value!r}" for key, value in sorted(self.context.items()))
         return (
-            f"{self.who or 'an anonymous caller'} calls {self.action} on {self.resource}"
+            f"{self.caller or 'an anonymous caller'} calls {self.action} on {self.resource}"
             f" with {keys or 'no condition keys'}"
         )
 
@@ -88,7 +87,7 @@ def relevant(policies: PolicySet, action: str, role: RoleName | None) -> Relevan
     documents = [policies.bucket]
     if role is not None and role in policies.identities:
         documents.append(policies.identities[role])
-    found = [s for d in documents for s in d.statements if speaks_of(s, action)]
+    found = [s for d in documents for s in d.statements if names_action(s, action)]
     return RelevantStatements(
         denies=tuple(_nameless(s) for s in found if s.effect is PolicyEffect.DENY),
         allows=tuple(_nameless(s) for s in found if s.effect is PolicyEffect.ALLOW),
@@ -96,14 +95,14 @@ def relevant(policies: PolicySet, action: str, role: RoleName | None) -> Relevan
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SolverQuery:
     """All that an answer depends on: equal questions have one answer."""
 
     statements: RelevantStatements
     case: PropertyCase
     sense: Sense
-    on: On
-    who: str | None
+    resource_type: ResourceType
+    caller: str | None
 
 
 @dataclass(slots=True)
@@ -117,112 +116,114 @@ class Prover:
 
     settings: Settings
     target: Target
-    _answers: dict[Question, Answer] = field(default_factory=dict)
+    _results: dict[SolverQuery, SolverResult] = field(default_factory=dict)
 
     def check(self, policies: PolicySet, item: Property) -> Verdict:
         """Proves one property, or finds a request that breaks it."""
         for case in item.cases:
-            for question, action in self._questions(policies, item, case):
-                unknown, broken = self._answer(question, action)
+            for query, action in self._queries(policies, item, case):
+                unknown, broken = self._result(query, action)
                 if unknown or broken is not None:
                     return Verdict(
                         property=item, holds=False, counterexample=broken, unknown=unknown
                     )
         return Verdict(property=item, holds=True)
 
-    def _questions(
+    def _queries(
         self, policies: PolicySet, item: Property, case: PropertyCase
-    ) -> Iterator[tuple[Question, str]]:
-        who = None if case.role is None else policies.who(case.role)
-        asked: set[Question] = set()
+    ) -> Iterator[tuple[SolverQuery, str]]:
+        caller = None if case.role is None else policies.principal_of(case.role)
+        asked: set[SolverQuery] = set()
         bare = PropertyCase(
             actions=(), where=case.where, outside=case.outside, conditions=case.conditions
         )
         for action in case.actions:
-            question = Question(
+            query = SolverQuery(
                 statements=relevant(policies, action, case.role),
                 case=bare,
                 sense=item.sense,
-                on=catalogue().actions[action.lower()].on,
-                who=who,
+                resource_type=catalogue().actions[action.lower()].resource_type,
+                caller=caller,
             )
-            if question not in asked:
-                asked.add(question)
-                yield question, action
+            if query not in asked:
+                asked.add(query)
+                yield query, action
 
-    def _answer(self, question: Question, action: str) -> Answer:
-        if question not in self._answers:
-            self._answers[question] = self._ask(question, action)
-        return self._answers[question]
+    def _result(self, query: SolverQuery, action: str) -> SolverResult:
+        if query not in self._results:
+            self._results[query] = self._solve(query, action)
+        return self._results[query]
 
-    def _ask(self, question: Question, action: str) -> Answer:
-        world = world_of(question, self.target, self.settings)
+    def _solve(self, query: SolverQuery, action: str) -> SolverResult:
+        symbolic = symbolic_request_of(query, self.target, self.settings)
         solver = z3.Solver()
         solver.set("timeout", TIMEOUT_MS)
-        solver.add(world.domain(), *_region(question, world), _broken(question, world))
+        solver.add(symbolic.domain(), *_region(query, symbolic), _broken(query, symbolic))
         answer = solver.check()
         if answer == z3.unsat:
             return "", None
         if answer == z3.unknown:
             return f"z3 could not tell for {action}: {solver.reason_unknown()}", None
-        return "", _counterexample(_briefest(solver, world), action, world)
+        return "", _counterexample(_briefest(solver, symbolic), action, symbolic)
 
 
-def vocabulary_for(settings: Settings, target: Target) -> Vocabulary:
-    """Gives an empty vocabulary over a bucket and its key."""
-    return Vocabulary(target, bucket_arn(settings), settings.encryption.kms_key)
+def pattern_table_for(settings: Settings, target: Target) -> PatternTable:
+    """Gives an empty patterns over a bucket and its key."""
+    return PatternTable(target, bucket_arn(settings), settings.encryption.kms_key)
 
 
-def world_of(question: Question, target: Target, settings: Settings) -> World:
-    """Gives the symbolic request of a question."""
-    vocabulary = vocabulary_for(settings, target)
-    for statement in (*question.statements.denies, *question.statements.allows):
-        vocabulary.add_statement(statement)
-    vocabulary.add_resources(question.case.where)
-    vocabulary.add_conditions(question.case.conditions or ())
-    if question.who is not None:
-        vocabulary.add(WHO, Pattern(question.who, exact=True))
-    return vocabulary.world(question.on)
+def symbolic_request_of(query: SolverQuery, target: Target, settings: Settings) -> SymbolicRequest:
+    """Gives the symbolic request of a query."""
+    patterns = pattern_table_for(settings, target)
+    for statement in (*query.statements.denies, *query.statements.allows):
+        patterns.add_statement(statement)
+    patterns.add_resources(query.case.where)
+    patterns.add_conditions(query.case.conditions or ())
+    if query.caller is not None:
+        patterns.add(CALLER, Pattern(query.caller, exact=True))
+    return patterns.symbolic_request(query.resource_type)
 
 
-def allowed(statements: RelevantStatements, world: World, *, worst: bool) -> z3.BoolRef:
+def allowed(
+    statements: RelevantStatements, symbolic: SymbolicRequest, *, worst: bool
+) -> z3.BoolRef:
     """Gives that a request gets through.
 
     Args:
         statements: Those that speak of its action.
-        world: The symbolic request.
+        symbolic: The symbolic request.
         worst: Whether, on AWS, the account allows every caller everything.
     """
-    anything = worst and world.target is Target.AWS
-    granted = z3.Or([world.statement(s) for s in statements.allows])
-    denied = z3.Or([world.statement(s) for s in statements.denies])
+    anything = worst and symbolic.target is Target.AWS
+    granted = z3.Or([symbolic.statement(s) for s in statements.allows])
+    denied = z3.Or([symbolic.statement(s) for s in statements.denies])
     return z3.And(z3.BoolVal(val=True) if anything else granted, z3.Not(denied))
 
 
-def _region(question: Question, world: World) -> Iterator[z3.BoolRef]:
-    if question.case.where:
-        inside = world.resource_like(question.case.where)
-        yield z3.Not(inside) if question.case.outside else inside
-    if question.who is not None:
-        yield world.caller_is(question.who)
+def _region(query: SolverQuery, symbolic: SymbolicRequest) -> Iterator[z3.BoolRef]:
+    if query.case.where:
+        inside = symbolic.resource_like(query.case.where)
+        yield z3.Not(inside) if query.case.outside else inside
+    if query.caller is not None:
+        yield symbolic.caller_is(query.caller)
 
 
-def _broken(question: Question, world: World) -> z3.BoolRef:
-    through = allowed(question.statements, world, worst=question.who is None)
-    conditions = question.case.conditions
+def _broken(query: SolverQuery, symbolic: SymbolicRequest) -> z3.BoolRef:
+    through = allowed(query.statements, symbolic, worst=query.caller is None)
+    conditions = query.case.conditions
     if conditions is None:
         return through
-    met = z3.And([world.condition(condition) for condition in conditions])
-    if question.sense is Sense.ONLY_IF:
+    met = z3.And([symbolic.condition(condition) for condition in conditions])
+    if query.sense is Sense.ONLY_IF:
         return z3.And(through, z3.Not(met))
     return z3.And(z3.Not(through), met)
 
 
-def _briefest(solver: z3.Solver, world: World) -> z3.ModelRef:
+def _briefest(solver: z3.Solver, symbolic: SymbolicRequest) -> z3.ModelRef:
     """Gives a breaking request that has no condition key without need, for people to read."""
     model = solver.model()
-    for name, value in world.values.items():
-        if name not in (RESOURCE, WHO):
+    for name, value in symbolic.values.items():
+        if name not in (RESOURCE, CALLER):
             solver.push()
             solver.add(z3.Not(value.present))
             if solver.check() == z3.sat:
@@ -232,16 +233,16 @@ def _briefest(solver: z3.Solver, world: World) -> z3.ModelRef:
     return model
 
 
-def _counterexample(model: z3.ModelRef, action: str, world: World) -> Counterexample:
+def _counterexample(model: z3.ModelRef, action: str, symbolic: SymbolicRequest) -> Counterexample:
     there = {
         name: value.read(model)
-        for name, value in world.values.items()
+        for name, value in symbolic.values.items()
         if z3.is_true(model.eval(value.present, model_completion=True))
     }
     return Counterexample(
         action=action,
-        who=there.pop(WHO, None),
-        resource=world.named or world.values[RESOURCE].read(model),
+        caller=there.pop(CALLER, None),
+        resource=symbolic.named or symbolic.values[RESOURCE].read(model),
         context={name: text for name, text in there.items() if name != RESOURCE},
     )
 

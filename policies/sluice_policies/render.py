@@ -5,16 +5,22 @@ from dataclasses import dataclass
 from sluice_policies.cloudformation import cloudformation_template
 from sluice_policies.configuration import ConfigurationPart, configuration
 from sluice_policies.errors import TargetCannot
-from sluice_policies.model import Document, Json, canonical, compact, document_json
+from sluice_policies.model import (
+    BUCKET_POLICY_BYTES_MAX,
+    IDENTITY_POLICY_BYTES_MAX,
+    Document,
+    Json,
+    canonical,
+    compact,
+    document_json,
+)
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.required_properties import inexpressible_properties
 from sluice_policies.settings import Settings, Target
 from sluice_policies.terraform import terraform_module
-from sluice_policies.versitygw import lost_statements
+from sluice_policies.versitygw import inexpressible_statements
 
 BUCKET_POLICY = "bucket-policy"
-BUCKET_POLICY_BYTES_MAX = 20 * 1024
-IDENTITY_POLICY_BYTES_MAX = 6 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +43,12 @@ class Rendering:
     Attributes:
         target: Which.
         files: Text by path, in the order of paths.
-        missing: What the target cannot express.
+        inexpressible: What the target cannot express.
     """
 
     target: Target
     files: dict[str, str]
-    missing: tuple[Inexpressible, ...]
+    inexpressible: tuple[Inexpressible, ...]
 
 
 SUPPORTED_PARTS = {
@@ -68,7 +74,7 @@ def supported_configuration(settings: Settings, target: Target) -> dict[Configur
     return {part: value for part, value in parts.items() if part in SUPPORTED_PARTS[target]}
 
 
-def missing(policies: PolicySet) -> tuple[Inexpressible, ...]:
+def inexpressible(policies: PolicySet) -> tuple[Inexpressible, ...]:
     """Gives what a target cannot express, found from the documents, not kept by hand."""
     if policies.target is Target.AWS:
         return ()
@@ -83,7 +89,7 @@ def missing(policies: PolicySet) -> tuple[Inexpressible, ...]:
         ),
         *(
             Inexpressible(what=f"statement {s.sid}", why=why)
-            for s, why in lost_statements(settings)
+            for s, why in inexpressible_statements(settings)
         ),
         *(
             Inexpressible(what=f"configuration {part.value}", why="the server answers 501")
@@ -129,7 +135,7 @@ def render(settings: Settings, target: Target) -> Rendering:
     policies = policy_set(settings, target)
     check_sizes(policies)
     parts = supported_configuration(settings, target)
-    lost = missing(policies)
+    lost = inexpressible(policies)
     files = {f"{name}.json": canonical(document_json(d)) for name, d in documents(policies).items()}
     files |= {f"{part.value}.json": canonical(value) for part, value in parts.items()}
     files["reasons.json"] = canonical(reasons_json(policies))
@@ -140,4 +146,4 @@ def render(settings: Settings, target: Target) -> Rendering:
             files[f"terraform/{name}"] = files[name]
     else:
         files["cannot-express.json"] = canonical([{"what": m.what, "why": m.why} for m in lost])
-    return Rendering(target=target, files=dict(sorted(files.items())), missing=lost)
+    return Rendering(target=target, files=dict(sorted(files.items())), inexpressible=lost)

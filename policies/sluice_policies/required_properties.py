@@ -11,7 +11,6 @@ from sluice_policies.access_matrix import (
     REWRITING,
     writers,
 )
-from sluice_policies.arns import bucket_arn, objects_arn, objects_arns
 from sluice_policies.bucket_policy import (
     COPY_SOURCE,
     CREATES,
@@ -23,19 +22,27 @@ from sluice_policies.catalogue import bucket_actions, object_actions, reconfigur
 from sluice_policies.model import Condition
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.properties import (
-    WHO,
+    CALLER,
     Property,
     PropertyCase,
     Sense,
     absent,
     absent_or,
+    encryption_conditions,
     equals,
     never,
     only_if,
+    transport_conditions,
 )
-from sluice_policies.request_conditions import encryption_conditions, transport_conditions
 from sluice_policies.role_properties import role_properties
-from sluice_policies.settings import RoleName, Settings, Target
+from sluice_policies.settings import (
+    RoleName,
+    Settings,
+    Target,
+    bucket_arn,
+    objects_arn,
+    objects_arns,
+)
 from sluice_policies.versitygw import expressible
 from sluice_protocol import keys
 
@@ -100,7 +107,7 @@ def _deletion(policies: PolicySet) -> Iterator[Property]:
         "a version under raw-blobs/ is deleted by the gc role alone",
         ("s3:DeleteObjectVersion",),
         blobs,
-        equals(WHO, policies.who(RoleName.GC)),
+        equals(CALLER, policies.principal_of(RoleName.GC)),
     )
     yield never(
         "blobs-never-hidden",
@@ -157,7 +164,9 @@ def _writing(policies: PolicySet) -> Iterator[Property]:
         PropertyCase(
             actions=PUT,
             where=objects_arns(settings, (prefix,)),
-            conditions=(equals(WHO, *(policies.who(name) for name in writers(prefix))),),
+            conditions=(
+                equals(CALLER, *(policies.principal_of(name) for name in writers(prefix))),
+            ),
         )
         for prefix in GUARDED_WRITES
     )
@@ -174,7 +183,7 @@ def _writing(policies: PolicySet) -> Iterator[Property]:
         " alone",
         reconfiguring_actions(),
         (),
-        equals(WHO, policies.who(RoleName.DEPLOYER)),
+        equals(CALLER, policies.principal_of(RoleName.DEPLOYER)),
     )
 
 
@@ -208,7 +217,7 @@ def _left_alone(settings: Settings) -> Property:
 
 def _expressible(item: Property) -> bool:
     conditions = [c for case in item.cases for c in case.conditions or ()]
-    return all(c.key == WHO or expressible(c) for c in conditions)
+    return all(c.key == CALLER or expressible(c) for c in conditions)
 
 
 def _of_everyone(policies: PolicySet) -> tuple[Property, ...]:
@@ -232,7 +241,7 @@ def required_properties(policies: PolicySet) -> tuple[Property, ...]:
 
 def _strangers(policies: PolicySet) -> Property:
     """Gives what stands for AWS's identity policies where users have none of their own."""
-    ours = equals(WHO, *(policies.who(name) for name in RoleName))
+    ours = equals(CALLER, *(policies.principal_of(name) for name in RoleName))
     cases = (
         PropertyCase(
             actions=object_actions(),

@@ -4,14 +4,13 @@ from collections.abc import Iterator
 
 from sluice_policies.access_matrix import (
     ACTIONS,
+    BUCKET_READS,
     CREATE_ONLY,
     LISTING,
-    LOOKING,
     MATRIX,
     Verb,
     rights_of,
 )
-from sluice_policies.arns import bucket_arn, objects_arns
 from sluice_policies.bucket_policy import COPY_SOURCE, CREATES, IF_NONE_MATCH
 from sluice_policies.catalogue import (
     bucket_actions,
@@ -23,9 +22,16 @@ from sluice_policies.catalogue import (
 from sluice_policies.identity_policies import listed_prefixes
 from sluice_policies.model import Condition
 from sluice_policies.policy_set import PolicySet
-from sluice_policies.properties import Property, PropertyCase, Sense, absent, equals
-from sluice_policies.request_conditions import encryption_conditions, transport_conditions
-from sluice_policies.settings import RoleName, Settings, Target
+from sluice_policies.properties import (
+    Property,
+    PropertyCase,
+    Sense,
+    absent,
+    encryption_conditions,
+    equals,
+    transport_conditions,
+)
+from sluice_policies.settings import RoleName, Settings, Target, bucket_arn, objects_arns
 from sluice_policies.versitygw import known_actions
 from sluice_protocol import keys
 
@@ -33,7 +39,7 @@ from sluice_protocol import keys
 def _bucket_rights(name: RoleName) -> tuple[str, ...]:
     rights = MATRIX[name]
     configuring = reconfiguring_actions() if rights.configure else ()
-    return (*(inspecting_actions() if rights.inspect else LOOKING), *configuring)
+    return (*(inspecting_actions() if rights.inspect else BUCKET_READS), *configuring)
 
 
 def _key_rights(policies: PolicySet, name: RoleName) -> tuple[str, ...]:
@@ -101,7 +107,7 @@ def _work(policies: PolicySet, name: RoleName) -> Iterator[PropertyCase]:
 def role_properties(policies: PolicySet) -> Iterator[Property]:
     """Yields, for each role, that it does nothing else and that it can do its work."""
     for name in RoleName:
-        does = MATRIX[name].does
+        purpose = MATRIX[name].purpose
         yield Property(
             name=f"{name.value}-nothing-else",
             says=f"the {name.value} role has no right beyond its prefixes and verbs",
@@ -110,7 +116,7 @@ def role_properties(policies: PolicySet) -> Iterator[Property]:
         )
         yield Property(
             name=f"{name.value}-can-work",
-            says=f"the {name.value} role can do its work: it {does}",
+            says=f"the {name.value} role can do its work: it {purpose}",
             sense=Sense.CAN,
             cases=tuple(_work(policies, name)),
         )

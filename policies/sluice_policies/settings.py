@@ -171,6 +171,26 @@ class Settings(_Table, frozen=True):
         """Gives the access key name of a part on `versitygw`."""
         return self.role(name).user or f"sluice-{name.value}"
 
-    def who(self, name: RoleName, target: Target) -> str:
+    def principal_of(self, name: RoleName, target: Target) -> str:
         """Gives how a target names who plays a part."""
         return self.role(name).arn if target is Target.AWS else self.user(name)
+
+
+def bucket_arn(settings: Settings) -> str:
+    """Gives the ARN of the bucket."""
+    return f"arn:{settings.bucket.partition}:s3:::{settings.bucket.name}"
+
+
+def objects_arn(settings: Settings, prefix: str = "") -> str:
+    """Gives the pattern of every object under a prefix of the deployment."""
+    return f"{bucket_arn(settings)}/{settings.bucket.prefix}{prefix}*"
+
+
+def object_arn(settings: Settings, key: str) -> str:
+    """Gives the ARN of one object, its key relative to the deployment."""
+    return f"{bucket_arn(settings)}/{settings.bucket.prefix}{key}"
+
+
+def objects_arns(settings: Settings, prefixes: tuple[str, ...]) -> tuple[str, ...]:
+    """Gives the pattern of each prefix."""
+    return tuple(objects_arn(settings, prefix) for prefix in prefixes)

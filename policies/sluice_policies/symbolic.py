@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
-from sluice_policies.catalogue import On
-from sluice_policies.evaluate import check_supported, condition_holds, glob_matches, known_bool_key
+from sluice_policies.catalogue import ResourceType, catalogue
+from sluice_policies.evaluate import check_supported, condition_holds, glob_matches
 from sluice_policies.model import EVERYONE, Condition, PolicyStatement
-from sluice_policies.properties import WHO
+from sluice_policies.properties import CALLER
+from sluice_policies.representatives import Pattern, representatives_for
 from sluice_policies.settings import Target
-from sluice_policies.witnesses import Pattern, witnesses_for
 from sluice_protocol.errors import BadUsage
 
 try:
@@ -23,7 +23,16 @@ try:
 except ImportError as missing:
     raise BadUsage("proofs need the extra `policies`: pip install 'sluice[policies]'") from missing
 
-__all__ = ["RESOURCE", "TLS", "Value", "Vocabulary", "World", "speaks_of", "variable_of", "z3"]
+__all__ = [
+    "RESOURCE",
+    "TLS",
+    "PatternTable",
+    "SymbolicRequest",
+    "SymbolicValue",
+    "names_action",
+    "variable_of",
+    "z3",
+]
 
 RESOURCE = "resource"
 TLS = "aws:securetransport"
@@ -33,7 +42,7 @@ def variable_of(key: str, target: Target) -> str | None:
     """Gives the variable behind a condition key, or None where the target never fills it in."""
     low = key.lower()
     if low == "aws:principalarn":
-        return WHO if target is Target.AWS else None
+        return CALLER if target is Target.AWS else None
     return low
 
 
@@ -45,7 +54,7 @@ def _condition_patterns(condition: Condition) -> Iterator[Pattern]:
 
 
 @dataclass(slots=True)
-class Vocabulary:
+class PatternTable:
     """The patterns that a question asks, by variable.
 
     Attributes:
@@ -75,32 +84,36 @@ class Vocabulary:
         self.add_resources(statement.resources)
         self.add_conditions(statement.conditions)
         if statement.principals is not None and statement.principals != EVERYONE:
-            self.add(WHO, *(Pattern(name, exact=True) for name in statement.principals))
+            self.add(CALLER, *(Pattern(name, exact=True) for name in statement.principals))
 
     def add_resources(self, globs: tuple[str, ...]) -> None:
         """Notes patterns over the object's ARN."""
         self.add(RESOURCE, *(Pattern(glob, exact=False) for glob in globs))
 
-    def world(self, on: On) -> "World":
+    def symbolic_request(self, resource_type: ResourceType) -> "SymbolicRequest":
         """Gives the symbolic request that these patterns can tell apart."""
         self.add(RESOURCE, Pattern(f"{self.bucket}/*", exact=False))
         self.add(TLS)
-        self.add(WHO)
+        self.add(CALLER)
         values = {
-            name: Value(name, self._words(name, frozenset(patterns)))
+            name: SymbolicValue(name, self._representatives(name, frozenset(patterns)))
             for name, patterns in self._patterns.items()
         }
-        fixed = {On.BUCKET: self.bucket, On.KEY: self.key, On.OBJECT: ""}
-        return World(target=self.target, named=fixed[on], values=values)
+        fixed = {
+            ResourceType.BUCKET: self.bucket,
+            ResourceType.KEY: self.key,
+            ResourceType.OBJECT: "",
+        }
+        return SymbolicRequest(target=self.target, named=fixed[resource_type], values=values)
 
-    def _words(self, name: str, patterns: frozenset[Pattern]) -> tuple[str, ...]:
-        if known_bool_key(name):
+    def _representatives(self, name: str, patterns: frozenset[Pattern]) -> tuple[str, ...]:
+        if catalogue().is_bool_key(name):
             return ("true", "false")
-        words = witnesses_for(patterns)
+        words = representatives_for(patterns)
         if name == RESOURCE:
             start = f"{self.bucket}/"
             return tuple(w for w in words if w.startswith(start) and w != start)
-        return tuple(w for w in words if w or name != WHO)
+        return tuple(w for w in words if w or name != CALLER)
 
 
 @cache
@@ -109,15 +122,15 @@ def _between(name: str, first: int, last: int) -> z3.BoolRef:
     return index == first if first == last else z3.And(index >= first, index <= last)
 
 
-class Value:
+class SymbolicValue:
     """One variable of the request: whether it is there, and which word it is."""
 
-    __slots__ = ("index", "name", "present", "words")
+    __slots__ = ("index", "name", "present", "representatives")
 
     def __init__(self, name: str, words: tuple[str, ...]) -> None:
         """Makes the variable over its words."""
         self.name = name
-        self.words = tuple(sorted(words))
+        self.representatives = tuple(sorted(words))
         self.present = z3.Bool(f"present {name}")
         self.index = z3.Int(f"word {name}")
 
@@ -126,7 +139,7 @@ class Value:
 
         Words are in order, so those with a common start stand together: one range says them all.
         """
-        places = [place for place, word in enumerate(self.words) if meant(word)]
+        places = [place for place, word in enumerate(self.representatives) if meant(word)]
         starts = [place for place in places if place - 1 not in places]
         ends = [place for place in places if place + 1 not in places]
         runs = [_between(self.name, a, b) for a, b in zip(starts, ends, strict=True)]
@@ -134,16 +147,16 @@ class Value:
 
     def domain(self) -> z3.BoolRef:
         """Gives that the text is one of the words."""
-        return _between(self.name, 0, len(self.words) - 1)
+        return _between(self.name, 0, len(self.representatives) - 1)
 
     def read(self, model: z3.ModelRef) -> str:
         """Gives the text in a model."""
         place: int = model.eval(self.index, model_completion=True).as_long()
-        return self.words[place]
+        return self.representatives[place]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class SymbolicRequest:
     """One symbolic request and what can be said of it.
 
     Attributes:
@@ -154,7 +167,7 @@ class World:
 
     target: Target
     named: str
-    values: dict[str, Value]
+    values: dict[str, SymbolicValue]
 
     def domain(self) -> z3.BoolRef:
         """Gives what every request satisfies."""
@@ -179,7 +192,7 @@ class World:
 
     def caller_is(self, *names: str) -> z3.BoolRef:
         """Gives that the caller is one of these."""
-        value = self.values[WHO]
+        value = self.values[CALLER]
         return z3.And(value.present, value.one_of(lambda word: word in names))
 
     def statement(self, statement: PolicyStatement) -> z3.BoolRef:
@@ -197,6 +210,6 @@ class World:
         )
 
 
-def speaks_of(statement: PolicyStatement, action: str) -> bool:
+def names_action(statement: PolicyStatement, action: str) -> bool:
     """Tells whether a statement names an action."""
     return any(glob_matches(glob, action, ignore_case=True) for glob in statement.actions)

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from sluice_policies.live_documents import DocumentChange, LiveDocuments, changes, read_live
-from sluice_policies.misconfigurations import Misconfiguration, dangers
+from sluice_policies.misconfigurations import Misconfiguration, find_misconfigurations
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.probes import PROBES, PolicyProbe, ProbeOutcome, simulated_refusal
 from sluice_policies.prove import Verdict, prove
@@ -37,13 +37,13 @@ class Verification:
 
     Attributes:
         changes: Documents that stand otherwise than rendered.
-        dangers: What in the configuration would lose data.
+        misconfigurations: What in the configuration would lose data.
         verdicts: The properties, of the live documents; empty where one is missing.
         tried: The probes.
     """
 
     changes: tuple[DocumentChange, ...]
-    dangers: tuple[Misconfiguration, ...]
+    misconfigurations: tuple[Misconfiguration, ...]
     verdicts: tuple[Verdict, ...]
     tried: tuple[ProbeResult, ...]
 
@@ -52,7 +52,7 @@ class Verification:
         """Whether everything is as it must be."""
         return not (
             self.changes
-            or self.dangers
+            or self.misconfigurations
             or not self.verdicts
             or any(not verdict.holds for verdict in self.verdicts)
             or any(item.outcome is ProbeOutcome.WRONG for item in self.tried)
@@ -126,7 +126,7 @@ async def verify(
     rendered = policy_set(settings, target)
     return Verification(
         changes=changes(settings, target, live),
-        dangers=dangers(settings, live),
+        misconfigurations=find_misconfigurations(settings, live),
         verdicts=verdicts_on(settings, target, live),
         tried=tuple([item async for item in try_probes(rendered, open_role, run)]),
     )

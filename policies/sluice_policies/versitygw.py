@@ -135,7 +135,7 @@ def versitygw_bucket_policy(settings: Settings) -> Document:
     return Document(statements=(*_denials(settings), *_grants(settings)))
 
 
-def lost_statements(settings: Settings) -> Iterator[tuple[PolicyStatement, str]]:
+def inexpressible_statements(settings: Settings) -> Iterator[tuple[PolicyStatement, str]]:
     """Yields every statement for AWS that this dialect drops or narrows, and why."""
     for statement in bucket_policy(settings).statements:
         keys = [c.key for c in statement.conditions if not expressible(c)]

@@ -89,7 +89,7 @@ def test_a_pattern_in_the_gc_exception_is_found_with_the_intruder() -> None:
     broken = [v for v in verdicts if not v.holds]
     assert [v.property.name for v in broken] == ["blob-versions-deleted-by-gc-alone"]
     assert broken[0].counterexample is not None
-    intruder = broken[0].counterexample.who
+    intruder = broken[0].counterexample.caller
     assert intruder is not None
     assert intruder.startswith(arn)
     assert intruder != arn

@@ -78,7 +78,7 @@ def _past_stars(pattern: Pattern, places: set[int]) -> frozenset[int]:
     return frozenset(found)
 
 
-def _words_by_automata(patterns: tuple[Pattern, ...]) -> tuple[str, ...]:
+def _representatives_by_automata(patterns: tuple[Pattern, ...]) -> tuple[str, ...]:
     chars = {c for pattern in patterns for c in pattern.text}
     alphabet = (*sorted(chars - {"*", "?"}), "*", "?", next(c for c in _FRESH if c not in chars))
     start = tuple(_past_stars(pattern, {0}) for pattern in patterns)
@@ -98,7 +98,7 @@ def _words_by_automata(patterns: tuple[Pattern, ...]) -> tuple[str, ...]:
 
 
 @cache
-def witnesses_for(patterns: frozenset[Pattern]) -> tuple[str, ...]:
+def representatives_for(patterns: frozenset[Pattern]) -> tuple[str, ...]:
     """Gives words such that every text is matched by the same patterns as one of them.
 
     Raises:
@@ -107,6 +107,6 @@ def witnesses_for(patterns: frozenset[Pattern]) -> tuple[str, ...]:
     ordered = tuple(sorted(patterns))
     literals = frozenset(text for text in (p.literal() for p in ordered) if text is not None)
     if any(pattern.literal() is None for pattern in ordered):
-        return _words_by_automata(ordered)
+        return _representatives_by_automata(ordered)
     stems = sorted(literals | {""})
     return tuple(dict.fromkeys((*stems, *(stem + _fresh(literals, stem) for stem in stems))))
