@@ -111,7 +111,7 @@ def lint(
 
     plain = {
         name: [
-            {"rule": f.rule, "severity": f.severity.value, "where": f.where, "says": f.says}
+            {"rule": f.rule, "severity": f.severity.value, "where": f.where, "says": f.message}
             for f in findings
         ]
         for name, findings in found.items()

@@ -17,7 +17,7 @@ def verdicts_json(verdicts: "tuple[Verdict, ...]") -> list[dict[str, object]]:
     return [
         {
             "property": verdict.property.name,
-            "says": verdict.property.says,
+            "says": verdict.property.description,
             "holds": verdict.holds,
             "counterexample": _told(verdict),
         }
@@ -36,7 +36,7 @@ def draw_verdicts(console: Console, verdicts: "tuple[Verdict, ...]") -> None:
     for verdict in verdicts:
         mark = "proved" if verdict.holds else "BROKEN"
         item = verdict.property
-        console.print(f"{mark}  {item.name}: {item.says}", markup=False)
+        console.print(f"{mark}  {item.name}: {item.description}", markup=False)
         if not verdict.holds:
             console.print(f"        {_told(verdict)}", markup=False)
     held = sum(verdict.holds for verdict in verdicts)
@@ -61,7 +61,7 @@ def verification_json(found: "Verification") -> dict[str, object]:
         "good": found.good,
         "changes": changes_json(found.changes),
         "dangers": [
-            {"part": danger.part, "says": danger.says} for danger in found.misconfigurations
+            {"part": danger.part, "says": danger.description} for danger in found.misconfigurations
         ],
         "properties": verdicts_json(found.verdicts),
         "probes": [
@@ -81,7 +81,7 @@ def draw_verification(console: Console, found: "Verification") -> None:
     for change in found.changes:
         console.print(f"DIFFERS  {change.name}: see `sluice policies diff`", markup=False)
     for danger in found.misconfigurations:
-        console.print(f"DANGER   {danger.part}: {danger.says}", markup=False)
+        console.print(f"DANGER   {danger.part}: {danger.description}", markup=False)
     if not found.verdicts:
         console.print("BROKEN   a policy document is missing: nothing is proved, see `diff`")
     draw_verdicts(console, tuple(v for v in found.verdicts if not v.holds) or found.verdicts)

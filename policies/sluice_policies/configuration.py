@@ -1,4 +1,4 @@
-"""The bucket's configuration beside its policy, in the form of the S3 calls that set it."""
+"""The bucket's configuration, except its policy, in the form of the S3 calls that set it."""
 
 from enum import StrEnum
 
@@ -64,10 +64,11 @@ def _object_lock(settings: Settings) -> Json:
 
 
 def configuration(settings: Settings) -> dict[ConfigurationPart, Json]:
-    """Gives every part to set, in the order in which it is safe to set them.
+    """Return every part to set, in a safe order.
 
-    Versions are kept before anything else changes, and the rules on clearing come last. Object Lock
-    is left out unless it is asked for.
+    Versioning comes first, so that no later change can lose the only copy of an object. Object Lock
+    is
+    omitted unless it is configured.
     """
     parts: dict[ConfigurationPart, Json] = {
         ConfigurationPart.VERSIONING: {"Status": "Enabled"},

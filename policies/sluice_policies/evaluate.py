@@ -1,7 +1,7 @@
-"""The simulator: one concrete request, judged exactly as IAM would, or refused with an error.
+"""The simulator: it evaluates one concrete request exactly as IAM does, or raises an error.
 
-It decides the operators that sluice renders (`OPERATORS`) and no other. An explicit denial wins;
-then, in one account, either the bucket's policy or the caller's own may allow.
+It decides the operators that sluice renders (`OPERATORS`) and no other. An explicit denial wins.
+Otherwise, within one account, either the bucket's policy or the caller's own policy may allow.
 """
 
 import re
@@ -29,7 +29,7 @@ HEADER_KEYS: Final = {
         "s3:x-amz-server-side-encryption-customer-algorithm"
     ),
 }
-"""The headers that S3 turns into condition keys, as far as any statement of ours asks."""
+"""The headers that S3 turns into condition keys, as far as a statement of sluice uses them."""
 
 OPERATORS: Final = (
     "StringEquals",
@@ -40,7 +40,7 @@ OPERATORS: Final = (
     "Bool",
     "Null",
 )
-"""Every operator that is decided here and by the prover."""
+"""Every operator that the simulator and the prover decide."""
 
 ASSUMED_ADMIN: Final = "(assumed: the account allows this caller everything)"
 NOTHING_ALLOWS: Final = "(no statement allows it)"
@@ -48,13 +48,13 @@ NOTHING_ALLOWS: Final = "(no statement allows it)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRequest:
-    """One call.
+    """One call, as a policy sees it.
 
     Attributes:
-        caller: The ARN of the caller's role (the user name on versitygw), or None for nobody.
-        action: `s3:PutObject` say.
+        caller: The ARN of the caller's role (the user name on versitygw), or None if anonymous.
+        action: For example `s3:PutObject`.
         resource: The ARN of the bucket or object.
-        context: Condition keys, lower case, beside the caller's own ARN.
+        context: Condition keys in lower case, except the caller's own ARN.
     """
 
     caller: str | None
@@ -63,21 +63,21 @@ class PolicyRequest:
     context: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, key: str, target: Target) -> str | None:
-        """Gives the value of a condition key, or None where the request has none."""
+        """Return the value of a condition key, or None if the request does not have it."""
         if key.lower() == "aws:principalarn":
             return self.caller if target is Target.AWS else None
         return self.context.get(key.lower())
 
 
 def known_action(name: str) -> str:
-    """Gives an action's name as the catalogue spells it.
+    """Return an action's name as the catalogue spells it.
 
     Raises:
         BadDocument: The catalogue has no such action on a bucket or object.
     """
     found = catalogue().actions.get(name.lower())
     if found is None:
-        raise BadDocument(name, "no such action on a bucket or object; see `lint`")
+        raise BadDocument(name, "no such action on a bucket or object; see `sluice policies lint`")
     return found.name
 
 
@@ -97,10 +97,10 @@ def request_for(
     key: str | None,
     headers: Mapping[str, str],
 ) -> PolicyRequest:
-    """Makes a request as people name it.
+    """Return the request for a principal and an action as an operator names them.
 
     Args:
-        policies: What it will be judged by; gives bucket, prefix and the names of roles.
+        policies: The documents; they supply the bucket, the prefix and the principals of roles.
         principal: A role (`gateway`), an ARN or user name, or `anonymous`.
         action: `s3:PutObject`, with or without `s3:`.
         key: The object, relative to the deployment's prefix; None for the bucket.
@@ -127,12 +127,12 @@ def request_for(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What the store would answer.
+    """The decision of the store.
 
     Attributes:
-        allowed: Whether it goes through.
+        allowed: Whether the request is allowed.
         sid: The deciding statement, or a remark in brackets.
-        reason: The reason that the statement carries.
+        reason: The reason of that statement.
     """
 
     allowed: bool
@@ -147,12 +147,12 @@ def _pattern(glob: str, *, ignore_case: bool) -> re.Pattern[str]:
 
 
 def glob_matches(glob: str, text: str, *, ignore_case: bool = False) -> bool:
-    """Tells whether a pattern of IAM matches: `*` any run, `?` any one, both across `/`."""
+    """Return True if an IAM pattern matches; `*` and `?` also match `/`."""
     return _pattern(glob, ignore_case=ignore_case).fullmatch(text) is not None
 
 
 def check_supported(statement: PolicyStatement) -> None:
-    """Refuses a statement that cannot be decided exactly.
+    """Raise if a statement cannot be decided exactly.
 
     Raises:
         UnsupportedPolicy: It has another operator, a policy variable, or a principal pattern.
@@ -188,7 +188,7 @@ def _values_match(condition: Condition, value: str) -> bool:
 
 
 def condition_holds(condition: Condition, value: str | None) -> bool:
-    """Tells whether one condition holds; a missing key satisfies negated operators and IfExists.
+    """Return True if a condition is met; an absent key meets negated operators and IfExists.
 
     Raises:
         UnsupportedPolicy: The operator is not one of `OPERATORS`.
@@ -203,7 +203,7 @@ def condition_holds(condition: Condition, value: str | None) -> bool:
 
 
 def statement_matches(statement: PolicyStatement, request: PolicyRequest, target: Target) -> bool:
-    """Tells whether a statement speaks about a request."""
+    """Return True if a statement applies to a request."""
     check_supported(statement)
     principals = statement.principals
     return (
@@ -224,17 +224,17 @@ def _identity_of(policies: PolicySet, caller: str | None) -> tuple[Document, ...
 def evaluate(
     policies: PolicySet, request: PolicyRequest, *, others_are_admin: bool = True
 ) -> Evaluation:
-    """Judges a request.
+    """Decide whether a request is allowed.
 
     Args:
-        policies: The documents that decide.
+        policies: The documents.
         request: The call.
-        others_are_admin: Whether a caller caller is none of the roles is allowed everything by the
-            account, the worst case; it makes no difference on versitygw, where users have no
-            policies of their own.
+        others_are_admin: Whether the account allows everything to a caller without a role here,
+            which
+            is the worst case. No effect on versitygw, whose users have no policies.
 
     Raises:
-        UnsupportedPolicy: A document holds something that is not decided here.
+        UnsupportedPolicy: A document contains an element that is not decided here.
     """
     mine = _identity_of(policies, request.caller)
     documents = (policies.bucket, *mine)

@@ -1,4 +1,4 @@
-"""One identity policy per role: the rights of the matrix, and nothing else."""
+"""One identity policy per role: the rights of the access matrix, and nothing else."""
 
 from collections.abc import Iterator
 
@@ -15,11 +15,11 @@ _SIDS = {
     Verb.DELETE_VERSION: "DeleteVersions",
 }
 _REASONS = {
-    Verb.READ: "what this role reads",
-    Verb.WRITE: "what this role writes",
+    Verb.READ: "the objects that this role reads",
+    Verb.WRITE: "the objects that this role writes",
     Verb.MULTIPART: "large files of the lake are uploaded in parts",
-    Verb.DELETE: "what this role clears away itself",
-    Verb.DELETE_VERSION: "an exact version that was proved unused, never the key",
+    Verb.DELETE: "the objects that this role deletes itself",
+    Verb.DELETE_VERSION: "one exact version that was proved unused, never the whole key",
 }
 
 
@@ -41,7 +41,7 @@ def _allow(
 
 
 def listed_prefixes(settings: Settings, rights: Rights) -> tuple[str, ...]:
-    """Gives the patterns of `s3:prefix` that a role may list by."""
+    """Return the patterns of `s3:prefix` that a role may list."""
     return tuple(f"{settings.bucket.prefix}{prefix}*" for prefix in rights.prefixes[Verb.READ])
 
 
@@ -55,8 +55,8 @@ def _bucket(settings: Settings, rights: Rights) -> Iterator[PolicyStatement]:
     bucket = (bucket_arn(settings),)
     yield _allow(
         "List",
-        "without it a missing key reads as 403 and not 404; a read of a missing key carries no"
-        " prefix, hence IfExists, at the price that key names can be listed without one",
+        "without it a missing key returns 403 and not 404; a read of a missing key sends no "
+        "prefix, hence IfExists; as a consequence, key names can be listed without a prefix",
         LISTING,
         bucket,
         Condition(
@@ -66,10 +66,10 @@ def _bucket(settings: Settings, rights: Rights) -> Iterator[PolicyStatement]:
         ),
     )
     looking = inspecting_actions() if rights.inspect else BUCKET_READS
-    yield _allow("Look", "where the bucket is and whether it keeps versions", looking, bucket)
+    yield _allow("Look", "the region of the bucket and its versioning state", looking, bucket)
     if rights.configure:
         yield _allow(
-            "Configure", "the deployer sets up the bucket", reconfiguring_actions(), bucket
+            "Configure", "the deployer configures the bucket", reconfiguring_actions(), bucket
         )
 
 
@@ -86,7 +86,7 @@ def _key(settings: Settings, rights: Rights) -> Iterator[PolicyStatement]:
 
 
 def identity_policy(settings: Settings, name: RoleName) -> Document:
-    """Gives the identity policy of a role."""
+    """Return the identity policy of a role."""
     rights = MATRIX[name]
     return Document(
         statements=(

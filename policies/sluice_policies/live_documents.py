@@ -1,7 +1,7 @@
 """The live documents of a bucket: reading, comparing, and applying in a safe order.
 
-Order: versions are kept before anything changes, roles get their rights before the bucket denies,
-and the bucket's policy comes last. Each part is read back after it was written.
+Versioning is enabled before anything else changes, roles get their rights before the bucket
+denies, and the bucket policy comes last. All documents are read back after they were written.
 """
 
 import difflib
@@ -28,13 +28,13 @@ REPLICATION = "replication"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDocuments:
-    """What stands in the store now.
+    """The documents that are in the store now.
 
     Attributes:
-        bucket_policy: The text of the bucket's policy, or None.
-        roles: The text of each role's policy, or None where it has none.
-        parts: Each part of the configuration that the target has, or None.
-        replication: What is replicated out of the bucket, or None.
+        bucket_policy: The text of the bucket policy, or None.
+        roles: The text of each role's policy, or None if it has none.
+        parts: Each part of the configuration that the target supports, or None.
+        replication: The replication configuration of the bucket, or None.
     """
 
     bucket_policy: str | None
@@ -43,11 +43,11 @@ class LiveDocuments:
     replication: Json = None
 
     def policies(self, settings: Settings, target: Target) -> PolicySet | None:
-        """Gives the live documents as those that decide, or None where one is missing.
+        """Return the live documents as a policy set, or None if one is missing.
 
         Raises:
-            BadDocument: A live document is no policy.
-            UnsupportedPolicy: A live document holds what is not decided.
+            BadDocument: A live document is not a policy.
+            UnsupportedPolicy: A live document contains an element that is not decided.
         """
         if self.bucket_policy is None or None in self.roles.values():
             return None
@@ -64,11 +64,11 @@ class LiveDocuments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentChange:
-    """One document that stands otherwise than rendered.
+    """One document whose live text differs from the rendered text.
 
     Attributes:
         name: The document or part.
-        live: Its canonical text now; empty when there is none.
+        live: Its canonical text now; empty if there is none.
         wanted: Its canonical text as rendered.
     """
 
@@ -77,7 +77,7 @@ class DocumentChange:
     wanted: str
 
     def unified(self) -> str:
-        """Gives the difference as `diff -u` writes it."""
+        """Return the difference in the format of `diff -u`."""
         lines = difflib.unified_diff(
             self.live.splitlines(keepends=True),
             self.wanted.splitlines(keepends=True),
@@ -88,20 +88,20 @@ class DocumentChange:
 
 
 def role_name(settings: Settings, name: RoleName) -> str:
-    """Gives the name of the IAM role behind a part."""
+    """Return the name of the IAM role that a role of sluice is bound to."""
     return settings.role(name).arn.rpartition("/")[2]
 
 
 def inline_name(name: RoleName) -> str:
-    """Gives the name of the inline policy that sluice keeps on a role."""
+    """Return the name of the inline policy that sluice manages on a role."""
     return f"sluice-{name.value}"
 
 
 async def read_live(settings: Settings, target: Target, admin: Administration) -> LiveDocuments:
-    """Reads everything that is rendered for a target.
+    """Read every document that is rendered for a target.
 
     Raises:
-        StoreError: The store cannot be reached or refuses.
+        StoreError: The store is unreachable or denies the read.
     """
     policy = await admin.read(BUCKET_POLICY)
     roles: dict[RoleName, str | None] = {}
@@ -120,7 +120,7 @@ async def read_live(settings: Settings, target: Target, admin: Administration) -
 
 
 def _same_case(value: Json) -> Json:
-    """Gives a value as it compares: S3 gives filter names back with a capital."""
+    """Return a value in the form that is compared: S3 capitalises the names of filters."""
     if isinstance(value, Mapping):
         found = {name: _same_case(item) for name, item in value.items()}
         if set(found) == {"Name", "Value"}:
@@ -137,7 +137,7 @@ def _policy_text(text: str | None, where: str) -> str:
     loaded = load_json(text, where)
     try:
         return canonical(document_json(parse_document(text, where)))
-    except Exception:  # noqa: BLE001 - whatever stands there is shown as it is
+    except Exception:  # noqa: BLE001 - a document that cannot be parsed is shown unchanged
         return canonical(loaded)
 
 
@@ -157,7 +157,7 @@ def _pairs(settings: Settings, target: Target, live: LiveDocuments) -> dict[str,
 
 
 def changes(settings: Settings, target: Target, live: LiveDocuments) -> tuple[DocumentChange, ...]:
-    """Gives every document that stands otherwise than rendered, in the order of applying."""
+    """Return every document that differs from the rendered one, in the order of applying."""
     return tuple(
         DocumentChange(name=name, live=now, wanted=wanted)
         for name, (now, wanted) in _pairs(settings, target, live).items()
@@ -180,14 +180,17 @@ async def _write(settings: Settings, admin: Administration, change: DocumentChan
 async def apply(
     settings: Settings, target: Target, admin: Administration, wanted: tuple[DocumentChange, ...]
 ) -> None:
-    """Writes changes in their order, and reads all of them back.
+    """Write changes in their order, then read all of them back.
 
     Raises:
-        StoreError: The store cannot be reached or refuses; what was written before stands.
-        NotApplied: A document reads back otherwise than written.
+        StoreError: The store is unreachable or denies a write; earlier writes remain.
+        NotApplied: A document differs from what was written.
     """
     for change in wanted:
         await _write(settings, admin, change)
     live = await read_live(settings, target, admin)
     for change in changes(settings, target, live):
-        raise NotApplied(change.name, "it reads back otherwise than written, run diff")
+        raise NotApplied(
+            change.name,
+            ("the document read back differs from the one written; run `sluice policies diff`"),
+        )

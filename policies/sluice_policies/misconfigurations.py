@@ -1,4 +1,4 @@
-"""What in a live configuration would lose data, whatever the policies say."""
+"""Misconfigurations of a live bucket that would lose data, whatever the policies deny."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ MOVES = ("Transitions", "NoncurrentVersionTransitions")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misconfiguration:
-    """Something that would lose data.
+    """A setting that would lose data.
 
     Attributes:
         part: The part of the configuration.
-        says: What it would do to what, and what to do about it.
+        description: The effect, the objects concerned, and the remedy.
     """
 
     part: str
-    says: str
+    description: str
 
 
 def _rules(value: Json) -> Iterator[Mapping[str, Json]]:
@@ -45,7 +45,7 @@ def _rule_prefix(rule: Mapping[str, Json]) -> str:
 
 
 def _expires(name: str, value: Json) -> bool:
-    """Tells whether an element deletes objects; one that only clears delete markers does not."""
+    """Return True if an element deletes objects; one that only removes delete markers does not."""
     only_markers = isinstance(value, Mapping) and set(value) == {"ExpiredObjectDeleteMarker"}
     return not (name == "Expiration" and only_markers)
 
@@ -65,15 +65,15 @@ def _clearing(settings: Settings, live: LiveDocuments) -> Iterator[Misconfigurat
         if reached and gone:
             yield Misconfiguration(
                 part=ConfigurationPart.LIFECYCLE,
-                says=f"rule {name!r} ({', '.join(gone)}) would delete what lies under"
-                f" {', '.join(reached)}: accepted bytes or their evidence would be lost, and no"
-                " policy can stop a lifecycle; remove the rule",
+                description=f"rule {name!r} ({', '.join(gone)}) would delete objects under "
+                f"{', '.join(reached)}: accepted bytes or their evidence would be lost, and "
+                f"no policy can stop a lifecycle; remove the rule",
             )
         if reached and moved:
             yield Misconfiguration(
                 part=ConfigurationPart.LIFECYCLE,
-                says=f"rule {name!r} ({', '.join(moved)}) may move {', '.join(reached)} where reads"
-                " fail until a restore; remove the rule",
+                description=f"rule {name!r} ({', '.join(moved)}) may move {', '.join(reached)} "
+                "to a storage class where reads fail until a restore; remove the rule",
             )
 
 
@@ -83,9 +83,9 @@ def _versioning(live: LiveDocuments) -> Iterator[Misconfiguration]:
     if status != "Enabled":
         yield Misconfiguration(
             part=ConfigurationPart.VERSIONING,
-            says=f"versioning is {status}: an overwrite or delete under {keys.RAW_BLOBS} loses the"
-            " only copy, a late delete takes a blob that was written again, and GC will only plan;"
-            " enable it",
+            description=f"versioning is {status}: an overwrite or delete under {keys.RAW_BLOBS} "
+            f"loses the only copy, a late delete removes a blob that was written "
+            f"again, and GC only plans; enable versioning",
         )
 
 
@@ -93,7 +93,10 @@ def _lock(settings: Settings, live: LiveDocuments) -> Iterator[Misconfiguration]
     if settings.object_lock is not None and live.parts.get(ConfigurationPart.OBJECT_LOCK) is None:
         yield Misconfiguration(
             part=ConfigurationPart.OBJECT_LOCK,
-            says="the lock that is asked for is not on: versions can be deleted at any age",
+            description=(
+                "Object Lock is configured in the settings but not enabled: versions can be "
+                "deleted at any age"
+            ),
         )
 
 
@@ -101,13 +104,14 @@ def _replication(live: LiveDocuments) -> Iterator[Misconfiguration]:
     if live.replication is not None:
         yield Misconfiguration(
             part=REPLICATION,
-            says="objects are replicated out of the bucket, which no setting asks for: accepted"
-            " bytes leave it for a place without these rules; remove it, or know why",
+            description="objects are replicated out of the bucket without a setting for it: "
+            "accepted bytes are copied to a place without these rules; remove the "
+            "replication, or confirm that it is intended",
         )
 
 
 def find_misconfigurations(settings: Settings, live: LiveDocuments) -> tuple[Misconfiguration, ...]:
-    """Gives everything in the live configuration that would lose data."""
+    """Return every misconfiguration of the live bucket."""
     return (
         *_versioning(live),
         *_clearing(settings, live),

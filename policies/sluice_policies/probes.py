@@ -1,7 +1,7 @@
-"""Requests that try the live policies, each doing nothing when it is let through.
+"""Requests that test the live policies; each has no effect even if it is allowed.
 
-What must come of each is asked of the simulator over the rendered documents, so a probe is also a
-comparison of the simulator with a real store.
+The expected result of each probe is what the simulator decides over the rendered documents. A
+probe therefore also compares the simulator with a real store.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ OUTSIDE = "sluice-probe-outside/"
 
 
 class ProbeOutcome(StrEnum):
-    """What came of a probe."""
+    """The result of a probe."""
 
     AS_REQUIRED = "as required"
     CANNOT = "the target cannot refuse it"
@@ -42,16 +42,16 @@ class ProbeOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyProbe:
-    """One try.
+    """One request that a store must allow or deny.
 
     Attributes:
         name: Its name in reports and in `docs/policies.md`.
-        role: Whose credentials.
-        trial: What is sent.
-        place: The prefix in which the probe folder lies.
-        refuse: Whether the protocol requires that a policy refuses it.
-        headers: Arguments of the call beside its key.
-        tries: The requirements (`requirements`) that it tries.
+        role: The role whose credentials are used.
+        trial: The request.
+        place: The prefix that contains the probe folder.
+        refuse: Whether the protocol requires that a policy denies it.
+        headers: Further arguments of the call.
+        tries: Names of the requirements (`requirements`) that it tests.
     """
 
     name: str
@@ -64,11 +64,11 @@ class PolicyProbe:
 
     @property
     def action(self) -> str:
-        """Gives the action that it needs."""
+        """The action that the request needs."""
         return _ACTIONS[self.trial]
 
     def key(self, run: str) -> str:
-        """Gives the key, relative to the deployment, for one run of the probes."""
+        """Return the key, relative to the deployment, for one run of the probes."""
         return f"{self.place}{PROBE_FOLDER}{run}"
 
 
@@ -145,7 +145,7 @@ def _request_headers(probe: PolicyProbe) -> dict[str, str]:
 
 
 def simulated_refusal(policies: PolicySet, probe: PolicyProbe) -> bool:
-    """Tells whether the documents refuse a probe, by the simulator."""
+    """Return True if the simulator denies a probe over these documents."""
     key = None if probe.trial is Trial.CONFIGURE else probe.key("run")
     request = request_for(policies, probe.role.value, probe.action, key, _request_headers(probe))
     return not evaluate(policies, request).allowed

@@ -1,7 +1,7 @@
-"""The prover: every property over every caller, key and header, or a request that breaks it.
+"""The prover: it proves each property for every caller, key and header, or finds a counterexample.
 
-"Cannot tell" counts as broken. Questions are remembered by what they are about, so that a changed
-statement asks again only what it can change.
+An unknown result of the solver counts as a violation. Results are cached by everything that they
+depend on, so that a changed statement causes only the queries that it affects.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,13 +23,13 @@ SolverResult = tuple[str, "Counterexample | None"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counterexample:
-    """A request that breaks a property.
+    """A request that violates a property.
 
     Attributes:
-        action: What it calls.
-        caller: Who calls, or None for nobody.
+        action: The action.
+        caller: The caller, or None if anonymous.
         resource: The ARN.
-        context: The condition keys it has.
+        context: The condition keys of the request.
     """
 
     action: str
@@ -38,7 +38,7 @@ class Counterexample:
     context: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Says it in one line."""
+        """Return the request as one line."""
         keys = ", ".join(f"{key}={value!r}" for key, value in sorted(self.context.items()))
         return (
             f"{self.caller or 'an anonymous caller'} calls {self.action} on {self.resource}"
@@ -48,13 +48,13 @@ class Counterexample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What was found of one property.
+    """The result of one property.
 
     Attributes:
-        property: Which.
-        holds: Whether it was proved; False also when z3 could not tell.
-        counterexample: A request that breaks it.
-        unknown: Why z3 could not tell.
+        property: The property.
+        holds: Whether it was proved; False also if the solver could not decide.
+        counterexample: A request that violates it.
+        unknown: Why the solver could not decide.
     """
 
     property: Property
@@ -65,7 +65,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class RelevantStatements:
-    """The statements that decide over one action in one case, apart from their names."""
+    """The statements that apply to one action in one case, without their names."""
 
     denies: tuple[PolicyStatement, ...]
     allows: tuple[PolicyStatement, ...]
@@ -83,7 +83,7 @@ def _nameless(statement: PolicyStatement) -> PolicyStatement:
 
 
 def relevant(policies: PolicySet, action: str, role: RoleName | None) -> RelevantStatements:
-    """Gives the statements that speak of an action, the role's own policy among them."""
+    """Return the statements that name an action, including those of the role's own policy."""
     documents = [policies.bucket]
     if role is not None and role in policies.identities:
         documents.append(policies.identities[role])
@@ -96,7 +96,7 @@ def relevant(policies: PolicySet, action: str, role: RoleName | None) -> Relevan
 
 @dataclass(frozen=True, slots=True)
 class SolverQuery:
-    """All that an answer depends on: equal questions have one answer."""
+    """Everything that a solver result depends on: equal queries have the same result."""
 
     statements: RelevantStatements
     case: PropertyCase
@@ -107,10 +107,10 @@ class SolverQuery:
 
 @dataclass(slots=True)
 class Prover:
-    """Answers about documents for one bucket in one dialect, remembering what it answered.
+    """A prover for documents of one bucket in one dialect, with a cache of results.
 
     Attributes:
-        settings: Whose bucket and key it is.
+        settings: The settings of the bucket, with its name and KMS key.
         target: The dialect.
     """
 
@@ -119,7 +119,7 @@ class Prover:
     _results: dict[SolverQuery, SolverResult] = field(default_factory=dict)
 
     def check(self, policies: PolicySet, item: Property) -> Verdict:
-        """Proves one property, or finds a request that breaks it."""
+        """Prove one property, or find a request that violates it."""
         for case in item.cases:
             for query, action in self._queries(policies, item, case):
                 unknown, broken = self._result(query, action)
@@ -163,17 +163,17 @@ class Prover:
         if answer == z3.unsat:
             return "", None
         if answer == z3.unknown:
-            return f"z3 could not tell for {action}: {solver.reason_unknown()}", None
+            return f"z3 cannot decide {action}: {solver.reason_unknown()}", None
         return "", _counterexample(_briefest(solver, symbolic), action, symbolic)
 
 
 def pattern_table_for(settings: Settings, target: Target) -> PatternTable:
-    """Gives an empty patterns over a bucket and its key."""
+    """Return an empty pattern table for a bucket and its key."""
     return PatternTable(target, bucket_arn(settings), settings.encryption.kms_key)
 
 
 def symbolic_request_of(query: SolverQuery, target: Target, settings: Settings) -> SymbolicRequest:
-    """Gives the symbolic request of a query."""
+    """Return the symbolic request of a query."""
     patterns = pattern_table_for(settings, target)
     for statement in (*query.statements.denies, *query.statements.allows):
         patterns.add_statement(statement)
@@ -187,12 +187,12 @@ def symbolic_request_of(query: SolverQuery, target: Target, settings: Settings) 
 def allowed(
     statements: RelevantStatements, symbolic: SymbolicRequest, *, worst: bool
 ) -> z3.BoolRef:
-    """Gives that a request gets through.
+    """Return the formula that a request is allowed.
 
     Args:
-        statements: Those that speak of its action.
+        statements: The statements that name its action.
         symbolic: The symbolic request.
-        worst: Whether, on AWS, the account allows every caller everything.
+        worst: Whether, on AWS, the account allows everything to every caller.
     """
     anything = worst and symbolic.target is Target.AWS
     granted = z3.Or([symbolic.statement(s) for s in statements.allows])
@@ -220,7 +220,7 @@ def _broken(query: SolverQuery, symbolic: SymbolicRequest) -> z3.BoolRef:
 
 
 def _briefest(solver: z3.Solver, symbolic: SymbolicRequest) -> z3.ModelRef:
-    """Gives a breaking request that has no condition key without need, for people to read."""
+    """Return a counterexample without unnecessary condition keys, so that it is easy to read."""
     model = solver.model()
     for name, value in symbolic.values.items():
         if name not in (RESOURCE, CALLER):
@@ -248,15 +248,15 @@ def _counterexample(model: z3.ModelRef, action: str, symbolic: SymbolicRequest) 
 
 
 def prover_for(policies: PolicySet) -> Prover:
-    """Gives a prover for the bucket and dialect of these documents."""
+    """Return a prover for the bucket and dialect of these documents."""
     return Prover(settings=policies.settings, target=policies.target)
 
 
 def prove(policies: PolicySet) -> tuple[Verdict, ...]:
-    """Proves every required property of a target.
+    """Prove every required property of a target.
 
     Raises:
-        UnsupportedPolicy: A document holds something that is not decided here.
+        UnsupportedPolicy: A document contains an element that is not decided here.
     """
     prover = prover_for(policies)
     return tuple(prover.check(policies, item) for item in required_properties(policies))

@@ -1,4 +1,4 @@
-"""Everything that is written out for a target: the documents, and templates that carry them."""
+"""Everything that is rendered for a target: the documents, and templates that contain them."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ class Inexpressible:
 
     Attributes:
         what: The statement, property or part of the configuration.
-        why: What the target lacks, or what then no longer holds.
+        why: What the target does not support, or which property is not enforced.
     """
 
     what: str
@@ -38,10 +38,10 @@ class Inexpressible:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
-    """What a target gets.
+    """The files for one target.
 
     Attributes:
-        target: Which.
+        target: The target.
         files: Text by path, in the order of paths.
         inexpressible: What the target cannot express.
     """
@@ -57,11 +57,11 @@ SUPPORTED_PARTS = {
         {ConfigurationPart.VERSIONING, ConfigurationPart.OWNERSHIP, ConfigurationPart.OBJECT_LOCK}
     ),
 }
-"""The parts of a configuration that a target takes; versitygw answers 501 to the others."""
+"""The parts of a configuration that a target accepts; versitygw responds to the others with 501."""
 
 
 def documents(policies: PolicySet) -> dict[str, Document]:
-    """Gives every policy document by the name it has in files and reports."""
+    """Return every policy document by its name in files and reports."""
     found = {BUCKET_POLICY: policies.bucket}
     for name, document in policies.identities.items():
         found[f"role-{name.value}"] = document
@@ -69,13 +69,13 @@ def documents(policies: PolicySet) -> dict[str, Document]:
 
 
 def supported_configuration(settings: Settings, target: Target) -> dict[ConfigurationPart, Json]:
-    """Gives the parts of the configuration that a target takes, in a safe order."""
+    """Return the parts of the configuration that a target accepts, in a safe order."""
     parts = configuration(settings)
     return {part: value for part, value in parts.items() if part in SUPPORTED_PARTS[target]}
 
 
 def inexpressible(policies: PolicySet) -> tuple[Inexpressible, ...]:
-    """Gives what a target cannot express, found from the documents, not kept by hand."""
+    """Return what a target cannot express, derived from the documents."""
     if policies.target is Target.AWS:
         return ()
     settings = policies.settings
@@ -84,7 +84,7 @@ def inexpressible(policies: PolicySet) -> tuple[Inexpressible, ...]:
     ]
     return (
         *(
-            Inexpressible(what=f"property {item.name}", why=f"not enforced: {item.says}")
+            Inexpressible(what=f"property {item.name}", why=f"not enforced: {item.description}")
             for item in inexpressible_properties(policies)
         ),
         *(
@@ -92,17 +92,15 @@ def inexpressible(policies: PolicySet) -> tuple[Inexpressible, ...]:
             for s, why in inexpressible_statements(settings)
         ),
         *(
-            Inexpressible(what=f"configuration {part.value}", why="the server answers 501")
+            Inexpressible(what=f"configuration {part.value}", why="the server responds with 501")
             for part in parts
         ),
-        Inexpressible(
-            what="root and admin accounts", why="the server judges them by no policy at all"
-        ),
+        Inexpressible(what="root and admin accounts", why="the server applies no policy to them"),
     )
 
 
 def check_sizes(policies: PolicySet) -> None:
-    """Refuses documents that the store would refuse for their size.
+    """Raise if a document is larger than the store accepts.
 
     Raises:
         TargetCannot: A document is too large; shorter prefixes and role names help.
@@ -113,11 +111,11 @@ def check_sizes(policies: PolicySet) -> None:
         size = len(compact(document_json(document)).encode())
         if size > limit:
             text = f"size_bytes=`{size}`, limit_bytes=`{limit}`"
-            raise TargetCannot(f"{name} is too large: shorten prefix and role names, {text}")
+            raise TargetCannot(f"{name} is too large; shorten prefix and role names, {text}")
 
 
 def reasons_json(policies: PolicySet) -> Json:
-    """Gives the reason of each statement, by document, for those who read the JSON."""
+    """Return the reason of each statement by document, because JSON policies have no comments."""
     return {
         name: {statement.sid: statement.reason for statement in document.statements}
         for name, document in documents(policies).items()
@@ -125,13 +123,13 @@ def reasons_json(policies: PolicySet) -> Json:
 
 
 def render(settings: Settings, target: Target) -> Rendering:
-    """Renders everything for a target.
+    """Render every file for a target.
 
     Raises:
         TargetCannot: The settings do not name the target, or a document is too large for it.
     """
     if target not in settings.targets:
-        raise TargetCannot(f"settings do not name the target: add {target.value!r} to targets")
+        raise TargetCannot(f"settings do not name the target; add {target.value!r} to targets")
     policies = policy_set(settings, target)
     check_sizes(policies)
     parts = supported_configuration(settings, target)

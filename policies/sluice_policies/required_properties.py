@@ -1,4 +1,4 @@
-"""The properties that the protocol requires of a bucket, made from settings."""
+"""The properties that the protocol requires of a bucket, derived from settings."""
 
 from collections.abc import Iterator
 
@@ -53,8 +53,8 @@ DELETES = ("s3:DeleteObject", "s3:DeleteObjectVersion", "s3:ReplicateDelete")
 def _creation(settings: Settings) -> Iterator[Property]:
     yield only_if(
         "accepted-created-once",
-        "under accepted/ (and quarantine/, decisions/, deletes/, authority/) an object is written"
-        " only with If-None-Match: *",
+        "under accepted/ (and quarantine/, decisions/, deletes/, authority/) an object is "
+        "written only with If-None-Match: *",
         PUT,
         objects_arns(settings, CREATE_ONLY),
         equals(IF_NONE_MATCH, "*"),
@@ -77,7 +77,7 @@ def _creation(settings: Settings) -> Iterator[Property]:
     )
     yield only_if(
         "no-multipart-into-accepted-or-blobs",
-        "no multipart upload touches accepted/ or raw-blobs/",
+        "no multipart upload writes under accepted/ or raw-blobs/",
         PUT,
         both,
         *absent_or(CREATES, "true"),
@@ -90,34 +90,35 @@ def _deletion(policies: PolicySet) -> Iterator[Property]:
     evidence = objects_arns(settings, EVIDENCE)
     yield never(
         "accepted-never-deleted",
-        "nobody, by replication neither, deletes an object or version under accepted/ (nor any"
-        " other decision or reference)",
+        "no principal deletes an object or version under accepted/ (or another decision or "
+        "reference), not by replication either",
         DELETES,
         evidence,
     )
     rewriting = tuple(action for action in REWRITING if action not in DELETES)
     yield never(
         "nothing-rewritten-in-place",
-        "nobody replaces, re-encrypts or opens by ACL what stands under accepted/ or raw-blobs/",
+        "no principal replaces, re-encrypts or exposes by ACL an object under accepted/ or "
+        "raw-blobs/",
         rewriting,
         (*evidence, *blobs),
     )
     yield only_if(
         "blob-versions-deleted-by-gc-alone",
-        "a version under raw-blobs/ is deleted by the gc role alone",
+        "only the gc role deletes a version under raw-blobs/",
         ("s3:DeleteObjectVersion",),
         blobs,
         equals(CALLER, policies.principal_of(RoleName.GC)),
     )
     yield never(
         "blobs-never-hidden",
-        "nobody, the gc neither, puts a delete marker over a blob",
+        "no principal, including the gc role, puts a delete marker over a blob",
         ("s3:DeleteObject", "s3:ReplicateDelete"),
         blobs,
     )
     yield never(
         "locks-never-touched-by-hand",
-        "nobody breaks, lengthens or sets a lock on an object",
+        "no principal sets, extends or bypasses a lock on an object",
         LOCKS,
         (objects_arn(settings),),
     )
@@ -126,24 +127,28 @@ def _deletion(policies: PolicySet) -> Iterator[Property]:
 def _everywhere(settings: Settings) -> Iterator[Property]:
     yield only_if(
         "encrypted-as-set",
-        "an object is written with the bucket's default encryption or the very same named",
+        "an object is written with the bucket's default encryption, or names the same encryption",
         PUT,
         (objects_arn(settings),),
         *encryption_conditions(settings),
     )
     whole = (f"{bucket_arn(settings)}/*",)
     if settings.network.require_tls:
-        yield _every_action("tls-only", "nothing is done without TLS", whole, equals(TLS, "true"))
+        yield _every_action(
+            "tls-only", "no request is allowed without TLS", whole, equals(TLS, "true")
+        )
     if settings.network.vpc_endpoint:
         yield _through_endpoint(settings, whole)
 
 
-def _every_action(name: str, says: str, where: tuple[str, ...], condition: Condition) -> Property:
+def _every_action(
+    name: str, description: str, where: tuple[str, ...], condition: Condition
+) -> Property:
     cases = (
         PropertyCase(actions=object_actions(), where=where, conditions=(condition,)),
         PropertyCase(actions=bucket_actions(), conditions=(condition,)),
     )
-    return Property(name=name, says=says, sense=Sense.ONLY_IF, cases=cases)
+    return Property(name=name, description=description, sense=Sense.ONLY_IF, cases=cases)
 
 
 def _through_endpoint(settings: Settings, whole: tuple[str, ...]) -> Property:
@@ -154,8 +159,8 @@ def _through_endpoint(settings: Settings, whole: tuple[str, ...]) -> Property:
         if name is not RoleName.DEPLOYER
         for actions, where in ((object_actions(), whole), (bucket_actions(), ()))
     )
-    says = "no role but the deployer does anything from outside the VPC endpoint"
-    return Property(name="endpoint-only", says=says, sense=Sense.ONLY_IF, cases=cases)
+    description = "no role except the deployer is allowed a request from outside the VPC endpoint"
+    return Property(name="endpoint-only", description=description, sense=Sense.ONLY_IF, cases=cases)
 
 
 def _writing(policies: PolicySet) -> Iterator[Property]:
@@ -172,15 +177,15 @@ def _writing(policies: PolicySet) -> Iterator[Property]:
     )
     yield Property(
         name="written-by-writers-alone",
-        says="decisions, evidence, blobs and queues are written by the roles that own them, whoever"
-        " else is an administrator",
+        description="decisions, evidence, blobs and queues are written only by the roles that "
+        "own them, even if another caller is an administrator",
         sense=Sense.ONLY_IF,
         cases=cases,
     )
     yield only_if(
         "reconfigured-by-deployer-alone",
-        "policy, lifecycle, versioning, replication, lock and the rest are changed by the deployer"
-        " alone",
+        "only the deployer changes policy, lifecycle, versioning, replication, lock and other "
+        "configuration",
         reconfiguring_actions(),
         (),
         equals(CALLER, policies.principal_of(RoleName.DEPLOYER)),
@@ -188,7 +193,7 @@ def _writing(policies: PolicySet) -> Iterator[Property]:
 
 
 def _left_alone(settings: Settings) -> Property:
-    """Gives what the bucket policy must not touch: a rule that reaches further than it says."""
+    """Return the property that the bucket policy denies nothing beyond the requirements."""
     given = transport_conditions(settings)
     free = (keys.QUEUE, keys.WORK_LISTS, GC)
     guarded = objects_arns(settings, GUARDED_WRITES)
@@ -201,7 +206,7 @@ def _left_alone(settings: Settings) -> Property:
     deployment = (objects_arn(settings),)
     return Property(
         name="rest-left-alone",
-        says="the bucket policy denies nobody what no requirement speaks of",
+        description="the bucket policy denies no request that no requirement forbids",
         sense=Sense.CAN,
         cases=(
             PropertyCase(actions=unlocked, where=guarded, outside=True, conditions=written),
@@ -231,7 +236,7 @@ def _of_everyone(policies: PolicySet) -> tuple[Property, ...]:
 
 
 def required_properties(policies: PolicySet) -> tuple[Property, ...]:
-    """Gives every property that the documents of a target must have, in the order of reports."""
+    """Return every property that the documents of a target must have, in the order of reports."""
     everyone = _of_everyone(policies)
     if policies.target is Target.VERSITYGW:
         kept = tuple(item for item in everyone if _expressible(item))
@@ -240,7 +245,7 @@ def required_properties(policies: PolicySet) -> tuple[Property, ...]:
 
 
 def _strangers(policies: PolicySet) -> Property:
-    """Gives what stands for AWS's identity policies where users have none of their own."""
+    """Return the property that replaces AWS's identity policies, which versitygw does not have."""
     ours = equals(CALLER, *(policies.principal_of(name) for name in RoleName))
     cases = (
         PropertyCase(
@@ -250,10 +255,12 @@ def _strangers(policies: PolicySet) -> Property:
         ),
         PropertyCase(actions=bucket_actions(), conditions=(ours,)),
     )
-    says = "a user who plays none of the roles does nothing in the bucket"
-    return Property(name="strangers-do-nothing", says=says, sense=Sense.ONLY_IF, cases=cases)
+    description = "a user without one of the roles is allowed no request to the bucket"
+    return Property(
+        name="strangers-do-nothing", description=description, sense=Sense.ONLY_IF, cases=cases
+    )
 
 
 def inexpressible_properties(policies: PolicySet) -> tuple[Property, ...]:
-    """Gives the required properties that versitygw has no condition keys for."""
+    """Return the required properties for which versitygw has no condition keys."""
     return tuple(item for item in _of_everyone(policies) if not _expressible(item))

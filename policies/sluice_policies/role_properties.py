@@ -1,4 +1,4 @@
-"""Two properties of each role: it can do its work, and nothing else."""
+"""Two properties of each role: it can do its work, and it can do nothing else."""
 
 from collections.abc import Iterator
 
@@ -105,18 +105,18 @@ def _work(policies: PolicySet, name: RoleName) -> Iterator[PropertyCase]:
 
 
 def role_properties(policies: PolicySet) -> Iterator[Property]:
-    """Yields, for each role, that it does nothing else and that it can do its work."""
+    """Yield, for each role, that it can do nothing else and that it can do its work."""
     for name in RoleName:
         purpose = MATRIX[name].purpose
         yield Property(
             name=f"{name.value}-nothing-else",
-            says=f"the {name.value} role has no right beyond its prefixes and verbs",
+            description=f"the {name.value} role has no right beyond its prefixes and verbs",
             sense=Sense.ONLY_IF,
             cases=tuple(_nothing_else(policies, name)),
         )
         yield Property(
             name=f"{name.value}-can-work",
-            says=f"the {name.value} role can do its work: it {purpose}",
+            description=f"the {name.value} role can do its work: it {purpose}",
             sense=Sense.CAN,
             cases=tuple(_work(policies, name)),
         )

@@ -1,7 +1,6 @@
-"""The settings file: one bucket, one deployment in it, and who may do what.
+"""The settings: the bucket, its prefix for the deployment, and the principal of each role.
 
-Every field has its meaning here and nowhere else. A file that cannot be used is refused with the
-line that is wrong, before anything is rendered.
+`settings_file` reads them and rejects a file that cannot be used, with the line of the error.
 """
 
 from enum import StrEnum
@@ -11,7 +10,7 @@ import msgspec
 
 
 class RoleName(StrEnum):
-    """The parts a principal can play; each has one identity policy."""
+    """The roles of a deployment; each has one identity policy."""
 
     GATEWAY = "gateway"
     RECONCILER = "reconciler"
@@ -30,17 +29,17 @@ class Target(StrEnum):
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file: unknown keys are errors."""
+    """A table of the file; unknown keys are errors."""
 
 
 class Bucket(_Table, frozen=True):
-    """`[bucket]`: where the deployment lives.
+    """`[bucket]`: the bucket, and the deployment's place in it.
 
     Attributes:
-        name: The bucket, a name of a general-purpose bucket.
-        account: The 12 digits of the account that owns it and every role.
+        name: The name of a general-purpose bucket.
+        account: The 12 digits of the account that owns the bucket and every role.
         prefix: The deployment's prefix, empty or ending in `/`; default: the whole bucket.
-        neighbours: Prefixes in the same bucket that belong to somebody else.
+        neighbours: Prefixes of other owners in the same bucket.
         partition: `aws`, `aws-cn` or `aws-us-gov`.
         region: The bucket's region.
     """
@@ -66,11 +65,11 @@ class Encryption(_Table, frozen=True):
 
 
 class Network(_Table, frozen=True):
-    """`[network]`: how requests must come.
+    """`[network]`: the required transport of requests.
 
     Attributes:
-        require_tls: Whether plain HTTP is refused; only `versitygw` on a closed network may say no.
-        vpc_endpoint: The one VPC endpoint that all but the deployer come through; default: any.
+        require_tls: Whether plain HTTP is denied; False only for `versitygw` on a closed network.
+        vpc_endpoint: The VPC endpoint that every role except the deployer must use; default: any.
     """
 
     require_tls: bool = True
@@ -78,7 +77,7 @@ class Network(_Table, frozen=True):
 
 
 class LifecycleSettings(_Table, frozen=True):
-    """`[lifecycle]`: the only thing that the store may clear away by itself.
+    """`[lifecycle]`: the only cleanup that the store does automatically.
 
     Attributes:
         abort_multipart_days: Days until an unfinished multipart upload is aborted, 1 to 365.
@@ -88,11 +87,11 @@ class LifecycleSettings(_Table, frozen=True):
 
 
 class ObjectLock(_Table, frozen=True):
-    """`[object_lock]`: a floor under everything, for each version of each object of the bucket.
+    """`[object_lock]`: the default retention of each version of each object in the bucket.
 
     Attributes:
         mode: `GOVERNANCE` or `COMPLIANCE`.
-        days: Days that a version cannot be deleted, by the gc neither.
+        days: Days during which no role, including gc, can delete a version.
     """
 
     mode: Literal["GOVERNANCE", "COMPLIANCE"]
@@ -100,11 +99,11 @@ class ObjectLock(_Table, frozen=True):
 
 
 class Notifications(_Table, frozen=True):
-    """`[notifications]`: hints of new manifests to the reconciler; it scans without them as well.
+    """`[notifications]`: hints of new manifests for the reconciler, which also works without them.
 
     Attributes:
-        eventbridge: Whether events go to EventBridge.
-        queue_arn: The SQS queue that events go to; default: none.
+        eventbridge: Whether events are sent to EventBridge.
+        queue_arn: The SQS queue that events are sent to; default: none.
     """
 
     eventbridge: bool = False
@@ -112,23 +111,23 @@ class Notifications(_Table, frozen=True):
 
 
 class RawBlobs(_Table, frozen=True):
-    """`[raw_blobs]`: one optional rule, which costs something (`docs/policies.md`).
+    """`[raw_blobs]`: one optional rule, with the consequences listed in `docs/policies.md`.
 
     Attributes:
-        require_if_none_match: Whether a blob may be created and never written again.
+        require_if_none_match: Whether a blob is created once and never overwritten.
     """
 
     require_if_none_match: bool = False
 
 
 class Role(_Table, frozen=True):
-    """`[roles.<name>]`: who plays the part.
+    """`[roles.<name>]`: the principal of one role.
 
     Attributes:
         arn: The IAM role, in the account of the bucket.
         user: The access key name on `versitygw`; default `sluice-<name>`.
-        profile: The AWS profile that `verify` takes this role's credentials from; default: none,
-            and the role's probes are told as not tried.
+        profile: The AWS profile with the role's credentials, for `verify`; default: none, and the
+            role's probes are reported as not tried.
     """
 
     arn: str
@@ -137,7 +136,7 @@ class Role(_Table, frozen=True):
 
 
 class Roles(_Table, frozen=True):
-    """`[roles]`: all seven, each its own principal."""
+    """`[roles]`: all seven roles, each with a separate principal."""
 
     gateway: Role
     reconciler: Role
@@ -149,7 +148,7 @@ class Roles(_Table, frozen=True):
 
 
 class Settings(_Table, frozen=True):
-    """The whole file; `version = 1` comes first."""
+    """The whole file; `version = 1` is required."""
 
     version: Literal[1]
     bucket: Bucket
@@ -163,34 +162,34 @@ class Settings(_Table, frozen=True):
     targets: tuple[Target, ...] = (Target.AWS,)
 
     def role(self, name: RoleName) -> Role:
-        """Gives who plays a part."""
+        """Return the principal of a role."""
         found: Role = getattr(self.roles, name.value)
         return found
 
     def user(self, name: RoleName) -> str:
-        """Gives the access key name of a part on `versitygw`."""
+        """Return the access key name of a role on `versitygw`."""
         return self.role(name).user or f"sluice-{name.value}"
 
     def principal_of(self, name: RoleName, target: Target) -> str:
-        """Gives how a target names who plays a part."""
+        """Return the name of a role's principal on a target."""
         return self.role(name).arn if target is Target.AWS else self.user(name)
 
 
 def bucket_arn(settings: Settings) -> str:
-    """Gives the ARN of the bucket."""
+    """Return the ARN of the bucket."""
     return f"arn:{settings.bucket.partition}:s3:::{settings.bucket.name}"
 
 
 def objects_arn(settings: Settings, prefix: str = "") -> str:
-    """Gives the pattern of every object under a prefix of the deployment."""
+    """Return the pattern of every object under a prefix of the deployment."""
     return f"{bucket_arn(settings)}/{settings.bucket.prefix}{prefix}*"
 
 
 def object_arn(settings: Settings, key: str) -> str:
-    """Gives the ARN of one object, its key relative to the deployment."""
+    """Return the ARN of one object; its key is relative to the deployment."""
     return f"{bucket_arn(settings)}/{settings.bucket.prefix}{key}"
 
 
 def objects_arns(settings: Settings, prefixes: tuple[str, ...]) -> tuple[str, ...]:
-    """Gives the pattern of each prefix."""
+    """Return the pattern of each prefix."""
     return tuple(objects_arn(settings, prefix) for prefix in prefixes)

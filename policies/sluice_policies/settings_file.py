@@ -1,7 +1,8 @@
-"""Reading the settings file: an error names the line of the key that is wrong.
+"""Reading and checking the settings file; an error names the line of the wrong key.
 
-`tomllib` drops line numbers. Settings files are plain tables and keys, each key at the start of its
-line, so a scan of the lines finds them; a key in an inline table has the line of the table.
+`tomllib` does not report line numbers of keys. Settings files are plain tables and keys, each key
+at the start of its line, so a scan of the lines finds them. A key in an inline table has the line
+of the table.
 """
 
 import re
@@ -42,7 +43,7 @@ def _split(dotted: str) -> tuple[str, ...]:
 
 
 def key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """Gives the line, counted from 1, of every table header and key."""
+    """Return the line, counted from 1, of every table header and key."""
     found: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), start=1):
@@ -56,7 +57,7 @@ def key_lines(text: str) -> dict[tuple[str, ...], int]:
 
 
 def line_of(text: str, path: tuple[str, ...]) -> int:
-    """Gives the line of a key, or of the nearest table around it, or 1."""
+    """Return the line of a key, of the nearest table around it, or 1."""
     found = key_lines(text)
     while path and path not in found:
         path = path[:-1]
@@ -83,11 +84,11 @@ def _invalid(text: str, source: str, message: str) -> BadSettings:
 
 
 def parse_settings(text: str, source: str = "settings") -> Settings:
-    """Reads settings from TOML.
+    """Parse settings from TOML.
 
     Args:
         text: The file's text.
-        source: The name that errors carry.
+        source: The file's name in errors.
 
     Raises:
         BadSettings: The text is not TOML, has an unknown key, or a value that cannot be used.
@@ -99,7 +100,7 @@ def parse_settings(text: str, source: str = "settings") -> Settings:
 
 
 def read_settings(path: Path) -> Settings:
-    """Reads the settings file.
+    """Read the settings file.
 
     Raises:
         BadSettings: The file cannot be read or cannot be used.
@@ -107,7 +108,7 @@ def read_settings(path: Path) -> Settings:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadSettings(str(path), 1, f"cannot be read: {error}") from error
+        raise BadSettings(str(path), 1, f"cannot read settings: {error}") from error
     return parse_settings(text, str(path))
 
 
@@ -116,8 +117,8 @@ def _bucket_name(settings: Settings) -> Iterator[Violation]:
     reserved = name.startswith(_RESERVED_STARTS) or name.endswith(_RESERVED_ENDS)
     plain = _BUCKET.fullmatch(name) is not None and ".." not in name
     if not plain or _IPV4.fullmatch(name) is not None or reserved:
-        rule = "3 to 63 of a-z, 0-9, '-' and '.', not an address, no reserved start or end"
-        yield ("bucket", "name"), f"{name!r} is no name of a general-purpose bucket: {rule}"
+        rule = "3 to 63 of a-z, 0-9, '-' and '.'; not an IP address; no reserved prefix or suffix"
+        yield ("bucket", "name"), f"{name!r} is not the name of a general-purpose bucket: {rule}"
 
 
 def _account(settings: Settings) -> Iterator[Violation]:
@@ -128,10 +129,10 @@ def _account(settings: Settings) -> Iterator[Violation]:
 def _prefix_form(path: tuple[str, ...], prefix: str) -> Iterator[Violation]:
     if _PREFIX.fullmatch(prefix) is None or len(prefix.encode()) > _PREFIX_BYTES_MAX:
         rule = (
-            f"empty, or plain segments each ending in '/', at most {_PREFIX_BYTES_MAX} bytes,"
-            " without '*', '?' and '$', which policies would read as patterns"
+            f"empty, or plain segments each ending in '/', at most {_PREFIX_BYTES_MAX} bytes, "
+            f"without '*', '?' and '$', which are patterns in policies"
         )
-        yield path, f"{prefix!r} is no prefix: {rule}"
+        yield path, f"{prefix!r} is not a prefix: {rule}"
 
 
 def _prefixes(settings: Settings) -> Iterator[Violation]:
@@ -143,8 +144,8 @@ def _prefixes(settings: Settings) -> Iterator[Violation]:
         for other in mine[:index]:
             if neighbour.startswith(other) or other.startswith(neighbour):
                 short, long = sorted((other, neighbour), key=len)
-                text = f"{short!r} swallows {long!r}: rules for one would fall on the other"
-                yield ("bucket", "neighbours"), f"prefix {text}; keep them apart"
+                reason = f"{short!r} contains {long!r}: rules for one would apply to the other"
+                yield ("bucket", "neighbours"), reason
 
 
 def _roles(settings: Settings) -> Iterator[Violation]:
@@ -154,11 +155,14 @@ def _roles(settings: Settings) -> Iterator[Violation]:
         arn = settings.role(name).arn
         found = _ROLE.fullmatch(arn)
         if found is None:
-            yield path, f"{arn!r} is not the ARN of an IAM role; wildcards and sessions are not"
+            yield (
+                path,
+                f"{arn!r} is not the ARN of an IAM role; wildcards and sessions are not allowed",
+            )
         elif found[1] != settings.bucket.partition or found[2] != settings.bucket.account:
             yield path, f"{arn!r} is not in the bucket's account and partition"
         if arn in seen:
-            yield path, f"roles {seen[arn].value!r} and {name.value!r} have one ARN: part them"
+            yield path, f"roles {seen[arn].value!r} and {name.value!r} have the same ARN"
         seen.setdefault(arn, name)
 
 
@@ -167,26 +171,29 @@ def _users(settings: Settings) -> Iterator[Violation]:
     for name in RoleName:
         path, user = ("roles", name.value, "user"), settings.user(name)
         if _USER.fullmatch(user) is None:
-            yield path, f"{user!r} is no access key name: 1 to 64 of A-Z, a-z, 0-9, '_' and '-'"
+            yield path, f"{user!r} is not an access key name: 1 to 64 of A-Z, a-z, 0-9, '_' and '-'"
         if user in seen:
-            yield path, f"roles {seen[user].value!r} and {name.value!r} have one user: part them"
+            yield path, f"roles {seen[user].value!r} and {name.value!r} have the same user"
         seen.setdefault(user, name)
 
 
 def _encryption(settings: Settings) -> Iterator[Violation]:
     wanted, key = settings.encryption.mode == "sse-kms", settings.encryption.kms_key
     if wanted and _KMS.fullmatch(key) is None:
-        yield ("encryption", "kms_key"), f"{key!r} is not the ARN of a key; sse-kms needs one"
+        yield ("encryption", "kms_key"), f"{key!r} is not the ARN of a KMS key, which sse-kms needs"
     if not wanted and key:
-        yield ("encryption", "kms_key"), "a key is set, but mode is not sse-kms"
+        yield ("encryption", "kms_key"), "key is set, but mode is not sse-kms"
 
 
 def _network(settings: Settings) -> Iterator[Violation]:
     endpoint = settings.network.vpc_endpoint
     if endpoint and _VPCE.fullmatch(endpoint) is None:
-        yield ("network", "vpc_endpoint"), f"{endpoint!r} is not an endpoint id, vpce-…"
+        yield ("network", "vpc_endpoint"), f"{endpoint!r} is not an endpoint id of the form vpce-…"
     if not settings.network.require_tls and Target.AWS in settings.targets:
-        yield ("network", "require_tls"), "only versitygw may go without TLS; take aws from targets"
+        yield (
+            ("network", "require_tls"),
+            ("TLS can be optional only for versitygw; remove aws from targets"),
+        )
 
 
 def _clearing(settings: Settings) -> Iterator[Violation]:
@@ -203,11 +210,11 @@ def _clearing(settings: Settings) -> Iterator[Violation]:
 
 def _targets(settings: Settings) -> Iterator[Violation]:
     if not settings.targets or len(set(settings.targets)) != len(settings.targets):
-        yield ("targets",), "name each target once, at least one"
+        yield ("targets",), "name at least one target, and each target once"
 
 
 def violations(settings: Settings) -> Iterator[Violation]:
-    """Yields every path and reason that makes the settings unusable, worst first."""
+    """Yield the path of each unusable key and the reason, the most general first."""
     rules = (_bucket_name, _account, _prefixes, _roles, _users)
     for rule in (*rules, _encryption, _network, _clearing, _targets):
         yield from rule(settings)

@@ -1,9 +1,9 @@
 """Documents as z3 formulas over one symbolic request.
 
-The request's action is concrete (there are few); its caller, object and every condition key are
-symbolic: missing, or any text, each text standing for all that no pattern in the question can tell
-from it (`words`). `aws:SecureTransport` is always present, as IAM documents.
-Importing this module needs the extra `policies`.
+The request's action is concrete, because there are few. Its caller, its object and every condition
+key are symbolic: absent, or any text. Each text is represented by one that the same patterns match
+(`representatives`). `aws:SecureTransport` is always present, as IAM documents. Importing this
+module needs the extra `policies`.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,9 @@ from sluice_protocol.errors import BadUsage
 try:
     import z3
 except ImportError as missing:
-    raise BadUsage("proofs need the extra `policies`: pip install 'sluice[policies]'") from missing
+    raise BadUsage(
+        "proofs need the extra `policies`; run pip install 'sluice[policies]'"
+    ) from missing
 
 __all__ = [
     "RESOURCE",
@@ -39,7 +41,7 @@ TLS = "aws:securetransport"
 
 
 def variable_of(key: str, target: Target) -> str | None:
-    """Gives the variable behind a condition key, or None where the target never fills it in."""
+    """Return the variable of a condition key, or None if the target never fills it in."""
     low = key.lower()
     if low == "aws:principalarn":
         return CALLER if target is Target.AWS else None
@@ -55,12 +57,12 @@ def _condition_patterns(condition: Condition) -> Iterator[Pattern]:
 
 @dataclass(slots=True)
 class PatternTable:
-    """The patterns that a question asks, by variable.
+    """The patterns that a query compares with, by variable.
 
     Attributes:
         target: The dialect of the documents.
         bucket: The ARN of the bucket.
-        key: The ARN of its KMS key, or nothing.
+        key: The ARN of its KMS key, or empty.
     """
 
     target: Target
@@ -69,29 +71,29 @@ class PatternTable:
     _patterns: dict[str, set[Pattern]] = field(default_factory=dict)
 
     def add(self, variable: str, *patterns: Pattern) -> None:
-        """Notes patterns over a variable."""
+        """Add patterns over a variable."""
         self._patterns.setdefault(variable, set()).update(patterns)
 
     def add_conditions(self, conditions: tuple[Condition, ...]) -> None:
-        """Notes what conditions ask."""
+        """Add the patterns of conditions."""
         for condition in conditions:
             variable = variable_of(condition.key, self.target)
             if variable is not None:
                 self.add(variable, *_condition_patterns(condition))
 
     def add_statement(self, statement: PolicyStatement) -> None:
-        """Notes what a statement asks."""
+        """Add the patterns of a statement."""
         self.add_resources(statement.resources)
         self.add_conditions(statement.conditions)
         if statement.principals is not None and statement.principals != EVERYONE:
             self.add(CALLER, *(Pattern(name, exact=True) for name in statement.principals))
 
     def add_resources(self, globs: tuple[str, ...]) -> None:
-        """Notes patterns over the object's ARN."""
+        """Add patterns over the object's ARN."""
         self.add(RESOURCE, *(Pattern(glob, exact=False) for glob in globs))
 
     def symbolic_request(self, resource_type: ResourceType) -> "SymbolicRequest":
-        """Gives the symbolic request that these patterns can tell apart."""
+        """Return the symbolic request over representatives of these patterns."""
         self.add(RESOURCE, Pattern(f"{self.bucket}/*", exact=False))
         self.add(TLS)
         self.add(CALLER)
@@ -123,21 +125,20 @@ def _between(name: str, first: int, last: int) -> z3.BoolRef:
 
 
 class SymbolicValue:
-    """One variable of the request: whether it is there, and which word it is."""
+    """One variable of the request: whether it is present, and which representative it is."""
 
     __slots__ = ("index", "name", "present", "representatives")
 
     def __init__(self, name: str, words: tuple[str, ...]) -> None:
-        """Makes the variable over its words."""
         self.name = name
         self.representatives = tuple(sorted(words))
         self.present = z3.Bool(f"present {name}")
         self.index = z3.Int(f"word {name}")
 
     def one_of(self, meant: Callable[[str], bool]) -> z3.BoolRef:
-        """Gives that the text is one of the words that are meant.
+        """Return the formula that the text is a representative for which `meant` is True.
 
-        Words are in order, so those with a common start stand together: one range says them all.
+        Representatives are sorted, so those with a common prefix are adjacent and need one range.
         """
         places = [place for place, word in enumerate(self.representatives) if meant(word)]
         starts = [place for place in places if place - 1 not in places]
@@ -146,22 +147,22 @@ class SymbolicValue:
         return runs[0] if len(runs) == 1 else z3.Or(runs)
 
     def domain(self) -> z3.BoolRef:
-        """Gives that the text is one of the words."""
+        """Return the formula that the text is one of the representatives."""
         return _between(self.name, 0, len(self.representatives) - 1)
 
     def read(self, model: z3.ModelRef) -> str:
-        """Gives the text in a model."""
+        """Return the text of the variable in a model."""
         place: int = model.eval(self.index, model_completion=True).as_long()
         return self.representatives[place]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SymbolicRequest:
-    """One symbolic request and what can be said of it.
+    """One symbolic request and the formulas about it.
 
     Attributes:
         target: The dialect.
-        named: The ARN of the bucket or key when the action names it; empty for any object.
+        named: The ARN of the bucket or key if the action applies to it; empty for any object.
         values: The variables.
     """
 
@@ -170,18 +171,18 @@ class SymbolicRequest:
     values: dict[str, SymbolicValue]
 
     def domain(self) -> z3.BoolRef:
-        """Gives what every request satisfies."""
+        """Return the formula that every request satisfies."""
         return z3.And(self.values[TLS].present, *(v.domain() for v in self.values.values()))
 
     def resource_like(self, globs: tuple[str, ...]) -> z3.BoolRef:
-        """Gives that the request names a resource that one of the patterns matches."""
+        """Return the formula that a pattern matches the request's resource."""
         if self.named:
             return z3.BoolVal(val=any(glob_matches(glob, self.named) for glob in globs))
         value = self.values[RESOURCE]
         return value.one_of(lambda word: any(glob_matches(glob, word) for glob in globs))
 
     def condition(self, condition: Condition) -> z3.BoolRef:
-        """Gives that a condition holds, judged word by word as the simulator judges it."""
+        """Return the formula that a condition is met, decided for each representative."""
         variable = variable_of(condition.key, self.target)
         missing = z3.BoolVal(val=condition_holds(condition, None))
         if variable is None:
@@ -191,15 +192,15 @@ class SymbolicRequest:
         return z3.If(value.present, met, missing)
 
     def caller_is(self, *names: str) -> z3.BoolRef:
-        """Gives that the caller is one of these."""
+        """Return the formula that the caller is one of these."""
         value = self.values[CALLER]
         return z3.And(value.present, value.one_of(lambda word: word in names))
 
     def statement(self, statement: PolicyStatement) -> z3.BoolRef:
-        """Gives that a statement, whose action is known to match, matches the request.
+        """Return the formula that a statement, which names the action, matches the request.
 
         Raises:
-            UnsupportedPolicy: The statement holds something that is not decided here.
+            UnsupportedPolicy: The statement contains an element that is not decided here.
         """
         check_supported(statement)
         anyone = statement.principals is None or statement.principals == EVERYONE
@@ -211,5 +212,5 @@ class SymbolicRequest:
 
 
 def names_action(statement: PolicyStatement, action: str) -> bool:
-    """Tells whether a statement names an action."""
+    """Return True if a statement names an action."""
     return any(glob_matches(glob, action, ignore_case=True) for glob in statement.actions)

@@ -1,4 +1,4 @@
-"""Verification of a live bucket: its documents, what they prove, and what the store answers."""
+"""Verification of a live bucket: compare its documents, prove them, and send probes."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -13,17 +13,17 @@ from sluice_policies.settings import RoleName, Settings, Target
 from sluice_store.administration import Administration
 
 OpenRole = Callable[[RoleName], AbstractAsyncContextManager[Administration] | None]
-"""Opens the store with a role's credentials, or gives None where there are none."""
+"""Open the store with a role's credentials; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """One probe and what came of it.
+    """One probe and its result.
 
     Attributes:
         probe: The probe.
-        outcome: What came of it.
-        answer: What the store said.
+        outcome: The result.
+        answer: Status and code of the store's response.
     """
 
     probe: PolicyProbe
@@ -33,13 +33,13 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """All that was found.
+    """The findings about a live bucket.
 
     Attributes:
-        changes: Documents that stand otherwise than rendered.
-        misconfigurations: What in the configuration would lose data.
-        verdicts: The properties, of the live documents; empty where one is missing.
-        tried: The probes.
+        changes: Documents that differ from the rendered ones.
+        misconfigurations: Settings that would lose data.
+        verdicts: The properties of the live documents; empty if a document is missing.
+        tried: The results of the probes.
     """
 
     changes: tuple[DocumentChange, ...]
@@ -49,7 +49,7 @@ class Verification:
 
     @property
     def good(self) -> bool:
-        """Whether everything is as it must be."""
+        """Whether the bucket has no difference, misconfiguration, violation or wrong probe."""
         return not (
             self.changes
             or self.misconfigurations
@@ -81,15 +81,15 @@ async def _try(
 async def try_probes(
     policies: PolicySet, open_role: OpenRole, run: str
 ) -> AsyncIterator[ProbeResult]:
-    """Tries every probe with its role's credentials, one role after another.
+    """Send every probe with its role's credentials, role by role.
 
     Args:
         policies: The rendered documents.
-        open_role: Gives each role's session.
+        open_role: Opens each role's session.
         run: The last part of every key of this run.
 
     Raises:
-        StoreError: The store cannot be reached.
+        StoreError: The store is unreachable.
     """
     for name in RoleName:
         mine = [probe for probe in PROBES if probe.role is name]
@@ -104,10 +104,10 @@ async def try_probes(
 
 
 def verdicts_on(settings: Settings, target: Target, live: LiveDocuments) -> tuple[Verdict, ...]:
-    """Proves the properties of the live documents; none when one of them is missing.
+    """Prove the properties of the live documents; return none if a document is missing.
 
     Raises:
-        UnsupportedPolicy: A live document holds what is not decided: it cannot be trusted.
+        UnsupportedPolicy: A live document contains an element that is not decided.
     """
     policies = live.policies(settings, target)
     return () if policies is None else prove(policies)
@@ -116,11 +116,11 @@ def verdicts_on(settings: Settings, target: Target, live: LiveDocuments) -> tupl
 async def verify(
     settings: Settings, target: Target, admin: Administration, open_role: OpenRole, run: str
 ) -> Verification:
-    """Reads, compares, proves and tries a live bucket; nothing is changed.
+    """Read, compare and prove a live bucket and send probes; nothing is changed.
 
     Raises:
-        StoreError: The store cannot be reached or refuses to be read.
-        UnsupportedPolicy: A live document holds what is not decided.
+        StoreError: The store is unreachable or denies a read.
+        UnsupportedPolicy: A live document contains an element that is not decided.
     """
     live = await read_live(settings, target, admin)
     rendered = policy_set(settings, target)
