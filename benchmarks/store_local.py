@@ -19,7 +19,7 @@ from benchmarks.measure import Sample, interleave, ratio, report, timed
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.outcomes import Applied
 from sluice_store.local import open_local_store
-from sluice_store.local.syncer import DirectorySync, GroupSync, SerialSync, SingleSync
+from sluice_store.local.durability import DirectorySync, GroupSync, SerialSync, SingleSync
 
 CONCURRENCY: Final = 32
 CREATES: Final = 640

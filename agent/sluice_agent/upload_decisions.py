@@ -18,7 +18,7 @@ import random  # noqa: TID251 - the type of the seeded argument
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import ClassVar, Final
 
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.units import Digest
@@ -64,7 +64,7 @@ class GatewayResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoResponse:
+class NoGatewayResponse:
     """The request ended without a complete response; its effect is unknown."""
 
     failure: ConnectionFailure
@@ -74,11 +74,14 @@ class NoResponse:
 class Forget:
     """The batch is accepted permanently: remove its file."""
 
+    name: ClassVar[str] = "forget"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Park:
     """Move the batch to `parked/` with a reason and continue with the next one."""
 
+    name: ClassVar[str] = "park"
     reason: str
 
 
@@ -91,6 +94,7 @@ class SendAgain:
         pause_s: The pause that this gateway requested; None if it requested none.
     """
 
+    name: ClassVar[str] = "sendagain"
     reason: str
     pause_s: float | None = None
 
@@ -99,13 +103,15 @@ class SendAgain:
 class StopSending:
     """Keep every batch, stop all uploads and alert an operator."""
 
+    name: ClassVar[str] = "stopsending"
     reason: str
 
 
 Reaction = Forget | Park | SendAgain | StopSending
+"""Its `name` is a label of `sluice_agent_answers_total` and is printed by `sluice upload`."""
 
 
-def decide_reaction(response: GatewayResponse | NoResponse, *, sent: Digest) -> Reaction:
+def decide_reaction(response: GatewayResponse | NoGatewayResponse, *, sent: Digest) -> Reaction:
     """Decide what happens to a batch after an upload.
 
     Args:
@@ -113,7 +119,7 @@ def decide_reaction(response: GatewayResponse | NoResponse, *, sent: Digest) -> 
         sent: The sha256 of the bytes that were sent. A 200 without this digest (from a captive
             portal, a proxy, or for another batch) accepts nothing.
     """
-    if isinstance(response, NoResponse):
+    if isinstance(response, NoGatewayResponse):
         return SendAgain(reason=response.failure)
     if response.status == _OK:
         return Forget() if response.frame_sha256 == sent else SendAgain(reason="foreign_answer")

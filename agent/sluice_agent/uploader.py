@@ -246,8 +246,7 @@ class Uploader:
         await self._clock.sleep(SPOOL_RETRY_S)
 
     def _count(self, reaction: Reaction, batch: SpooledBatch, url: str) -> None:
-        name = type(reaction).__name__.lower()
         reason = "" if isinstance(reaction, Forget) else reaction.reason
-        self._metrics.answers.labels(name, reason).inc()
+        self._metrics.answers.labels(reaction.name, reason).inc()
         if isinstance(reaction, SendAgain):
             _LOG.warning("upload_failed", name=batch.header.name, reason=reason, gateway=url)

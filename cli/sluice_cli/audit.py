@@ -9,9 +9,8 @@ import msgspec
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from sluice_cli.common import STORE_DEFAULT, Json, NewStoreUrl, StoreUrl
-from sluice_cli.output import emit, format_size
-from sluice_cli.times import format_time
+from sluice_cli.options import STORE_DEFAULT, Json, NewStoreUrl, StoreUrl
+from sluice_cli.output import emit, format_size, format_time
 from sluice_gc.audit import Auditor
 from sluice_gc.certificate import Certificate, key_id_of
 from sluice_gc.chain import has_certificates, verify_evidence, verify_store_chain

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from sluice_cli.common import Json
+from sluice_cli.options import Json
 from sluice_cli.output import emit
 from sluice_cli.policies_output import (
     changes_json,

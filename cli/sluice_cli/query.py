@@ -1,4 +1,4 @@
-"""`sluice query`: search records, draw metrics, serve the same over HTTP."""
+"""`sluice query`: search records, plot metrics, and serve both over HTTP."""
 
 import asyncio
 import shutil
@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 from cyclopts import App, Parameter
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import format_size
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
@@ -39,29 +39,30 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
-    """What a person asks.
+    """The options of a query.
 
     Attributes:
-        since: First instant: RFC 3339, Unix ns, `now`, or a duration ago like `15m`; 1h ago
-            without it, 1m ago with `--tail`; with a reconciler whatever it holds.
-        until: End, not included; the same forms.
+        since: Start of the range: RFC 3339, Unix ns, `now`, or a duration ago such as `15m`. The
+            default is 1h ago, with `--tail` 1m ago, with a reconciler everything that it has.
+        until: End of the range, exclusive; the same forms.
         q: Text that a log's body, or a metric's name, must contain.
-        regex: Take the text as an RE2 pattern.
-        ignore_case: Match letters in either case.
+        regex: Treat the text as an RE2 pattern.
+        ignore_case: Ignore case.
         kind: Kind of the records.
-        agent: Only these agents.
-        attribute: Only records with these attributes, each `KEY=VALUE`; the resource counts too.
-        stats_only: Count, and print no records.
-        limit: Most records to print.
+        agent: Only records of these agents.
+        attribute: Only records with these attributes or resource attributes, each `KEY=VALUE`.
+        stats_only: Print counts instead of records.
+        limit: Maximum number of records.
         newest_first: Print the latest records first.
-        metric: Make a series of this metric.
-        step: Width of a step of the series, like `1m`.
+        metric: Compute a series of this metric.
+        step: Width of a step of the series, such as `1m`.
         agg: How the points of one step become one value.
-        by_agent: Give each agent a series of its own.
-        tail: Go on and print what is new, until interrupted; `--to` is not looked at.
-        reconciler: With `--tail`, take new records from this reconciler, `http://host:port`, as
-            soon as it has read them, instead of asking the store every second.
-        reconciler_token: Its `api_token`; better in the environment than in a command line.
+        by_agent: Compute a separate series for each agent.
+        tail: Print new records until interrupted; `--to` has no effect.
+        reconciler: With `--tail`, read new records from this reconciler, `http://host:port`,
+            instead
+            of polling the store every second.
+        reconciler_token: Its `api_token`; safer in the environment than on a command line.
     """
 
     since: Annotated[str | None, Parameter(name="--from")] = None
@@ -85,10 +86,10 @@ class QueryOptions:
 
 
 def _must_be_spool(kind: object, url: object) -> None:
-    """Refuses what is no directory: opening it would make an empty one."""
+    """Refuse a path that is not a directory: opening it would create an empty spool."""
     del kind
     if isinstance(url, str) and not parse_local_path(url).is_dir():
-        raise ValueError("no spool stands there: give the gateway's --spool")
+        raise ValueError("no spool at this path: pass the gateway's --spool")
 
 
 SpoolUrl = Annotated[
@@ -96,10 +97,10 @@ SpoolUrl = Annotated[
     Parameter(
         name="--spool",
         validator=_must_be_spool,
-        help="The gateway's spool directory, file:///path: what waits there is searched too.",
+        help="The gateway's spool, file:///path; batches that are only there are searched too.",
     ),
 ]
-"""The spool of a gateway that accepts by `local_spool`, as the gateway's own `--spool`."""
+"""The spool of a gateway in `local_spool` mode, the value of the gateway's `--spool`."""
 
 _RENAMED = {"since": "from", "until": "to"}
 _FOLLOWING = frozenset({"tail", "reconciler", "reconciler_token"})
@@ -135,7 +136,7 @@ def flag_of(parameter: str) -> str:
 
 def _default_from(options: QueryOptions) -> str:
     if options.reconciler is not None:
-        return "0"  # it returns records that were accepted lately, however old they are
+        return "0"  # the reconciler has recently accepted records, however old they are
     return "1m" if options.tail else FROM_DEFAULT
 
 
@@ -148,13 +149,13 @@ def query(
     settings: Annotated[QuerySettings, Parameter(name="*")] = _SETTINGS,
     json: Json = False,
 ) -> None:
-    """Searches the lake and what is not in it yet.
+    """Search the lake and the batches that are not in it yet.
 
     With `--json` each record is a line of JSON, and the last line is the summary.
     """
     question = parse_options(options, SystemClock().now_ns())
     if options.reconciler is not None and not options.tail:
-        raise BadUsage("a reconciler has live records only: give --tail, or leave it out")
+        raise BadUsage("--reconciler serves live records only: add --tail, or omit it")
     if options.tail:
         asyncio.run(
             _with_searcher(
@@ -180,16 +181,16 @@ def serve(
     settings: Annotated[QuerySettings, Parameter(name="*")] = _SETTINGS,
     json: Json = False,
 ) -> None:
-    """Serves `GET /v1/query` as streamed NDJSON until SIGTERM, to those who hold its token.
+    """Serve `GET /v1/query` as streamed NDJSON until SIGTERM, to clients with the token.
 
     Without a token it listens on a loopback address only.
 
     Args:
         store: The store to search.
-        spool: The spool of the gateway that lands on it.
-        serving: Where it listens, and to whom.
-        settings: Bounds of each query.
-        json: Print where it listens as JSON.
+        spool: The spool of the gateway that transfers to this store.
+        serving: The address and the token.
+        settings: Limits of each query.
+        json: Print the address as JSON.
     """
 
     def say(url: str) -> None:
@@ -203,12 +204,12 @@ def serve(
 
 async def _follow(searcher: Searcher, question: Query, options: QueryOptions, json: bool) -> None:  # noqa: FBT001
     if question.series is not None or question.stats_only:
-        raise BadUsage("--tail follows records: leave out --metric and --stats-only")
+        raise BadUsage("--tail follows records: omit --metric and --stats-only")
     if options.reconciler is None:
         await _tell(follow(searcher, question), json)
         return
     if searcher.spool is not None:
-        raise BadUsage("a reconciler knows nothing of a spool: leave one of them out")
+        raise BadUsage("--reconciler does not cover a spool: omit one of them")
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         source = LiveRecordsClient(
@@ -223,7 +224,7 @@ async def _tell(results: AsyncIterator[QueryResult], json: bool) -> None:  # noq
         for row in result.records:
             sys.stdout.write(_line_of(result.kind, row, json) + "\n")
         sys.stdout.flush()
-        # What is wrong is said when it changes, not once a second.
+        # Print each reason once, when it changes, not once a second.
         if result.summary.reasons != told:
             told = result.summary.reasons
             sys.stderr.write("".join(f"partial: {reason}\n" for reason in told))
@@ -276,7 +277,7 @@ def _line(kind: Kind, row: dict[str, object]) -> str:
 
 
 def describe(summary: QuerySummary) -> str:
-    """Gives a summary in one paragraph for people."""
+    """Format a summary as text."""
     span = f" from {summary.first_ts} to {summary.last_ts}" if summary.first_ts else ""
     more = " (more match: raise --limit)" if summary.more else ""
     facts = (

@@ -1,6 +1,6 @@
 """Opening, checking and creating the lake's tables by delta-rs, without a JVM.
 
-The rule for a path where delta-rs finds no table:
+The rule for a path, of a directory or of a bucket, where delta-rs finds no table:
 
 - A missing or empty folder is a table that does not exist yet.
 - A folder that contains only `_delta_log`, with no commit in it, is the same: another process is
@@ -8,8 +8,6 @@ The rule for a path where delta-rs finds no table:
 - Anything else is refused: treating it as empty would hide its data. Before the refusal the table
   is opened a second time, because another process may have created it since the first attempt. A
   creator commits before it writes data, so the second attempt finds every such table.
-
-The rule covers directories. In a bucket a path without a log counts as a missing table.
 """
 
 import re
@@ -22,7 +20,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from sluice_lake.errors import CommitConflict, TableRefused
-from sluice_lake.locations import TableLocation, lake_location
+from sluice_lake.locations import TableLocation, lake_location, open_filesystem
 from sluice_lake.schemas import schema_json
 from sluice_lake.tables import TABLES, Table, ingest_app_id
 
@@ -133,13 +131,26 @@ def _open(location: TableLocation) -> DeltaTable | None:
 
 
 def _is_occupied(location: TableLocation) -> bool:
-    folder = Path(location.uri)
-    if not location.is_local or not folder.exists():
-        return False
-    if not folder.is_dir() or any(entry.name != _LOG for entry in folder.iterdir()):
+    """Return True if the path contains anything but a log folder without a commit."""
+    if location.is_local and Path(location.uri).is_file():
         return True
-    log = folder / _LOG
-    return log.exists() and any(_COMMIT.fullmatch(entry.name) for entry in log.iterdir())
+    try:
+        if any(name != _LOG for name in _list_names(location, "")):
+            return True
+        return any(_COMMIT.fullmatch(name) for name in _list_names(location, _LOG))
+    except OSError as error:
+        raise TableRefused(location.uri, f"it cannot be listed: {error}") from error
+
+
+def _list_names(location: TableLocation, folder: str) -> list[str]:
+    if location.is_local:
+        path = Path(location.uri, folder)
+        return [entry.name for entry in path.iterdir()] if path.exists() else []
+    from pyarrow.fs import FileSelector  # noqa: PLC0415 - takes 0.3 s to import; rarely needed
+
+    filesystem, root = open_filesystem(location)
+    selector = FileSelector(f"{root}/{folder}".rstrip("/"), allow_not_found=True)
+    return [entry.base_name for entry in filesystem.get_file_info(selector)]
 
 
 def _not_a_table(location: TableLocation) -> TableRefused:

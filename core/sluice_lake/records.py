@@ -139,7 +139,7 @@ def _truncated_times(ts_ns: Ints | None, count: int) -> pa.Array:
 class _MetricNames:
     """One dictionary of metric names over several batches.
 
-    A Parquet writer that meets a second dictionary within a row group gives up dictionary encoding.
+    A Parquet writer that meets a second dictionary in a row group stops dictionary encoding.
     """
 
     def __init__(self, columns: Sequence[Columns], *, plain: bool) -> None:

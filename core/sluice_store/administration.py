@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
-from sluice_store.s3.sdk import Sdk, open_sdk, sdk_errors
+from sluice_store.s3.sdk import S3Session, open_sdk, sdk_errors
 from sluice_store.s3.settings import S3Settings
 
 Value: TypeAlias = "str | int | bool | Sequence[Value] | Mapping[str, Value] | None"
@@ -122,7 +122,7 @@ class Trial(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AdminResponse:
     """What a store answered to a trial.
 
     Attributes:
@@ -142,7 +142,7 @@ class Answer:
 class Administration:
     """One bucket and the roles that use it, as one caller sees them."""
 
-    def __init__(self, s3: Sdk, iam: Any, bucket: str) -> None:  # noqa: ANN401 - the SDK is untyped
+    def __init__(self, s3: S3Session, iam: Any, bucket: str) -> None:  # noqa: ANN401 - the SDK is untyped
         """Takes open clients; `open_administration` makes them."""
         self._s3: Any = s3.client
         self._iam = iam
@@ -200,7 +200,7 @@ class Administration:
         with sdk_errors("write", role):
             await self._iam.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=document)
 
-    async def attempt(self, trial: Trial, key: str, headers: Mapping[str, str]) -> Answer:
+    async def attempt(self, trial: Trial, key: str, headers: Mapping[str, str]) -> AdminResponse:
         """Sends a request that does nothing even when it is let through.
 
         A put has a checksum that fits no body, a delete a condition that no object meets, a copy a
@@ -220,8 +220,8 @@ class Administration:
             except self._s3.exceptions.ClientError as error:
                 response = error.response
                 status = int(response["ResponseMetadata"]["HTTPStatusCode"])
-                return Answer(status=status, code=str(response["Error"]["Code"]))
-        return Answer(status=200, code="")
+                return AdminResponse(status=status, code=str(response["Error"]["Code"]))
+        return AdminResponse(status=200, code="")
 
     async def _send(  # noqa: C901 - one case for each trial
         self, trial: Trial, call: Mapping[str, Any], key: str

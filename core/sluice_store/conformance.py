@@ -22,9 +22,15 @@ from sluice_protocol.outcomes import (
     ObjectInfo,
 )
 from sluice_protocol.units import NS_PER_S, NULL_VERSION, ETag, ObjectKey
-from sluice_store.expectations import expect, expect_type
+from sluice_store.checks import (
+    expect,
+    expect_type,
+    increment,
+    race_create,
+    race_replace,
+    read_counter,
+)
 from sluice_store.port import ListedIncarnation, ListedObject, ObjectStore, Versioning
-from sluice_store.races import increment, race_create, race_replace, read_counter
 
 Check = Callable[[ObjectStore, str], Awaitable[None]]
 

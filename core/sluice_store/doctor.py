@@ -7,10 +7,7 @@ gateways read it and refuse to start without a good one (ADR 0014).
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final, Literal
-
-import msgspec
+from typing import Final
 
 from sluice_protocol.clock import IdSource
 from sluice_protocol.errors import StoreDenied, StoreError, StoreUnavailable
@@ -18,81 +15,17 @@ from sluice_protocol.keys import AUTHORITY_SETTINGS, DOCTOR
 from sluice_protocol.outcomes import Applied, Deleted, Found
 from sluice_protocol.units import ETag, ObjectKey
 from sluice_store import conformance
-from sluice_store.expectations import Nonconforming, expect, expect_type
+from sluice_store.checks import Nonconforming, expect, expect_type, race_create, race_replace
+from sluice_store.doctor_result import DoctorFinding, DoctorResult, Need
 from sluice_store.port import ObjectStore
-from sluice_store.races import race_create, race_replace
 
-DOCTOR_SCHEMA: Final = "sluice.doctor.v1"
 RACERS: Final = 32
 ROUNDS: Final = 3
 WRITES: Final = 8
 
 
-class Need(StrEnum):
-    """What a broken promise forbids."""
-
-    ACCEPTANCE = "acceptance"
-    """No gateway may start on it."""
-    DELETION = "deletion"
-    """Garbage collection plans only."""
-    COMFORT = "comfort"
-    """Everything works, at a price that the finding names."""
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One promise and whether the store keeps it.
-
-    Attributes:
-        probe: The name of the probe.
-        promise: What was asked.
-        need: What needs it.
-        kept: Whether it held.
-        seen: What the store did instead; empty when it held.
-        cost: What breaking it would cost; empty when it held.
-    """
-
-    probe: str
-    promise: str
-    need: Need
-    kept: bool
-    seen: str = ""
-    cost: str = ""
-
-
-class DoctorResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one examination found.
-
-    Attributes:
-        result_id: ULID of the examination.
-        endpoints: The store URLs that were raced against each other.
-        started_at_unix_ns: The store's clock at the start.
-        ended_at_unix_ns: The store's clock at the end.
-        racers: Writers at once in a race.
-        rounds: Races of each kind.
-        findings: Every promise, in the order of the probes.
-    """
-
-    schema: Literal["sluice.doctor.v1"] = "sluice.doctor.v1"
-    result_id: str
-    endpoints: tuple[str, ...]
-    started_at_unix_ns: int
-    ended_at_unix_ns: int
-    racers: int
-    rounds: int
-    findings: tuple[Finding, ...]
-
-    def broken(self, need: Need) -> tuple[Finding, ...]:
-        """Gives the findings that forbid what has this need."""
-        return tuple(one for one in self.findings if one.need is need and not one.kept)
-
-    @property
-    def good(self) -> bool:
-        """Whether gateways may accept through this store."""
-        return not self.broken(Need.ACCEPTANCE)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class DoctorProbe:
     """One promise, how it is tried, and what it would cost to break it."""
 
     name: str
@@ -147,84 +80,84 @@ async def _marker_then_create(stores: Sequence[ObjectStore], place: str) -> None
 
 
 PROBES: Final = (
-    Probe(
+    DoctorProbe(
         name="race-create",
         promise="exactly one of many creates of a key at once is applied",
         need=Need.ACCEPTANCE,
         cost="two different batches accepted under one identity",
         run=_race_creates,
     ),
-    Probe(
+    DoctorProbe(
         name="create-once",
         promise="a create on a taken key is refused and changes nothing",
         need=Need.ACCEPTANCE,
         cost="an accepted batch replaced by another one under its identity",
         run=_first(conformance.check_create_once),
     ),
-    Probe(
+    DoctorProbe(
         name="race-replace",
         promise="exactly one of many replaces of a state at once is applied",
         need=Need.ACCEPTANCE,
         cost="queue entries lost: accepted batches that no consumer ever sees",
         run=_race_replaces,
     ),
-    Probe(
+    DoctorProbe(
         name="stale-replace",
         promise="a replace of a stale state is refused and changes nothing",
         need=Need.ACCEPTANCE,
         cost="queue entries lost, and a consumer that was fenced off goes on writing",
         run=_first(conformance.check_replace),
     ),
-    Probe(
+    DoctorProbe(
         name="read-after-write",
         promise="a write is read and listed at every endpoint as soon as it was answered",
         need=Need.ACCEPTANCE,
         cost="duplicates answered as new, and blobs deleted that an audit did not see named",
         run=_read_after_write,
     ),
-    Probe(
+    DoctorProbe(
         name="checksum",
         promise="a body that does not match its sha256 is refused",
         need=Need.ACCEPTANCE,
         cost="corrupted bytes accepted as a batch",
         run=_first(conformance.check_wrong_checksum),
     ),
-    Probe(
+    DoctorProbe(
         name="clock",
         promise="Last-Modified is near the Date of the answer, and Date does not fall",
         need=Need.ACCEPTANCE,
         cost="proofs of a blob's age that do not hold: an accepted batch without a blob",
         run=_first(conformance.check_times),
     ),
-    Probe(
+    DoctorProbe(
         name="versioning",
         promise="versioning is Enabled and every write has an incarnation",
         need=Need.DELETION,
         cost="garbage collection only plans: nothing is ever deleted",
         run=_first(conformance.check_versioning),
     ),
-    Probe(
+    DoctorProbe(
         name="delete-incarnation",
         promise="a delete of an old incarnation, however late, spares a newer one",
         need=Need.DELETION,
         cost="a late delete removes a blob that was uploaded again since",
         run=_first(conformance.check_delete_spares_newer),
     ),
-    Probe(
+    DoctorProbe(
         name="delete-then-create",
         promise="a key whose incarnation was deleted can be created again",
         need=Need.DELETION,
         cost="a batch whose orphan blob was deleted cannot be uploaded again",
         run=_first(conformance.check_delete_then_create),
     ),
-    Probe(
+    DoctorProbe(
         name="head-checksum",
         promise="a HEAD tells the sha256 that was verified at upload",
         need=Need.COMFORT,
         cost="every blob that exists already is read and hashed before it counts",
         run=_first(conformance.check_head_tells_checksum),
     ),
-    Probe(
+    DoctorProbe(
         name="marker-create",
         promise="a create over a delete marker is applied",
         need=Need.COMFORT,
@@ -267,7 +200,7 @@ async def examine(
     )
 
 
-async def _find(probe: Probe, stores: Sequence[ObjectStore], place: str) -> Finding:
+async def _find(probe: DoctorProbe, stores: Sequence[ObjectStore], place: str) -> DoctorFinding:
     seen = ""
     try:
         await probe.run(stores, place)
@@ -277,7 +210,7 @@ async def _find(probe: Probe, stores: Sequence[ObjectStore], place: str) -> Find
         raise
     except StoreError as error:
         seen = str(error)
-    return Finding(
+    return DoctorFinding(
         probe=probe.name,
         promise=probe.promise,
         need=probe.need,

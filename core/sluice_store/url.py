@@ -38,7 +38,7 @@ async def open_store(url: str) -> AsyncIterator[ObjectStore]:
         async with open_local_store(parse_local_path(url)) as local:
             yield local
     elif url.startswith("s3://"):
-        from sluice_store.s3.opening import open_s3_store  # noqa: PLC0415 - an extra, slow
+        from sluice_store.s3.sdk import open_s3_store  # noqa: PLC0415 - an extra, slow
 
         async with open_s3_store(parse_s3_url(url)) as remote:
             yield remote

@@ -24,7 +24,7 @@ _S3: Final = "s3://"
 _Result = TypeVar("_Result")
 
 
-class Engine:
+class QueryEngine:
     """One connection for one query."""
 
     def __init__(self, opening: Future[Any], settings: QuerySettings) -> None:
@@ -108,7 +108,7 @@ class Engine:
 
 
 @contextmanager
-def open_engine(settings: QuerySettings) -> Iterator[Engine]:
+def open_engine(settings: QuerySettings) -> Iterator[QueryEngine]:
     """Open an engine with a temporary folder for data that does not fit into memory."""
     with tempfile.TemporaryDirectory(prefix="sluice-query-") as spill:
         config = {
@@ -122,7 +122,7 @@ def open_engine(settings: QuerySettings) -> Iterator[Engine]:
         with ThreadPoolExecutor(1, "sluice-engine") as thread:
             opening = thread.submit(duckdb.connect, ":memory:", config=config)
             try:
-                yield Engine(opening, settings)
+                yield QueryEngine(opening, settings)
             finally:
                 opening.result().close()
 

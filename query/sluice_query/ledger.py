@@ -12,7 +12,7 @@ from sluice_lake.tables import BATCHES, DEAD_LETTERS, accepted_hour
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S
-from sluice_query.engine import Engine
+from sluice_query.engine import QueryEngine
 from sluice_query.pruning import select_partitions
 from sluice_query.request import Query
 from sluice_query.sql import (
@@ -39,7 +39,7 @@ class LedgerRow:
 
 
 def read_ledger(
-    engine: Engine, store_url: str, manifests: Sequence[AcceptedManifest]
+    engine: QueryEngine, store_url: str, manifests: Sequence[AcceptedManifest]
 ) -> list[LedgerRow]:
     """Read the part of the ledger's newest state that may contain these batches.
 
@@ -65,7 +65,7 @@ def read_ledger(
     ]
 
 
-def find_dead_letters(engine: Engine, store_url: str, query: Query) -> tuple[str, ...]:
+def find_dead_letters(engine: QueryEngine, store_url: str, query: Query) -> tuple[str, ...]:
     """Return one sentence if batches that the query may need could not be ingested, else nothing.
 
     A dead letter that was ingested later does not count.

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-import plotext
-
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.request import Series
@@ -28,6 +26,8 @@ def draw_series(series: Series, points: Sequence[SeriesPoint], width: int | None
         return "".join(
             f"{format_rfc3339(one.step_ns)} {one.agent_id or '-'} {one.value}\n" for one in points
         )
+    import plotext  # noqa: PLC0415 - takes 0.6 s to import; few queries draw
+
     figure = plotext.figure
     figure.clear()
     plotext.terminal.limit(False, False)  # noqa: FBT003 - the library's own signature

@@ -13,7 +13,7 @@ from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.record_deletes import DeleteRecord, decode_delete
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
-from sluice_query.engine import LAKE, PENDING, Engine, open_engine
+from sluice_query.engine import LAKE, PENDING, QueryEngine, open_engine
 from sluice_query.ledger import find_dead_letters, read_ledger
 from sluice_query.pending import (
     FetchedBatches,
@@ -113,7 +113,7 @@ class _Search:
     """One query in progress."""
 
     searcher: Searcher
-    engine: Engine
+    engine: QueryEngine
     query: Query
     started_ns: int
 

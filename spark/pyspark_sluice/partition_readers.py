@@ -19,7 +19,7 @@ from sluice_spark.blob_reader import BlobReader
 from sluice_spark.descriptors import DESCRIPTORS, encode_descriptors
 from sluice_store import open_store
 
-LISTS_AT_ONCE = 16
+CONCURRENT_LISTS = 16
 
 
 async def fetch_rows(
@@ -31,15 +31,15 @@ async def fetch_rows(
         WorkListMissing: A work list is missing; it is never skipped.
         StoreError: The store is unreachable.
     """
-    gate = asyncio.Semaphore(LISTS_AT_ONCE)
+    gate = asyncio.Semaphore(CONCURRENT_LISTS)
     async with open_store(store_url) as store:
 
-        async def one(entry: LaneEntry) -> list[PendingBatch]:
+        async def read_entry(entry: LaneEntry) -> list[PendingBatch]:
             async with gate:
                 lane = Lane(queue=queue, lane=entry.lane)
                 return await read_pending_batches(store, lane, entry.descriptor)
 
-        return list(await asyncio.gather(*(one(entry) for entry in entries)))
+        return list(await asyncio.gather(*(read_entry(entry) for entry in entries)))
 
 
 def read_descriptors(
@@ -72,12 +72,16 @@ def read_records(
         batch = DecodedBatch(
             frame=frame, accepted_at_ns=accepted_at_ns, sequence=fetched.row.sequence
         )
-        yield from _dated(records_table(kind, [batch], plain=True), accepted_at_ns, schema)
+        yield from _with_partition_column(
+            records_table(kind, [batch], plain=True), accepted_at_ns, schema
+        )
     if not rows:
         yield pa.RecordBatch.from_pylist([], schema=schema)
 
 
-def _dated(records: pa.Table, accepted_at_ns: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _with_partition_column(
+    records: pa.Table, accepted_at_ns: int, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     day = date.fromisoformat(accepted_date(accepted_at_ns))
     whole = records.append_column(
         ACCEPTED_DATE, pa.repeat(pa.scalar(day, pa.date32()), records.num_rows)

@@ -84,9 +84,9 @@ async def read_maintenance_input(store: ObjectStore) -> MaintenanceInput:
     async for page in store.list(DELETES):
         date_ns = page.date_ns
         for listed in page.objects:
-            answer = await store.get(listed.key)
-            if isinstance(answer, Found):
-                found.append(decode_delete(listed.key, answer.body))
+            read = await store.get(listed.key)
+            if isinstance(read, Found):
+                found.append(decode_delete(listed.key, read.body))
     return MaintenanceInput(
         now_ns=date_ns, retry_horizon_s=authority.retry_horizon_s, deletes=tuple(found)
     )

@@ -134,11 +134,11 @@ async def read_indexed(store: ObjectStore) -> set[str]:
     paths: set[str] = set()
     async for page in store.list(INDEX):
         for listed in page.objects:
-            answer = await store.get(listed.key)
-            if not isinstance(answer, Found):
+            read = await store.get(listed.key)
+            if not isinstance(read, Found):
                 continue
             try:
-                paths |= {one.file.path for one in decode_chunk(listed.key, answer.body)}
+                paths |= {one.file.path for one in decode_chunk(listed.key, read.body)}
             except InvalidRecord as error:
                 _log.warning("index_chunk_unreadable", reason=str(error))
     return paths

@@ -77,8 +77,8 @@ async def read_source_range(store: ObjectStore, number: int) -> SourceRange | No
         StoreError: The store is unreachable.
     """
     key = source_range_key(number)
-    answer = await store.get(key)
-    return decode_record(key, answer.body, SourceRange) if isinstance(answer, Found) else None
+    read = await store.get(key)
+    return decode_record(key, read.body, SourceRange) if isinstance(read, Found) else None
 
 
 async def next_source_range(
@@ -121,7 +121,7 @@ WHOLE: Final = "whole"
 """Column of rows for chunks: whether every row of the hour is written."""
 HOUR_S: Final = 3600
 _DIGITS: Final = 20
-UNITS_AT_ONCE: Final = 16
+CONCURRENT_UNITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ async def delete_superseded_chunks(
 
 def _batched(units: Iterable[RollupUnit]) -> Iterator[list[RollupUnit]]:
     left = iter(units)
-    while some := list(islice(left, UNITS_AT_ONCE)):
+    while some := list(islice(left, CONCURRENT_UNITS)):
         yield some
 
 

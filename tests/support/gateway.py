@@ -20,10 +20,10 @@ import numpy as np
 import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from support.builders import make_identity
 from yarl import URL
 
-from sluice_gateway.app import build_gateway, serving
-from sluice_gateway.gateway import Gateway
+from sluice_gateway.app import Gateway, build_gateway, serving
 from sluice_gateway.settings import GatewaySettings
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import LogColumns, TextColumn
@@ -55,7 +55,7 @@ def run(body: Coroutine[Any, Any, None]) -> None:
 
 
 def identity(agent: str = "host-1", seq: int = 0, count: int = 1, boot: str = "b1") -> Identity:
-    return Identity(agent_id=agent, boot_id=boot, seq_start=seq, seq_end=seq + count - 1)
+    return make_identity(seq, count=count, agent=agent, boot=boot)
 
 
 def frame_of(
@@ -302,7 +302,7 @@ def _await_port(process: subprocess.Popen[bytes], log: Path) -> int:
     until = time.monotonic() + 30
     while time.monotonic() < until and process.poll() is None:
         for line in log.read_text(encoding="utf-8").splitlines():
-            if '"listening"' in line:
+            if '"gateway_listening"' in line:
                 return int(json.loads(line)["port"])
         time.sleep(0.02)
     raise AssertionError(f"gateway did not start: {log.read_text(encoding='utf-8')}")

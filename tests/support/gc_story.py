@@ -9,6 +9,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from support.builders import make_identity, salted_frame
 from support.frames import logs
 from support.gc_hostile import hostile_plan
 from support.gc_operator import Door, Operator, Tidy, keep
@@ -17,8 +18,8 @@ from support.gc_store import Version, VersionedStore
 from support.gc_world import KEYS, PLAN, RUN
 from support.simloop import SimClock, SimIds, SimLoop
 
-from sluice_gateway.accept import Accepted, Acceptor, Conflict, Run
-from sluice_gateway.upload import Upload
+from sluice_gateway.acceptor import AcceptanceRun, Acceptor
+from sluice_gateway.uploads import Upload
 from sluice_gc.audit import Auditor
 from sluice_gc.engine import LocalEngine
 from sluice_gc.errors import GcRefused, Refusal
@@ -27,10 +28,11 @@ from sluice_gc.planner import Planner
 from sluice_gc.proof import ALL_CLAUSES, Clauses
 from sluice_gc.runner import Runner
 from sluice_gc.settings import AuditSettings
+from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.errors import OutcomeUnknown
-from sluice_protocol.frame import decode_head, encode_frame
+from sluice_protocol.frame import decode_head
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     ACCEPTED,
@@ -149,13 +151,8 @@ class Story:
         await asyncio.gather(*pending)
 
     def _frame(self, number: int, start: int, salt: str) -> bytes:
-        who = Identity(
-            agent_id=f"agent-{number}",
-            boot_id=f"b{self.boots[number]}",
-            seq_start=start,
-            seq_end=start + 2,
-        )
-        return encode_frame(identity=who, columns=COLUMNS, resource=(("salt", salt),))
+        agent, boot = f"agent-{number}", f"b{self.boots[number]}"
+        return salted_frame(make_identity(start, count=3, agent=agent, boot=boot), COLUMNS, salt)
 
     async def _send(self, number: int, frame: bytes) -> None:
         """Sends until there is an answer, or gives up; pauses may outlast the horizon."""
@@ -187,7 +184,7 @@ class Story:
         if who.boot_id == f"b{self.boots[number]}":
             self.boots[number] += 1
 
-    async def _upload(self, frame: bytes, *, sent_before: bool) -> Run:
+    async def _upload(self, frame: bytes, *, sent_before: bool) -> AcceptanceRun:
         envelope = decode_head(frame).envelope
         upload = Upload(
             frame=frame,
@@ -212,7 +209,7 @@ class Story:
         try:
             return await handling
         except asyncio.CancelledError:
-            return Run()
+            return AcceptanceRun()
 
     async def _collector(self) -> None:
         """Audits, plans and runs again and again; a step that fails is simply made later."""

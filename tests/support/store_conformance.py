@@ -1,8 +1,8 @@
 """Runs one conformance check and asserts the server's known deviation, if it has one."""
 
+from sluice_store.checks import Nonconforming
 from sluice_store.conformance import Check
 from sluice_store.deviations import deviation_of
-from sluice_store.expectations import Nonconforming
 from sluice_store.port import ObjectStore
 
 

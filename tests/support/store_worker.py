@@ -11,7 +11,7 @@ from pathlib import Path
 from sluice_protocol.outcomes import Applied, Exists, Unknown
 from sluice_protocol.units import ObjectKey
 from sluice_store import open_store
-from sluice_store.races import increment
+from sluice_store.checks import increment
 
 TESTS = Path(__file__).parents[1]
 

@@ -20,8 +20,14 @@ from pathlib import Path
 from typing import Final
 
 from sluice_protocol.clock import IdSource
-from sluice_protocol.errors import ChecksumRefused
-from sluice_protocol.keys import digest_of
+from sluice_protocol.errors import (
+    ChecksumRefused,
+    StoreDenied,
+    StoreError,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
+from sluice_protocol.keys import digest_of, parse_digest
 from sluice_protocol.outcomes import (
     Applied,
     CreateOutcome,
@@ -40,13 +46,8 @@ from sluice_protocol.outcomes import (
     UnknownReason,
 )
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
-from sluice_store.local.attributes import read_sha256, write_sha256
-from sluice_store.local.durable import DurableNames
-from sluice_store.local.errors import translated
-from sluice_store.local.listing import incarnations_of
-from sluice_store.local.paths import Layout
-from sluice_store.local.stamps import StampClock
-from sluice_store.local.syncer import DirectorySync
+from sluice_store.local.durability import DirectorySync, DurableNames, LogicalClock
+from sluice_store.local.layout import Layout, incarnations_of
 
 _YOUNG_NS: Final = 60 * NS_PER_S
 """A folder entry older than this is on disk: every file system writes its metadata out sooner."""
@@ -64,7 +65,7 @@ class LocalFiles:
     """The verbs of one local store. Every method blocks and may be called from any thread."""
 
     def __init__(
-        self, layout: Layout, stamps: StampClock, syncer: DirectorySync, ids: IdSource
+        self, layout: Layout, stamps: LogicalClock, syncer: DirectorySync, ids: IdSource
     ) -> None:
         """Takes its parts; the folders of the layout stand already."""
         self._layout = layout
@@ -290,3 +291,64 @@ def _read_exactly(fd: int, first: int, end: int) -> bytes:
         parts.append(part)
         first += len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+_NAME: Final = "user.sluice.sha256"
+
+
+def write_sha256(fd: int, stamp: int, sha256: Digest) -> None:
+    """Keeps the digest of a file, as far as the file system can."""
+    if hasattr(os, "setxattr"):
+        with suppress(OSError):
+            os.setxattr(fd, _NAME, f"{stamp}:{sha256}".encode())
+
+
+def read_sha256(fd: int, stamp: int) -> Digest | None:
+    """Gives the digest that was verified when this very state was written, or None."""
+    if not hasattr(os, "getxattr"):
+        return None
+    try:
+        written, _, digest = os.getxattr(fd, _NAME).decode().partition(":")
+        return parse_digest(digest) if written == str(stamp) else None
+    except (OSError, ValueError):
+        return None
+
+
+_FULL: Final = "the disk is full: free space or move the store"
+_READ_ONLY: Final = "the directory is read-only: mount it writable"
+_FORM: Final = "a file stands where a folder is needed, or the reverse: look at the path"
+_DENIED: Final = "no permission: give this user the directory"
+_FILES: Final = "too many open files: raise the limit (ulimit -n)"
+
+_TABLE: Final[dict[int, tuple[type[StoreError], str]]] = {
+    errno.ENOSPC: (StoreMisconfigured, _FULL),
+    errno.EDQUOT: (StoreMisconfigured, _FULL),
+    errno.EROFS: (StoreMisconfigured, _READ_ONLY),
+    errno.ENOTDIR: (StoreMisconfigured, _FORM),
+    errno.EISDIR: (StoreMisconfigured, _FORM),
+    errno.EEXIST: (StoreMisconfigured, _FORM),
+    errno.ENAMETOOLONG: (StoreMisconfigured, "the path is too long: use a shorter root"),
+    errno.EACCES: (StoreDenied, _DENIED),
+    errno.EPERM: (StoreDenied, _DENIED),
+    errno.EMFILE: (StoreUnavailable, _FILES),
+    errno.ENFILE: (StoreUnavailable, _FILES),
+}
+
+
+def store_error(error: OSError, operation: str, key: str) -> StoreError:
+    """Gives the error of the port for an error of the system."""
+    kind, reason = _TABLE.get(error.errno or 0, (StoreUnavailable, f"input or output: {error}"))
+    return kind(operation, key, reason)
+
+
+@contextmanager
+def translated(operation: str, key: str) -> Iterator[None]:
+    """Lets no `OSError` leave the adapter.
+
+    Raises:
+        StoreError: In the place of every `OSError`, which it carries as its cause.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise store_error(error, operation, key) from error

@@ -21,12 +21,9 @@ from sluice_protocol.outcomes import (
 )
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion
-from sluice_store.local.errors import translated
-from sluice_store.local.files import LocalFiles
-from sluice_store.local.listing import walk_incarnations, walk_objects
-from sluice_store.local.paths import Layout
-from sluice_store.local.stamps import StampClock
-from sluice_store.local.syncer import DirectorySync, GroupSync, fsync_directory
+from sluice_store.local.durability import DirectorySync, GroupSync, LogicalClock, fsync_directory
+from sluice_store.local.files import LocalFiles, translated
+from sluice_store.local.layout import Layout, walk_incarnations, walk_objects
 from sluice_store.port import IncarnationPage, ListedIncarnation, ListPage, Versioning
 
 _T = TypeVar("_T")
@@ -173,7 +170,7 @@ async def open_local_store(
     layout, clock, ids = Layout(root=root), clock or SystemClock(), ids or SystemIds()
     with translated("open", str(root)):
         await asyncio.to_thread(_prepare, layout, ids, clock.now_ns())
-        stamps = StampClock(layout.clock, clock)
+        stamps = LogicalClock(layout.clock, clock)
         await asyncio.to_thread(_sweep, layout, clock.now_ns())
     threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sluice-store")
     try:

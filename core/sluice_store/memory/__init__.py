@@ -5,7 +5,7 @@ No test server answers 409 or races like S3; this one does, and it can lose any 
 
 from sluice_store.memory.bucket import MemoryBucket
 from sluice_store.memory.faults import Crashed, Fault, FaultPlan, NoFaults, RandomFaults, Scripted
-from sluice_store.memory.store import open_memory_store
+from sluice_store.memory.transport import open_memory_store
 
 __all__ = [
     "Crashed",

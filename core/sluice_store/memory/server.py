@@ -7,25 +7,26 @@ wire: a timeout is an answer that never comes, a reset an aborted connection.
 import asyncio
 import random  # noqa: TID251 - makes version ids, seeded
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
 from urllib.parse import unquote
+from xml.sax.saxutils import escape
 
 from aiohttp import web
 from multidict import CIMultiDict
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.system_clock import SystemClock
-from sluice_protocol.units import ObjectKey
-from sluice_store.memory.bucket import MemoryBucket, Reply
+from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_store.memory.bucket import MemoryBucket, S3Reply
 from sluice_store.memory.faults import Call, Fault, FaultPlan, NoFaults
 from sluice_store.memory.sigv4 import SignedRequest, check_signature
 from sluice_store.memory.transport import CLOCK_STEP_NS
-from sluice_store.memory.xml import error_xml, objects_xml, versioning_xml, versions_xml
-from sluice_store.port import ListedIncarnation, Versioning
+from sluice_store.port import ListedIncarnation, ListedObject, Versioning
 
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 _VIRTUAL: Final = ".localhost"
@@ -102,7 +103,7 @@ class MemoryServer:
         return await self._happen(request, fault, reply)
 
     async def _happen(
-        self, request: web.Request, fault: Fault | None, reply: Reply | None
+        self, request: web.Request, fault: Fault | None, reply: S3Reply | None
     ) -> web.StreamResponse:
         if fault is not None and fault in _ANSWERS:
             status, code = _ANSWERS[fault]
@@ -115,13 +116,13 @@ class MemoryServer:
             await asyncio.Event().wait()  # until the client gives up and its connection closes
         return self._render(request, reply or self.refusal(500, "InternalError"))
 
-    def refusal(self, status: int, code: str) -> Reply:
+    def refusal(self, status: int, code: str) -> S3Reply:
         """Gives an answer that no bucket had a part in."""
         bucket = next(iter(self.buckets.values()), None)
         bucket = bucket or MemoryBucket(clock=self.clock, rng=random.Random(0))  # noqa: S311
         return bucket.refusal(status, code)
 
-    def _check(self, request: web.Request, name: str) -> Reply | None:
+    def _check(self, request: web.Request, name: str) -> S3Reply | None:
         signed = SignedRequest(
             method=request.method,
             path=request.rel_url.raw_path,
@@ -163,7 +164,7 @@ class MemoryServer:
         date = bucket.refusal(200, "").headers
         return web.Response(text=text, content_type="application/xml", headers=date)
 
-    def _render(self, request: web.Request, reply: Reply) -> web.Response:
+    def _render(self, request: web.Request, reply: S3Reply) -> web.Response:
         headers = dict(reply.headers)
         body = reply.body
         if reply.code:
@@ -172,7 +173,7 @@ class MemoryServer:
         return web.Response(status=reply.status, headers=headers, body=body)
 
 
-async def _break_off(request: web.Request, reply: Reply) -> web.StreamResponse:
+async def _break_off(request: web.Request, reply: S3Reply) -> web.StreamResponse:
     """Sends the head and half of the body, and closes."""
     answer = web.StreamResponse(status=reply.status, headers=reply.headers)
     answer.content_length = max(len(reply.body), 2)
@@ -193,7 +194,7 @@ def _place(request: web.Request) -> tuple[str, str]:
     return bucket, key
 
 
-def _perform(bucket: MemoryBucket, request: web.Request, key: str, body: bytes) -> Reply:
+def _perform(bucket: MemoryBucket, request: web.Request, key: str, body: bytes) -> S3Reply:
     incarnation = request.rel_url.query.get("versionId")
     headers = CIMultiDict(request.headers)
     if request.method == "PUT":
@@ -254,3 +255,59 @@ async def serve_memory(
         yield server
     finally:
         await runner.cleanup()
+
+
+_HEAD = '<?xml version="1.0" encoding="UTF-8"?>'
+_SPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+
+
+def error_xml(code: str) -> str:
+    """Gives an error document."""
+    return f"{_HEAD}<Error><Code>{escape(code)}</Code><Message>{escape(code)}</Message></Error>"
+
+
+def versioning_xml(state: Versioning) -> str:
+    """Gives a bucket's versioning; off is an empty document."""
+    status = "" if state is Versioning.OFF else f"<Status>{state}</Status>"
+    return f"{_HEAD}<VersioningConfiguration {_SPACE}>{status}</VersioningConfiguration>"
+
+
+def objects_xml(objects: Sequence[ListedObject], token: str | None) -> str:
+    """Gives one page of ListObjectsV2; `token` continues it."""
+    rows = "".join(
+        f"<Contents><Key>{escape(one.key)}</Key><Size>{one.size_bytes}</Size>"
+        f"<ETag>{escape(one.etag)}</ETag>"
+        f"<LastModified>{_moment(one.last_modified_ns)}</LastModified></Contents>"
+        for one in objects
+    )
+    more = _truncated(token)
+    if token is not None:
+        more += f"<NextContinuationToken>{escape(token)}</NextContinuationToken>"
+    return f"{_HEAD}<ListBucketResult {_SPACE}>{more}{rows}</ListBucketResult>"
+
+
+def versions_xml(rows: Sequence[ListedIncarnation], next_key: str | None) -> str:
+    """Gives one page of ListObjectVersions; a page ends between two keys."""
+    more = _truncated(next_key)
+    if next_key is not None:
+        more += f"<NextKeyMarker>{escape(next_key)}</NextKeyMarker>"
+    body = "".join(_version_xml(row) for row in rows)
+    return f"{_HEAD}<ListVersionsResult {_SPACE}>{more}{body}</ListVersionsResult>"
+
+
+def _version_xml(row: ListedIncarnation) -> str:
+    name = "DeleteMarker" if row.marker else "Version"
+    size = "" if row.marker else f"<Size>{row.size_bytes}</Size><ETag>{escape(row.etag)}</ETag>"
+    return (
+        f"<{name}><Key>{escape(row.key)}</Key><VersionId>{row.incarnation}</VersionId>"
+        f"<IsLatest>{'true' if row.current else 'false'}</IsLatest>{size}"
+        f"<LastModified>{_moment(row.last_modified_ns)}</LastModified></{name}>"
+    )
+
+
+def _truncated(token: str | None) -> str:
+    return f"<IsTruncated>{'false' if token is None else 'true'}</IsTruncated>"
+
+
+def _moment(at_ns: int) -> str:
+    return datetime.fromtimestamp(at_ns // NS_PER_S, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")

@@ -1,6 +1,6 @@
 """Checks a SigV4 signature as S3 does, written from the specification and not from the signer.
 
-Source: AWS General Reference, "Authenticating Requests (AWS Signature Version 4)".
+Source: AWS General Reference, "Authenticating Requests (AWS Signature StoredVersion 4)".
 """
 
 import hashlib

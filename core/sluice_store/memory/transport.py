@@ -1,6 +1,7 @@
 """Carries requests to a bucket in memory, and lets the plan's faults happen on the way."""
 
 import dataclasses
+import random  # noqa: TID251 - makes the default source of version ids, seeded
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar, assert_never
@@ -9,9 +10,10 @@ from sluice_protocol.clock import Clock
 from sluice_protocol.errors import StoreDenied, StoreUnavailable
 from sluice_protocol.outcomes import UnknownReason
 from sluice_protocol.resolution import NoResponse, NotSent, Responded
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_store.memory.bucket import MemoryBucket, Reply
-from sluice_store.memory.faults import Call, Crashed, Fault, FaultPlan
+from sluice_store.memory.bucket import MemoryBucket, S3Reply
+from sluice_store.memory.faults import Call, Crashed, Fault, FaultPlan, NoFaults
 from sluice_store.port import (
     IncarnationPage,
     ListedIncarnation,
@@ -19,7 +21,8 @@ from sluice_store.port import (
     ListPage,
     Versioning,
 )
-from sluice_store.s3.exchange import Exchange, Request
+from sluice_store.s3.exchange import S3Exchange, S3Request
+from sluice_store.s3.store import S3Store
 
 _T = TypeVar("_T", ListedObject, ListedIncarnation)
 
@@ -33,7 +36,7 @@ class _LateCall:
     """A call that the client has given up and the store has still to apply."""
 
     due: int
-    apply: Callable[[], Reply]
+    apply: Callable[[], S3Reply]
 
 
 class MemoryTransport:
@@ -53,7 +56,7 @@ class MemoryTransport:
         """How many calls were made, crashed ones included."""
         return self._calls
 
-    async def send(self, request: Request, body: bytes = b"") -> Exchange:
+    async def send(self, request: S3Request, body: bytes = b"") -> S3Exchange:
         """Carries one request."""
         conditional = bool({"If-Match", "If-None-Match"} & set(request.headers))
         call = self._begin(request.method, request.key, conditional=conditional)
@@ -96,13 +99,13 @@ class MemoryTransport:
         return call
 
     def _happen(  # noqa: C901, PLR0911, PLR0912 - a line per fault, mypy checks that none is missing
-        self, fault: Fault | None, apply: Callable[[], Reply]
-    ) -> Exchange:
+        self, fault: Fault | None, apply: Callable[[], S3Reply]
+    ) -> S3Exchange:
         match fault:
             case None:
                 return _answered(apply())
             case Fault.NOT_SENT:
-                return Exchange(seen=NotSent(detail=fault), detail=fault)
+                return S3Exchange(seen=NotSent(detail=fault), detail=fault)
             case Fault.TIMEOUT_BEFORE:
                 return _lost(UnknownReason.TIMEOUT)
             case Fault.RESET_BEFORE:
@@ -138,11 +141,11 @@ class MemoryTransport:
             case _:
                 assert_never(fault)
 
-    def _refusal(self, status: int, code: str) -> Exchange:
+    def _refusal(self, status: int, code: str) -> S3Exchange:
         return _answered(self.bucket.refusal(status, code))
 
 
-def perform(bucket: MemoryBucket, request: Request, body: bytes) -> Reply:
+def perform(bucket: MemoryBucket, request: S3Request, body: bytes) -> S3Reply:
     """Does what a request asks of a bucket."""
     incarnation = dict(request.query).get("versionId")
     if request.method == "PUT":
@@ -154,12 +157,12 @@ def perform(bucket: MemoryBucket, request: Request, body: bytes) -> Reply:
         return bucket.refusal(200, "")
     reply = bucket.get(request.key, request.headers, incarnation)
     if request.method == "HEAD":
-        return Reply(status=reply.status, headers=reply.headers)
+        return S3Reply(status=reply.status, headers=reply.headers)
     return reply
 
 
-def _answered(reply: Reply) -> Exchange:
-    return Exchange(
+def _answered(reply: S3Reply) -> S3Exchange:
+    return S3Exchange(
         seen=Responded(status=reply.status, code=reply.code),
         headers=reply.headers,
         body=reply.body,
@@ -167,8 +170,8 @@ def _answered(reply: Reply) -> Exchange:
     )
 
 
-def _lost(reason: UnknownReason) -> Exchange:
-    return Exchange(seen=NoResponse(reason=reason, detail=reason), detail=reason)
+def _lost(reason: UnknownReason) -> S3Exchange:
+    return S3Exchange(seen=NoResponse(reason=reason, detail=reason), detail=reason)
 
 
 class MemoryPages:
@@ -233,3 +236,26 @@ class MemoryPages:
 def replace_key(row: _T, key: str) -> _T:
     """Gives a listed row under the key as the deployment sees it."""
     return dataclasses.replace(row, key=ObjectKey(key))
+
+
+def open_memory_store(
+    bucket: MemoryBucket | None = None,
+    *,
+    plan: FaultPlan | None = None,
+    clock: Clock | None = None,
+    prefix: str = "",
+) -> tuple[S3Store, MemoryTransport]:
+    """Gives a store over a bucket in memory, and the transport that counts its calls.
+
+    Several stores may share one bucket, each with its own plan: that is how two gateways race.
+
+    Args:
+        bucket: The bucket; a fresh one when None.
+        plan: What goes wrong; nothing when None.
+        clock: Time, and the sleep that lets other tasks run between a call and its answer.
+        prefix: The deployment's prefix, empty or ending in a slash.
+    """
+    clock = clock or SystemClock()
+    bucket = bucket or MemoryBucket(clock=clock, rng=random.Random(0))  # noqa: S311
+    transport = MemoryTransport(bucket, plan or NoFaults(), clock, prefix)
+    return S3Store(transport, MemoryPages(transport, prefix), prefix), transport

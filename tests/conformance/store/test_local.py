@@ -9,9 +9,9 @@ from support.store_worker import race_processes
 
 from sluice_protocol.units import ObjectKey
 from sluice_store import open_store
+from sluice_store.checks import read_counter
 from sluice_store.conformance import CHECKS, Check
 from sluice_store.local import open_local_store
-from sluice_store.races import read_counter
 
 PROCESSES = 8
 KEY = ObjectKey("race/key")

@@ -13,9 +13,10 @@ from support.store_worker import race_processes
 from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import ObjectKey
 from sluice_store import open_store
+from sluice_store.checks import race_create, read_counter
 from sluice_store.conformance import CHECKS, Check
-from sluice_store.doctor import DoctorResult, Need, examine
-from sluice_store.races import race_create, read_counter
+from sluice_store.doctor import examine
+from sluice_store.doctor_result import DoctorResult, Need
 
 pytestmark = pytest.mark.s3
 

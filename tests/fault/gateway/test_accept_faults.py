@@ -117,7 +117,7 @@ def upload_with(tmp_path: Path, faults: Faults, *, prepare: str = "") -> list[tu
                 bounded = faults.mode == "never" or faults.for_good
                 for limit_s in (0.4 if bounded else 20.0, 20.0):
                     # Only what must run out of time is given little: the machine may be busy.
-                    served.gateway.acceptor._time_s_max = limit_s
+                    served.gateway.uploads.acceptor._time_s_max = limit_s
                     answer = await served.client.upload(frame_of(text="mine"))
                     kind = answer.body.get("code", str(answer.body.get("duplicate")))
                     said.append((answer.status, kind))

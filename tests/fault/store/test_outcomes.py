@@ -25,7 +25,7 @@ from sluice_store.memory import Fault, NoFaults, Scripted, open_memory_store
 from sluice_store.memory.faults import OnKey
 from sluice_store.memory.server import MemoryServer, serve_memory
 from sluice_store.port import ObjectStore
-from sluice_store.s3.opening import open_s3_store
+from sluice_store.s3.sdk import open_s3_store
 from sluice_store.s3.settings import parse_s3_url
 
 KEY = ObjectKey("some/key")

@@ -20,7 +20,7 @@ from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.units import ObjectKey
 from sluice_store.conformance import collect_keys
 from sluice_store.memory.server import serve_memory
-from sluice_store.s3.opening import open_s3_store
+from sluice_store.s3.sdk import open_s3_store
 from sluice_store.s3.settings import parse_s3_url
 
 KEY = ObjectKey("some/key")
@@ -31,7 +31,7 @@ count = pathlib.Path(sys.argv[1])
 number = int(count.read_text()) + 1 if count.exists() else 1
 count.write_text(str(number))
 soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=5)
-print(json.dumps({"Version": 1, "AccessKeyId": f"KEY{number}", "SecretAccessKey": "secret",
+print(json.dumps({"StoredVersion": 1, "AccessKeyId": f"KEY{number}", "SecretAccessKey": "secret",
                   "SessionToken": f"token{number}", "Expiration": soon.isoformat()}))
 """
 

@@ -1,4 +1,4 @@
-"""The stored bytes of the queue are pinned: a change of them is a new version."""
+"""The stored bytes of the queue are pinned: a change is a new version."""
 
 from pathlib import Path
 

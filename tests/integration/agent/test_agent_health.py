@@ -22,7 +22,7 @@ async def get(port: int, path: str) -> tuple[int, str]:
                     return answer.status, await answer.text()
             except aiohttp.ClientConnectorError:
                 await asyncio.sleep(0.02)
-    raise AssertionError("nobody listens")
+    raise AssertionError("no server listens")
 
 
 def settings(folder: Path, gateway: str, health: str) -> AgentSettings:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.gateway import Running, TestKey, frame_of, identity, run, running
 
-from sluice_gateway.high_water import LIVES_MAX, HighWaterMarks
+from sluice_gateway.high_water import BOOTS_MAX, HighWaterMarks
 from sluice_protocol.keys import high_water_key
 from sluice_protocol.manifests import HighWaterMark, decode_record
 from sluice_protocol.outcomes import Found
@@ -32,7 +32,7 @@ def test_mark_beyond_the_batch_is_written_beside_the_uploads(tmp_path: Path) -> 
 
     async def body() -> None:
         async with running(tmp_path, HOST) as served:
-            marks, store = served.gateway.high_water, served.store.inner
+            marks, store = served.gateway.uploads.high_water, served.store.inner
             assert [await upload(served, 0, "7"), await upload(served, 1, "9")] == [200, 200]
             assert await upload(served, 0, "8") == 200
             assert await stored(store) is None
@@ -47,7 +47,7 @@ def test_mark_that_the_batches_show_or_that_is_none_is_not_written(tmp_path: Pat
 
     async def body() -> None:
         async with running(tmp_path, HOST) as served:
-            marks = served.gateway.high_water
+            marks = served.gateway.uploads.high_water
             assert await upload(served, 0, "3") == 200
             assert await upload(served, 3, "3") == 200
             assert await upload(served, 4, "-5") == 200
@@ -80,9 +80,9 @@ def test_marks_are_bounded(tmp_path: Path) -> None:
     async def body() -> None:
         async with open_local_store(tmp_path) as store:
             marks = HighWaterMarks(store)
-            for number in range(LIVES_MAX + 10):
+            for number in range(BOOTS_MAX + 10):
                 marks.note(identity(boot=f"b{number}"), 9)
-            assert len(marks) == LIVES_MAX
+            assert len(marks) == BOOTS_MAX
 
     run(body())
 

@@ -25,7 +25,7 @@ from support.gateway import (
 from sluice_protocol.keys import ACCEPTED, QUARANTINE, RAW_BLOBS, digest_of
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
-from sluice_store.doctor_records import read_doctor, seal_result, write_result
+from sluice_store.doctor_result import read_doctor, seal_result, write_result
 
 HOST = TestKey("host-1", ("host-1",))
 ROUNDS = 15
@@ -80,7 +80,7 @@ def test_workers_share_one_port_and_end_together(tmp_path: Path) -> None:
         workers = {
             json.loads(line)["worker"]
             for line in server.log.read_text(encoding="utf-8").splitlines()
-            if '"listening"' in line
+            if '"gateway_listening"' in line
         }
         assert workers == {0, 1}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from support.gateway import Client, TestKey, frame_of, identity, start_gateway, write_principals
-from support.history import Told, wrong_in
+from support.history import UploadResult, broken_guarantees
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
@@ -50,9 +50,9 @@ class SomeFaults:
         return Fault.SLOW_DOWN if call.method != "PUT" else fault
 
 
-async def send_until_told(client: Client, seq: int, frame: bytes) -> list[Told]:
+async def send_until_told(client: Client, seq: int, frame: bytes) -> list[UploadResult]:
     """One agent: the same bytes again and again until a 200 or a 409."""
-    history: list[Told] = []
+    history: list[UploadResult] = []
     while not history or history[-1].status not in {200, 409}:
         asked = time.monotonic()
         again = {"Sluice_Retry": "1"} if len(history) % 2 else {}
@@ -62,7 +62,7 @@ async def send_until_told(client: Client, seq: int, frame: bytes) -> list[Told]:
         except aiohttp.ClientError:
             status, duplicate = 0, None
         history.append(
-            Told(
+            UploadResult(
                 identity=str(seq),
                 digest=digest_of(frame),
                 asked=asked,
@@ -93,9 +93,9 @@ async def two_gateways(tmp_path: Path, url: str) -> AsyncIterator[list[int]]:
             await asyncio.to_thread(server.kill)
 
 
-async def race(ports: list[int], rounds: int) -> list[Told]:
+async def race(ports: list[int], rounds: int) -> list[UploadResult]:
     """Even rounds: the same bytes from all; odd rounds: two sides."""
-    history: list[Told] = []
+    history: list[UploadResult] = []
     async with aiohttp.ClientSession() as session:
         clients = [Client(session, ports[n % 2], HOST) for n in range(RIVALS)]
         for seq in range(rounds):
@@ -110,9 +110,9 @@ async def race(ports: list[int], rounds: int) -> list[Told]:
     return history
 
 
-async def check(url: str, history: list[Told]) -> None:
+async def check(url: str, history: list[UploadResult]) -> None:
     """The history holds, and the store has what every answer needs."""
-    assert wrong_in(history) == []
+    assert broken_guarantees(history) == []
     assert {entry.status for entry in history} <= {0, 200, 409}
     async with open_store(url) as store:
         for entry in history:

@@ -5,10 +5,9 @@ from pathlib import Path
 import msgspec
 from support.gateway import Running, TestKey, run, running
 
-from sluice_gateway.readiness import ask_doctor
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.doctor import examine
-from sluice_store.doctor_records import seal_result, write_result
+from sluice_store.doctor_result import seal_result, write_result
 
 HOST = TestKey("host-1", ("host-1",))
 
@@ -34,7 +33,7 @@ def test_readyz_follows_the_newest_probe(tmp_path: Path) -> None:
         async with running(tmp_path, HOST) as served:
             for number, kept in enumerate((True, False, True)):
                 await note_result(served, number, kept=kept)
-                await ask_doctor(served.gateway)
+                await served.gateway.readiness.check_doctor()
                 served.store.calls.clear()
                 status, text = await served.client.get("/readyz")
                 assert status == (200 if kept else 503)
@@ -51,7 +50,7 @@ def test_readyz_says_that_nobody_proved_the_store(tmp_path: Path) -> None:
         folder = tmp_path / str(skip_probe)
         folder.mkdir()
         async with running(folder, HOST, skip_probe=skip_probe) as served:
-            await ask_doctor(served.gateway)
+            await served.gateway.readiness.check_doctor()
             assert (await served.client.get("/readyz"))[0] == wanted
 
     run(body(skip_probe=False, wanted=503))

@@ -14,7 +14,7 @@ def test_a_share_of_connections_is_shed_above_the_high_mark(tmp_path: Path) -> N
 
     async def main() -> None:
         async with running(tmp_path, HOST) as served:
-            budget = served.gateway.budget
+            budget = served.gateway.uploads.budget
             budget._rng = random.Random(7)
             frame = frame_of()
 

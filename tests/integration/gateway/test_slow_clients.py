@@ -145,7 +145,8 @@ def test_slow_pattern_is_cut(tmp_path: Path, script: Script) -> None:
 
 async def _until_empty(served: Running) -> None:
     async with asyncio.timeout(5):
-        while served.gateway.budget.held_bytes or served.gateway.lifecycle.running:  # noqa: ASYNC110
+        uploads = served.gateway.uploads
+        while uploads.budget.held_bytes or uploads.running.count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

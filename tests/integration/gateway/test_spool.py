@@ -24,11 +24,10 @@ from support.gateway import (
     write_principals,
 )
 
-from sluice_gateway.app import attach_lander, build_gateway, serving
-from sluice_gateway.gateway import Gateway
-from sluice_gateway.lander import Lander
+from sluice_gateway.app import Gateway, build_gateway, serving
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.spool import agree, claim
+from sluice_gateway.spool import claim_authority, mirror_authority
+from sluice_gateway.spool_transfer import SpoolTransfer
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.keys import (
@@ -77,7 +76,7 @@ class Spooling:
     """A spooling gateway over two directories."""
 
     gateway: Gateway
-    lander: Lander
+    transfer: SpoolTransfer
     local: CountingStore
     remote: Remote
     client: Client
@@ -98,15 +97,15 @@ async def spooling(tmp_path: Path) -> AsyncIterator[Spooling]:
     ):
         await create_authority(authority, AGREED)
         local, remote = CountingStore(spool), Remote(authority)
-        agreed = (await agree(local, remote, SystemClock())).current
-        gateway = build_gateway(local, agreed, settings, WRITER)
-        attach_lander(gateway, local, remote, agreed)
-        assert gateway.lander is not None
+        agreed = (await mirror_authority(local, remote, SystemClock())).current
+        gateway = build_gateway(local, agreed, settings, WRITER, transfers_to=remote)
+        transfer = gateway.uploads.transfer
+        assert transfer is not None
         sock = bind_shared("127.0.0.1", 0)
         port = sock.getsockname()[1]
         async with serving(gateway, sock), aiohttp.ClientSession() as session:
             client = Client(session, port, HOST)
-            yield Spooling(gateway, gateway.lander, local, remote, client)
+            yield Spooling(gateway, transfer, local, remote, client)
 
 
 def test_spooled_batch_lands_with_its_own_manifest(tmp_path: Path) -> None:
@@ -117,7 +116,7 @@ def test_spooled_batch_lands_with_its_own_manifest(tmp_path: Path) -> None:
             frame = frame_of()
             assert (await spooled.client.upload(frame)).body["duplicate"] is False
             assert [key for verb, key in spooled.remote.calls if verb == "create"] == []
-            await spooled.lander.land_once()
+            await spooled.transfer.transfer_once()
             key = accepted_key(identity())
             here = await spooled.local.inner.get(key)
             there = await spooled.remote.inner.get(key)
@@ -128,9 +127,9 @@ def test_spooled_batch_lands_with_its_own_manifest(tmp_path: Path) -> None:
             assert isinstance(blob, Found)
             assert blob.body == frame
             assert isinstance(await spooled.local.inner.head(blob_key(digest_of(frame))), NotFound)
-            assert spooled.lander.pending == 0
+            assert spooled.transfer.pending == 0
             # The spool goes on deciding: duplicates and conflicts, without its blob.
-            spooled.gateway.cache.forget_all()
+            spooled.gateway.uploads.cache.forget_all()
             assert (await spooled.client.upload(frame, Sluice_Retry="1")).body["duplicate"] is True
             assert (await spooled.client.upload(frame_of(text="other"))).status == 409
 
@@ -146,11 +145,11 @@ def test_spool_accepts_while_the_authority_is_away(tmp_path: Path) -> None:
             for seq in range(5):
                 assert (await spooled.client.upload(frame_of(identity(seq=seq)))).status == 200
             with pytest.raises(StoreUnavailable):
-                await spooled.lander.land_once()
+                await spooled.transfer.transfer_once()
             assert (await spooled.client.upload(frame_of(text="x"))).status == 409
             spooled.remote.away = False
-            await spooled.lander.land_once()
-            assert spooled.lander.pending == 0
+            await spooled.transfer.transfer_once()
+            assert spooled.transfer.pending == 0
         url = f"file://{tmp_path}/store"
         assert len(await bodies_under(url, ACCEPTED)) == 5
         assert len(await bodies_under(url, RAW_BLOBS)) == 6
@@ -164,11 +163,11 @@ def test_lost_answers_do_not_double_a_landing(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with spooling(tmp_path) as spooled:
-            await spooled.lander.land_once()
+            await spooled.transfer.transfer_once()
             assert (await spooled.client.upload(frame_of())).status == 200
             spooled.remote.lossy = 2
-            await spooled.lander.land_once()
-            assert spooled.lander.pending == 0
+            await spooled.transfer.transfer_once()
+            assert spooled.transfer.pending == 0
             metric = spooled.gateway.metrics.spool_landed.labels("accepted")
             assert metric._value.get() == 1
         assert len(await bodies_under(f"file://{tmp_path}/store", QUARANTINE)) == 0
@@ -183,7 +182,7 @@ def test_landing_resumes_after_a_crash_at_every_step(tmp_path: Path) -> None:
         async with spooling(tmp_path) as spooled:
             for seq in range(3):
                 assert (await spooled.client.upload(frame_of(identity(seq=seq)))).status == 200
-            await spooled.lander.land_once()
+            await spooled.transfer.transfer_once()
             # Crash before the marker of batch 1 and before the deletion of blob 2.
             frame = frame_of(identity(seq=1))
             key = transfer_marker_key(accepted_key(identity(seq=1)))
@@ -191,8 +190,8 @@ def test_landing_resumes_after_a_crash_at_every_step(tmp_path: Path) -> None:
             await spooled.local.inner.delete(key, info.incarnation)  # type: ignore[arg-type,union-attr]
             await spooled.local.inner.create(blob_key(digest_of(frame)), frame)
         async with spooling(tmp_path) as resumed:
-            await resumed.lander.land_once()
-            assert resumed.lander.pending == 0
+            await resumed.transfer.transfer_once()
+            assert resumed.transfer.pending == 0
             assert isinstance(await resumed.local.inner.head(key), object)
             assert not isinstance(await resumed.local.inner.head(key), NotFound)
         url = f"file://{tmp_path}"
@@ -210,14 +209,14 @@ def test_conflict_on_landing_overwrites_nothing(tmp_path: Path) -> None:
         theirs = Path(tmp_path / "theirs")
         async with spooling(theirs) as other:
             assert (await other.client.upload(frame_of(text="theirs"))).status == 200
-            await other.lander.land_once()
+            await other.transfer.transfer_once()
         manifests = await bodies_under(f"file://{theirs}/store", ACCEPTED)
         async with spooling(tmp_path) as spooled:
             for key, body in manifests.items():
                 await spooled.remote.inner.create(ObjectKey(key), body)
             assert (await spooled.client.upload(frame_of(text="ours"))).status == 200
-            await spooled.lander.land_once()
-            assert spooled.lander.pending == 0
+            await spooled.transfer.transfer_once()
+            assert spooled.transfer.pending == 0
         url = f"file://{tmp_path}/store"
         assert await bodies_under(url, ACCEPTED) == manifests
         records = await bodies_under(url, QUARANTINE)
@@ -240,8 +239,8 @@ def test_decisions_land_too(tmp_path: Path) -> None:
             ops = Client(spooled.client.session, spooled.client.port, OPS)
             path = f"/v1/conflicts/{conflict_id}/resolve"
             assert (await ops.tell(path, {"action": "accept_existing"})).status == 200
-            await spooled.lander.land_once()
-            assert spooled.lander.pending == 0
+            await spooled.transfer.transfer_once()
+            assert spooled.transfer.pending == 0
         assert len(await bodies_under(f"file://{tmp_path}/store", "decisions/v1/")) == 1
 
     run(main())
@@ -257,10 +256,10 @@ def test_second_spool_is_refused(tmp_path: Path) -> None:
             open_store(f"file://{tmp_path}/two") as two,
         ):
             ids = SystemIds()
-            await claim(one, remote, ids, WRITER)
-            await claim(one, remote, ids, WRITER)
+            await claim_authority(one, remote, ids, WRITER)
+            await claim_authority(one, remote, ids, WRITER)
             with pytest.raises(BadUsage, match="another spool"):
-                await claim(two, remote, ids, WRITER)
+                await claim_authority(two, remote, ids, WRITER)
 
     run(main())
 
@@ -317,7 +316,7 @@ def test_real_process_spools_and_lands(tmp_path: Path) -> None:
     first = start_gateway(tmp_path, url, principals, *slow)
     try:
         asyncio.run(ship(first.port))
-        assert "another gateway holds this spool" in refused(tmp_path, *slow)
+        assert "another gateway has locked this spool" in refused(tmp_path, *slow)
         assert "another spool writer" in refused(
             tmp_path,
             "--acceptance",
@@ -327,7 +326,9 @@ def test_real_process_spools_and_lands(tmp_path: Path) -> None:
             "--collector-id",
             "someone-else",
         )
-        assert "accepts elsewhere" in refused(tmp_path, "--collector-id", WRITER, "--skip-probe")
+        assert "acceptance mode differs" in refused(
+            tmp_path, "--collector-id", WRITER, "--skip-probe"
+        )
     finally:
         first.kill()
     assert len(asyncio.run(bodies_under(url, ACCEPTED))) < 10

@@ -26,14 +26,14 @@ from support.gateway import (
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
-from sluice_gateway.spool import agree
-from sluice_gateway.switch import (
+from sluice_gateway.mode_switch import (
     NOTICE_S_MAX,
     SETTLE_S,
-    adopt,
+    adopt_records,
     switch_to_manifest,
     switch_to_spool,
 )
+from sluice_gateway.spool import mirror_authority
 from sluice_protocol.authority import Authority, ModeSwitch, mode_switch_key
 from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.manifests import encode_record
@@ -111,11 +111,11 @@ def there_and_back(tmp_path: Path, url: str) -> None:
     try:
         first = start(*slow)
         assert verdicts(send(first, frames(0, 5))) == {(200, False)}
-        assert "another gateway holds this spool" in sluice(tmp_path, *leave).stderr
+        assert "another gateway has locked this spool" in sluice(tmp_path, *leave).stderr
         first.kill()
         refused = sluice(tmp_path, *leave)
         assert refused.returncode == 2
-        assert "has not landed" in refused.stderr
+        assert "contains records to transfer" in refused.stderr
         assert start(*slow).stop() == 0  # lands what is left on its way out
         left = sluice(tmp_path, *leave, "--json")
         assert json.loads(left.stdout)["acceptance"] == "s3_manifest", left.stderr
@@ -127,7 +127,7 @@ def there_and_back(tmp_path: Path, url: str) -> None:
             assert verdicts(send(server, frames(0, 5))) == {(200, True)}
         assert verdicts(send(both[0], frames(5, 5))) == {(200, False)}
         assert verdicts(send(both[1], frames(5, 5))) == {(200, True)}
-        assert "only it may spool again" in sluice(tmp_path, *enter, "other").stderr
+        assert "may spool again" in sluice(tmp_path, *enter, "other").stderr
         back = sluice(tmp_path, *enter, WRITER, "--json")
         assert json.loads(back.stdout)["spool_writer"] == WRITER, back.stderr
         for server in both:  # they see it by themselves
@@ -169,12 +169,12 @@ def test_half_a_switch_shuts_the_spool_until_it_is_repeated(tmp_path: Path) -> N
                 spool_writer=WRITER,
             )
             before = await create_authority(remote, spooled)
-            await agree(local, remote, SystemClock())
+            await mirror_authority(local, remote, SystemClock())
             with pytest.raises(StoreUnavailable):
                 await switch_to_manifest(Away(remote), local, SystemClock())
             assert (await read_authority(local)).acceptance == "s3_manifest"
-            with pytest.raises(BadUsage, match="was begun"):
-                await agree(local, remote, SystemClock())
+            with pytest.raises(BadUsage, match="is unfinished"):
+                await mirror_authority(local, remote, SystemClock())
             after = await switch_to_manifest(remote, local, SystemClock())
             assert after == await read_authority(remote)
             assert (after.acceptance, after.spool_writer) == ("s3_manifest", None)
@@ -232,7 +232,7 @@ def test_running_gateway_notices_a_switch(tmp_path: Path) -> None:
     finally:
         server.kill()
     flags = ("--store", url, "--listen", "127.0.0.1:0", "--principals", str(principals))
-    assert "accepts elsewhere" in sluice(tmp_path, "gateway", *flags).stderr
+    assert "acceptance mode differs" in sluice(tmp_path, "gateway", *flags).stderr
 
 
 def test_gateway_that_cannot_look_for_a_switch_takes_nothing_after_its_fence(
@@ -241,9 +241,9 @@ def test_gateway_that_cannot_look_for_a_switch_takes_nothing_after_its_fence(
     async def main() -> None:
         async with running(tmp_path, HOST) as server:
             now_ns = server.gateway.clock.monotonic_ns()
-            server.gateway.looked_at_ns = now_ns - int((NOTICE_S_MAX - 5) * NS_PER_S)
+            server.gateway.mode.checked_at_ns = now_ns - int((NOTICE_S_MAX - 5) * NS_PER_S)
             assert (await server.client.upload(frame_of())).status == 200
-            server.gateway.looked_at_ns = now_ns - int(NOTICE_S_MAX * NS_PER_S)
+            server.gateway.mode.checked_at_ns = now_ns - int(NOTICE_S_MAX * NS_PER_S)
             calls = len(server.store.calls)
             refused = await server.client.upload(frame_of(identity(seq=1)))
             assert (refused.status, refused.body["code"]) == (503, "store_unavailable")
@@ -271,10 +271,10 @@ def test_spool_serves_only_after_no_gateway_of_the_old_mode_can_accept(tmp_path:
             await create_authority(remote)
             await switch_to_spool(remote, WRITER, SystemClock())
             clock, history = Sleepless(), await read_history(remote)
-            await adopt(local, remote, history, clock, SETTLE_S)
+            await adopt_records(local, remote, history, clock, SETTLE_S)
             assert len(clock.slept_s) == 1
             assert SETTLE_S - 10 < clock.slept_s[0] <= SETTLE_S
-            await adopt(local, remote, history, clock, SETTLE_S)
+            await adopt_records(local, remote, history, clock, SETTLE_S)
             assert len(clock.slept_s) == 1, "once per switch"
 
     run(main())

@@ -264,12 +264,12 @@ def test_overloaded_is_told_before_the_body(tmp_path: Path) -> None:
 
     async def body(served: Running) -> None:
         frame = frame_of(size=3_000_000)
-        with served.gateway.budget.take(4_000_000):
+        with served.gateway.uploads.budget.take(4_000_000):
             answer = await served.client.upload(frame)
         assert (answer.status, answer.body["code"]) == (503, "overloaded")
         assert answer.headers["Retry-After"] == "1"
         assert (answer.body["effect"], answer.body["retryable"]) == ("none", True)
-        assert served.gateway.budget.held_bytes == 0
+        assert served.gateway.uploads.budget.held_bytes == 0
         assert (await served.client.upload(frame)).status == 200
 
     serve(tmp_path, body, frame_bytes_max=4_000_000, inflight_bytes_max=5_000_000)
@@ -280,7 +280,7 @@ def test_draining_is_told(tmp_path: Path) -> None:
 
     async def body(served: Running) -> None:
         assert (await served.client.get("/readyz"))[0] == 200
-        served.gateway.lifecycle.drain()
+        served.gateway.uploads.running.drain()
         answer = await served.client.upload(frame_of())
         assert (answer.status, answer.body["code"]) == (503, "draining")
         assert (await served.client.get("/readyz"))[0] == 503
@@ -302,7 +302,7 @@ def test_metrics_and_openapi(tmp_path: Path) -> None:
         status, text = await served.client.get("/openapi.json")
         document = json.loads(text)
         assert document["openapi"] == "3.1.0"
-        assert "AcceptedAnswer" in document["components"]["schemas"]
+        assert "AcceptedResponse" in document["components"]["schemas"]
         assert (await served.client.get("/nothing"))[0] == 404
 
     serve(tmp_path, body)

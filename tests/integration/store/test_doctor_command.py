@@ -12,8 +12,7 @@ from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, free_port
 
 from sluice_cli.main import run
 from sluice_store import open_store
-from sluice_store.doctor import DoctorResult
-from sluice_store.doctor_records import read_doctor
+from sluice_store.doctor_result import DoctorResult, read_doctor
 from sluice_store.memory.server import serve_memory
 from sluice_store.port import Versioning
 
@@ -108,7 +107,7 @@ def test_doctor_command_bad_key_is_bad_usage(arguments: list[str], tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("url", "said"),
-    [("s3://here?endpoint=http://127.0.0.1:1", "another place"), (None, "give an s3:// store")],
+    [("s3://here?endpoint=http://127.0.0.1:1", "another bucket"), (None, "use an s3:// store")],
 )
 def test_doctor_with_policies_of_something_else_examines_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str | None, said: str

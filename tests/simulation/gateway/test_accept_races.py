@@ -10,14 +10,15 @@ from random import Random
 
 import pytest
 from support import mutants
-from support.history import Told, wrong_in
+from support.history import UploadResult, broken_guarantees
 from support.queue_store import Faults, SimStore
 from support.queue_store import SimClock as StoreClock
 from support.simloop import SimClock, SimIds, SimLoop, seeds, simulate
 
-import sluice_gateway.accept as shell
-from sluice_gateway.accept import Accepted, Acceptor, Conflict, Run
-from sluice_gateway.upload import Upload
+import sluice_gateway.acceptor as shell
+from sluice_gateway.acceptor import AcceptanceRun, Acceptor
+from sluice_gateway.uploads import Upload
+from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.authority import Authority
 from sluice_protocol.envelope import Envelope
 from sluice_protocol.identity import Identity
@@ -47,26 +48,26 @@ def upload_of(body: bytes, attempt_id: str, *, sent_before: bool) -> Upload:
     )
 
 
-def told_of(run: Run, body: bytes, asked: float, told: float) -> Told:
+def told_of(run: AcceptanceRun, body: bytes, asked: float, told: float) -> UploadResult:
     status, duplicate = 0, None
     if isinstance(run.verdict, Accepted):
         status, duplicate = 200, run.verdict.duplicate
     if isinstance(run.verdict, Conflict):
         status = 409
-    return Told(
+    return UploadResult(
         identity="i", digest=body.decode(), asked=asked, told=told, status=status,
         duplicate=duplicate,
     )  # fmt: skip
 
 
-def race(seed: int) -> tuple[list[Told], SimStore]:
+def race(seed: int) -> tuple[list[UploadResult], SimStore]:
     """Runs agents that send until they have a verdict; some gateways die while they handle one."""
 
-    async def main(loop: SimLoop, rng: Random) -> tuple[list[Told], SimStore]:
+    async def main(loop: SimLoop, rng: Random) -> tuple[list[UploadResult], SimStore]:
         store = SimStore(
             clock=StoreClock(), faults=Faults(rng=rng, unknown=rng.choice([0, 0.2, 0.5]))
         )
-        history: list[Told] = []
+        history: list[UploadResult] = []
         died: set[int] = set()
 
         def gateway() -> Acceptor:
@@ -87,7 +88,7 @@ def race(seed: int) -> tuple[list[Told], SimStore]:
                 try:
                     run = await handling
                 except asyncio.CancelledError:
-                    run = Run()
+                    run = AcceptanceRun()
                 history.append(told_of(run, body, asked, loop.time() + 1e-9))
                 if history[-1].status:
                     return
@@ -100,7 +101,7 @@ def race(seed: int) -> tuple[list[Told], SimStore]:
     return simulate(seed, main)
 
 
-def wrong(history: list[Told], store: SimStore) -> list[str]:
+def wrong(history: list[UploadResult], store: SimStore) -> list[str]:
     """Gives every promise that a run broke, by its history and by the store's final state."""
 
     async def look() -> list[str]:
@@ -118,7 +119,7 @@ def wrong(history: list[Told], store: SimStore) -> list[str]:
         wrongly = [f"200 for {one}" for one in owners if digest_of(one.encode()) != owner]
         return lost + wrongly
 
-    return wrong_in(history) + asyncio.run(look())
+    return broken_guarantees(history) + asyncio.run(look())
 
 
 def test_races_keep_every_promise() -> None:

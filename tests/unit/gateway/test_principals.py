@@ -8,8 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from sluice_gateway.authenticate import spiffe_id
-from sluice_gateway.principals import PrincipalsFile, parse_principals
+from sluice_gateway.principals import PrincipalsFile, parse_principals, spiffe_id
 from sluice_protocol.errors import BadUsage, Unauthenticated
 
 RAW = base64.b64encode(

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,15 +104,39 @@ def test_a_table_created_during_the_check_is_opened(
     assert opened.version() == 0
 
 
-@pytest.mark.parametrize("feature", ["deletionVectors"])
-def test_a_feature_that_hides_rows_is_refused(tmp_path: Path, feature: str) -> None:
-    DeltaTable.create(
-        path_of(tmp_path),
-        Schema.from_json(schema_json(LOGS)),
-        partition_by=["accepted_date"],
-        configuration={"delta.enableDeletionVectors": "true"},
-    )
+def add_commit(root: Path, action: dict[str, object]) -> None:
+    table = open_or_create_table(f"file://{root}", LOGS)
+    commit = path_of(root) / "_delta_log" / f"{table.version() + 1:020d}.json"
+    commit.write_text(json.dumps(action))
+
+
+@pytest.mark.parametrize(
+    ("feature", "levels"),
+    [
+        ("deletionVectors", ("readerFeatures", "writerFeatures")),
+        ("columnMapping", ("readerFeatures", "writerFeatures")),
+        ("clustering", ("writerFeatures",)),
+    ],
+)
+def test_a_feature_under_which_files_misrepresent_the_table_is_refused(
+    tmp_path: Path, feature: str, levels: tuple[str, ...]
+) -> None:
+    """Clustering is a feature of writers only."""
+    features = {level: [feature] for level in levels}
+    if feature == "clustering":
+        features["writerFeatures"].append("domainMetadata")
+    reader = 3 if "readerFeatures" in levels else 1
+    protocol = {"minReaderVersion": reader, "minWriterVersion": 7, **features}
+    add_commit(tmp_path, {"protocol": protocol})
     assert f"its feature {feature} must be off" in refusal(tmp_path)
+
+
+def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
+    """It is never read as an empty table."""
+    open_or_create_table(f"file://{tmp_path}", LOGS)
+    for commit in (path_of(tmp_path) / "_delta_log").glob("*.json"):
+        commit.write_text("{ not json")
+    assert "cannot use lake table: it cannot be opened" in refusal(tmp_path)
 
 
 def test_every_wrong_column_is_named(tmp_path: Path) -> None:

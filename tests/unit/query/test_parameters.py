@@ -56,13 +56,13 @@ def test_a_metric_makes_a_series_of_metrics() -> None:
 @pytest.mark.parametrize(
     ("parameter", "values", "message"),
     [
-        ("limit", ["many"], "limit: must be a whole number"),
-        ("limit", ["-5"], "limit must be 1"),
-        ("limit", ["9" * 30], "limit must be 1"),
-        ("limit", ["1", "2"], "must not be repeated, parameter=`limit`"),
-        ("colour", ["red"], "there is no such parameter, parameter=`colour`"),
-        ("kind", ["traces"], "kind: must be logs, metrics or entries"),
-        ("regex", ["maybe"], "regex: must be true or false"),
+        ("limit", ["many"], "limit must be a number from 1 to 100000"),
+        ("limit", ["-5"], "limit must be a number"),
+        ("limit", ["9" * 30], "limit must be a number"),
+        ("limit", ["1", "2"], "parameter is repeated, parameter=`limit`"),
+        ("colour", ["red"], "unknown parameter, parameter=`colour`"),
+        ("kind", ["traces"], "kind must be one of logs, metrics, entries"),
+        ("regex", ["maybe"], "regex must be true or false"),
         ("from", ["noon"], "from: time must be RFC 3339"),
         ("to", ["1w"], "to: time must be RFC 3339"),
         ("attribute", ["k=v", "x"], "attribute: must be KEY=VALUE"),
@@ -78,7 +78,7 @@ def test_a_bad_parameter_is_named(parameter: str, values: list[str], message: st
 
 @pytest.mark.parametrize(("parameter", "value"), [("step", "1w"), ("agg", "median")])
 def test_a_bad_parameter_of_a_series_is_named(parameter: str, value: str) -> None:
-    with pytest.raises(BadUsage, match=f"{parameter}: "):
+    with pytest.raises(BadUsage, match=f"^{parameter}[: ]"):
         parse_query({"metric": ["cpu"], parameter: [value]}, NOW)
 
 
@@ -107,7 +107,7 @@ def test_following_has_other_defaults_for_the_time_range() -> None:
         (QueryOptions(since="noon"), "^--from: time must be"),
         (QueryOptions(since="now"), "swap --from and --to"),
         (QueryOptions(attribute=("x",)), "^--attribute: must be KEY=VALUE"),
-        (QueryOptions(limit=0), "^--limit must be 1"),
+        (QueryOptions(limit=0), "^--limit must be a number"),
         (QueryOptions(metric="m", step="1w"), "^--step: duration must be"),
         (QueryOptions(ignore_case=True), "^--ignore-case needs a text: add -q"),
         (QueryOptions(metric="m", stats_only=True), "omit --stats-only or --metric"),

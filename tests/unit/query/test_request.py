@@ -1,5 +1,5 @@
 import pytest
-from support.query_lake import DAY0_NS, question
+from support.query_lake import DAY0_NS, make_query
 
 from sluice_protocol.errors import BadUsage
 from sluice_query.request import Aggregate, Query, Series, check_query
@@ -30,14 +30,14 @@ def test_a_query_that_cannot_be_answered_is_refused(
     changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(BadUsage, match=message) as refused:
-        check_query(question(**changes))
+        check_query(make_query(**changes))
     assert "\n" not in str(refused.value)
 
 
 def test_a_query_within_all_bounds_is_returned_unchanged() -> None:
-    assert check_query(question()) == question()
+    assert check_query(make_query()) == make_query()
     series = Series(metric="m", step_ns=10**12, aggregate=Aggregate.LAST)
-    assert isinstance(check_query(question(kind="metrics", series=series)), Query)
+    assert isinstance(check_query(make_query(kind="metrics", series=series)), Query)
 
 
 def test_errors_use_the_names_of_the_caller() -> None:
@@ -45,6 +45,6 @@ def test_errors_use_the_names_of_the_caller() -> None:
         return f"--{name}"
 
     with pytest.raises(BadUsage, match="swap --from and --to"):
-        check_query(question(to_ns=DAY0_NS), flag)
+        check_query(make_query(to_ns=DAY0_NS), flag)
     with pytest.raises(BadUsage, match="--regex needs a text: add --q"):
-        check_query(question(regex=True), flag)
+        check_query(make_query(regex=True), flag)

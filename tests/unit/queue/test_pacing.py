@@ -5,16 +5,16 @@ import random
 from sluice_queue.pacing import PAUSE_S_MAX, Pacer
 
 
-def test_a_producer_that_is_alone_never_waits() -> None:
-    """Without conflicts there is no pause, however many swaps land."""
+def test_a_producer_without_rivals_never_waits() -> None:
+    """Without conflicts there is no pause, however many swaps are committed."""
     pacer = Pacer()
     for at in range(100):
         assert pacer.wait_s(at, random.Random(1)) == 0
         pacer.committed(at, 0.005)
 
 
-def test_conflicts_lengthen_the_pause_to_a_bound_and_landings_end_it() -> None:
-    """Each conflict doubles it up to a bound; swaps that land bring it back to nothing."""
+def test_conflicts_lengthen_the_pause_to_a_bound_and_commits_end_it() -> None:
+    """Each conflict doubles the pause up to a bound; committed swaps reduce it to zero."""
     pacer = Pacer()
     pacer.committed(0, 0.01)
     pacer.conflicted()
@@ -30,8 +30,8 @@ def test_conflicts_lengthen_the_pause_to_a_bound_and_landings_end_it() -> None:
     assert pacer.pause_s == 0
 
 
-def test_one_swap_in_forty_five_collides_in_balance() -> None:
-    """Where a longer pause means fewer collisions, the share settles near 2.1 %."""
+def test_one_swap_in_forty_five_conflicts_in_balance() -> None:
+    """If a longer pause means fewer conflicts, their share settles near 2.1 %."""
     pacer, rng, collided = Pacer(), random.Random(7), 0
     pacer.committed(0, 0.005)
     for number in range(20_000):

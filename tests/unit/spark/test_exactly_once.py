@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
-from support.queue_batches import manifest
+from support.builders import manifest
 
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest, Kind

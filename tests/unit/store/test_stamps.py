@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_store.local.stamps import StampClock
+from sluice_store.local.durability import LogicalClock
 
 BASE_NS = 1_800_000_000 * NS_PER_S
 
@@ -30,8 +30,8 @@ class _Clock:
 
 
 @contextmanager
-def _opened(path: Path, clock: _Clock) -> Iterator[StampClock]:
-    stamps = StampClock(path, clock)
+def _opened(path: Path, clock: _Clock) -> Iterator[LogicalClock]:
+    stamps = LogicalClock(path, clock)
     try:
         yield stamps
     finally:
