@@ -1,7 +1,7 @@
 """Rebuilding everything derived: indexes, registers and work lists.
 
 `differences` writes nothing: it compares sources and derived objects in both directions. `repair`
-creates a new register where one is lost, writes what is missing or wrong, deletes by-time entries
+creates a new register where one is lost, writes missing objects, replaces wrong ones, deletes by-time entries
 without a source, and writes lost work lists of pending entries. The caller then makes a full pass.
 
 A lane whose register is lost has also lost its sequence numbers. The new register continues one
