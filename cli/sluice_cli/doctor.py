@@ -15,7 +15,8 @@ from rich.console import Console
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
-from sluice_policies.settings import Settings, Target, read_settings
+from sluice_policies.settings import Settings, Target
+from sluice_policies.settings_file import read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import open_store

@@ -150,7 +150,7 @@ def test_gateway_needs_a_proved_store(tmp_path: Path) -> None:
             cwd=tmp_path,
         )
         assert done.returncode == 3
-        assert "breaks what acceptance needs" in done.stderr
+        assert "breaks promises that acceptance needs" in done.stderr
         skipping = start_gateway(tmp_path, url, tmp_path / "principals.toml", "--skip-probe")
         assert skipping.stop() == 0
         lines = skipping.log.read_text(encoding="utf-8").splitlines()

@@ -1,8 +1,16 @@
-"""Two properties of each role: it can do its work, and nothing else."""
+"""Two properties of each role: it can do its work, and it can do nothing else."""
 
 from collections.abc import Iterator
 
-from sluice_policies.arns import bucket_arn, objects_arns
+from sluice_policies.access_matrix import (
+    ACTIONS,
+    BUCKET_READS,
+    CREATE_ONLY,
+    LISTING,
+    MATRIX,
+    Verb,
+    rights_of,
+)
 from sluice_policies.bucket_policy import COPY_SOURCE, CREATES, IF_NONE_MATCH
 from sluice_policies.catalogue import (
     bucket_actions,
@@ -11,21 +19,19 @@ from sluice_policies.catalogue import (
     object_actions,
     reconfiguring_actions,
 )
-from sluice_policies.identities import listed_prefixes
-from sluice_policies.manners import encrypted, polite
-from sluice_policies.matrix import (
-    ACTIONS,
-    CREATE_ONLY,
-    LISTING,
-    LOOKING,
-    MATRIX,
-    Verb,
-    rights_of,
-)
+from sluice_policies.identity_policies import listed_prefixes
 from sluice_policies.model import Condition
 from sluice_policies.policy_set import PolicySet
-from sluice_policies.properties import Case, Property, Sense, absent, equals
-from sluice_policies.settings import RoleName, Settings, Target
+from sluice_policies.properties import (
+    Property,
+    PropertyCase,
+    Sense,
+    absent,
+    encryption_conditions,
+    equals,
+    transport_conditions,
+)
+from sluice_policies.settings import RoleName, Settings, Target, bucket_arn, objects_arns
 from sluice_policies.versitygw import known_actions
 from sluice_protocol import keys
 
@@ -33,7 +39,7 @@ from sluice_protocol import keys
 def _bucket_rights(name: RoleName) -> tuple[str, ...]:
     rights = MATRIX[name]
     configuring = reconfiguring_actions() if rights.configure else ()
-    return (*(inspecting_actions() if rights.inspect else LOOKING), *configuring)
+    return (*(inspecting_actions() if rights.inspect else BUCKET_READS), *configuring)
 
 
 def _key_rights(policies: PolicySet, name: RoleName) -> tuple[str, ...]:
@@ -51,20 +57,20 @@ def _listed(settings: Settings, name: RoleName) -> Condition:
     )
 
 
-def _nothing_else(policies: PolicySet, name: RoleName) -> Iterator[Case]:
+def _nothing_else(policies: PolicySet, name: RoleName) -> Iterator[PropertyCase]:
     settings = policies.settings
     groups: dict[tuple[str, ...], list[str]] = {}
     for action in object_actions():
         groups.setdefault(rights_of(name, action), []).append(action)
     for prefixes, actions in groups.items():
         where = objects_arns(settings, prefixes) or (f"{bucket_arn(settings)}/*",)
-        yield Case(actions=tuple(actions), where=where, outside=bool(prefixes), role=name)
-    yield Case(actions=LISTING, conditions=(_listed(settings, name),), role=name)
+        yield PropertyCase(actions=tuple(actions), where=where, outside=bool(prefixes), role=name)
+    yield PropertyCase(actions=LISTING, conditions=(_listed(settings, name),), role=name)
     mine = {*LISTING, *_bucket_rights(name)}
     others = tuple(action for action in bucket_actions() if action not in mine)
-    yield Case(actions=others, role=name)
+    yield PropertyCase(actions=others, role=name)
     mine_too = _key_rights(policies, name)
-    yield Case(actions=tuple(a for a in key_actions() if a not in mine_too), role=name)
+    yield PropertyCase(actions=tuple(a for a in key_actions() if a not in mine_too), role=name)
 
 
 def _put_conditions(settings: Settings, prefix: str) -> tuple[Condition, ...]:
@@ -73,44 +79,44 @@ def _put_conditions(settings: Settings, prefix: str) -> tuple[Condition, ...]:
     single = (absent(COPY_SOURCE), equals(CREATES, "true"))
     conditional = once or (blob and settings.raw_blobs.require_if_none_match)
     return (
-        *encrypted(settings),
+        *encryption_conditions(settings),
         *(single if once or blob else ()),
         *((equals(IF_NONE_MATCH, "*"),) if conditional else ()),
     )
 
 
-def _work(policies: PolicySet, name: RoleName) -> Iterator[Case]:
+def _work(policies: PolicySet, name: RoleName) -> Iterator[PropertyCase]:
     settings = policies.settings
-    given = polite(settings, name)
+    given = transport_conditions(settings, name)
     for verb, prefixes in MATRIX[name].prefixes.items():
         for prefix in prefixes:
             more = _put_conditions(settings, prefix) if verb is Verb.WRITE else ()
-            yield Case(
+            yield PropertyCase(
                 actions=ACTIONS[verb],
                 where=objects_arns(settings, (prefix,)),
                 conditions=(*given, *more),
                 role=name,
             )
-    yield Case(actions=LISTING, conditions=(*given, _listed(settings, name)), role=name)
+    yield PropertyCase(actions=LISTING, conditions=(*given, _listed(settings, name)), role=name)
     rights = _bucket_rights(name)
     known = known_actions(rights) if policies.target is Target.VERSITYGW else rights
-    yield Case(actions=known, conditions=given, role=name)
-    yield Case(actions=_key_rights(policies, name), conditions=(), role=name)
+    yield PropertyCase(actions=known, conditions=given, role=name)
+    yield PropertyCase(actions=_key_rights(policies, name), conditions=(), role=name)
 
 
 def role_properties(policies: PolicySet) -> Iterator[Property]:
-    """Yields, for each role, that it does nothing else and that it can do its work."""
+    """Yield, for each role, that it can do nothing else and that it can do its work."""
     for name in RoleName:
-        does = MATRIX[name].does
+        purpose = MATRIX[name].purpose
         yield Property(
             name=f"{name.value}-nothing-else",
-            says=f"the {name.value} role has no right beyond its prefixes and verbs",
+            description=f"the {name.value} role has no right beyond its prefixes and verbs",
             sense=Sense.ONLY_IF,
             cases=tuple(_nothing_else(policies, name)),
         )
         yield Property(
             name=f"{name.value}-can-work",
-            says=f"the {name.value} role can do its work: it {does}",
+            description=f"the {name.value} role can do its work: it {purpose}",
             sense=Sense.CAN,
             cases=tuple(_work(policies, name)),
         )

@@ -1,7 +1,8 @@
-"""Who may do what, where: the one table that statements are built from and proved against.
+"""The access matrix: which role may do what under which prefix.
 
-Prefixes are those of `sluice_protocol.keys`. A role that is not named for a verb and a prefix has
-no right there; the identity policies say nothing more than this table.
+Statements are built from this table and proved against it. Prefixes are those of
+`sluice_protocol.keys`. A role that is not listed for a verb and a prefix has no right there; the
+identity policies contain nothing more than this table.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ EVERYTHING: Final = keys.ALL_PREFIXES
 
 
 class Verb(StrEnum):
-    """What can be done to objects under a prefix."""
+    """A kind of operation on the objects under a prefix."""
 
     READ = "read"
     WRITE = "write"
@@ -36,8 +37,8 @@ ACTIONS: Final = {
 """The actions of each verb."""
 
 LISTING: Final = ("s3:ListBucket", "s3:ListBucketVersions")
-LOOKING: Final = ("s3:GetBucketLocation", "s3:GetBucketVersioning")
-"""What every role asks of the bucket: where it is, and whether it keeps versions."""
+BUCKET_READS: Final = ("s3:GetBucketLocation", "s3:GetBucketVersioning")
+"""The properties of the bucket that every role reads: its region and its versioning state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +46,13 @@ class Rights:
     """The rights of one role.
 
     Attributes:
-        does: What the role is for.
+        purpose: What the role does, in one sentence.
         prefixes: Per verb, the prefixes relative to the deployment.
-        inspect: Whether it reads the bucket's configuration.
-        configure: Whether it changes the bucket's configuration.
+        inspect: Whether the role reads the bucket's configuration.
+        configure: Whether the role changes the bucket's configuration.
     """
 
-    does: str
+    purpose: str
     prefixes: dict[Verb, tuple[str, ...]]
     inspect: bool = False
     configure: bool = False
@@ -59,7 +60,7 @@ class Rights:
 
 MATRIX: Final = {
     RoleName.GATEWAY: Rights(
-        does="accepts uploads: blob, manifest, quarantine; answers conflicts",
+        purpose="accepts uploads: blob, manifest, quarantine; resolves conflicts",
         prefixes={
             Verb.READ: (
                 *(keys.RAW_BLOBS, keys.ACCEPTED, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB),
@@ -67,14 +68,14 @@ MATRIX: Final = {
             ),
             Verb.WRITE: (
                 *(keys.RAW_BLOBS, keys.ACCEPTED, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB),
-                # A gateway with a local spool claims the authority for itself.
+                # A gateway with a local spool claims the authority itself.
                 *(keys.DECISIONS, keys.DOCTOR, keys.AUTHORITY, keys.HIGH_WATER),
             ),
             Verb.DELETE: (keys.DOCTOR,),
         },
     ),
     RoleName.RECONCILER: Rights(
-        does="discovers manifests, makes indexes and work lists, appends to queues",
+        purpose="discovers manifests, builds indexes and work lists, appends to queues",
         prefixes={
             Verb.READ: (
                 *(keys.RAW_BLOBS, keys.RAW_BLOBS_BY_TIME, keys.ACCEPTED, keys.ACCEPTED_BY_TIME),
@@ -88,12 +89,12 @@ MATRIX: Final = {
                 keys.DECISIONS,
             ),
             Verb.DELETE: (keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER),
-            # A rebuild drops by-time entries that nothing stands behind, version by version.
+            # A rebuild deletes by-time entries without a manifest or blob, version by version.
             Verb.DELETE_VERSION: (keys.ACCEPTED_BY_TIME, keys.RAW_BLOBS_BY_TIME),
         },
     ),
     RoleName.SPARK: Rights(
-        does="carries accepted batches into the lake and maintains it",
+        purpose="ingests accepted batches into the lake and maintains it",
         prefixes={
             Verb.READ: (
                 *(keys.RAW_BLOBS, keys.ACCEPTED, keys.ACCEPTED_BY_TIME, keys.WORK_LISTS),
@@ -101,16 +102,16 @@ MATRIX: Final = {
             ),
             Verb.WRITE: (keys.QUEUE, keys.LAKE, keys.INDEX, keys.ROLLUP),
             Verb.MULTIPART: (keys.LAKE,),
-            # Of rollups the chunks with figures of deleted points go (ADR 0057).
+            # Rollup chunks that contain deleted points are deleted (ADR 0057).
             Verb.DELETE: (keys.LAKE, keys.ROLLUP),
         },
     ),
     RoleName.GC: Rights(
-        does="audits, plans, proves, and deletes unreferenced versions of blobs",
+        purpose="audits, plans, proves, and deletes unreferenced versions of blobs",
         prefixes={
             Verb.READ: EVERYTHING,
             Verb.WRITE: (
-                # A copy in the trash goes back where it was.
+                # A copy in the trash can be restored under its former key.
                 *(keys.RAW_BLOBS, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
                 *(keys.AUDIT, GC),
             ),
@@ -119,12 +120,12 @@ MATRIX: Final = {
         },
     ),
     RoleName.AUDITOR: Rights(
-        does="reads everything, changes nothing",
+        purpose="reads everything and changes nothing",
         prefixes={Verb.READ: EVERYTHING},
         inspect=True,
     ),
     RoleName.OPERATOR: Rights(
-        does="resolves conflicts, sets retention, runs the doctor",
+        purpose="resolves conflicts, sets retention, runs the doctor",
         prefixes={
             Verb.READ: EVERYTHING,
             Verb.WRITE: (keys.DECISIONS, keys.DELETES, keys.DOCTOR),
@@ -133,7 +134,7 @@ MATRIX: Final = {
         inspect=True,
     ),
     RoleName.DEPLOYER: Rights(
-        does="sets up the bucket and its policies, creates the authority's settings",
+        purpose="configures the bucket and its policies, creates the authority's settings",
         prefixes={
             Verb.READ: (keys.AUTHORITY, keys.DOCTOR),
             Verb.WRITE: (keys.AUTHORITY, keys.DOCTOR),
@@ -148,23 +149,27 @@ MATRIX: Final = {
 CREATE_ONLY: Final = (
     *(keys.ACCEPTED, keys.QUARANTINE, keys.DECISIONS, keys.DELETES, keys.AUTHORITY),
 )
-"""Records that are written once: a second write under the same key would rewrite history."""
+"""Records that are written once: a second write under the same key would change an earlier
+decision.
+"""
 
 EVIDENCE: Final = (
     *(*CREATE_ONLY, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
     keys.AUDIT,
 )
-"""What nobody deletes: decisions, and what GC rests on when it proves that a blob is unused."""
+"""Objects that no role deletes: decisions, and the evidence with which GC proves a blob unused."""
 
 GUARDED_WRITES: Final = (*EVIDENCE, keys.RAW_BLOBS, GC, keys.QUEUE, keys.WORK_LISTS)
-"""Where the bucket itself, not the identity policies alone, keeps all but the writers out."""
+"""Prefixes where the bucket policy, not the identity policies alone, admits only the listed
+writers.
+"""
 
 REWRITING: Final = (
     *("s3:DeleteObject", "s3:ReplicateObject", "s3:ReplicateDelete", "s3:ReplicateTags"),
     *("s3:ObjectOwnerOverrideToBucketOwner", "s3:UpdateObjectEncryption"),
     *("s3:PutObjectAcl", "s3:PutObjectVersionAcl"),
 )
-"""What hides, replaces or opens an object without a PutObject or a delete of a version."""
+"""Actions that hide, replace or expose an object without a PutObject or a version delete."""
 
 
 LOCKS: Final = (
@@ -172,18 +177,18 @@ LOCKS: Final = (
     "s3:PutObjectLegalHold",
     "s3:PutObjectRetention",
 )
-"""What sets, lengthens or breaks a lock on one object."""
+"""Actions that set, extend or bypass a lock on one object."""
 
 
 def writers(prefix: str) -> tuple[RoleName, ...]:
-    """Gives the roles that write under a prefix."""
+    """Return the roles that write under a prefix."""
     return tuple(
         name for name, rights in MATRIX.items() if prefix in rights.prefixes.get(Verb.WRITE, ())
     )
 
 
 def rights_of(name: RoleName, action: str) -> tuple[str, ...]:
-    """Gives the prefixes under which a role may call an object action."""
+    """Return the prefixes under which a role may call an object action."""
     found = [
         prefix
         for verb, prefixes in MATRIX[name].prefixes.items()

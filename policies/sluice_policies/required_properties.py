@@ -1,18 +1,8 @@
-"""The properties that the protocol requires of a bucket, made from settings."""
+"""The properties that the protocol requires of a bucket, derived from settings."""
 
 from collections.abc import Iterator
 
-from sluice_policies.arns import bucket_arn, objects_arn, objects_arns
-from sluice_policies.bucket_policy import (
-    COPY_SOURCE,
-    CREATES,
-    ENDPOINT,
-    IF_NONE_MATCH,
-    TLS,
-)
-from sluice_policies.catalogue import bucket_actions, object_actions, reconfiguring_actions
-from sluice_policies.manners import encrypted, polite
-from sluice_policies.matrix import (
+from sluice_policies.access_matrix import (
     CREATE_ONLY,
     EVIDENCE,
     GC,
@@ -21,21 +11,38 @@ from sluice_policies.matrix import (
     REWRITING,
     writers,
 )
+from sluice_policies.bucket_policy import (
+    COPY_SOURCE,
+    CREATES,
+    ENDPOINT,
+    IF_NONE_MATCH,
+    TLS,
+)
+from sluice_policies.catalogue import bucket_actions, object_actions, reconfiguring_actions
 from sluice_policies.model import Condition
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.properties import (
-    WHO,
-    Case,
+    CALLER,
     Property,
+    PropertyCase,
     Sense,
     absent,
     absent_or,
+    encryption_conditions,
     equals,
     never,
     only_if,
+    transport_conditions,
 )
-from sluice_policies.required_roles import role_properties
-from sluice_policies.settings import RoleName, Settings, Target
+from sluice_policies.role_properties import role_properties
+from sluice_policies.settings import (
+    RoleName,
+    Settings,
+    Target,
+    bucket_arn,
+    objects_arn,
+    objects_arns,
+)
 from sluice_policies.versitygw import expressible
 from sluice_protocol import keys
 
@@ -46,8 +53,8 @@ DELETES = ("s3:DeleteObject", "s3:DeleteObjectVersion", "s3:ReplicateDelete")
 def _creation(settings: Settings) -> Iterator[Property]:
     yield only_if(
         "accepted-created-once",
-        "under accepted/ (and quarantine/, decisions/, deletes/, authority/) an object is written"
-        " only with If-None-Match: *",
+        "under accepted/ (and quarantine/, decisions/, deletes/, authority/) an object is "
+        "written only with If-None-Match: *",
         PUT,
         objects_arns(settings, CREATE_ONLY),
         equals(IF_NONE_MATCH, "*"),
@@ -70,7 +77,7 @@ def _creation(settings: Settings) -> Iterator[Property]:
     )
     yield only_if(
         "no-multipart-into-accepted-or-blobs",
-        "no multipart upload touches accepted/ or raw-blobs/",
+        "no multipart upload writes under accepted/ or raw-blobs/",
         PUT,
         both,
         *absent_or(CREATES, "true"),
@@ -83,34 +90,35 @@ def _deletion(policies: PolicySet) -> Iterator[Property]:
     evidence = objects_arns(settings, EVIDENCE)
     yield never(
         "accepted-never-deleted",
-        "nobody, by replication neither, deletes an object or version under accepted/ (nor any"
-        " other decision or reference)",
+        "no principal deletes an object or version under accepted/ (or another decision or "
+        "reference), not by replication either",
         DELETES,
         evidence,
     )
     rewriting = tuple(action for action in REWRITING if action not in DELETES)
     yield never(
         "nothing-rewritten-in-place",
-        "nobody replaces, re-encrypts or opens by ACL what stands under accepted/ or raw-blobs/",
+        "no principal replaces, re-encrypts or exposes by ACL an object under accepted/ or "
+        "raw-blobs/",
         rewriting,
         (*evidence, *blobs),
     )
     yield only_if(
         "blob-versions-deleted-by-gc-alone",
-        "a version under raw-blobs/ is deleted by the gc role alone",
+        "only the gc role deletes a version under raw-blobs/",
         ("s3:DeleteObjectVersion",),
         blobs,
-        equals(WHO, policies.who(RoleName.GC)),
+        equals(CALLER, policies.principal_of(RoleName.GC)),
     )
     yield never(
         "blobs-never-hidden",
-        "nobody, the gc neither, puts a delete marker over a blob",
+        "no principal, including the gc role, puts a delete marker over a blob",
         ("s3:DeleteObject", "s3:ReplicateDelete"),
         blobs,
     )
     yield never(
         "locks-never-touched-by-hand",
-        "nobody breaks, lengthens or sets a lock on an object",
+        "no principal sets, extends or bypasses a lock on an object",
         LOCKS,
         (objects_arn(settings),),
     )
@@ -119,68 +127,74 @@ def _deletion(policies: PolicySet) -> Iterator[Property]:
 def _everywhere(settings: Settings) -> Iterator[Property]:
     yield only_if(
         "encrypted-as-set",
-        "an object is written with the bucket's default encryption or the very same named",
+        "an object is written with the bucket's default encryption, or names the same encryption",
         PUT,
         (objects_arn(settings),),
-        *encrypted(settings),
+        *encryption_conditions(settings),
     )
     whole = (f"{bucket_arn(settings)}/*",)
     if settings.network.require_tls:
-        yield _every_action("tls-only", "nothing is done without TLS", whole, equals(TLS, "true"))
+        yield _every_action(
+            "tls-only", "no request is allowed without TLS", whole, equals(TLS, "true")
+        )
     if settings.network.vpc_endpoint:
         yield _through_endpoint(settings, whole)
 
 
-def _every_action(name: str, says: str, where: tuple[str, ...], condition: Condition) -> Property:
+def _every_action(
+    name: str, description: str, where: tuple[str, ...], condition: Condition
+) -> Property:
     cases = (
-        Case(actions=object_actions(), where=where, conditions=(condition,)),
-        Case(actions=bucket_actions(), conditions=(condition,)),
+        PropertyCase(actions=object_actions(), where=where, conditions=(condition,)),
+        PropertyCase(actions=bucket_actions(), conditions=(condition,)),
     )
-    return Property(name=name, says=says, sense=Sense.ONLY_IF, cases=cases)
+    return Property(name=name, description=description, sense=Sense.ONLY_IF, cases=cases)
 
 
 def _through_endpoint(settings: Settings, whole: tuple[str, ...]) -> Property:
     condition = equals(ENDPOINT, settings.network.vpc_endpoint)
     cases = tuple(
-        Case(actions=actions, where=where, conditions=(condition,), role=name)
+        PropertyCase(actions=actions, where=where, conditions=(condition,), role=name)
         for name in RoleName
         if name is not RoleName.DEPLOYER
         for actions, where in ((object_actions(), whole), (bucket_actions(), ()))
     )
-    says = "no role but the deployer does anything from outside the VPC endpoint"
-    return Property(name="endpoint-only", says=says, sense=Sense.ONLY_IF, cases=cases)
+    description = "no role except the deployer is allowed a request from outside the VPC endpoint"
+    return Property(name="endpoint-only", description=description, sense=Sense.ONLY_IF, cases=cases)
 
 
 def _writing(policies: PolicySet) -> Iterator[Property]:
     settings = policies.settings
     cases = tuple(
-        Case(
+        PropertyCase(
             actions=PUT,
             where=objects_arns(settings, (prefix,)),
-            conditions=(equals(WHO, *(policies.who(name) for name in writers(prefix))),),
+            conditions=(
+                equals(CALLER, *(policies.principal_of(name) for name in writers(prefix))),
+            ),
         )
         for prefix in GUARDED_WRITES
     )
     yield Property(
         name="written-by-writers-alone",
-        says="decisions, evidence, blobs and queues are written by the roles that own them, whoever"
-        " else is an administrator",
+        description="decisions, evidence, blobs and queues are written only by the roles that "
+        "own them, even if another caller is an administrator",
         sense=Sense.ONLY_IF,
         cases=cases,
     )
     yield only_if(
         "reconfigured-by-deployer-alone",
-        "policy, lifecycle, versioning, replication, lock and the rest are changed by the deployer"
-        " alone",
+        "only the deployer changes policy, lifecycle, versioning, replication, lock and other "
+        "configuration",
         reconfiguring_actions(),
         (),
-        equals(WHO, policies.who(RoleName.DEPLOYER)),
+        equals(CALLER, policies.principal_of(RoleName.DEPLOYER)),
     )
 
 
 def _left_alone(settings: Settings) -> Property:
-    """Gives what the bucket policy must not touch: a rule that reaches further than it says."""
-    given = polite(settings)
+    """Return the property that the bucket policy denies nothing beyond the requirements."""
+    given = transport_conditions(settings)
     free = (keys.QUEUE, keys.WORK_LISTS, GC)
     guarded = objects_arns(settings, GUARDED_WRITES)
     unlocked = tuple(action for action in object_actions() if action not in LOCKS)
@@ -188,25 +202,27 @@ def _left_alone(settings: Settings) -> Property:
     unguarded = tuple(action for action in unlocked if action not in taken)
     deletable = tuple(action for action in unlocked if action not in PUT)
     reading = tuple(a for a in bucket_actions() if a not in reconfiguring_actions())
-    written = (*given, *encrypted(settings))
+    written = (*given, *encryption_conditions(settings))
     deployment = (objects_arn(settings),)
     return Property(
         name="rest-left-alone",
-        says="the bucket policy denies nobody what no requirement speaks of",
+        description="the bucket policy denies no request that no requirement forbids",
         sense=Sense.CAN,
         cases=(
-            Case(actions=unlocked, where=guarded, outside=True, conditions=written),
-            Case(actions=unguarded, where=guarded, conditions=given),
-            Case(actions=deletable, where=objects_arns(settings, free), conditions=given),
-            Case(actions=reading, conditions=given),
-            Case(actions=object_actions(), where=deployment, outside=True, conditions=given),
+            PropertyCase(actions=unlocked, where=guarded, outside=True, conditions=written),
+            PropertyCase(actions=unguarded, where=guarded, conditions=given),
+            PropertyCase(actions=deletable, where=objects_arns(settings, free), conditions=given),
+            PropertyCase(actions=reading, conditions=given),
+            PropertyCase(
+                actions=object_actions(), where=deployment, outside=True, conditions=given
+            ),
         ),
     )
 
 
 def _expressible(item: Property) -> bool:
     conditions = [c for case in item.cases for c in case.conditions or ()]
-    return all(c.key == WHO or expressible(c) for c in conditions)
+    return all(c.key == CALLER or expressible(c) for c in conditions)
 
 
 def _of_everyone(policies: PolicySet) -> tuple[Property, ...]:
@@ -220,7 +236,7 @@ def _of_everyone(policies: PolicySet) -> tuple[Property, ...]:
 
 
 def required_properties(policies: PolicySet) -> tuple[Property, ...]:
-    """Gives every property that the documents of a target must have, in the order of reports."""
+    """Return every property that the documents of a target must have, in the order of reports."""
     everyone = _of_everyone(policies)
     if policies.target is Target.VERSITYGW:
         kept = tuple(item for item in everyone if _expressible(item))
@@ -229,20 +245,22 @@ def required_properties(policies: PolicySet) -> tuple[Property, ...]:
 
 
 def _strangers(policies: PolicySet) -> Property:
-    """Gives what stands for AWS's identity policies where users have none of their own."""
-    ours = equals(WHO, *(policies.who(name) for name in RoleName))
+    """Return the property that replaces AWS's identity policies, which versitygw does not have."""
+    ours = equals(CALLER, *(policies.principal_of(name) for name in RoleName))
     cases = (
-        Case(
+        PropertyCase(
             actions=object_actions(),
             where=(f"{bucket_arn(policies.settings)}/*",),
             conditions=(ours,),
         ),
-        Case(actions=bucket_actions(), conditions=(ours,)),
+        PropertyCase(actions=bucket_actions(), conditions=(ours,)),
     )
-    says = "a user who plays none of the roles does nothing in the bucket"
-    return Property(name="strangers-do-nothing", says=says, sense=Sense.ONLY_IF, cases=cases)
+    description = "a user without one of the roles is allowed no request to the bucket"
+    return Property(
+        name="strangers-do-nothing", description=description, sense=Sense.ONLY_IF, cases=cases
+    )
 
 
 def inexpressible_properties(policies: PolicySet) -> tuple[Property, ...]:
-    """Gives the required properties that versitygw has no condition keys for."""
+    """Return the required properties for which versitygw has no condition keys."""
     return tuple(item for item in _of_everyone(policies) if not _expressible(item))

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 import z3
 
 from sluice_policies.catalogue import bucket_actions, catalogue, key_actions, object_actions
-from sluice_policies.model import EVERYONE, Condition, Document, Effect, Statement
+from sluice_policies.model import EVERYONE, Condition, Document, PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet
-from sluice_policies.properties import WHO, Property
-from sluice_policies.prove import Prover, Verdict, allowed, relevant, vocabulary_for
+from sluice_policies.properties import CALLER, Property
+from sluice_policies.prove import Prover, Verdict, allowed, pattern_table_for, relevant
+from sluice_policies.representatives import Pattern
 from sluice_policies.settings import RoleName
-from sluice_policies.words import Pattern
 
 _OPPOSITES = {
     "StringEquals": "StringNotEquals",
@@ -59,7 +59,7 @@ def _swapped(values: tuple[str, ...], index: int, value: str) -> tuple[str, ...]
     return (*values[:index], value, *values[index + 1 :])
 
 
-def _resource_mutants(statement: Statement) -> Iterator[tuple[str, Statement]]:
+def _resource_mutants(statement: PolicyStatement) -> Iterator[tuple[str, PolicyStatement]]:
     for gone, kept in _without(statement.resources):
         yield f"drops resource {gone}", replace(statement, resources=kept)
     for index, glob in enumerate(statement.resources):
@@ -71,7 +71,7 @@ def _resource_mutants(statement: Statement) -> Iterator[tuple[str, Statement]]:
             yield f"{does} {glob} to {other}", replace(statement, resources=resources)
 
 
-def _condition_mutants(statement: Statement) -> Iterator[tuple[str, Statement]]:
+def _condition_mutants(statement: PolicyStatement) -> Iterator[tuple[str, PolicyStatement]]:
     conditions = statement.conditions
     for index, condition in enumerate(conditions):
         rest = (*conditions[:index], *conditions[index + 1 :])
@@ -85,10 +85,10 @@ def _condition_mutants(statement: Statement) -> Iterator[tuple[str, Statement]]:
             yield does, replace(statement, conditions=swapped)
 
 
-def _statement_mutants(statement: Statement) -> Iterator[tuple[str, Statement]]:
+def _statement_mutants(statement: PolicyStatement) -> Iterator[tuple[str, PolicyStatement]]:
     for gone, kept in _without(statement.actions):
         yield f"drops action {gone}", replace(statement, actions=kept)
-    other = Effect.ALLOW if statement.effect is Effect.DENY else Effect.DENY
+    other = PolicyEffect.ALLOW if statement.effect is PolicyEffect.DENY else PolicyEffect.DENY
     yield f"becomes {other.value}", replace(statement, effect=other)
     if statement.principals is not None and statement.principals != EVERYONE:
         yield "is for everyone", replace(statement, principals=EVERYONE)
@@ -127,18 +127,18 @@ def _differs(one: PolicySet, two: PolicySet, action: str, role: RoleName | None)
     before, after = relevant(one, action, role), relevant(two, action, role)
     if before == after:
         return False
-    vocabulary = vocabulary_for(one.settings, one.target)
+    patterns = pattern_table_for(one.settings, one.target)
     for statement in (*before.denies, *before.allows, *after.denies, *after.allows):
-        vocabulary.add_statement(statement)
+        patterns.add_statement(statement)
     if role is not None:
-        vocabulary.add(WHO, Pattern(one.who(role), exact=True))
-    world = vocabulary.world(catalogue().actions[action.lower()].on)
+        patterns.add(CALLER, Pattern(one.principal_of(role), exact=True))
+    symbolic = patterns.symbolic_request(catalogue().actions[action.lower()].resource_type)
     solver = z3.Solver()
-    solver.add(world.domain())
+    solver.add(symbolic.domain())
     if role is not None:
-        solver.add(world.caller_is(one.who(role)))
+        solver.add(symbolic.caller_is(one.principal_of(role)))
     worst = role is None
-    solver.add(allowed(before, world, worst=worst) != allowed(after, world, worst=worst))
+    solver.add(allowed(before, symbolic, worst=worst) != allowed(after, symbolic, worst=worst))
     return bool(solver.check() != z3.unsat)
 
 

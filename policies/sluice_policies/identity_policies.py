@@ -1,12 +1,11 @@
-"""One identity policy per role: the rights of the matrix, and nothing else."""
+"""One identity policy per role: the rights of the access matrix, and nothing else."""
 
 from collections.abc import Iterator
 
-from sluice_policies.arns import bucket_arn, objects_arns
+from sluice_policies.access_matrix import ACTIONS, BUCKET_READS, LISTING, MATRIX, Rights, Verb
 from sluice_policies.catalogue import inspecting_actions, reconfiguring_actions
-from sluice_policies.matrix import ACTIONS, LISTING, LOOKING, MATRIX, Rights, Verb
-from sluice_policies.model import Condition, Document, Effect, Statement
-from sluice_policies.settings import RoleName, Settings
+from sluice_policies.model import Condition, Document, PolicyEffect, PolicyStatement
+from sluice_policies.settings import RoleName, Settings, bucket_arn, objects_arns
 
 _SIDS = {
     Verb.READ: "Read",
@@ -16,11 +15,11 @@ _SIDS = {
     Verb.DELETE_VERSION: "DeleteVersions",
 }
 _REASONS = {
-    Verb.READ: "what this role reads",
-    Verb.WRITE: "what this role writes",
+    Verb.READ: "the objects that this role reads",
+    Verb.WRITE: "the objects that this role writes",
     Verb.MULTIPART: "large files of the lake are uploaded in parts",
-    Verb.DELETE: "what this role clears away itself",
-    Verb.DELETE_VERSION: "an exact version that was proved unused, never the key",
+    Verb.DELETE: "the objects that this role deletes itself",
+    Verb.DELETE_VERSION: "one exact version that was proved unused, never the whole key",
 }
 
 
@@ -30,10 +29,10 @@ def _allow(
     actions: tuple[str, ...],
     resources: tuple[str, ...],
     *conditions: Condition,
-) -> Statement:
-    return Statement(
+) -> PolicyStatement:
+    return PolicyStatement(
         sid=sid,
-        effect=Effect.ALLOW,
+        effect=PolicyEffect.ALLOW,
         actions=actions,
         resources=resources,
         conditions=conditions,
@@ -42,22 +41,22 @@ def _allow(
 
 
 def listed_prefixes(settings: Settings, rights: Rights) -> tuple[str, ...]:
-    """Gives the patterns of `s3:prefix` that a role may list by."""
+    """Return the patterns of `s3:prefix` that a role may list."""
     return tuple(f"{settings.bucket.prefix}{prefix}*" for prefix in rights.prefixes[Verb.READ])
 
 
-def _objects(settings: Settings, rights: Rights) -> Iterator[Statement]:
+def _objects(settings: Settings, rights: Rights) -> Iterator[PolicyStatement]:
     for verb, prefixes in rights.prefixes.items():
         places = objects_arns(settings, prefixes)
         yield _allow(_SIDS[verb], _REASONS[verb], ACTIONS[verb], places)
 
 
-def _bucket(settings: Settings, rights: Rights) -> Iterator[Statement]:
+def _bucket(settings: Settings, rights: Rights) -> Iterator[PolicyStatement]:
     bucket = (bucket_arn(settings),)
     yield _allow(
         "List",
-        "without it a missing key reads as 403 and not 404; a read of a missing key carries no"
-        " prefix, hence IfExists, at the price that key names can be listed without one",
+        "without it a missing key returns 403 and not 404; a read of a missing key sends no "
+        "prefix, hence IfExists; as a consequence, key names can be listed without a prefix",
         LISTING,
         bucket,
         Condition(
@@ -66,15 +65,15 @@ def _bucket(settings: Settings, rights: Rights) -> Iterator[Statement]:
             values=listed_prefixes(settings, rights),
         ),
     )
-    looking = inspecting_actions() if rights.inspect else LOOKING
-    yield _allow("Look", "where the bucket is and whether it keeps versions", looking, bucket)
+    looking = inspecting_actions() if rights.inspect else BUCKET_READS
+    yield _allow("Look", "the region of the bucket and its versioning state", looking, bucket)
     if rights.configure:
         yield _allow(
-            "Configure", "the deployer sets up the bucket", reconfiguring_actions(), bucket
+            "Configure", "the deployer configures the bucket", reconfiguring_actions(), bucket
         )
 
 
-def _key(settings: Settings, rights: Rights) -> Iterator[Statement]:
+def _key(settings: Settings, rights: Rights) -> Iterator[PolicyStatement]:
     if settings.encryption.mode != "sse-kms":
         return
     writes = ("kms:GenerateDataKey",) if Verb.WRITE in rights.prefixes else ()
@@ -87,7 +86,7 @@ def _key(settings: Settings, rights: Rights) -> Iterator[Statement]:
 
 
 def identity_policy(settings: Settings, name: RoleName) -> Document:
-    """Gives the identity policy of a role."""
+    """Return the identity policy of a role."""
     rights = MATRIX[name]
     return Document(
         statements=(

@@ -1,14 +1,14 @@
 """The live documents of a bucket: reading, comparing, and applying in a safe order.
 
-Order: versions are kept before anything changes, roles get their rights before the bucket denies,
-and the bucket's policy comes last. Each part is read back after it was written.
+Versioning is enabled before anything else changes, roles get their rights before the bucket
+denies, and the bucket policy comes last. All documents are read back after they were written.
 """
 
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sluice_policies.configuration import Part
+from sluice_policies.configuration import ConfigurationPart
 from sluice_policies.errors import NotApplied
 from sluice_policies.model import (
     Json,
@@ -27,27 +27,27 @@ REPLICATION = "replication"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
-    """What stands in the store now.
+class LiveDocuments:
+    """The documents that are in the store now.
 
     Attributes:
-        bucket_policy: The text of the bucket's policy, or None.
-        roles: The text of each role's policy, or None where it has none.
-        parts: Each part of the configuration that the target has, or None.
-        replication: What is replicated out of the bucket, or None.
+        bucket_policy: The text of the bucket policy, or None.
+        roles: The text of each role's policy, or None if it has none.
+        parts: Each part of the configuration that the target supports, or None.
+        replication: The replication configuration of the bucket, or None.
     """
 
     bucket_policy: str | None
     roles: dict[RoleName, str | None]
-    parts: dict[Part, Json]
+    parts: dict[ConfigurationPart, Json]
     replication: Json = None
 
     def policies(self, settings: Settings, target: Target) -> PolicySet | None:
-        """Gives the live documents as those that decide, or None where one is missing.
+        """Return the live documents as a policy set, or None if one is missing.
 
         Raises:
-            BadDocument: A live document is no policy.
-            UnsupportedPolicy: A live document holds what is not decided.
+            BadDocument: A live document is not a policy.
+            UnsupportedPolicy: A live document contains an element that is not decided.
         """
         if self.bucket_policy is None or None in self.roles.values():
             return None
@@ -63,12 +63,12 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One document that stands otherwise than rendered.
+class DocumentChange:
+    """One document whose live text differs from the rendered text.
 
     Attributes:
         name: The document or part.
-        live: Its canonical text now; empty when there is none.
+        live: Its canonical text now; empty if there is none.
         wanted: Its canonical text as rendered.
     """
 
@@ -77,7 +77,7 @@ class Change:
     wanted: str
 
     def unified(self) -> str:
-        """Gives the difference as `diff -u` writes it."""
+        """Return the difference in the format of `diff -u`."""
         lines = difflib.unified_diff(
             self.live.splitlines(keepends=True),
             self.wanted.splitlines(keepends=True),
@@ -88,20 +88,20 @@ class Change:
 
 
 def role_name(settings: Settings, name: RoleName) -> str:
-    """Gives the name of the IAM role behind a part."""
+    """Return the name of the IAM role that a role of sluice is bound to."""
     return settings.role(name).arn.rpartition("/")[2]
 
 
 def inline_name(name: RoleName) -> str:
-    """Gives the name of the inline policy that sluice keeps on a role."""
+    """Return the name of the inline policy that sluice manages on a role."""
     return f"sluice-{name.value}"
 
 
-async def read_live(settings: Settings, target: Target, admin: Administration) -> Live:
-    """Reads everything that is rendered for a target.
+async def read_live(settings: Settings, target: Target, admin: Administration) -> LiveDocuments:
+    """Read every document that is rendered for a target.
 
     Raises:
-        StoreError: The store cannot be reached or refuses.
+        StoreError: The store is unreachable or denies the read.
     """
     policy = await admin.read(BUCKET_POLICY)
     roles: dict[RoleName, str | None] = {}
@@ -109,14 +109,18 @@ async def read_live(settings: Settings, target: Target, admin: Administration) -
         for name in RoleName:
             where = role_name(settings, name)
             roles[name] = await admin.read_role_policy(where, inline_name(name))
-    parts = {part: await admin.read(part.value) for part in Part if part in SUPPORTED_PARTS[target]}
+    parts = {
+        part: await admin.read(part.value)
+        for part in ConfigurationPart
+        if part in SUPPORTED_PARTS[target]
+    }
     replication = await admin.read(REPLICATION) if target is Target.AWS else None
     text = policy if isinstance(policy, str) else None
-    return Live(bucket_policy=text, roles=roles, parts=parts, replication=replication)
+    return LiveDocuments(bucket_policy=text, roles=roles, parts=parts, replication=replication)
 
 
 def _same_case(value: Json) -> Json:
-    """Gives a value as it compares: S3 gives filter names back with a capital."""
+    """Return a value in the form that is compared: S3 capitalises the names of filters."""
     if isinstance(value, Mapping):
         found = {name: _same_case(item) for name, item in value.items()}
         if set(found) == {"Name", "Value"}:
@@ -133,11 +137,11 @@ def _policy_text(text: str | None, where: str) -> str:
     loaded = load_json(text, where)
     try:
         return canonical(document_json(parse_document(text, where)))
-    except Exception:  # noqa: BLE001 - whatever stands there is shown as it is
+    except Exception:  # noqa: BLE001 - a document that cannot be parsed is shown unchanged
         return canonical(loaded)
 
 
-def _pairs(settings: Settings, target: Target, live: Live) -> dict[str, tuple[str, str]]:
+def _pairs(settings: Settings, target: Target, live: LiveDocuments) -> dict[str, tuple[str, str]]:
     policies = policy_set(settings, target)
     found: dict[str, tuple[str, str]] = {}
     for part, wanted in supported_configuration(settings, target).items():
@@ -152,16 +156,16 @@ def _pairs(settings: Settings, target: Target, live: Live) -> dict[str, tuple[st
     return found
 
 
-def changes(settings: Settings, target: Target, live: Live) -> tuple[Change, ...]:
-    """Gives every document that stands otherwise than rendered, in the order of applying."""
+def changes(settings: Settings, target: Target, live: LiveDocuments) -> tuple[DocumentChange, ...]:
+    """Return every document that differs from the rendered one, in the order of applying."""
     return tuple(
-        Change(name=name, live=now, wanted=wanted)
+        DocumentChange(name=name, live=now, wanted=wanted)
         for name, (now, wanted) in _pairs(settings, target, live).items()
         if now != wanted
     )
 
 
-async def _write(settings: Settings, admin: Administration, change: Change) -> None:
+async def _write(settings: Settings, admin: Administration, change: DocumentChange) -> None:
     policy = change.name == BUCKET_POLICY or change.name.startswith("role-")
     loaded = load_json(change.wanted, change.name)
     if change.name.startswith("role-"):
@@ -174,16 +178,19 @@ async def _write(settings: Settings, admin: Administration, change: Change) -> N
 
 
 async def apply(
-    settings: Settings, target: Target, admin: Administration, wanted: tuple[Change, ...]
+    settings: Settings, target: Target, admin: Administration, wanted: tuple[DocumentChange, ...]
 ) -> None:
-    """Writes changes in their order, and reads all of them back.
+    """Write changes in their order, then read all of them back.
 
     Raises:
-        StoreError: The store cannot be reached or refuses; what was written before stands.
-        NotApplied: A document reads back otherwise than written.
+        StoreError: The store is unreachable or denies a write; earlier writes remain.
+        NotApplied: A document differs from what was written.
     """
     for change in wanted:
         await _write(settings, admin, change)
     live = await read_live(settings, target, admin)
     for change in changes(settings, target, live):
-        raise NotApplied(change.name, "it reads back otherwise than written, run diff")
+        raise NotApplied(
+            change.name,
+            ("the document read back differs from the one written; run `sluice policies diff`"),
+        )

@@ -1,14 +1,14 @@
-"""Finitely many words that stand for all texts, exactly, as far as a set of patterns can tell.
+"""A finite set of strings that represents all strings with respect to a set of patterns.
 
-Two texts are alike when the same patterns match both. `words_for` gives at least one word of each
-kind of texts there is, so a question over every text is a question over these words. (z3's own
-theory of strings proves the rendered documents as well, but times out on finding a text that
-breaks a wrong one; `docs/adr/0072-words-for-all-texts.md`.)
+Two strings are equivalent when the same patterns match both. `representatives_for` returns at
+least one string of each equivalence class, so a query over every string becomes a query over these
+strings. (z3's own theory of strings also proves the rendered documents, but times out when it
+searches for a string that violates a wrong one: `docs/adr/0072-representative-strings.md`.)
 
-For exact texts and prefixes the words are the literals themselves and each literal with one
-character after it that leads into no other literal. Longest first: let `L` be the longest literal
-that a text starts with; the text is `L`, or it goes on where no literal does, as `L` with that
-character. Any other pattern is decided by running all patterns side by side as automata.
+For exact texts and prefixes, the representatives are each literal, and each literal followed by one
+character with which no other literal continues. Proof: let `L` be the longest literal that a string
+starts with. The string is either `L`, or continues as no literal does, and is then equivalent to
+`L` with that character. All other patterns are decided by running them in parallel as automata.
 """
 
 from collections import deque
@@ -25,22 +25,22 @@ STATES_MAX: Final = 20_000
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pattern:
-    """An exact text, or a pattern of IAM.
+    """An exact text, or an IAM pattern.
 
     Attributes:
         text: The text or pattern.
-        exact: Whether `*` and `?` in it stand for themselves.
+        exact: Whether `*` and `?` are ordinary characters.
     """
 
     text: str
     exact: bool
 
     def matches(self, text: str) -> bool:
-        """Tells whether a text is meant."""
+        """Return True if the pattern matches a text."""
         return self.text == text if self.exact else glob_matches(self.text, text)
 
     def literal(self) -> str | None:
-        """Gives the text before a `*` at the very end, or None where wildcards stand elsewhere."""
+        """Return the text before a trailing `*`, or None if there are other wildcards."""
         if self.exact:
             return self.text
         bare: str = self.text.removesuffix("*")
@@ -52,7 +52,7 @@ def _fresh(literals: frozenset[str], after: str) -> str:
     for char in _FRESH:
         if char not in taken:
             return char
-    raise UnsupportedPolicy(after, "no character is left")
+    raise UnsupportedPolicy(after, "no unused character is left")
 
 
 def _steps(pattern: Pattern, places: frozenset[int], char: str) -> frozenset[int]:
@@ -78,7 +78,7 @@ def _past_stars(pattern: Pattern, places: set[int]) -> frozenset[int]:
     return frozenset(found)
 
 
-def _words_by_automata(patterns: tuple[Pattern, ...]) -> tuple[str, ...]:
+def _representatives_by_automata(patterns: tuple[Pattern, ...]) -> tuple[str, ...]:
     chars = {c for pattern in patterns for c in pattern.text}
     alphabet = (*sorted(chars - {"*", "?"}), "*", "?", next(c for c in _FRESH if c not in chars))
     start = tuple(_past_stars(pattern, {0}) for pattern in patterns)
@@ -98,15 +98,15 @@ def _words_by_automata(patterns: tuple[Pattern, ...]) -> tuple[str, ...]:
 
 
 @cache
-def words_for(patterns: frozenset[Pattern]) -> tuple[str, ...]:
-    """Gives words such that every text is matched by the same patterns as one of them.
+def representatives_for(patterns: frozenset[Pattern]) -> tuple[str, ...]:
+    """Return strings such that each string is matched by the same patterns as one of them.
 
     Raises:
-        UnsupportedPolicy: The patterns have so many wildcards that there is no telling.
+        UnsupportedPolicy: The patterns have too many wildcards to decide.
     """
     ordered = tuple(sorted(patterns))
     literals = frozenset(text for text in (p.literal() for p in ordered) if text is not None)
     if any(pattern.literal() is None for pattern in ordered):
-        return _words_by_automata(ordered)
+        return _representatives_by_automata(ordered)
     stems = sorted(literals | {""})
     return tuple(dict.fromkeys((*stems, *(stem + _fresh(literals, stem) for stem in stems))))
