@@ -4,13 +4,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from sluice_policies.live_documents import DocumentChange, LiveDocuments, changes, read_live
+from sluice_policies.live_documents import (
+    DocumentChange,
+    LiveDocuments,
+    apply,
+    changes,
+    read_live,
+)
 from sluice_policies.misconfigurations import Misconfiguration, find_misconfigurations
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.probes import PROBES, PolicyProbe, ProbeOutcome, simulated_refusal
-from sluice_policies.prove import Verdict, prove
+from sluice_policies.prove import Verdict, all_proved, prove
 from sluice_policies.settings import RoleName, Settings, Target
-from sluice_store.administration import Administration
+from sluice_store.administration import Administration, open_administration
+from sluice_store.s3.settings import S3Settings
 
 OpenRole = Callable[[RoleName], AbstractAsyncContextManager[Administration] | None]
 """Open the store with a role's credentials; None if there are none."""
@@ -53,8 +60,7 @@ class Verification:
         return not (
             self.changes
             or self.misconfigurations
-            or not self.verdicts
-            or any(not verdict.holds for verdict in self.verdicts)
+            or not all_proved(self.verdicts)
             or any(item.outcome is ProbeOutcome.WRONG for item in self.tried)
         )
 
@@ -130,3 +136,52 @@ async def verify(
         verdicts=verdicts_on(settings, target, live),
         tried=tuple([item async for item in try_probes(rendered, open_role, run)]),
     )
+
+
+def open_with_profiles(settings: Settings, where: S3Settings) -> OpenRole:
+    """Return a function that opens a bucket with the profile of a role."""
+
+    def open_role(name: RoleName) -> AbstractAsyncContextManager[Administration] | None:
+        profile = settings.role(name).profile
+        if not profile:
+            return None
+        return open_administration(
+            S3Settings(
+                bucket=where.bucket,
+                endpoint=where.endpoint,
+                region=where.region,
+                profile=profile,
+                ca_bundle=where.ca_bundle,
+            )
+        )
+
+    return open_role
+
+
+async def verify_bucket(
+    settings: Settings, target: Target, where: S3Settings, run: str
+) -> Verification:
+    """Open a bucket and verify it, with probes of each role that has a profile.
+
+    Raises:
+        StoreError: The store is unreachable or denies a read.
+        UnsupportedPolicy: A live document contains an element that is not decided.
+    """
+    async with open_administration(where) as admin:
+        return await verify(settings, target, admin, open_with_profiles(settings, where), run)
+
+
+async def apply_and_prove(
+    settings: Settings, target: Target, where: S3Settings, wanted: tuple[DocumentChange, ...]
+) -> bool:
+    """Open a bucket, write changes, and return whether the live documents are proved.
+
+    Raises:
+        StoreError: The store is unreachable or denies a write; earlier writes remain.
+        NotApplied: A document differs from what was written.
+        UnsupportedPolicy: A live document contains an element that is not decided.
+    """
+    async with open_administration(where) as admin:
+        await apply(settings, target, admin, wanted)
+        live = await read_live(settings, target, admin)
+    return all_proved(verdicts_on(settings, target, live))
