@@ -41,7 +41,7 @@ SETTINGS_DEFAULT: Final = Path("policies.toml")
 SettingsFile = Annotated[
     Path, Parameter(name="--settings", help="The settings file (docs/policies.md).")
 ]
-TargetName = Annotated[Target, Parameter(name="--target", help="The dialect.")]
+TargetName = Annotated[Target, Parameter(name="--target", help="The dialect of the documents.")]
 Endpoint = Annotated[
     str | None, Parameter(name="--endpoint", help="URL of the server; default: AWS.")
 ]
@@ -87,7 +87,7 @@ def render(
 
 @app.command
 def lint(
-    *files: Path,
+    *files: Annotated[Path, Parameter(help="Policy files to lint.")],
     settings: SettingsFile = SETTINGS_DEFAULT,
     target: TargetName = Target.AWS,
     json: Json = False,

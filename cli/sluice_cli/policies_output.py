@@ -92,7 +92,7 @@ def verification_json(found: "Verification") -> dict[str, object]:
                 "outcome": item.outcome.value,
                 "answer": item.answer,
             }
-            for item in found.tried
+            for item in found.probes
         ],
     }
 
@@ -110,10 +110,10 @@ def draw_verification(console: Console, found: "Verification") -> None:
             markup=False,
         )
     draw_verdicts(console, tuple(v for v in found.verdicts if not v.holds) or found.verdicts)
-    for result in found.tried:
+    for result in found.probes:
         mark = "WRONG " if result.outcome is ProbeOutcome.WRONG else "tested"
         mark = "      " if result.outcome is ProbeOutcome.NOT_TRIED else mark
-        wanted = "must be denied" if result.probe.refuse else "must be allowed"
+        wanted = "must be denied" if result.probe.must_be_denied else "must be allowed"
         text = f"{mark}  {result.probe.name} ({result.probe.role.value}, {wanted})"
         console.print(f"{text}: {result.outcome.value} {result.answer}", markup=False)
     console.print("verified" if found.good else "NOT verified")

@@ -46,13 +46,13 @@ class Verification:
         changes: Documents that differ from the rendered ones.
         misconfigurations: Settings that would lose data.
         verdicts: The properties of the live documents; empty if a document is missing.
-        tried: The results of the probes.
+        probes: The results of the probes.
     """
 
     changes: tuple[DocumentChange, ...]
     misconfigurations: tuple[Misconfiguration, ...]
     verdicts: tuple[Verdict, ...]
-    tried: tuple[ProbeResult, ...]
+    probes: tuple[ProbeResult, ...]
 
     @property
     def good(self) -> bool:
@@ -61,19 +61,19 @@ class Verification:
             self.changes
             or self.misconfigurations
             or not all_proved(self.verdicts)
-            or any(item.outcome is ProbeOutcome.WRONG for item in self.tried)
+            or any(item.outcome is ProbeOutcome.WRONG for item in self.probes)
         )
 
 
 def _judge(policies: PolicySet, probe: PolicyProbe, *, refused: bool) -> ProbeOutcome:
-    if refused == probe.refuse:
+    if refused == probe.must_be_denied:
         return ProbeOutcome.AS_REQUIRED
     expected = simulated_refusal(policies, probe)
-    cannot = policies.target is Target.VERSITYGW and probe.refuse and not expected
+    cannot = policies.target is Target.VERSITYGW and probe.must_be_denied and not expected
     return ProbeOutcome.CANNOT if cannot else ProbeOutcome.WRONG
 
 
-async def _try(
+async def _send(
     policies: PolicySet, probe: PolicyProbe, admin: Administration, run: str
 ) -> ProbeResult:
     key = f"{policies.settings.bucket.prefix}{probe.key(run)}"
@@ -84,7 +84,7 @@ async def _try(
     )
 
 
-async def try_probes(
+async def send_probes(
     policies: PolicySet, open_role: OpenRole, run: str
 ) -> AsyncIterator[ProbeResult]:
     """Send every probe with its role's credentials, role by role.
@@ -106,7 +106,7 @@ async def try_probes(
             continue
         async with session as admin:
             for probe in mine:
-                yield await _try(policies, probe, admin, run)
+                yield await _send(policies, probe, admin, run)
 
 
 def verdicts_on(settings: Settings, target: Target, live: LiveDocuments) -> tuple[Verdict, ...]:
@@ -134,7 +134,7 @@ async def verify(
         changes=changes(settings, target, live),
         misconfigurations=find_misconfigurations(settings, live),
         verdicts=verdicts_on(settings, target, live),
-        tried=tuple([item async for item in try_probes(rendered, open_role, run)]),
+        probes=tuple([item async for item in send_probes(rendered, open_role, run)]),
     )
 
 

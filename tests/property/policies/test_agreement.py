@@ -20,18 +20,18 @@ from sluice_policies.symbolic import RESOURCE, TLS, SymbolicRequest, SymbolicVal
 CHARS = "abx/*?-. é"
 
 
-def near(word: str, rng: random.Random) -> str:
+def near(text: str, rng: random.Random) -> str:
     """Return a text near a boundary: unchanged, cut, extended or with one character changed."""
-    at = rng.randrange(len(word) + 1)
+    at = rng.randrange(len(text) + 1)
     char = rng.choice(CHARS)
-    return rng.choice([word, word[:at], word + char, word[:at] + char + word[at + 1 :]])
+    return rng.choice([text, text[:at], text + char, text[:at] + char + text[at + 1 :]])
 
 
 def representative_for(value: SymbolicValue, patterns: set[Pattern], text: str) -> int | None:
     """Return the index of a text's representative, or None if the text is outside the domain."""
     kind = [p.matches(text) for p in sorted(patterns)]
-    for index, word in enumerate(value.representatives):
-        if [p.matches(word) for p in sorted(patterns)] == kind:
+    for index, candidate in enumerate(value.representatives):
+        if [p.matches(candidate) for p in sorted(patterns)] == kind:
             return index
     return None
 
@@ -148,7 +148,7 @@ def test_representatives_represent_every_text(
     """For any patterns, some representative is matched by exactly those that match the text."""
     patterns = [Pattern(t, exact=True) for t in exact] + [Pattern(g, exact=False) for g in globs]
     kinds = {
-        tuple(p.matches(word) for p in patterns)
-        for word in representatives_for(frozenset(patterns))
+        tuple(p.matches(candidate) for p in patterns)
+        for candidate in representatives_for(frozenset(patterns))
     }
     assert tuple(p.matches(text) for p in patterns) in kinds
