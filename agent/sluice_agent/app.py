@@ -31,7 +31,7 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 
 CONNECT_S: Final = 5.0
 SLOTS: Final = 64
-_LOG: Final = structlog.get_logger("sluice.agent")
+_log: Final = structlog.get_logger("sluice.agent")
 
 
 async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRunResult:
@@ -77,7 +77,7 @@ async def _opened(
     spool = await asyncio.to_thread(_open_spool, spool_settings, slots)
     for name, reason in spool.corrupt_files:
         metrics.corrupt.inc()
-        _LOG.error("spool_file_corrupt", name=name, reason=reason)
+        _log.error("spool_file_corrupt", name=name, reason=reason)
     metrics.watch(spool)
     session = open_session(
         tls=client_tls(settings.tls_ca, settings.tls_cert, settings.tls_key),
@@ -109,7 +109,7 @@ async def _opened(
         batcher=batcher,
         uploader=uploader,
     )
-    _LOG.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
+    _log.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
     try:
         async with session, serve_health(settings.health, metrics, agent.problem):
             yield agent

@@ -24,7 +24,7 @@ from sluice_protocol.units import NS_PER_S
 
 POLL_S: Final = 0.25
 SWEEP_S: Final = 0.5
-_LOG: Final = structlog.get_logger("sluice.agent")
+_log: Final = structlog.get_logger("sluice.agent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,7 @@ async def _within(stop: asyncio.Event, grace_s: float, *work: Coroutine[None, No
         if working.done():
             working.result()
             return True
-        _LOG.warning(
+        _log.warning(
             "shutdown_incomplete",
             reason="the spool is full or unwritable, or batches are not accepted",
         )
@@ -234,7 +234,7 @@ async def _sweep_once(agent: Agent) -> None:
             agent.uploader.add(batch)
     except SpoolUnwritable as error:
         agent.metrics.spool_errors.inc()
-        _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
+        _log.error("spool_unwritable", path=error.path, reason=error.reason)
 
 
 async def run_with_background(main: Coroutine[None, None, None], agent: Agent) -> None:

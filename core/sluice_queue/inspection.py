@@ -95,8 +95,8 @@ async def read_entries(
         if ref.last > after and len(found) < limit:
             found += [one for one in await read_segment(store, lane, ref) if one.sequence > after]
     if len(found) < limit:
-        held = body_descriptors(lane.key, state)
-        found += [one for one in held if one.sequence > after]
+        in_body = body_descriptors(lane.key, state)
+        found += [one for one in in_body if one.sequence > after]
     return tuple(found[:limit])
 
 

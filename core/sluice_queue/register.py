@@ -21,7 +21,7 @@
 | … | … | entries (`entries.py`), oldest first; the body ends exactly there |
 
 All integers are little-endian and unsigned. The entries of the body are the newest `count`;
-everything between `acked_through` and them lies in the segments. Append and dequeue copy entries
+older entries after `acked_through` are in the segments. Append and dequeue copy entries
 as bytes and never decode them. Pure: no I/O, clock or randomness.
 
 Source: `docs/queue.md`; ADR 0040.

@@ -1,4 +1,4 @@
-"""Stamps of the local store: they rise whatever the clock does, in every process, over boots."""
+"""Timestamps of the local store rise whatever the clock does, across processes and reboots."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ BASE_NS = 1_800_000_000 * NS_PER_S
 
 
 class _Clock:
-    """A clock that tests set."""
+    """A clock that tests set to a time."""
 
     def __init__(self, at_ns: int) -> None:
         self.at_ns = at_ns
@@ -38,8 +38,10 @@ def _opened(path: Path, clock: _Clock) -> Iterator[LogicalClock]:
         stamps.close()
 
 
-def test_stamps_rise_while_the_clock_falls(tmp_path: Path) -> None:
-    """A clock set back by an hour makes stamps go on by one ns, and time stand still."""
+def test_timestamps_rise_while_the_clock_moves_back(tmp_path: Path) -> None:
+    """After the clock is set back by an hour, timestamps rise by one ns, and the time does not
+    move.
+    """
     clock = _Clock(BASE_NS)
     with _opened(tmp_path / "clock", clock) as stamps:
         first = stamps.next_ns()
@@ -49,7 +51,7 @@ def test_stamps_rise_while_the_clock_falls(tmp_path: Path) -> None:
         assert stamps.next_ns() == first + 2
 
 
-def test_stamps_rise_over_two_openers(tmp_path: Path) -> None:
+def test_timestamps_rise_across_two_processes(tmp_path: Path) -> None:
     """Two processes with different clocks share one order."""
     fast, slow = _Clock(BASE_NS + 5 * NS_PER_S), _Clock(BASE_NS)
     with _opened(tmp_path / "clock", fast) as one, _opened(tmp_path / "clock", slow) as other:
@@ -57,8 +59,8 @@ def test_stamps_rise_over_two_openers(tmp_path: Path) -> None:
     assert given == sorted(set(given))
 
 
-def test_stamps_rise_over_a_lost_page_cache(tmp_path: Path) -> None:
-    """After a crash that lost everything since the last fsync, a new boot starts past the bound."""
+def test_timestamps_rise_after_a_lost_page_cache(tmp_path: Path) -> None:
+    """After a crash lost everything since the last fsync, a new boot starts after the bound."""
     path, clock = tmp_path / "clock", _Clock(BASE_NS)
     with _opened(path, clock) as stamps:
         stamps.next_ns()
@@ -70,8 +72,8 @@ def test_stamps_rise_over_a_lost_page_cache(tmp_path: Path) -> None:
         assert stamps.next_ns() > last
 
 
-def test_a_time_given_is_never_undercut(tmp_path: Path) -> None:
-    """What a read called the time, no later stamp lies before: audits rest on it."""
+def test_no_timestamp_is_before_a_time_already_returned(tmp_path: Path) -> None:
+    """No later timestamp is before a time that a read returned: audits rely on it."""
     clock = _Clock(BASE_NS)
     with _opened(tmp_path / "clock", clock) as stamps:
         told = stamps.now_ns()
@@ -80,8 +82,8 @@ def test_a_time_given_is_never_undercut(tmp_path: Path) -> None:
 
 
 @given(steps=st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=30))
-def test_stamps_rise_strictly(steps: list[int], tmp_path_factory: object) -> None:
-    """Whatever the clock does between them, stamps rise strictly."""
+def test_timestamps_rise_strictly(steps: list[int], tmp_path_factory: object) -> None:
+    """Whatever the clock does between them, timestamps rise strictly."""
     folder = tmp_path_factory.mktemp("stamps")  # type: ignore[attr-defined]
     clock, given_so_far = _Clock(BASE_NS), [0]
     with _opened(folder / "clock", clock) as stamps:
