@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
-from support.model_store import applied, perform, read_settled, settled
+from support.model_store import KINDS, applied, checked_by_writer, perform, read_settled
 from support.model_types import (
     HORIZON,
     LOST,
@@ -39,13 +39,6 @@ from sluice_protocol.units import Digest, ObjectKey, ObjectVersion, UnixNs
 
 # --- held writes --------------------------------------------------------------------------------
 
-KINDS = {
-    "CreateBlob": "blobs",
-    "OverwriteBlob": "blobs",
-    "CreateManifest": "manifest",
-    "CreateQuarantine": "quarantine",
-}
-
 
 def _held_moves(
     world: World, held: Held, upload: Upload, rules: Rules
@@ -68,27 +61,13 @@ def _held_moves(
         if KINDS[action] != "blobs":
             yield name, replace(world, store=store, held=(*others, visible))
             return
-        store, born = _checked_by_writer(store, upload, world.now, rules, held.dated)
+        store, born = checked_by_writer(store, upload, world.now, rules, held.dated)
         after = _observed(replace(free, store=store), held.index, upload, applied(born), rules)
         yield f"{name} -> Applied", after
         return
-    store, born = _checked_by_writer(world.store, upload, world.now, rules, held.dated)
+    store, born = checked_by_writer(world.store, upload, world.now, rules, held.dated)
     after = _observed(replace(free, store=store), held.index, upload, applied(born), rules)
     yield f"{upload.name}: {action} -> Applied of {born}", after
-
-
-def _checked_by_writer(
-    store: Store, upload: Upload, now: int, rules: Rules, dated: int
-) -> tuple[Store, int]:
-    """Return the store after the writer's check, and the timestamp that its response contains."""
-    if not rules.writer_settles:
-        return store, dated
-    kind = KINDS[type(upload.progress.action).__name__]
-    store = settled(store, now, rules, kind)
-    if kind == "blobs":
-        return store, store.blobs[-1].born
-    named = (store.manifest,) if kind == "manifest" else store.quarantine
-    return store, next(one.born for one in named if one and one.attempt == upload.name)
 
 
 WRITES = (a.CreateBlob, a.OverwriteBlob, a.CreateManifest, a.CreateQuarantine)

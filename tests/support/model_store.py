@@ -130,3 +130,25 @@ def settled(store: Store, now: int, rules: Rules, what: str) -> Store:
             return replace(store, quarantine=kept)
         case _:
             return store
+
+
+KINDS = {
+    "CreateBlob": "blobs",
+    "OverwriteBlob": "blobs",
+    "CreateManifest": "manifest",
+    "CreateQuarantine": "quarantine",
+}
+
+
+def checked_by_writer(
+    store: Store, upload: Upload, now: int, rules: Rules, dated: int
+) -> tuple[Store, int]:
+    """Return the store after the writer's check, and the timestamp that its response contains."""
+    if not rules.writer_settles:
+        return store, dated
+    kind = KINDS[type(upload.progress.action).__name__]
+    store = settled(store, now, rules, kind)
+    if kind == "blobs":
+        return store, store.blobs[-1].born
+    named = (store.manifest,) if kind == "manifest" else store.quarantine
+    return store, next(one.born for one in named if one and one.attempt == upload.name)
