@@ -85,7 +85,7 @@ def test_the_bound_fits_into_every_margin() -> None:
     assert BOUND_S + SKEW_S_MAX + 1 < SMALLEST_MARGIN_S // 2 <= MARGIN_S_DEFAULT // 2
 
 
-@pytest.mark.parametrize("name", ["utime", "fsync", "link"])
+@pytest.mark.parametrize("name", ["utime", "link"])
 def test_a_stalled_create_reports_the_time_of_its_visibility(
     name: str, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
