@@ -13,7 +13,8 @@ from rich.console import Console
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_lake.delta import check_tables
-from sluice_protocol.errors import ExitCode
+from sluice_protocol.errors import ExitCode, SluiceError
+from sluice_spark.jvm import check_jvm, jvm_process, stop_session
 from sluice_spark.session import Session, SessionSettings, open_session
 from sluice_spark.settings import CompactSettings, IngestSettings, JobSettings
 
@@ -31,8 +32,13 @@ def _session(store: str, master: str, driver_memory: str) -> Iterator[Session]:
     session = open_session(settings, delta=False)
     try:
         yield session
+    except SluiceError:
+        raise
+    except Exception as error:
+        check_jvm(jvm_process(session), error)
+        raise
     finally:
-        session.stop()
+        stop_session(session)
 
 
 @app.command
