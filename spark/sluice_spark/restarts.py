@@ -18,7 +18,7 @@ _DOUBLINGS_MAX: Final = 30
 
 
 class TransientFailure(StrEnum):
-    """Why a query ended, if a restart may mend it."""
+    """Why a query ended, if a restart may repair it."""
 
     WORKER_NOT_STARTED = "worker_not_started"
     """Spark waits 10 s for a new Python worker; on a busy machine that can be too short."""

@@ -1,6 +1,6 @@
 """Run a streaming query until it ends: watch its progress and restart it after transient errors.
 
-The decisions are in `restarts`. This module starts the query, waits, and carries them out.
+The decisions are in `restarts`. This module starts the query, waits, and acts on them.
 """
 
 import random  # noqa: TID251 - the source of jitter is made here
@@ -107,7 +107,7 @@ class QuerySupervisor:
         """Run the query until it ends or a stop signal arrives.
 
         Raises:
-            SluiceError: The query failed with an error that a restart cannot mend, or too often.
+            SluiceError: The query failed with an error that a restart cannot repair, or too often.
         """
         with stop_signals() as stop:
             while not stop.is_set():
@@ -183,7 +183,7 @@ class QuerySupervisor:
 
 
 def cause_of(error: BaseException) -> str:
-    """Return one line that says what went wrong."""
+    """Return one line that describes the cause."""
     return str(error) if isinstance(error, SluiceError) else find_cause(str(error))
 
 

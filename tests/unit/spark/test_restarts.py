@@ -49,7 +49,9 @@ SETTINGS = RestartSettings(restarts_max=5, backoff_s=2.0, backoff_max_s=10.0)
         ),
     ],
 )
-def test_errors_that_a_restart_may_mend_are_transient(text: str, failure: TransientFailure) -> None:
+def test_errors_that_a_restart_may_repair_are_transient(
+    text: str, failure: TransientFailure
+) -> None:
     assert classify_failure(RuntimeError(f"{STREAM_FAILED}{text}")) is failure
 
 
@@ -65,7 +67,7 @@ def test_errors_that_a_restart_may_mend_are_transient(text: str, failure: Transi
         "Traceback:\n  sluice_protocol.errors.Fenced: fenced\nPython worker exited unexpectedly\n",
     ],
 )
-def test_errors_that_a_restart_cannot_mend_are_final(text: str) -> None:
+def test_errors_that_a_restart_cannot_repair_are_final(text: str) -> None:
     assert classify_failure(RuntimeError(f"{STREAM_FAILED}{text}")) is None
 
 
