@@ -13,6 +13,7 @@ from typing import Final
 
 from sluice_lake.errors import CommitConflict
 from sluice_protocol.errors import ChecksumRefused, OutcomeUnknown, SluiceError, StoreUnavailable
+from sluice_spark.errors import read_stack
 
 _DOUBLINGS_MAX: Final = 30
 
@@ -98,7 +99,7 @@ def classify_failure(error: BaseException) -> TransientFailure | None:
         return TransientFailure.STALLED
     if isinstance(error, SluiceError):
         return _BY_CLASS.get(type(error))
-    return classify_text(str(error))
+    return classify_text(f"{error}\n{read_stack(error)}")
 
 
 def classify_text(text: str) -> TransientFailure | None:

@@ -16,7 +16,7 @@ import structlog
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.errors import JobFailed, find_cause
+from sluice_spark.errors import JobFailed, describe_failure
 from sluice_spark.jvm import check_jvm, jvm_process
 from sluice_spark.restarts import (
     QueryStalled,
@@ -174,17 +174,12 @@ class QuerySupervisor:
         _log.warning(
             "query_restarted",
             reason=failure.value,
-            cause=cause_of(error),
+            cause=describe_failure(error),
             restart=self._failures,
             restarts_max=self.settings.restarts_max,
             pause_s=round(pause_s, 3),
         )
         return pause_s
-
-
-def cause_of(error: BaseException) -> str:
-    """Return one line that describes the cause."""
-    return str(error) if isinstance(error, SluiceError) else find_cause(str(error))
 
 
 def raise_cause(
@@ -198,4 +193,4 @@ def raise_cause(
         if failure is not None
         else ""
     )
-    raise JobFailed(f"ingest stopped: {cause_of(error).rstrip('.')}{tried}") from error
+    raise JobFailed(f"ingest stopped: {describe_failure(error).rstrip('.')}{tried}") from error
