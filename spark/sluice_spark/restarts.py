@@ -69,7 +69,10 @@ _TEXTS: Final[dict[TransientFailure, tuple[str, ...]]] = {
         "unable to create native thread",
         "error=11, Resource temporarily unavailable",
     ),
-    TransientFailure.WORKER_LOST: ("Python worker exited unexpectedly",),
+    TransientFailure.WORKER_LOST: (
+        "Python worker exited unexpectedly",
+        "java.io.IOException: Stream closed",  # the pipe to the process that starts workers
+    ),
     TransientFailure.EXECUTOR_LOST: (
         "ExecutorLostFailure",
         "Executor heartbeat timed out",

@@ -1,5 +1,6 @@
 """Errors of the jobs on a terminal: one line each."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from support.spark_lake import Deployment, make_batch
+
+from sluice_lake.delta import open_or_create_table
+from sluice_lake.tables import LOGS
 
 pytestmark = pytest.mark.spark
 
@@ -33,6 +37,36 @@ def test_jobs_refuse_tables_of_another_schema(job: tuple[str, ...], tmp_path: Pa
     write_deltalake(str(logs), pa.table({"x": [1]}))
     (line,) = refused(deployment.url, *job)
     assert "its schema is not that of this version" in line
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("spark", "ingest", "--once"),
+        ("spark", "compact"),
+        ("spark", "rollup"),
+        ("spark", "index"),
+        ("query",),
+    ],
+)
+def test_unsupported_features_are_refused_alike(command: tuple[str, ...], tmp_path: Path) -> None:
+    """Row tracking, as Spark's Delta turns it on, is named by every reader and writer."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    table = open_or_create_table(deployment.url, LOGS)
+    commit = tmp_path / "lake/v1/logs/_delta_log" / f"{table.version() + 1:020d}.json"
+    features = ["appendOnly", "domainMetadata", "invariants", "rowTracking"]
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
+    commit.write_text(json.dumps({"protocol": protocol}))
+    done = subprocess.run(
+        [sys.executable, "-m", "sluice_cli", *command, "--store", deployment.url],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == (1 if command == ("query",) else 2)
+    assert "its features domainMetadata, rowTracking must be off" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_ingest_refuses_the_checkpoint_of_another_queue(tmp_path: Path) -> None:

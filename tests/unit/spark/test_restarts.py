@@ -37,6 +37,7 @@ SETTINGS = RestartSettings(restarts_max=5, backoff_s=2.0, backoff_max_s=10.0)
             TransientFailure.WORKER_NOT_STARTED,
         ),
         ("Python worker exited unexpectedly (crashed).", TransientFailure.WORKER_LOST),
+        ("Caused by: java.io.IOException: Stream closed", TransientFailure.WORKER_LOST),
         ("Lost task 0.3: ExecutorLostFailure (executor 1 exited)", TransientFailure.EXECUTOR_LOST),
         ("Caused by: java.net.SocketException: Broken pipe", TransientFailure.CONNECTION_LOST),
         (
