@@ -43,7 +43,7 @@ READS_AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedConflict:
-    """One conflict as its key tells it.
+    """One conflict, described by its key.
 
     Attributes:
         name: Identity and refused bytes.
@@ -188,10 +188,10 @@ class Resolver:
 
 
 class DecisionsReader:
-    """Keeps all decisions in memory and reads the ones that are new.
+    """Keeps all decisions in memory and reads new ones.
 
-    Ids carry their writer's clock, so a new record may sort before one already read: every
-    refresh lists the keys anew and reads only the unknown ones.
+    Ids contain their writer's clock, so a new record may sort before one already read. Every
+    refresh therefore lists all keys, and reads only the unknown ones.
     """
 
     def __init__(self, store: ObjectStore) -> None:

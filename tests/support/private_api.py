@@ -1,4 +1,4 @@
-"""Checks of library names that are private or undocumented, with a message that says what to do."""
+"""Checks of library names that are private or undocumented, with a message that states what to do."""
 
 import inspect
 from collections.abc import Callable
