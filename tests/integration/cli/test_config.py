@@ -1,4 +1,4 @@
-"""Settings come from the file, then the environment, then flags, and `config show` names the source."""
+"""Settings come from the file, the environment and flags; `config show` names the source."""
 
 import json
 import os
