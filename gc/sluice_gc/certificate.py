@@ -1,22 +1,21 @@
-"""The record of a complete audit: what was listed, when, what was found, and what came before.
+"""The record of a complete audit: what was listed, when, what was found, and its predecessor.
 
-A certificate is canonical JSON with an Ed25519 signature over its inner record. It carries the
-sha256 of the certificate before it, so that one that was altered, taken out or moved is named by
-whoever checks the chain, without a store and without trust in whoever keeps it.
+A certificate is canonical JSON with an Ed25519 signature over its inner record. It contains the
+sha256 of the previous certificate. A check of the chain therefore finds each certificate that was
+altered, removed or moved. The check needs no store and does not trust the keeper of the copies.
 """
 
-import base64
-import binascii
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from sluice_gc.coverage import PrefixCoverage, check_coverage
-from sluice_gc.errors import AuditIncomplete, CertificateInvalid
-from sluice_gc.merkle import root_of_roots
+from sluice_gc.errors import AuditIncomplete, CertificateInvalid, GcRefused, RefusalRule
+from sluice_gc.evidence_files import EvidenceFile
+from sluice_gc.key_ranges import PrefixCoverage, check_coverage, root_of_roots, split_shards
+from sluice_gc.signing_keys import key_id_of, sign_bytes, verify_signature
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import (
     ACCEPTED,
@@ -33,36 +32,12 @@ from sluice_protocol.units import Digest, ObjectKey
 PROVING_PREFIXES: Final = (ACCEPTED, QUARANTINE, ACCEPTED_BY_BLOB, QUARANTINE_BY_BLOB)
 """What every certificate covers: only these can prove that nothing names a blob."""
 
+
 AUDITED_PREFIXES: Final = (*PROVING_PREFIXES, RAW_BLOBS)
 """What a certificate covers that also listed the blobs, in the order of its root."""
 
+
 _DOMAIN: Final = b"sluice.audit_certificate.v1\n"
-
-
-class EvidenceFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One Parquet file of evidence under the audit's or plan's own folder.
-
-    Attributes:
-        kind: `manifests`, `named`, `names`, `blobs`, `findings` or `candidates`.
-        place: The shard that it holds, or a name of the key range.
-        key: Where it stands.
-        sha256: Of its bytes.
-        size_bytes: Length of it.
-        rows: Rows in it.
-        prefix: For `manifests`: of which prefix.
-        first_key: For `manifests`: the first one in it, empty when there is none.
-        last_key: For `manifests`: the last one in it.
-    """
-
-    kind: str
-    place: str
-    key: ObjectKey
-    sha256: Digest
-    size_bytes: int
-    rows: int
-    prefix: str = ""
-    first_key: str = ""
-    last_key: str = ""
 
 
 class AuditCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +62,17 @@ class AuditCounts(msgspec.Struct, frozen=True, kw_only=True):
     references_repaired: int = 0
     gaps: int = 0
     overlaps: int = 0
+
+    @property
+    def found_wrong(self) -> bool:
+        """Whether an operator must act on what the audit found."""
+        return bool(
+            self.missing_blobs
+            + self.unreadable_manifests
+            + self.corrupt_blobs
+            + self.misnamed
+            + self.foreign
+        )
 
     def plus(self, other: "AuditCounts") -> "AuditCounts":
         """Gives the sum, field by field."""
@@ -162,28 +148,9 @@ def chain_key(chain_index: int) -> ObjectKey:
     return ObjectKey(f"{AUDIT}chain/{chain_index:020d}.json")
 
 
-def key_id_of(public: Ed25519PublicKey) -> str:
-    """Gives the first 16 hex digits of the sha256 of the raw public key."""
-    return digest_of(public.public_bytes_raw())[:16]
-
-
 def merkle_root_of(coverage: Iterable[PrefixCoverage]) -> Digest:
     """Gives the root over the prefixes' roots."""
     return root_of_roots(one.root for one in coverage)
-
-
-def sign_bytes(key: Ed25519PrivateKey, domain: bytes, body: bytes) -> str:
-    """Gives the base64 Ed25519 signature over a domain line and a body."""
-    return base64.b64encode(key.sign(domain + body)).decode()
-
-
-def signature_holds(public: Ed25519PublicKey, signature: str, signed: bytes) -> bool:
-    """Tells whether a base64 signature is one of `signed`."""
-    try:
-        public.verify(base64.b64decode(signature, validate=True), signed)
-    except (InvalidSignature, binascii.Error, ValueError):
-        return False
-    return True
 
 
 def sign_certificate(certificate: Certificate, key: Ed25519PrivateKey) -> bytes:
@@ -219,7 +186,7 @@ def verify_certificate(
     if public is None:
         raise CertificateInvalid(place, f"signed by a key that is not trusted: {signed.key_id}")
     inner = encode_record(signed.certificate)
-    if not signature_holds(public, signed.signature, _DOMAIN + inner):
+    if not verify_signature(public, signed.signature, _DOMAIN + inner):
         raise CertificateInvalid(place, "the signature does not match: it was altered")
     check_complete(signed.certificate)
     return signed.certificate
@@ -278,3 +245,37 @@ def _check_link(
         return
     if one.previous_audit_id != last.audit_id or one.authority_id != last.authority_id:
         raise CertificateInvalid(one.audit_id, "names another audit or authority before it")
+
+
+ShardFiles = tuple[str, tuple[EvidenceFile, ...], tuple[EvidenceFile, ...]]
+"""Name, files of names, files of blobs."""
+
+
+def names_by_shard(certificate: Certificate) -> dict[str, tuple[EvidenceFile, ...]]:
+    """Gives the files of names of each shard.
+
+    Raises:
+        GcRefused: A shard has not exactly one: without its names every blob would be an orphan.
+    """
+    return _by_shard(certificate.shards, certificate.files("names"))
+
+
+def _by_shard(shards: int, files: Iterable[EvidenceFile]) -> dict[str, tuple[EvidenceFile, ...]]:
+    found: dict[str, list[EvidenceFile]] = defaultdict(list)
+    for file in files:
+        found[file.place].append(file)
+    places = [shard.name for shard in split_shards(shards)]
+    if any(len(found[one]) != 1 for one in places):
+        raise GcRefused(RefusalRule.CERTIFICATE_INVALID, "the evidence of a shard is missing")
+    return {place: tuple(found[place]) for place in places}
+
+
+def shard_files(certificate: Certificate, blobs: Iterable[EvidenceFile]) -> list[ShardFiles]:
+    """Gives name, files of names and files of blobs of each shard.
+
+    Raises:
+        GcRefused: A shard has not one of each.
+    """
+    names = names_by_shard(certificate)
+    listed = _by_shard(certificate.shards, blobs)
+    return [(place, names[place], listed[place]) for place in names]

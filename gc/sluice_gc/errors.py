@@ -1,11 +1,11 @@
-"""What audit and garbage collection refuse, by name; a refusal has deleted nothing."""
+"""Errors of audit and garbage collection. After a refusal nothing was deleted."""
 
 from enum import StrEnum
 
 from sluice_protocol.errors import SluiceError
 
 
-class Refusal(StrEnum):
+class RefusalRule(StrEnum):
     """The rule that refused; it is what a schedule's alert carries."""
 
     NO_CERTIFICATE = "no_certificate"
@@ -36,7 +36,7 @@ class GcRefused(SluiceError):
         reason: What was found and what to do.
     """
 
-    def __init__(self, rule: Refusal, reason: str) -> None:
+    def __init__(self, rule: RefusalRule, reason: str) -> None:
         """Carries the rule and the reason."""
         super().__init__(rule, reason)
         self.rule = rule

@@ -1,15 +1,15 @@
-"""What audit and garbage collection count. Labels are closed sets.
+"""Metrics of audit and garbage collection. All labels have a fixed set of values.
 
 | name | type | labels | meaning |
 |---|---|---|---|
 | sluice_gc_cycles_total | counter | result | cycles: done, refused, failed |
-| sluice_gc_refusals_total | counter | rule | what refused: someone must look |
-| sluice_gc_last_success_unixtime_seconds | gauge | | last good cycle; alert on its age |
-| sluice_gc_deleted_blobs_total | counter | | incarnations deleted |
-| sluice_gc_deleted_bytes_total | counter | | their bytes |
-| sluice_gc_proofs_total | counter | verdict | proofs: may_go, or the clause that kept |
-| sluice_audit_findings | gauge | kind | of the newest audit: what is wrong |
-| sluice_audit_orphan_blobs | gauge | | of the newest audit |
+| sluice_gc_refusals_total | counter | rule | refusals; an operator must act |
+| sluice_gc_last_success_unixtime_seconds | gauge | | last successful cycle; alert on its age |
+| sluice_gc_deleted_blobs_total | counter | | deleted object versions |
+| sluice_gc_deleted_bytes_total | counter | | bytes of deleted object versions |
+| sluice_gc_proofs_total | counter | verdict | proofs: may_go, or the clause that kept the blob |
+| sluice_audit_findings | gauge | kind | findings of the newest audit |
+| sluice_audit_orphan_blobs | gauge | | orphans in the newest audit |
 """
 
 from pathlib import Path
@@ -21,13 +21,28 @@ from sluice_gc.certificate import AuditCounts
 from sluice_gc.sweep import SweepFacts
 
 CYCLES: Final = "sluice_gc_cycles"
+
+
 REFUSALS: Final = "sluice_gc_refusals"
+
+
 LAST_SUCCESS: Final = "sluice_gc_last_success_unixtime_seconds"
+
+
 DELETED_BLOBS: Final = "sluice_gc_deleted_blobs"
+
+
 DELETED_BYTES: Final = "sluice_gc_deleted_bytes"
+
+
 PROOFS: Final = "sluice_gc_proofs"
+
+
 FINDINGS: Final = "sluice_audit_findings"
+
+
 ORPHANS: Final = "sluice_audit_orphan_blobs"
+
 
 _KINDS: Final = (
     *("missing_blobs", "unreadable_manifests", "corrupt_blobs", "misnamed", "foreign"),
@@ -50,13 +65,13 @@ class GcMetrics:
         self.findings = Gauge(FINDINGS, "Findings.", ["kind"], registry=made)
         self.orphans = Gauge(ORPHANS, "Orphans.", registry=made)
 
-    def audited(self, counts: AuditCounts) -> None:
+    def count_audit(self, counts: AuditCounts) -> None:
         """Takes the counts of a new certificate."""
         for kind in _KINDS:
             self.findings.labels(kind).set(getattr(counts, kind))
         self.orphans.set(counts.orphans)
 
-    def swept(self, facts: SweepFacts) -> None:
+    def count_run(self, facts: SweepFacts) -> None:
         """Takes what a run did."""
         self.deleted_blobs.inc(facts.deleted)
         self.deleted_bytes.inc(facts.deleted_bytes)

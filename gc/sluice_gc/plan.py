@@ -1,7 +1,7 @@
-"""The record of a plan, and the rules under which there is none.
+"""The record of a plan, and the safety rules under which no plan is made or executed.
 
-A plan lists; it deletes nothing, and deleting proves every clause again. It is signed so that one
-edited by hand is refused by name.
+A plan lists and deletes nothing. The run proves every clause again before it deletes. A plan is
+signed, so that a plan that was edited by hand is refused.
 """
 
 from collections.abc import Mapping
@@ -11,15 +11,10 @@ from typing import Final, Literal
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from sluice_gc.candidates import Tally
-from sluice_gc.certificate import (
-    Certificate,
-    EvidenceFile,
-    key_id_of,
-    sign_bytes,
-    signature_holds,
-)
-from sluice_gc.errors import GcRefused, Refusal
+from sluice_gc.certificate import Certificate
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.evidence_files import EvidenceFile
+from sluice_gc.signing_keys import key_id_of, sign_bytes, verify_signature
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import Clause, clock_fell
 from sluice_protocol.errors import InvalidRecord
@@ -29,15 +24,31 @@ from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 
 _DOMAIN: Final = b"sluice.gc_plan.v1\n"
 
+
 SIZE_LIMITS: Final = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
+
+
 AGE_DAYS: Final = (7, 14, 30, 90)
 
 
-class Bucket(msgspec.Struct, frozen=True, kw_only=True):
+class VersionTally(msgspec.Struct, frozen=True, kw_only=True):
+    """A number of incarnations and their bytes."""
+
+    incarnations: int = 0
+    bytes: int = 0
+
+    def plus(self, other: "VersionTally") -> "VersionTally":
+        """Gives the sum."""
+        return VersionTally(
+            incarnations=self.incarnations + other.incarnations, bytes=self.bytes + other.bytes
+        )
+
+
+class HistogramBucket(msgspec.Struct, frozen=True, kw_only=True):
     """Candidates up to a limit, in bytes or days; no limit in the last bucket."""
 
     up_to: int | None
-    tally: Tally
+    tally: VersionTally
 
 
 class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,12 +63,12 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
         by_age: What may go, by its age in days.
     """
 
-    blobs: Tally
-    orphans: Tally
-    superseded: Tally
-    kept: dict[str, Tally]
-    by_size: tuple[Bucket, ...]
-    by_age: tuple[Bucket, ...]
+    blobs: VersionTally
+    orphans: VersionTally
+    superseded: VersionTally
+    kept: dict[str, VersionTally]
+    by_size: tuple[HistogramBucket, ...]
+    by_age: tuple[HistogramBucket, ...]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +105,7 @@ class SignedPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clocks:
+class ClockReadings:
     """Both clocks, read at about the same time."""
 
     local_ns: UnixNs
@@ -123,19 +134,19 @@ def verify_plan(plan_id: str, body: bytes, trusted: Mapping[str, Ed25519PublicKe
     try:
         signed = decode_record(plan_key(plan_id), body, SignedPlan)
     except InvalidRecord as error:
-        raise GcRefused(Refusal.PLAN_INVALID, str(error)) from error
+        raise GcRefused(RefusalRule.PLAN_INVALID, str(error)) from error
     public = trusted.get(signed.key_id)
     inner = _DOMAIN + encode_record(signed.plan)
-    if public is None or not signature_holds(public, signed.signature, inner):
+    if public is None or not verify_signature(public, signed.signature, inner):
         raise GcRefused(
-            Refusal.PLAN_INVALID, f"the plan was edited or its signer is not trusted: {plan_id}"
+            RefusalRule.PLAN_INVALID, f"the plan was edited or its signer is not trusted: {plan_id}"
         )
     if signed.plan.plan_id != plan_id:
-        raise GcRefused(Refusal.PLAN_INVALID, f"plan {signed.plan.plan_id} stands at {plan_id}")
+        raise GcRefused(RefusalRule.PLAN_INVALID, f"plan {signed.plan.plan_id} stands at {plan_id}")
     return signed.plan
 
 
-def check_clocks(clocks: Clocks, skew_s_max: float) -> None:
+def check_clocks(clocks: ClockReadings, skew_s_max: float) -> None:
     """Refuses to go on when this machine's clock and the store's differ by too much.
 
     Raises:
@@ -144,7 +155,7 @@ def check_clocks(clocks: Clocks, skew_s_max: float) -> None:
     skew_s = (clocks.local_ns - clocks.store_ns) / NS_PER_S
     if abs(skew_s) > skew_s_max:
         raise GcRefused(
-            Refusal.CLOCKS_DIFFER,
+            RefusalRule.CLOCKS_DIFFER,
             f"the local clock and the store's differ by {skew_s:.0f} s: set them right",
         )
 
@@ -157,7 +168,7 @@ def check_clock_fall(highest_ns: int, now_ns: int, authority: Authority) -> None
     """
     if clock_fell(highest_ns, now_ns, authority.margin_ns):
         raise GcRefused(
-            Refusal.CLOCK_FELL,
+            RefusalRule.CLOCK_FELL,
             f"the store's clock fell by {(highest_ns - now_ns) / NS_PER_S:.0f} s: find out why",
         )
 
@@ -171,24 +182,24 @@ def check_certificate_for(authority: Authority, certificate: Certificate) -> Non
     """
     if certificate.authority_id != authority.authority_id:
         raise GcRefused(
-            Refusal.OTHER_AUTHORITY,
+            RefusalRule.OTHER_AUTHORITY,
             f"the certificate is of {certificate.authority_id}, not of {authority.authority_id}",
         )
     if certificate.retry_horizon_s != authority.retry_horizon_s:
         raise GcRefused(
-            Refusal.HORIZON_NOT_COVERED,
+            RefusalRule.HORIZON_NOT_COVERED,
             "the certificate was made under another retry horizon: audit again",
         )
     counts = certificate.counts
     if counts.foreign:
         raise GcRefused(
-            Refusal.FOREIGN_KEYS,
+            RefusalRule.FOREIGN_KEYS,
             f"{counts.foreign} keys of unknown form stand under the audited prefixes:"
             " see the findings, move them away, audit again",
         )
     if counts.unreadable_manifests:
         raise GcRefused(
-            Refusal.UNREADABLE_MANIFESTS,
+            RefusalRule.UNREADABLE_MANIFESTS,
             f"{counts.unreadable_manifests} manifests are unreadable, they may name any blob:"
             " see the findings, restore them, audit again",
         )
@@ -200,10 +211,10 @@ def check_horizon_covered(summary: PlanSummary) -> None:
     Raises:
         GcRefused: The audit started too early for every one of them.
     """
-    uncovered = summary.kept.get(Clause.CERTIFICATE.value, Tally())
+    uncovered = summary.kept.get(Clause.CERTIFICATE.value, VersionTally())
     if uncovered.incarnations and not summary.orphans.incarnations:
         raise GcRefused(
-            Refusal.HORIZON_NOT_COVERED,
+            RefusalRule.HORIZON_NOT_COVERED,
             f"no certificate covers the horizon of {uncovered.incarnations} orphans: audit again",
         )
 
@@ -218,7 +229,7 @@ def check_amount(summary: PlanSummary, max_delete_ratio: float) -> None:
     gone, all_blobs = summary.orphans, summary.blobs
     if gone.incarnations and gone.incarnations == all_blobs.incarnations:
         raise GcRefused(
-            Refusal.EVERY_BLOB,
+            RefusalRule.EVERY_BLOB,
             f"all {gone.incarnations} blobs would go: is this the right store and prefix?",
         )
     shares = (
@@ -227,7 +238,7 @@ def check_amount(summary: PlanSummary, max_delete_ratio: float) -> None:
     )
     if max(shares) > max_delete_ratio:
         raise GcRefused(
-            Refusal.DELETE_RATIO,
+            RefusalRule.DELETE_RATIO,
             f"{max(shares):.0%} would go, above max_delete_ratio {max_delete_ratio:.0%}:"
             " look at the orphans, then raise it by hand",
         )
@@ -240,14 +251,15 @@ def check_plan_for(plan: Plan, certificate: Certificate, certificate_sha256: Dig
         GcRefused: It names another certificate, authority or horizon, or is older than it.
     """
     if plan.audit_id != certificate.audit_id or plan.certificate_sha256 != certificate_sha256:
-        raise GcRefused(Refusal.PLAN_INVALID, "the plan rests on another certificate")
+        raise GcRefused(RefusalRule.PLAN_INVALID, "the plan rests on another certificate")
     if plan.authority_id != certificate.authority_id:
-        raise GcRefused(Refusal.OTHER_AUTHORITY, "plan and certificate are of two authorities")
+        raise GcRefused(RefusalRule.OTHER_AUTHORITY, "plan and certificate are of two authorities")
     if plan.retry_horizon_s != certificate.retry_horizon_s:
-        raise GcRefused(Refusal.PLAN_INVALID, "plan and certificate have two retry horizons")
+        raise GcRefused(RefusalRule.PLAN_INVALID, "plan and certificate have two retry horizons")
     if plan.made_at_unix_ns < certificate.finished_at_unix_ns:
         raise GcRefused(
-            Refusal.PLAN_BEFORE_CERTIFICATE, "the plan is older than its certificate: plan again"
+            RefusalRule.PLAN_BEFORE_CERTIFICATE,
+            "the plan is older than its certificate: plan again",
         )
 
 
@@ -260,6 +272,6 @@ def check_grace(plan: Plan, now_ns: UnixNs, grace_s: float) -> None:
     age_s = (now_ns - plan.made_at_unix_ns) / NS_PER_S
     if age_s < grace_s:
         raise GcRefused(
-            Refusal.GRACE,
+            RefusalRule.GRACE,
             f"the plan is {age_s:.0f} s old, the grace is {grace_s:.0f} s: run it later",
         )

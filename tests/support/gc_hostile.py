@@ -3,12 +3,10 @@
 import pyarrow as pa
 from support.gc_world import KEY, KEYS
 
-from sluice_gc.candidates import Tally
-from sluice_gc.certificate import Certificate, EvidenceFile
-from sluice_gc.chain import read_head
-from sluice_gc.evidence import BLOBS, CANDIDATES
-from sluice_gc.objects import put_table, read_tables
-from sluice_gc.plan import Plan, PlanSummary, plan_key, sign_plan
+from sluice_gc.certificate import Certificate
+from sluice_gc.certificate_chain import read_newest
+from sluice_gc.evidence_files import BLOBS, CANDIDATES, EvidenceFile, put_table, read_tables
+from sluice_gc.plan import Plan, PlanSummary, VersionTally, plan_key, sign_plan
 from sluice_protocol.keys import GC_PLANS
 from sluice_protocol.system_clock import SystemClock
 from sluice_store.port import ObjectStore
@@ -17,7 +15,7 @@ from sluice_store.retry import Backoff, OtherBytes, create_once
 
 async def hostile_plan(store: ObjectStore, plan_id: str, *, superseded: bool = False) -> Plan:
     """Lists everything that the newest audit saw, signed with the right key."""
-    link = await read_head(store, KEYS.trusted)
+    link = await read_newest(store, KEYS.trusted)
     assert link is not None
     certificate = link.certificate
     files: list[EvidenceFile] = []
@@ -33,7 +31,7 @@ async def hostile_plan(store: ObjectStore, plan_id: str, *, superseded: bool = F
             files.append(
                 await put_table(store, folder, "candidates", file.place, table, backoff=backoff)
             )
-    nothing = Tally()
+    nothing = VersionTally()
     summary = PlanSummary(
         blobs=nothing, orphans=nothing, superseded=nothing, kept={}, by_size=(), by_age=()
     )

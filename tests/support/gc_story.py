@@ -20,13 +20,13 @@ from support.simloop import SimClock, SimIds, SimLoop
 from sluice_gateway.accept import Accepted, Acceptor, Conflict, Run
 from sluice_gateway.upload import Upload
 from sluice_gc.audit import Auditor
-from sluice_gc.engine import LocalEngine
-from sluice_gc.errors import GcRefused, Refusal
+from sluice_gc.deletion_proof import ALL_CLAUSES, ClauseSets
+from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.plan import Plan
+from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
-from sluice_gc.proof import ALL_CLAUSES, Clauses
-from sluice_gc.runner import Runner
 from sluice_gc.settings import AuditSettings
+from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.errors import OutcomeUnknown
@@ -46,9 +46,9 @@ HORIZON_S, MARGIN_S = 300, 80
 AGENTS, GATEWAYS = 3, 2
 COLUMNS: LogColumns = logs()
 MAY_REFUSE = {
-    Refusal.EVERY_BLOB,
-    Refusal.HORIZON_NOT_COVERED,
-    Refusal.NO_CERTIFICATE,
+    RefusalRule.EVERY_BLOB,
+    RefusalRule.HORIZON_NOT_COVERED,
+    RefusalRule.NO_CERTIFICATE,
 }
 """What garbage collection may rightly say in a small or young store."""
 
@@ -76,12 +76,12 @@ class Story:
     loop: SimLoop
     rng: Random
     hours: float
-    clauses: Clauses = ALL_CLAUSES
+    clauses: ClauseSets = ALL_CLAUSES
     hostile: bool = False
     tidy: Tidy = keep
     answered: set[Digest] = field(default_factory=set)
     lost: list[Digest] = field(default_factory=list)
-    refusals: list[Refusal] = field(default_factory=list)
+    refusals: list[RefusalRule] = field(default_factory=list)
     deleted: int = 0
     strays: list[ObjectKey] = field(default_factory=list)
     accepted: int = 0
@@ -216,7 +216,7 @@ class Story:
 
     async def _collector(self) -> None:
         """Audits, plans and runs again and again; a step that fails is simply made later."""
-        engine, clock = LocalEngine(self.store), self.clock
+        engine, clock = LocalTaskEngine(self.store), self.clock
         while True:
             await asyncio.sleep(self.rng.uniform(60, 200))
             try:
@@ -224,7 +224,7 @@ class Story:
                 await auditor.audit(AuditSettings(shards=1))
                 plan = await self._plan(engine)
                 await asyncio.sleep(self.rng.uniform(0, 100))
-                runner = Runner(self.store, engine, KEYS.trusted, clock, self.clauses)
+                runner = PlanRunner(self.store, engine, KEYS.trusted, clock, self.clauses)
                 await runner.run(plan.plan_id, RUN)
             except GcRefused as refused:
                 self.refusals.append(refused.rule)
@@ -233,7 +233,7 @@ class Story:
             except OutcomeUnknown:
                 continue
 
-    async def _plan(self, engine: LocalEngine) -> Plan:
+    async def _plan(self, engine: LocalTaskEngine) -> Plan:
         if self.hostile:
             return await hostile_plan(self.store, self.ids.ulid())
         planner = Planner(self.store, engine, KEYS, self.clock, self.ids)

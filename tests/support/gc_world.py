@@ -11,14 +11,14 @@ from support.frames import logs
 from support.gc_store import VersionedStore
 
 from sluice_gc.audit import Auditor
-from sluice_gc.certificate import Certificate, key_id_of
-from sluice_gc.engine import LocalEngine
-from sluice_gc.objects import Keys
+from sluice_gc.certificate import Certificate
+from sluice_gc.deletion_proof import ALL_CLAUSES, ClauseSets
 from sluice_gc.plan import Plan
+from sluice_gc.plan_runner import PlanRunner, RunReport
 from sluice_gc.planner import Planner
-from sluice_gc.proof import ALL_CLAUSES, Clauses
-from sluice_gc.runner import Runner, RunReport
 from sluice_gc.settings import AuditSettings, PlanSettings, RunSettings
+from sluice_gc.signing_keys import AuditorKeys, key_id_of
+from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.authority import Authority
 from sluice_protocol.frame import encode_frame
 from sluice_protocol.identity import Identity
@@ -46,7 +46,7 @@ from sluice_store.port import ObjectStore
 START_NS = 1_790_000_000 * NS_PER_S
 HORIZON_S, MARGIN_S = 300, 80
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-KEYS = Keys(private=KEY, trusted={key_id_of(KEY.public_key()): KEY.public_key()})
+KEYS = AuditorKeys(private=KEY, trusted={key_id_of(KEY.public_key()): KEY.public_key()})
 AUDIT = AuditSettings(shards=4)
 PLAN = PlanSettings(max_delete_ratio=0.9)
 RUN = RunSettings(grace_s=0.0)
@@ -157,24 +157,24 @@ class GcWorld:
     async def has(self, digest: Digest) -> bool:
         return isinstance(await self.store.get(blob_key(digest)), Found)
 
-    async def audit(self, settings: AuditSettings = AUDIT, keys: Keys = KEYS) -> Certificate:
-        engine = LocalEngine(self.store)
+    async def audit(self, settings: AuditSettings = AUDIT, keys: AuditorKeys = KEYS) -> Certificate:
+        engine = LocalTaskEngine(self.store)
         return await Auditor(self.store, engine, keys, self.clock, self.ids).audit(settings)
 
     async def plan(self, settings: PlanSettings = PLAN, audit_id: str | None = None) -> Plan:
-        engine = LocalEngine(self.store)
+        engine = LocalTaskEngine(self.store)
         planner = Planner(self.store, engine, KEYS, self.clock, self.ids)
         return await planner.plan(settings, audit_id)
 
     async def run(
-        self, plan: Plan, settings: RunSettings = RUN, clauses: Clauses = ALL_CLAUSES
+        self, plan: Plan, settings: RunSettings = RUN, clauses: ClauseSets = ALL_CLAUSES
     ) -> RunReport:
-        engine = LocalEngine(self.store)
-        return await Runner(self.store, engine, KEYS.trusted, self.clock, clauses).run(
+        engine = LocalTaskEngine(self.store)
+        return await PlanRunner(self.store, engine, KEYS.trusted, self.clock, clauses).run(
             plan.plan_id, settings
         )
 
-    async def cycle(self, clauses: Clauses = ALL_CLAUSES) -> RunReport:
+    async def cycle(self, clauses: ClauseSets = ALL_CLAUSES) -> RunReport:
         """Audits, plans and runs."""
         await self.audit()
         return await self.run(await self.plan(), clauses=clauses)

@@ -24,12 +24,12 @@ from support.gc_world import (
 )
 
 from sluice_gc.audit import Auditor
-from sluice_gc.engine import LocalEngine
-from sluice_gc.evidence import PROOFS, decode_table, hexed
+from sluice_gc.blob_explanation import explain_blob
+from sluice_gc.evidence_files import PROOFS, decode_table, digest_from_bytes
 from sluice_gc.plan import Plan
+from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
-from sluice_gc.runner import Runner
-from sluice_gc.show import explain_blob
+from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.keys import GC_PROOFS, blob_key, parse_blob_key
 from sluice_protocol.outcomes import Deleted, DeleteOutcome, Unknown, UnknownReason
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -83,7 +83,7 @@ def proofs_on_record(store: VersionedStore) -> set[tuple[Digest, str]]:
             assert len(versions) == 1, "a proof was written over"
             for row in decode_table(versions[0].body, PROOFS).to_pylist():
                 if row["verdict"] == "may_go":
-                    rows.add((hexed(row["sha256"]), row["incarnation"]))
+                    rows.add((digest_from_bytes(row["sha256"]), row["incarnation"]))
     return rows
 
 
@@ -106,8 +106,8 @@ def test_death_at_every_write_is_survived(after: bool) -> None:
             settings = replace(RUN, batch=3)
             store.on_delete = lambda key, version: proved_first(store, key, version.incarnation)
             dying = DyingStore(store, at=at, after=after)
-            engine = LocalEngine(dying)  # type: ignore[arg-type]
-            runner = Runner(dying, engine, KEYS.trusted, world.clock)  # type: ignore[arg-type]
+            engine = LocalTaskEngine(dying)  # type: ignore[arg-type]
+            runner = PlanRunner(dying, engine, KEYS.trusted, world.clock)  # type: ignore[arg-type]
             with contextlib.suppress(Died):
                 await runner.run(plan.plan_id, settings)
             report = await world.run(plan, settings)
@@ -232,7 +232,7 @@ def test_kill_9_in_the_middle_of_a_run(tmp_path: Path) -> None:
             kept = [await world.accept(start) for start in range(0, 30, 3)]
             orphans = [await world.orphan(100 + 3 * number) for number in range(ORPHANS)]
         async with open_local_store(root) as store:
-            engine, clock, ids = LocalEngine(store), SystemClock(), SystemIds()
+            engine, clock, ids = LocalTaskEngine(store), SystemClock(), SystemIds()
             await Auditor(store, engine, KEYS, clock, ids).audit(AUDIT)
             plan = await Planner(store, engine, KEYS, clock, ids).plan(PLAN)
             return plan.plan_id, orphans, kept
@@ -250,7 +250,7 @@ def test_kill_9_in_the_middle_of_a_run(tmp_path: Path) -> None:
 
     async def finish() -> None:
         async with open_local_store(root) as store:
-            runner = Runner(store, LocalEngine(store), KEYS.trusted, SystemClock())
+            runner = PlanRunner(store, LocalTaskEngine(store), KEYS.trusted, SystemClock())
             await runner.run(plan_id, replace(RUN, batch=2))
             for digest in orphans:
                 told = await explain_blob(store, KEYS.trusted, digest)

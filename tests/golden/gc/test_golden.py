@@ -3,10 +3,18 @@
 from support.gc_certificates import KEY, TRUSTED, certificate
 from support.golden import golden
 
-from sluice_gc.candidates import Tally
-from sluice_gc.certificate import EvidenceFile, sign_certificate, verify_certificate
-from sluice_gc.evidence import BLOBS, CANDIDATES, FINDINGS, MANIFESTS, NAMED, NAMES, PROOFS
-from sluice_gc.plan import Bucket, Plan, PlanSummary, sign_plan, verify_plan
+from sluice_gc.certificate import sign_certificate, verify_certificate
+from sluice_gc.evidence_files import (
+    BLOBS,
+    CANDIDATES,
+    FINDINGS,
+    MANIFESTS,
+    NAMED,
+    NAMES,
+    PROOFS,
+    EvidenceFile,
+)
+from sluice_gc.plan import HistogramBucket, Plan, PlanSummary, VersionTally, sign_plan, verify_plan
 from sluice_protocol.keys import digest_of
 from sluice_protocol.units import ObjectKey
 
@@ -20,7 +28,7 @@ def test_certificate_bytes_are_pinned() -> None:
 
 def test_plan_bytes_are_pinned() -> None:
     """A plan of today is read and signed as it was when it was pinned."""
-    tally = Tally(incarnations=1, bytes=2)
+    tally = VersionTally(incarnations=1, bytes=2)
     plan = Plan(
         plan_id="P",
         authority_id="authority",
@@ -31,9 +39,12 @@ def test_plan_bytes_are_pinned() -> None:
         summary=PlanSummary(
             blobs=tally,
             orphans=tally,
-            superseded=Tally(),
+            superseded=VersionTally(),
             kept={"age": tally},
-            by_size=(Bucket(up_to=4096, tally=tally), Bucket(up_to=None, tally=Tally())),
+            by_size=(
+                HistogramBucket(up_to=4096, tally=tally),
+                HistogramBucket(up_to=None, tally=VersionTally()),
+            ),
             by_age=(),
         ),
         candidates=(

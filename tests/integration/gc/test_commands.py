@@ -8,7 +8,7 @@ import pytest
 from support.gc_world import GcWorld, MovedClock
 
 from sluice_cli.main import run
-from sluice_gc.rehearsal import plant_past_orphan
+from sluice_gc.past_orphan import plant_past_orphan
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import Digest
@@ -54,16 +54,16 @@ def test_commands_take_an_old_orphan(
     assert "orphans 1" in sluice(capsys, "audit", "run", *where)
     assert "orphans 1" in sluice(capsys, "audit", "show", *where)
     assert "may_go" in sluice(capsys, "gc", "show", orphan, *where)
-    assert "orphans that may go               1" in sluice(capsys, "gc", "plan", *where)
+    assert "deletable orphans                 1" in sluice(capsys, "gc", "plan", *where)
     assert "rule=`grace`" in sluice(capsys, "gc", "run", *where, expect=1)
-    assert "1 would go" in sluice(capsys, "gc", "run", "--dry-run", *where)
+    assert "1 deletable" in sluice(capsys, "gc", "run", "--dry-run", *where)
     assert "1 deleted" in sluice(capsys, "gc", "run", "--grace-s", "0", *where)
     told = json.loads(sluice(capsys, "gc", "show", orphan, "--json", *where))
     assert told["incarnations"] == []
     assert [one["verdict"] for one in told["proofs"]] == ["may_go"]
-    assert "1 certificates hold" in sluice(capsys, "audit", "verify", *where)
+    assert "1 certificates are valid" in sluice(capsys, "audit", "verify", *where)
     whole = sluice(capsys, "audit", "verify", "--evidence", *where)
-    assert "files of evidence are as they were" in whole
+    assert "evidence files are unchanged" in whole
     evidence = next((tmp_path / "store" / "audit").rglob("names/*.parquet"))
     evidence.write_bytes(b"altered")
     wrong = sluice(capsys, "audit", "verify", "--evidence", *where, expect=1)
@@ -82,8 +82,8 @@ def test_cycle_and_undo_commands(
     assert "no plan was due" in sluice(capsys, *cycle)
     assert "1 deleted" in sluice(capsys, *cycle, "--metrics-file", str(metrics))
     assert "sluice_gc_deleted_blobs_total 1.0" in metrics.read_text()
-    assert "0 copies purged, 1 stay" in sluice(capsys, "gc", "purge", *where)
-    assert "stands again" in sluice(capsys, "gc", "undo", orphan, "--store", url)
+    assert "0 copies deleted, 1 kept" in sluice(capsys, "gc", "purge", *where)
+    assert " restored" in sluice(capsys, "gc", "undo", orphan, "--store", url)
     assert "younger" in sluice(capsys, "gc", "show", orphan, *where)
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from support.gc_world import HORIZON_S, KEYS, open_world
 
-from sluice_gc.chain import verify_store_chain
-from sluice_gc.errors import GcRefused, Refusal
-from sluice_gc.show import explain_blob
+from sluice_gc.blob_explanation import explain_blob
+from sluice_gc.certificate_chain import verify_store_chain
+from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_protocol.keys import accepted_by_blob_key, quarantine_by_blob_key
 from sluice_protocol.outcomes import Found
 
@@ -72,6 +72,6 @@ def test_certificate_too_early_for_every_orphan_is_refused(tmp_path: Path) -> No
             world.clock.pass_s(HORIZON_S + 1)
             with pytest.raises(GcRefused) as refused:
                 await world.plan()
-            assert refused.value.rule is Refusal.HORIZON_NOT_COVERED
+            assert refused.value.rule is RefusalRule.HORIZON_NOT_COVERED
 
     asyncio.run(scenario())

@@ -17,11 +17,11 @@ import pytest
 from support.gc_store import VersionedStore
 from support.gc_world import AUDIT, HORIZON_S, KEYS, PLAN, GcWorld, memory_world
 
-from sluice_gc.engine import LocalEngine
-from sluice_gc.errors import GcRefused, Refusal
-from sluice_gc.inventory import InventorySource, read_inventory
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.inventory_candidates import InventorySource, read_inventory
 from sluice_gc.plan import Plan
 from sluice_gc.planner import Planner
+from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.keys import RAW_BLOBS
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
@@ -122,7 +122,7 @@ def rows_of(store: VersionedStore) -> Rows:
 
 async def plan_with(world: GcWorld, lists: VersionedStore) -> Plan:
     table = await read_inventory(lists, MANIFEST, SOURCE, world.clock.now_ns())
-    engine = LocalEngine(world.store)
+    engine = LocalTaskEngine(world.store)
     planner = Planner(world.store, engine, KEYS, world.clock, world.ids)
     return await planner.plan(PLAN, inventory=table)
 
@@ -146,7 +146,7 @@ def test_orphan_named_by_an_inventory_goes(form: str) -> None:
             assert len(certificate.coverage) == 4
             with pytest.raises(GcRefused) as refused:
                 await world.plan()
-            assert refused.value.rule is Refusal.NO_CERTIFICATE
+            assert refused.value.rule is RefusalRule.NO_CERTIFICATE
             plan = await plan_with(world, lists)
             assert plan.summary.blobs.incarnations == 3
             assert (await world.run(plan)).facts.deleted == 1
@@ -236,7 +236,7 @@ def test_bad_inventory_is_refused(spoil: Callable[[Inventory], VersionedStore]) 
             lists = spoil(Inventory(rows_of(store), world.clock.now_ns()))
             with pytest.raises(GcRefused) as refused:
                 await plan_with(world, lists)
-            assert refused.value.rule is Refusal.INVENTORY
+            assert refused.value.rule is RefusalRule.INVENTORY
 
     asyncio.run(scenario())
 
@@ -252,6 +252,6 @@ def test_foreign_key_in_an_inventory_is_refused() -> None:
             lists = Inventory([*rows_of(store), foreign], world.clock.now_ns()).lay_down()
             with pytest.raises(GcRefused) as refused:
                 await plan_with(world, lists)
-            assert refused.value.rule is Refusal.FOREIGN_KEYS
+            assert refused.value.rule is RefusalRule.FOREIGN_KEYS
 
     asyncio.run(scenario())

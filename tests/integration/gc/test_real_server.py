@@ -10,10 +10,10 @@ from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, Server, versitygw
 
 from sluice_gc.audit import Auditor
-from sluice_gc.engine import LocalEngine
+from sluice_gc.blob_explanation import explain_blob
+from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
-from sluice_gc.runner import Runner
-from sluice_gc.show import explain_blob
+from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import blob_key
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -33,10 +33,10 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 async def cycle(store: ObjectStore, world: GcWorld) -> int:
-    engine, clock, ids = LocalEngine(store), SystemClock(), SystemIds()
+    engine, clock, ids = LocalTaskEngine(store), SystemClock(), SystemIds()
     await Auditor(store, engine, KEYS, clock, ids).audit(AUDIT)
     plan = await Planner(store, engine, KEYS, clock, ids).plan(PLAN)
-    report = await Runner(store, engine, KEYS.trusted, clock).run(plan.plan_id, RUN)
+    report = await PlanRunner(store, engine, KEYS.trusted, clock).run(plan.plan_id, RUN)
     assert report.facts.unknown == report.facts.unread == 0
     return report.facts.deleted
 

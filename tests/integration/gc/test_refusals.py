@@ -10,10 +10,10 @@ from support.gc_store import VersionedStore
 from support.gc_world import AUDIT, HORIZON_S, KEY, KEYS, PLAN, RUN, GcWorld, memory_world
 
 from sluice_gc.certificate import certificate_key, chain_key, sign_certificate
-from sluice_gc.chain import read_head, verify_store_chain
-from sluice_gc.errors import AuditIncomplete, CertificateInvalid, GcRefused, Refusal
+from sluice_gc.certificate_chain import read_newest, verify_store_chain
+from sluice_gc.errors import AuditIncomplete, CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.plan import Plan, plan_key, sign_plan
-from sluice_gc.sweep import stopped_key
+from sluice_gc.plan_inputs import stopped_key
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import (
     ACCEPTED,
@@ -49,7 +49,7 @@ async def aged(world: GcWorld) -> Digest:
     return orphan
 
 
-async def refused(world: GcWorld, work: Awaitable[object], rule: Refusal) -> None:
+async def refused(world: GcWorld, work: Awaitable[object], rule: RefusalRule) -> None:
     with pytest.raises(GcRefused) as error:
         await work
     assert error.value.rule is rule
@@ -61,7 +61,7 @@ def test_no_certificate() -> None:
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
-        await refused(world, world.plan(), Refusal.NO_CERTIFICATE)
+        await refused(world, world.plan(), RefusalRule.NO_CERTIFICATE)
 
     tell(story)
 
@@ -75,12 +75,16 @@ def test_every_blob_and_too_many() -> None:
             await world.orphan(start)
         world.clock.pass_s(HORIZON_S + 2)
         await world.audit()
-        await refused(world, world.plan(replace(PLAN, max_delete_ratio=0.5)), Refusal.DELETE_RATIO)
+        await refused(
+            world, world.plan(replace(PLAN, max_delete_ratio=0.5)), RefusalRule.DELETE_RATIO
+        )
         store.remove_key(accepted_key(world.identity(0)))
         for key in [one for one in store.versions if one.startswith("accepted-by-blob")]:
             store.remove_key(key)
         await world.audit()
-        await refused(world, world.plan(replace(PLAN, max_delete_ratio=1.0)), Refusal.EVERY_BLOB)
+        await refused(
+            world, world.plan(replace(PLAN, max_delete_ratio=1.0)), RefusalRule.EVERY_BLOB
+        )
 
     tell(story)
 
@@ -94,13 +98,13 @@ def test_clocks() -> None:
         plan = await world.plan()
         off = MovedClockOff(world)
         store.clock, world.clock = world.clock, off  # type: ignore[assignment]
-        await refused(world, world.plan(), Refusal.CLOCKS_DIFFER)
-        await refused(world, world.run(plan), Refusal.CLOCKS_DIFFER)
+        await refused(world, world.plan(), RefusalRule.CLOCKS_DIFFER)
+        await refused(world, world.run(plan), RefusalRule.CLOCKS_DIFFER)
         world.clock = store.clock  # type: ignore[assignment]
         world.clock.pass_s(-60)
-        await refused(world, world.plan(), Refusal.CLOCK_FELL)
-        await refused(world, world.run(plan), Refusal.CLOCK_FELL)
-        await refused(world, world.audit(), Refusal.CLOCK_FELL)
+        await refused(world, world.plan(), RefusalRule.CLOCK_FELL)
+        await refused(world, world.run(plan), RefusalRule.CLOCK_FELL)
+        await refused(world, world.audit(), RefusalRule.CLOCK_FELL)
 
     tell(story)
 
@@ -135,7 +139,7 @@ def test_foreign_key(key: str) -> None:
         await aged(world)
         store.put(ObjectKey(key), b"what is this")
         assert (await world.audit()).counts.foreign == 1
-        await refused(world, world.plan(), Refusal.FOREIGN_KEYS)
+        await refused(world, world.plan(), RefusalRule.FOREIGN_KEYS)
 
     tell(story)
 
@@ -148,7 +152,7 @@ def test_unreadable_manifest(body: bytes) -> None:
         await aged(world)
         store.put(accepted_key(world.identity(700)), body)
         assert (await world.audit()).counts.unreadable_manifests == 1
-        await refused(world, world.plan(), Refusal.UNREADABLE_MANIFESTS)
+        await refused(world, world.plan(), RefusalRule.UNREADABLE_MANIFESTS)
 
     tell(story)
 
@@ -161,7 +165,7 @@ def test_certificate_of_another_authority() -> None:
         certificate = await world.audit()
         other = msgspec.structs.replace(certificate, authority_id="A2", audit_id="B")
         store.put(certificate_key("B"), sign_certificate(other, KEY))
-        await refused(world, world.plan(audit_id="B"), Refusal.OTHER_AUTHORITY)
+        await refused(world, world.plan(audit_id="B"), RefusalRule.OTHER_AUTHORITY)
 
     tell(story)
 
@@ -194,12 +198,12 @@ def test_altered_or_missing_evidence() -> None:
         names = certificate.files("names")[0].key
         kept = store.versions[names][0].body
         store.put(names, kept[:-1] + b"x")
-        await refused(world, world.plan(), Refusal.EVIDENCE_CHANGED)
+        await refused(world, world.plan(), RefusalRule.EVIDENCE_CHANGED)
         store.remove_key(names)
-        await refused(world, world.plan(), Refusal.EVIDENCE_CHANGED)
+        await refused(world, world.plan(), RefusalRule.EVIDENCE_CHANGED)
         store.put(names, kept)
         store.put(plan.candidates[0].key, b"edited")
-        await refused(world, world.run(plan), Refusal.EVIDENCE_CHANGED)
+        await refused(world, world.run(plan), RefusalRule.EVIDENCE_CHANGED)
 
     tell(story)
 
@@ -213,13 +217,13 @@ def test_edited_and_misplaced_plans() -> None:
         plan = await world.plan()
         body = store.versions[plan_key(plan.plan_id)][0].body
         store.put(plan_key(plan.plan_id), body.replace(b'"incarnations":1', b'"incarnations":0'))
-        await refused(world, world.run(plan), Refusal.PLAN_INVALID)
+        await refused(world, world.run(plan), RefusalRule.PLAN_INVALID)
         store.put(plan_key(plan.plan_id), sign(plan, made_at_unix_ns=plan.made_at_unix_ns - 10**10))
-        await refused(world, world.run(plan), Refusal.PLAN_BEFORE_CERTIFICATE)
+        await refused(world, world.run(plan), RefusalRule.PLAN_BEFORE_CERTIFICATE)
         store.put(plan_key(plan.plan_id), body)
-        await refused(world, world.run(plan, replace(RUN, grace_s=60.0)), Refusal.GRACE)
+        await refused(world, world.run(plan, replace(RUN, grace_s=60.0)), RefusalRule.GRACE)
         missing = msgspec.structs.replace(plan, plan_id="NONE")
-        await refused(world, world.run(missing), Refusal.PLAN_INVALID)
+        await refused(world, world.run(missing), RefusalRule.PLAN_INVALID)
 
     tell(story)
 
@@ -238,7 +242,7 @@ def test_unversioned_store_plans_only(versioning: Versioning) -> None:
         store.versioning[:] = [versioning]
         plan = await world.plan()
         assert plan.summary.orphans.incarnations == 1
-        await refused(world, world.run(plan), Refusal.VERSIONING)
+        await refused(world, world.run(plan), RefusalRule.VERSIONING)
 
     tell(story)
 
@@ -252,8 +256,8 @@ def test_authority_lowered_under_a_run() -> None:
         plan = await world.plan()
         other = Authority(authority_id="A1", retry_horizon_s=250, margin_s=80)
         store.put(AUTHORITY_SETTINGS, encode_record(other))
-        await refused(world, world.run(plan), Refusal.HORIZON_NOT_COVERED)
-        await refused(world, world.plan(), Refusal.HORIZON_NOT_COVERED)
+        await refused(world, world.run(plan), RefusalRule.HORIZON_NOT_COVERED)
+        await refused(world, world.plan(), RefusalRule.HORIZON_NOT_COVERED)
 
     tell(story)
 
@@ -271,9 +275,9 @@ def test_audit_that_missed_a_manifest_stops_the_plan() -> None:
         plan = await world.plan()
         store.put(accepted_key(world.identity(10)), hidden[0].body)
         store.versions[accepted_key(world.identity(10))][:] = hidden
-        await refused(world, world.run(plan), Refusal.AUDIT_MISSED_A_MANIFEST)
+        await refused(world, world.run(plan), RefusalRule.AUDIT_MISSED_A_MANIFEST)
         assert isinstance(await world.store.get(stopped_key(plan.plan_id)), Found)
-        await refused(world, world.run(plan), Refusal.PLAN_STOPPED)
+        await refused(world, world.run(plan), RefusalRule.PLAN_STOPPED)
         assert await world.has(orphan)
 
     tell(story)
@@ -295,7 +299,7 @@ def test_listing_that_ends_early_gives_no_certificate() -> None:
         with pytest.raises(AuditIncomplete):
             await world.audit()
         store.list = listing  # type: ignore[method-assign]
-        await refused(world, world.plan(), Refusal.NO_CERTIFICATE)
+        await refused(world, world.plan(), RefusalRule.NO_CERTIFICATE)
 
     tell(story)
 
@@ -333,7 +337,7 @@ def test_two_copies_must_agree() -> None:
         with pytest.raises(CertificateInvalid) as wrong:
             await verify_store_chain(world.store, KEYS.trusted)
         assert wrong.value.audit_id == first.audit_id
-        assert (await read_head(world.store, KEYS.trusted)) is not None
+        assert (await read_newest(world.store, KEYS.trusted)) is not None
 
     tell(story)
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from support.gc_world import HORIZON_S, KEYS, RUN, GcWorld, memory_world
 
-from sluice_gc.chain import read_head
 from sluice_gc.trash import PurgeReport, purge_trash, restore_blob, trash_key
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.outcomes import Found
@@ -27,11 +26,7 @@ async def deleted(world: GcWorld) -> Digest:
 
 
 async def purge(world: GcWorld) -> PurgeReport:
-    link = await read_head(world.store, KEYS.trusted)
-    assert link is not None
-    return await purge_trash(
-        world.store, world.authority, link, world.ids.ulid(), clock=world.clock
-    )
+    return await purge_trash(world.store, KEYS.trusted, world.ids.ulid(), clock=world.clock)
 
 
 def test_deleted_blob_comes_back_from_the_trash() -> None:
@@ -40,7 +35,7 @@ def test_deleted_blob_comes_back_from_the_trash() -> None:
     async def scenario() -> None:
         async with memory_world() as (world, _):
             orphan = await deleted(world)
-            assert await restore_blob(world.store, orphan, world.clock)
+            assert (await restore_blob(world.store, orphan, world.clock)).restored
             assert await world.has(orphan)
             with pytest.raises(BadUsage):
                 await restore_blob(world.store, await world.accept(30), world.clock)
@@ -74,7 +69,7 @@ def test_copy_of_a_blob_that_a_manifest_names_stays() -> None:
             world.clock.pass_s(HORIZON_S + 2)
             assert (await world.audit()).counts.missing_blobs == 1
             assert (await purge(world)).purged == 0
-            assert await restore_blob(world.store, orphan, world.clock)
+            assert (await restore_blob(world.store, orphan, world.clock)).restored
 
     asyncio.run(scenario())
 

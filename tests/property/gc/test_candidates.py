@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice_gc.candidates import PlanRule, select_candidates
-from sluice_gc.evidence import BLOBS, hexed
+from sluice_gc.evidence_files import BLOBS, digest_from_bytes
 from sluice_protocol.blob_deletion import (
     PLAN_CLAUSES,
     AuditResult,
@@ -43,7 +43,7 @@ def lets_go(row: dict[str, object], named: bool, rule: PlanRule) -> bool:
     """Judges one row by the protocol's own clauses; noncurrent ones only beneath a named blob."""
     sha256 = row["sha256"]
     assert isinstance(sha256, bytes)
-    digest = hexed(sha256)
+    digest = digest_from_bytes(sha256)
     evidence = Evidence(
         candidate=Candidate(
             key=blob_key(digest),

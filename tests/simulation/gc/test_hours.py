@@ -12,14 +12,14 @@ from support.gc_operator import Tidy, drop_both, drop_one, keep
 from support.gc_story import Story
 from support.simloop import SimLoop, seeds, simulate
 
-from sluice_gc.proof import ALL_CLAUSES, Clauses
+from sluice_gc.deletion_proof import ALL_CLAUSES, ClauseSets
 from sluice_protocol import blob_deletion as d
 
 
 def play(
     seed: int,
     hours: float,
-    clauses: Clauses = ALL_CLAUSES,
+    clauses: ClauseSets = ALL_CLAUSES,
     *,
     hostile: bool = False,
     tidy: Tidy = keep,

@@ -15,9 +15,9 @@ from support.gc_store import Version, VersionedStore
 from support.gc_world import HORIZON_S, RUN, GcWorld, memory_world
 
 from sluice_gc.certificate import Certificate
-from sluice_gc.errors import GcRefused, Refusal
+from sluice_gc.deletion_proof import ClauseSets
+from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.plan import Plan
-from sluice_gc.proof import Clauses
 from sluice_protocol import blob_deletion as d
 from sluice_protocol.keys import (
     ACCEPTED,
@@ -183,7 +183,7 @@ async def corrupt_current(world: GcWorld, store: VersionedStore, judge: Judge) -
     store.put(blob_key(accepted), b"damaged")
     world.clock.pass_s(HORIZON_S + 2)
     judge.certified(await world.audit())
-    return await hostile_plan(store, world.ids.ulid(), superseded=True)
+    return await hostile_plan(store, world.ids.ulid(), noncurrent=True)
 
 
 async def current_goes(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
@@ -198,7 +198,7 @@ async def current_goes(world: GcWorld, store: VersionedStore, judge: Judge) -> P
         del store.versions[key][0]
 
     store.hooks["list_incarnations", key] = vanish
-    return await hostile_plan(store, world.ids.ulid(), superseded=True)
+    return await hostile_plan(store, world.ids.ulid(), noncurrent=True)
 
 
 async def young_superseded(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
@@ -207,7 +207,7 @@ async def young_superseded(world: GcWorld, store: VersionedStore, judge: Judge) 
     key = blob_key(accepted)
     store.put(key, store.versions[key][0].body)
     judge.certified(await world.audit())
-    return await hostile_plan(store, world.ids.ulid(), superseded=True)
+    return await hostile_plan(store, world.ids.ulid(), noncurrent=True)
 
 
 ORPHAN_SCENES: list[tuple[d.ClauseCheck, Scene, str]] = [
@@ -228,7 +228,7 @@ SUPERSEDED_SCENES: list[tuple[d.ClauseCheck, Scene, str]] = [
 ]
 
 
-def play(scene: Scene, clauses: Clauses) -> tuple[Judge, str | None]:
+def play(scene: Scene, clauses: ClauseSets) -> tuple[Judge, str | None]:
     """Plays a scene and runs its plan; gives the judge and the refusal, if any."""
 
     async def story() -> tuple[Judge, str | None]:
@@ -245,11 +245,11 @@ def play(scene: Scene, clauses: Clauses) -> tuple[Judge, str | None]:
     return asyncio.run(story())
 
 
-def without(clauses: Clauses, check: d.ClauseCheck) -> Clauses:
+def without(clauses: ClauseSets, check: d.ClauseCheck) -> ClauseSets:
     return replace(
         clauses,
         orphan=tuple(one for one in clauses.orphan if one is not check),
-        superseded=tuple(one for one in clauses.superseded if one is not check),
+        noncurrent=tuple(one for one in clauses.noncurrent if one is not check),
     )
 
 
@@ -260,10 +260,10 @@ SCENE_IDS = [scene.__name__ for _, scene, _ in SCENES]
 @pytest.mark.parametrize(("check", "scene", "broken"), SCENES, ids=SCENE_IDS)
 def test_each_scene_deletes_nothing(check: d.ClauseCheck, scene: Scene, broken: str) -> None:
     """With every clause on, no scene loses anything, although the plan lists everything."""
-    judge, refused = play(scene, Clauses())
+    judge, refused = play(scene, ClauseSets())
     assert judge.wrong == []
     assert judge.deleted == 0
-    assert refused == (Refusal.VERSIONING.value if broken == "versioning" else None)
+    assert refused == (RefusalRule.VERSIONING.value if broken == "versioning" else None)
 
 
 @pytest.mark.parametrize(("check", "scene", "broken"), SCENES, ids=SCENE_IDS)
@@ -271,7 +271,7 @@ def test_each_clause_switched_off_deletes_wrongly(
     check: d.ClauseCheck, scene: Scene, broken: str
 ) -> None:
     """The mutant without that one clause is caught by the judge of the store's own state."""
-    judge, _ = play(scene, without(Clauses(), check))
+    judge, _ = play(scene, without(ClauseSets(), check))
     assert judge.deleted
     assert broken in judge.wrong
 
@@ -290,5 +290,5 @@ def test_orphan_goes_from_a_hostile_plan() -> None:
         await _aged_orphan(world, judge)
         return await hostile_plan(store, world.ids.ulid())
 
-    judge, refused = play(only_an_orphan, Clauses())
+    judge, refused = play(only_an_orphan, ClauseSets())
     assert (judge.deleted, judge.wrong, refused) == (1, [], None)

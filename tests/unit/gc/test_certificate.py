@@ -6,17 +6,22 @@ import msgspec
 import pytest
 from support.gc_certificates import KEY, RIVAL, TRUSTED, certificate, key_range
 
-from sluice_gc.certificate import (
-    AuditCounts,
-    sign_certificate,
-    verify_certificate,
-    verify_chain,
-)
-from sluice_gc.coverage import KeyRange, cover_prefix
+from sluice_gc.certificate import AuditCounts, sign_certificate, verify_certificate, verify_chain
 from sluice_gc.errors import AuditIncomplete, CertificateInvalid
-from sluice_gc.merkle import MerkleTree, join, listed_leaf, root_of
-from sluice_gc.ranges import agent_place, join_bounds, past_agent
-from sluice_gc.shards import Shard, parse_shard, split_shards
+from sluice_gc.key_ranges import (
+    DigestShard,
+    KeyRange,
+    MerkleTree,
+    agent_end,
+    agent_prefix,
+    cover_prefix,
+    join_bounds,
+    listed_leaf,
+    merkle_node,
+    merkle_root,
+    parse_shard,
+    split_shards,
+)
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import RAW_BLOBS, digest_of
 
@@ -106,12 +111,12 @@ def test_merkle_root_is_that_of_rfc_9162() -> None:
         if len(leaves) == 1:
             return leaves[0]
         half = 1 << (len(leaves) - 1).bit_length() - 1
-        return join(recursive(leaves[:half]), recursive(leaves[half:]))
+        return merkle_node(recursive(leaves[:half]), recursive(leaves[half:]))
 
     assert MerkleTree().root() == hashlib.sha256(b"").hexdigest()
     for size in range(1, 21):
         leaves = [listed_leaf(f"k{at}", "e") for at in range(size)]
-        assert root_of(leaves) == recursive(leaves).hex()
+        assert merkle_root(leaves) == recursive(leaves).hex()
 
 
 def test_shards_meet_without_a_gap() -> None:
@@ -135,7 +140,7 @@ def test_shard_holds_exactly_its_keys() -> None:
             for start, end in [shard.bounds(RAW_BLOBS)]
             if start < key and (end is None or key <= end)
         ]
-        assert holds == [Shard(first=int(digest[:2], 16), end=int(digest[:2], 16) + 1)]
+        assert holds == [DigestShard(first=int(digest[:2], 16), end=int(digest[:2], 16) + 1)]
 
 
 @pytest.mark.parametrize("text", ["", "00", "0-f", "00-zz", "10-0f", "00-100"])
@@ -154,9 +159,9 @@ def test_shard_count_must_divide() -> None:
 def test_bounds_never_cut_an_agent() -> None:
     """Every key of an agent lies on one side of a bound, also when ids share a start."""
     keys = [f"accepted/v1/agent={a}/boot=aa/1-2.json" for a in ("61", "6161", "61ff", "62")]
-    places = [agent_place(key) for key in keys]
+    places = [agent_prefix(key) for key in keys]
     for at, place in enumerate(places):
-        assert [key <= past_agent(place) for key in keys] == [n <= at for n in range(len(keys))]
+        assert [key <= agent_end(place) for key in keys] == [n <= at for n in range(len(keys))]
     assert join_bounds(["b", "d"]) == [("", "b"), ("b", "d"), ("d", None)]
 
 

@@ -1,4 +1,4 @@
-"""Reads and writes of audit and GC's own objects: each is written once and checked when read."""
+"""The auditor's Ed25519 keys: load, create, trust; sign and verify bytes."""
 
 import base64
 import binascii
@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -17,80 +16,24 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from sluice_gc.certificate import EvidenceFile, key_id_of
-from sluice_gc.errors import GcRefused, Refusal
-from sluice_gc.evidence import decode_table, encode_table
-from sluice_protocol.errors import BadUsage, InvariantViolated
-from sluice_protocol.keys import digest_of
-from sluice_protocol.outcomes import Found
-from sluice_protocol.units import ObjectKey
-from sluice_store.port import ObjectStore
-from sluice_store.retry import Backoff, OtherBytes, create_once
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import (
+    digest_of,
+)
 
-
-async def put_table(
-    store: ObjectStore, folder: str, kind: str, place: str, table: pa.Table, *, backoff: Backoff
-) -> EvidenceFile:
-    """Writes a table as Parquet under a key that its own bytes name, so that a repeat is free.
-
-    Raises:
-        OutcomeUnknown: Nobody knows whether the write landed; call again.
-        StoreError: The store refused.
-    """
-    body = encode_table(table)
-    sha256 = digest_of(body)
-    key = ObjectKey(f"{folder}{kind}/{place}-{sha256[:16]}.parquet")
-    if isinstance(await create_once(store, key, body, backoff), OtherBytes):
-        raise InvariantViolated(f"other bytes stand under a content-addressed key, key=`{key}`")
-    return EvidenceFile(
-        kind=kind, place=place, key=key, sha256=sha256, size_bytes=len(body), rows=len(table)
-    )
-
-
-async def read_table(store: ObjectStore, file: EvidenceFile, schema: pa.Schema) -> pa.Table:
-    """Reads evidence and checks it against the record that names it.
-
-    Raises:
-        GcRefused: It is missing or was altered.
-        StoreError: No answer, or a refusal.
-    """
-    read = await store.get(file.key)
-    if not isinstance(read, Found):
-        raise GcRefused(Refusal.EVIDENCE_CHANGED, f"evidence is missing: {file.key}")
-    if digest_of(read.body) != file.sha256:
-        raise GcRefused(Refusal.EVIDENCE_CHANGED, f"evidence was altered: {file.key}")
-    try:
-        return decode_table(read.body, schema)
-    except (ValueError, pa.ArrowException) as error:
-        raise GcRefused(Refusal.EVIDENCE_CHANGED, f"{error}: {file.key}") from error
-
-
-async def read_tables(
-    store: ObjectStore, files: Iterable[EvidenceFile], schema: pa.Schema
-) -> pa.Table:
-    """Reads several files of evidence as one table.
-
-    Raises:
-        GcRefused: One is missing or was altered.
-        StoreError: No answer, or a refusal.
-    """
-    tables = [await read_table(store, one, schema) for one in files]
-    return pa.concat_tables([schema.empty_table(), *tables])
-
-
-Trusted = Mapping[str, Ed25519PublicKey]
+TrustedKeys = Mapping[str, Ed25519PublicKey]
 """Public keys by `key_id_of`: whose certificates and plans count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
+class AuditorKeys:
     """The auditor's key and whom it trusts."""
 
     private: Ed25519PrivateKey
-    trusted: Trusted
+    trusted: TrustedKeys
 
 
-def load_keys(key_file: Path, trusted_keys: Iterable[str] = ()) -> Keys:
+def load_keys(key_file: Path, trusted_keys: Iterable[str] = ()) -> AuditorKeys:
     """Reads the auditor's private key; its public half and `trusted_keys` are trusted.
 
     Args:
@@ -111,10 +54,10 @@ def load_keys(key_file: Path, trusted_keys: Iterable[str] = ()) -> Keys:
     if not isinstance(private, Ed25519PrivateKey):
         raise BadUsage(f"not an Ed25519 key, key_file=`{key_file}`")
     public = [private.public_key(), *(parse_public_key(text) for text in trusted_keys)]
-    return Keys(private=private, trusted={key_id_of(one): one for one in public})
+    return AuditorKeys(private=private, trusted={key_id_of(one): one for one in public})
 
 
-def load_trusted(key_file: Path, trusted_keys: Iterable[str] = ()) -> Trusted:
+def load_trusted(key_file: Path, trusted_keys: Iterable[str] = ()) -> TrustedKeys:
     """Gives the keys to trust; the auditor's own file is read only when none are named.
 
     Raises:
@@ -154,3 +97,22 @@ def parse_public_key(text: str) -> Ed25519PublicKey:
         return Ed25519PublicKey.from_public_bytes(base64.b64decode(text, validate=True))
     except (ValueError, binascii.Error) as error:
         raise BadUsage(f"not base64 of 32 raw public key bytes, key=`{text}`") from error
+
+
+def key_id_of(public: Ed25519PublicKey) -> str:
+    """Gives the first 16 hex digits of the sha256 of the raw public key."""
+    return digest_of(public.public_bytes_raw())[:16]
+
+
+def sign_bytes(key: Ed25519PrivateKey, domain: bytes, body: bytes) -> str:
+    """Gives the base64 Ed25519 signature over a domain line and a body."""
+    return base64.b64encode(key.sign(domain + body)).decode()
+
+
+def verify_signature(public: Ed25519PublicKey, signature: str, signed: bytes) -> bool:
+    """Tells whether a base64 signature is one of `signed`."""
+    try:
+        public.verify(base64.b64decode(signature, validate=True), signed)
+    except (InvalidSignature, binascii.Error, ValueError):
+        return False
+    return True

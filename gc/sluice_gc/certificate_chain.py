@@ -1,7 +1,9 @@
-"""The chain of certificates in the store: its head, taking the next place, reading it whole."""
+"""The chain of certificates in the store: read the newest, append one, verify all."""
 
 from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sluice_gc.certificate import (
     Certificate,
@@ -10,8 +12,8 @@ from sluice_gc.certificate import (
     verify_certificate,
     verify_chain,
 )
-from sluice_gc.errors import CertificateInvalid
-from sluice_gc.objects import Trusted
+from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
+from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import AUDIT, digest_of
 from sluice_protocol.outcomes import Found
@@ -23,7 +25,7 @@ _CHAIN: Final = f"{AUDIT}chain/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class ChainLink:
     """A verified certificate with its stored bytes and their sha256."""
 
     certificate: Certificate
@@ -31,7 +33,7 @@ class Link:
     sha256: Digest
 
 
-async def read_head(store: ObjectStore, trusted: Trusted) -> Link | None:
+async def read_newest(store: ObjectStore, trusted: TrustedKeys) -> ChainLink | None:
     """Gives the newest certificate, checked by itself; None when there is none.
 
     Raises:
@@ -44,7 +46,7 @@ async def read_head(store: ObjectStore, trusted: Trusted) -> Link | None:
     return await _read_link(store, chain_key(places[-1]), f"#{places[-1]}", trusted)
 
 
-async def read_certificate(store: ObjectStore, audit_id: str, trusted: Trusted) -> Link:
+async def read_certificate(store: ObjectStore, audit_id: str, trusted: TrustedKeys) -> ChainLink:
     """Gives one certificate by its audit id, checked by itself.
 
     Raises:
@@ -57,15 +59,17 @@ async def read_certificate(store: ObjectStore, audit_id: str, trusted: Trusted) 
     return link
 
 
-async def _read_link(store: ObjectStore, key: ObjectKey, place: str, trusted: Trusted) -> Link:
+async def _read_link(
+    store: ObjectStore, key: ObjectKey, place: str, trusted: TrustedKeys
+) -> ChainLink:
     read = await store.get(key)
     if not isinstance(read, Found):
         raise CertificateInvalid(place, f"missing: {key}")
     certificate = verify_certificate(place, read.body, trusted)
-    return Link(certificate=certificate, body=read.body, sha256=digest_of(read.body))
+    return ChainLink(certificate=certificate, body=read.body, sha256=digest_of(read.body))
 
 
-async def take_place(
+async def append_certificate(
     store: ObjectStore, certificate: Certificate, body: bytes, backoff: Backoff
 ) -> bool:
     """Puts a certificate at its place in the chain, then under its audit's folder.
@@ -83,7 +87,7 @@ async def take_place(
     return True
 
 
-async def repair_copy(store: ObjectStore, link: Link, backoff: Backoff) -> None:
+async def restore_copy(store: ObjectStore, link: ChainLink, backoff: Backoff) -> None:
     """Writes the copy of the newest certificate again, which a killed audit may have left out.
 
     Raises:
@@ -93,7 +97,7 @@ async def repair_copy(store: ObjectStore, link: Link, backoff: Backoff) -> None:
     await create_known(store, certificate_key(link.certificate.audit_id), link.body, backoff)
 
 
-async def verify_store_chain(store: ObjectStore, trusted: Trusted) -> tuple[Certificate, ...]:
+async def verify_store_chain(store: ObjectStore, trusted: TrustedKeys) -> tuple[Certificate, ...]:
     """Checks every certificate, their order, and that both copies of each are the same.
 
     Raises:
@@ -113,6 +117,38 @@ async def verify_store_chain(store: ObjectStore, trusted: Trusted) -> tuple[Cert
         if copy != body:
             raise CertificateInvalid(certificate.audit_id, "altered: its two copies differ")
     return chain
+
+
+class ChainReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A verified chain of certificates.
+
+    Attributes:
+        certificates: How many there are.
+        head_audit_id: The newest one, or None when there is none.
+        head_started_at_unix_ns: When its audit started.
+        evidence_files: How many of its evidence files were verified; 0 when that was not requested.
+    """
+
+    certificates: int
+    head_audit_id: str | None
+    head_started_at_unix_ns: int | None
+    evidence_files: int
+
+
+async def verify_store(store: ObjectStore, trusted: TrustedKeys, *, evidence: bool) -> ChainReport:
+    """Verify every certificate and, on request, the evidence files of the newest one.
+
+    Raises:
+        CertificateInvalid: A certificate or an evidence file is missing, altered or misplaced.
+        StoreError: The store is unreachable or refused a request.
+    """
+    chain = await verify_store_chain(store, trusted)
+    return ChainReport(
+        certificates=len(chain),
+        head_audit_id=chain[-1].audit_id if chain else None,
+        head_started_at_unix_ns=chain[-1].started_at_unix_ns if chain else None,
+        evidence_files=await verify_evidence(store, chain[-1]) if evidence and chain else 0,
+    )
 
 
 async def verify_evidence(store: ObjectStore, certificate: Certificate) -> int:
@@ -154,3 +190,21 @@ async def _list_places(store: ObjectStore) -> list[int]:
                 raise InvalidRecord(one.key, "no place of the chain of certificates")
             places.append(int(name))
     return places
+
+
+async def read_newest_or(
+    store: ObjectStore, trusted: TrustedKeys, audit_id: str | None
+) -> ChainLink:
+    """Gives the certificate that was asked for, or the newest.
+
+    Raises:
+        GcRefused: There is none at all.
+        CertificateInvalid: It is missing or was altered.
+        StoreError: No answer, or a refusal.
+    """
+    if audit_id is not None:
+        return await read_certificate(store, audit_id, trusted)
+    link = await read_newest(store, trusted)
+    if link is None:
+        raise GcRefused(RefusalRule.NO_CERTIFICATE, "no certificate: run `sluice audit run` first")
+    return link

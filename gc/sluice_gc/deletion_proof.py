@@ -1,13 +1,18 @@
-"""Reads, at deletion time, the evidence that each clause of the proof is judged by.
+"""The proof for one deletion: evidence read immediately before it, the verdict, and its record.
 
-Nothing is decided here: `sluice_protocol.blob_deletion` decides. Evidence that cannot be read stays
-None, which keeps the blob.
+`sluice_protocol.blob_deletion` decides; this module only reads. Evidence that cannot be read stays
+None, and None keeps the blob.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sluice_gc.errors import GcRefused, Refusal
+import pyarrow as pa
+
+from sluice_gc.certificate import Certificate
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.evidence_files import PROOFS, digest_bytes
 from sluice_protocol.blob_deletion import (
     DELETION_CLAUSES,
     NONCURRENT_CLAUSES,
@@ -27,6 +32,7 @@ from sluice_protocol.errors import InvalidRecord, SluiceError, StoreUnavailable
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_head
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
+    GC_PROOFS,
     accepted_by_blob_prefix,
     accepted_key,
     digest_of,
@@ -36,34 +42,34 @@ from sluice_protocol.keys import (
 from sluice_protocol.manifests import decode_accepted
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
-from sluice_store.port import ObjectStore
+from sluice_store.port import ListedIncarnation, ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clauses:
+class ClauseSets:
     """The clauses that a run judges by; a test may take one out to show that it is needed."""
 
     orphan: tuple[ClauseCheck, ...] = DELETION_CLAUSES
-    superseded: tuple[ClauseCheck, ...] = NONCURRENT_CLAUSES
+    noncurrent: tuple[ClauseCheck, ...] = NONCURRENT_CLAUSES
 
 
-ALL_CLAUSES: Final = Clauses()
+ALL_CLAUSES: Final = ClauseSets()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class CandidateCase:
     """One candidate with what a run already knows of it.
 
     Attributes:
         candidate: The incarnation.
-        superseded: Whether it is a noncurrent version of a referenced blob.
+        noncurrent: Whether it is a noncurrent version of a referenced blob.
         audit: What the certificate says of it, looked up again.
         retry_horizon_ns: The authority's, read again.
         versioning_enabled: Read before this batch.
     """
 
     candidate: Candidate
-    superseded: bool
+    noncurrent: bool
     audit: AuditResult
     retry_horizon_ns: int
     versioning_enabled: bool
@@ -80,7 +86,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class DeletionProof:
     """A candidate, all that was read about it, and the verdict.
 
     Attributes:
@@ -90,13 +96,36 @@ class Proof:
         verdict: What the clauses say.
     """
 
-    case: Case
+    case: CandidateCase
     evidence: Evidence
     identity: Identity | None
     verdict: Keep | MayDelete
 
 
-async def prove(store: ObjectStore, case: Case, clauses: Clauses = ALL_CLAUSES) -> Proof:
+def listed_candidate(listed: ListedIncarnation, digest: Digest) -> Candidate:
+    """Return the candidate for one listed object version of a blob or of its copy."""
+    return Candidate(
+        key=listed.key,
+        digest=digest,
+        incarnation=listed.incarnation,
+        last_modified_ns=listed.last_modified_ns,
+        size_bytes=listed.size_bytes,
+    )
+
+
+def audit_result(certificate: Certificate, *, names_blob: bool) -> AuditResult:
+    """Return what a verified certificate proves about one blob."""
+    return AuditResult(
+        audit_id=certificate.audit_id,
+        started_at_ns=UnixNs(certificate.started_at_unix_ns),
+        complete=True,
+        names_blob=names_blob,
+    )
+
+
+async def prove(
+    store: ObjectStore, case: CandidateCase, clauses: ClauseSets = ALL_CLAUSES
+) -> DeletionProof:
     """Reads the evidence for one candidate and judges it.
 
     The listing comes last, so that what is deleted is what was looked at.
@@ -107,21 +136,21 @@ async def prove(store: ObjectStore, case: Case, clauses: Clauses = ALL_CLAUSES) 
     """
     evidence, identity = case.bare, None
     try:
-        if case.superseded:
+        if case.noncurrent:
             evidence = replace(evidence, current=await _read_current(store, case.candidate))
         else:
             evidence = replace(evidence, references=await _count_references(store, case))
             identity = await _read_identity(store, case.candidate)
-            evidence = replace(evidence, envelope=await _look(store, case, identity))
+            evidence = replace(evidence, envelope=await _look_up_envelope(store, case, identity))
         listed, now_ns = await _read_listed(store, case.candidate)
         evidence = replace(evidence, listed=listed, now_ns=now_ns)
     except StoreUnavailable:
         pass  # what was not read stays None and keeps the candidate; the next run asks again
-    verdict = decide_deletion(evidence, clauses.superseded if case.superseded else clauses.orphan)
-    return Proof(case=case, evidence=evidence, identity=identity, verdict=verdict)
+    verdict = decide_deletion(evidence, clauses.noncurrent if case.noncurrent else clauses.orphan)
+    return DeletionProof(case=case, evidence=evidence, identity=identity, verdict=verdict)
 
 
-async def _count_references(store: ObjectStore, case: Case) -> int:
+async def _count_references(store: ObjectStore, case: CandidateCase) -> int:
     digest = case.candidate.digest
     count = 0
     for prefix in (accepted_by_blob_prefix(digest), quarantine_by_blob_prefix(digest)):
@@ -145,11 +174,13 @@ async def _read_identity(store: ObjectStore, candidate: Candidate) -> Identity |
         return None
 
 
-async def _look(store: ObjectStore, case: Case, identity: Identity | None) -> EnvelopeLookup | None:
+async def _look_up_envelope(
+    store: ObjectStore, case: CandidateCase, identity: Identity | None
+) -> EnvelopeLookup | None:
     if identity is None:
         return None
     digest = case.candidate.digest
-    accepted = await _look_accepted(store, case, accepted_key(identity))
+    accepted = await _look_up_accepted(store, case, accepted_key(identity))
     quarantined = await store.head(quarantine_key(identity, digest))
     if isinstance(quarantined, NotFound):
         return EnvelopeLookup(accepted=accepted, quarantine=ManifestLookup.ABSENT)
@@ -157,7 +188,9 @@ async def _look(store: ObjectStore, case: Case, identity: Identity | None) -> En
     return EnvelopeLookup(accepted=accepted, quarantine=ManifestLookup.NAMES_IT)
 
 
-async def _look_accepted(store: ObjectStore, case: Case, key: ObjectKey) -> ManifestLookup:
+async def _look_up_accepted(
+    store: ObjectStore, case: CandidateCase, key: ObjectKey
+) -> ManifestLookup:
     read = await store.get(key)
     if isinstance(read, NotFound):
         return ManifestLookup.ABSENT
@@ -171,14 +204,14 @@ async def _look_accepted(store: ObjectStore, case: Case, key: ObjectKey) -> Mani
     return ManifestLookup.NAMES_IT
 
 
-def _check_seen(case: Case, key: str, last_modified_ns: UnixNs) -> None:
+def _check_seen(case: CandidateCase, key: str, last_modified_ns: UnixNs) -> None:
     """Stops everything when the audit missed a name that stood before it started.
 
     A second is left for stores that cut Last-Modified to whole seconds.
     """
     if last_modified_ns < case.audit.started_at_ns - NS_PER_S and not case.audit.names_blob:
         raise GcRefused(
-            Refusal.AUDIT_MISSED_A_MANIFEST,
+            RefusalRule.AUDIT_MISSED_A_MANIFEST,
             f"audit {case.audit.audit_id} did not see {key}: do not trust it, audit again",
         )
 
@@ -204,3 +237,64 @@ async def _read_current(store: ObjectStore, candidate: Candidate) -> CurrentRead
     if not isinstance(read, Found) or read.info.incarnation is None:
         return None
     return CurrentRead(incarnation=read.info.incarnation, digest=Digest(digest_of(read.body)))
+
+
+Value = bytes | str | int | bool | None
+
+
+def proofs_prefix(digest: Digest) -> str:
+    """Gives the prefix of every file that may hold proofs about a blob."""
+    return f"{GC_PROOFS}sha256={digest[:2]}/"
+
+
+def proof_key(plan_id: str, hh: str, batch: int, attempt: int) -> ObjectKey:
+    """Gives the key of one attempt at a batch; `hh` is the first byte of all its digests."""
+    return ObjectKey(f"{GC_PROOFS}sha256={hh}/{plan_id}-{batch:06d}-{attempt:03d}.parquet")
+
+
+def proofs_table(plan_id: str, proofs: Sequence[DeletionProof]) -> pa.Table:
+    """Gives rows of `PROOFS`."""
+    rows = [_row(plan_id, one) for one in proofs]
+    return pa.Table.from_pylist(rows, schema=PROOFS)
+
+
+def _row(plan_id: str, proof: DeletionProof) -> dict[str, Value]:
+    case, evidence = proof.case, proof.evidence
+    candidate = case.candidate
+    return {
+        "sha256": digest_bytes(candidate.digest),
+        "incarnation": candidate.incarnation,
+        "last_modified_ns": candidate.last_modified_ns,
+        "size_bytes": candidate.size_bytes,
+        "superseded": case.noncurrent,
+        "versioning_enabled": case.versioning_enabled,
+        "now_ns": evidence.now_ns or 0,
+        "retry_horizon_ns": case.retry_horizon_ns,
+        "audit_id": case.audit.audit_id,
+        "audit_started_at_ns": case.audit.started_at_ns,
+        "named_in_audit": bool(case.audit.names_blob),
+        "plan_id": plan_id,
+        "references_read": evidence.references,
+        **_envelope(proof),
+        "listed_current": evidence.listed.current if evidence.listed else None,
+        "current_incarnation": evidence.current.incarnation if evidence.current else None,
+        **_verdict(proof),
+    }
+
+
+def _envelope(proof: DeletionProof) -> dict[str, Value]:
+    identity, look = proof.identity, proof.evidence.envelope
+    digest = proof.case.candidate.digest
+    return {
+        "envelope_accepted_key": accepted_key(identity) if identity else None,
+        "envelope_accepted": look.accepted.value if look else None,
+        "envelope_quarantine_key": quarantine_key(identity, digest) if identity else None,
+        "envelope_quarantine": look.quarantine.value if look else None,
+    }
+
+
+def _verdict(proof: DeletionProof) -> dict[str, Value]:
+    verdict = proof.verdict
+    if isinstance(verdict, Keep):
+        return {"verdict": "keep", "clause": verdict.clause.value, "reason": verdict.reason}
+    return {"verdict": "may_go", "clause": None, "reason": None}

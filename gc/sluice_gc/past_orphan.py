@@ -1,8 +1,8 @@
-"""Plants an orphan in the past of a fresh local store, so that a drill need not wait a week.
+"""An orphan with a timestamp in the past, so that a demonstration need not wait a week.
 
-The store is opened under a clock that stands in the past and stamps the blob with that time, as it
-would have then. Nothing is changed behind the store's back, and no rule is shortened: the authority
-keeps its horizon, and the drill's audit, plan and run are the ordinary ones.
+The store is opened with a clock that runs in the past, and assigns that time to the blob. Nothing
+bypasses the store and no rule is shortened: the authority keeps its retry horizon, and the audit,
+the plan and the run of the demonstration are the ordinary ones.
 """
 
 from pathlib import Path

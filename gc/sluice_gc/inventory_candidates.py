@@ -1,7 +1,7 @@
-"""Candidates from S3 Inventory: verified in full, and never a proof of an absence.
+"""Blob versions from an S3 Inventory, which name candidates of a plan.
 
-A report only names incarnations that may be candidates. A plan compares each of them with the
-audit, and a run lists each again before it deletes.
+An inventory is verified completely but proves nothing: the plan compares each version with the
+audit, and the run lists each one again before it deletes it.
 """
 
 from collections.abc import Iterator
@@ -10,11 +10,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from sluice_gc.errors import GcRefused, Refusal
-from sluice_gc.evidence import BLOBS, raw
-from sluice_protocol.errors import InvalidRecord
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.evidence_files import BLOBS, digest_bytes
+from sluice_gc.plan_inputs import read_store_time
+from sluice_gc.settings import InventorySettings
+from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import RAW_BLOBS, parse_blob_key
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_store import open_store
 from sluice_store.inventory import (
     InventoryColumn,
     InventoryManifest,
@@ -23,6 +26,7 @@ from sluice_store.inventory import (
     read_inventory_rows,
 )
 from sluice_store.port import ObjectStore
+from sluice_store.s3.settings import parse_s3_url
 
 _COLUMNS: Final = tuple(InventoryColumn)
 """Every column is required: a blob's incarnations can only be told apart in a report of all
@@ -42,6 +46,44 @@ class InventorySource:
     bucket: str
     prefix: str
     age_s_max: float
+
+
+def inventory_source(store_url: str, settings: InventorySettings) -> InventorySource:
+    """Return the bucket and prefix that an inventory must describe.
+
+    Args:
+        store_url: The authority's store; its bucket is the default.
+        settings: The inventory's settings.
+
+    Raises:
+        BadUsage: The store is not a bucket and no bucket is named.
+    """
+    bucket, prefix = settings.inventory_bucket, ""
+    if store_url.startswith("s3://"):
+        authority = parse_s3_url(store_url)
+        bucket, prefix = bucket or authority.bucket, authority.prefix
+    if not bucket:
+        raise BadUsage("cannot use the inventory: its bucket is unknown; set --inventory-bucket")
+    return InventorySource(bucket=bucket, prefix=prefix, age_s_max=settings.inventory_age_s_max)
+
+
+async def open_inventory(
+    store: ObjectStore, store_url: str, settings: InventorySettings
+) -> pa.Table | None:
+    """Read the configured inventory; None when none is configured.
+
+    Raises:
+        BadUsage: The inventory's bucket is unknown.
+        GcRefused: See `read_inventory`.
+        StoreError: A store is unreachable or refused a request.
+    """
+    if not settings.inventory_store:
+        return None
+    source = inventory_source(store_url, settings)
+    now_ns = await read_store_time(store)
+    async with open_store(settings.inventory_store) as inventories:
+        key = ObjectKey(settings.inventory_manifest)
+        return await read_inventory(inventories, key, source, now_ns)
 
 
 async def read_inventory(
@@ -73,7 +115,7 @@ async def read_inventory(
 
 
 def _refuse(reason: str) -> GcRefused:
-    return GcRefused(Refusal.INVENTORY, f"inventory: {reason}")
+    return GcRefused(RefusalRule.INVENTORY, f"inventory: {reason}")
 
 
 def check_manifest(manifest: InventoryManifest, source: InventorySource, now_ns: UnixNs) -> None:
@@ -116,8 +158,8 @@ def _blobs(rows: Iterator[InventoryRow], source: InventorySource) -> Iterator[di
 
 def _digest(key: str) -> bytes:
     try:
-        return raw(parse_blob_key(key))
+        return digest_bytes(parse_blob_key(key))
     except InvalidRecord as error:
         raise GcRefused(
-            Refusal.FOREIGN_KEYS, f"the inventory names a key of unknown form: {key}"
+            RefusalRule.FOREIGN_KEYS, f"the inventory names a key of unknown form: {key}"
         ) from error

@@ -1,0 +1,331 @@
+"""Evidence of audits, plans and proofs: table schemas, Parquet files, and the digest join.
+
+Digests are stored as 32 raw bytes, not as hexadecimal text: half the size, and joins compare them
+without conversion. Each file has a key that contains the hash of its bytes and is created once.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.key_ranges import split_shards
+from sluice_protocol.errors import InvariantViolated
+from sluice_protocol.keys import digest_of
+from sluice_protocol.outcomes import Found
+from sluice_protocol.units import Digest, ObjectKey
+from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, OtherBytes, create_once
+
+
+class EvidenceFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One Parquet file of evidence under the audit's or plan's own folder.
+
+    Attributes:
+        kind: `manifests`, `named`, `names`, `blobs`, `findings` or `candidates`.
+        place: The shard that it holds, or a name of the key range.
+        key: Where it stands.
+        sha256: Of its bytes.
+        size_bytes: Length of it.
+        rows: Rows in it.
+        prefix: For `manifests`: of which prefix.
+        first_key: For `manifests`: the first one in it, empty when there is none.
+        last_key: For `manifests`: the last one in it.
+    """
+
+    kind: str
+    place: str
+    key: ObjectKey
+    sha256: Digest
+    size_bytes: int
+    rows: int
+    prefix: str = ""
+    first_key: str = ""
+    last_key: str = ""
+
+
+DIGEST: Final = pa.binary(32)
+
+
+MANIFESTS: Final = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("etag", pa.string(), nullable=False),
+        pa.field("sha256", DIGEST, nullable=False),
+        pa.field("last_modified_ns", pa.int64(), nullable=False),
+    ]
+)
+"""Every manifest of both kinds in key order: what the next audit carries on."""
+
+
+NAMED: Final = pa.schema(
+    [
+        pa.field("sha256", DIGEST, nullable=False),
+        pa.field("quarantined", pa.bool_(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+    ]
+)
+"""The same manifests, split by shard of the sha256 that they name."""
+
+
+NAMES: Final = pa.schema([pa.field("sha256", DIGEST, nullable=False)])
+"""Each sha256 that a manifest or a reverse reference names, once, sorted."""
+
+
+BLOBS: Final = pa.schema(
+    [
+        pa.field("sha256", DIGEST, nullable=False),
+        pa.field("incarnation", pa.string(), nullable=False),
+        pa.field("last_modified_ns", pa.int64(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("current", pa.bool_(), nullable=False),
+    ]
+)
+"""Each stored incarnation of a raw blob, in the order of the listing."""
+
+
+FINDINGS: Final = pa.schema(
+    [
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("detail", pa.string(), nullable=False),
+    ]
+)
+"""What is wrong, one row each."""
+
+
+CANDIDATES: Final = pa.schema(
+    [
+        pa.field("sha256", DIGEST, nullable=False),
+        pa.field("incarnation", pa.string(), nullable=False),
+        pa.field("last_modified_ns", pa.int64(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("superseded", pa.bool_(), nullable=False),
+        pa.field("versioning_enabled", pa.bool_(), nullable=False),
+        pa.field("now_ns", pa.int64(), nullable=False),
+        pa.field("retry_horizon_ns", pa.int64(), nullable=False),
+        pa.field("audit_id", pa.string(), nullable=False),
+        pa.field("audit_started_at_ns", pa.int64(), nullable=False),
+        pa.field("named_in_audit", pa.bool_(), nullable=False),
+    ]
+)
+"""What a plan proposes, each with the evidence of every clause that a plan can check."""
+
+
+PROOFS: Final = pa.schema(
+    [
+        *CANDIDATES,
+        pa.field("plan_id", pa.string(), nullable=False),
+        pa.field("references_read", pa.int32(), nullable=True),
+        pa.field("envelope_accepted_key", pa.string(), nullable=True),
+        pa.field("envelope_accepted", pa.string(), nullable=True),
+        pa.field("envelope_quarantine_key", pa.string(), nullable=True),
+        pa.field("envelope_quarantine", pa.string(), nullable=True),
+        pa.field("listed_current", pa.bool_(), nullable=True),
+        pa.field("current_incarnation", pa.string(), nullable=True),
+        pa.field("verdict", pa.string(), nullable=False),
+        pa.field("clause", pa.string(), nullable=True),
+        pa.field("reason", pa.string(), nullable=True),
+    ]
+)
+"""Evidence read at deletion time and the verdict; written before anything is deleted."""
+
+
+def encode_table(table: pa.Table) -> bytes:
+    """Gives Parquet bytes: digests plain, ids in LZ4, for both are random; the rest in zstd."""
+    sink = pa.BufferOutputStream()
+    repeated = [
+        one.name for one in table.schema if one.type == pa.string() and one.name not in _UNIQUE
+    ]
+    compression = {one.name: _compression(one) for one in table.schema}
+    pq.write_table(table, sink, compression=compression, use_dictionary=repeated)
+    return bytes(sink.getvalue())
+
+
+_UNIQUE: Final = frozenset({"key", "etag", "incarnation"})
+
+
+def _compression(column: pa.Field) -> str:
+    if column.type == DIGEST:
+        return "NONE"
+    return "LZ4" if column.name in {"etag", "incarnation"} else "ZSTD"
+
+
+def decode_table(body: bytes, schema: pa.Schema) -> pa.Table:
+    """Reads Parquet bytes of exactly this schema.
+
+    Raises:
+        ValueError: The bytes are not Parquet, or of other columns.
+    """
+    table = pq.ParquetFile(pa.BufferReader(body)).read(use_threads=False)
+    if not table.schema.equals(schema):
+        raise ValueError(f"columns are {table.schema.names}, wanted {schema.names}")
+    return table
+
+
+def digest_bytes(digest: Digest) -> bytes:
+    """Gives the 32 bytes of a digest."""
+    return bytes.fromhex(digest)
+
+
+def digest_from_bytes(value: bytes) -> Digest:
+    """Gives the digest of 32 bytes."""
+    return Digest(value.hex())
+
+
+async def put_table(
+    store: ObjectStore, folder: str, kind: str, place: str, table: pa.Table, *, backoff: Backoff
+) -> EvidenceFile:
+    """Writes a table as Parquet under a key that its own bytes name, so that a repeat is free.
+
+    Raises:
+        OutcomeUnknown: Nobody knows whether the write landed; call again.
+        StoreError: The store refused.
+    """
+    body = encode_table(table)
+    sha256 = digest_of(body)
+    key = ObjectKey(f"{folder}{kind}/{place}-{sha256[:16]}.parquet")
+    if isinstance(await create_once(store, key, body, backoff), OtherBytes):
+        raise InvariantViolated(f"other bytes stand under a content-addressed key, key=`{key}`")
+    return EvidenceFile(
+        kind=kind, place=place, key=key, sha256=sha256, size_bytes=len(body), rows=len(table)
+    )
+
+
+async def read_table(store: ObjectStore, file: EvidenceFile, schema: pa.Schema) -> pa.Table:
+    """Reads evidence and checks it against the record that names it.
+
+    Raises:
+        GcRefused: It is missing or was altered.
+        StoreError: No answer, or a refusal.
+    """
+    read = await store.get(file.key)
+    if not isinstance(read, Found):
+        raise GcRefused(RefusalRule.EVIDENCE_CHANGED, f"evidence is missing: {file.key}")
+    if digest_of(read.body) != file.sha256:
+        raise GcRefused(RefusalRule.EVIDENCE_CHANGED, f"evidence was altered: {file.key}")
+    try:
+        return decode_table(read.body, schema)
+    except (ValueError, pa.ArrowException) as error:
+        raise GcRefused(RefusalRule.EVIDENCE_CHANGED, f"{error}: {file.key}") from error
+
+
+async def read_tables(
+    store: ObjectStore, files: Iterable[EvidenceFile], schema: pa.Schema
+) -> pa.Table:
+    """Reads several files of evidence as one table.
+
+    Raises:
+        GcRefused: One is missing or was altered.
+        StoreError: No answer, or a refusal.
+    """
+    tables = [await read_table(store, one, schema) for one in files]
+    return pa.concat_tables([schema.empty_table(), *tables])
+
+
+async def read_names(store: ObjectStore, files: Iterable[EvidenceFile]) -> frozenset[bytes]:
+    """Return every sha256 in files of `NAMES`.
+
+    Raises:
+        GcRefused: A file is missing or was altered.
+        StoreError: The store is unreachable or refused the request.
+    """
+    table = await read_tables(store, files, NAMES)
+    return frozenset(table["sha256"].to_pylist())
+
+
+async def put_blobs(
+    store: ObjectStore, folder: str, shards: int, blobs: pa.Table, backoff: Backoff
+) -> list[EvidenceFile]:
+    """Writes rows of `BLOBS` that came from elsewhere, shard by shard.
+
+    Raises:
+        OutcomeUnknown: Nobody knows whether a write landed; call again.
+        StoreError: The store refused.
+    """
+    first = np.array([one[0] for one in blobs["sha256"].to_pylist()], np.uint16)
+    return [
+        await put_table(
+            store,
+            folder,
+            "blobs",
+            shard.name,
+            blobs.filter(pa.array((first >= shard.first) & (first < shard.end))),
+            backoff=backoff,
+        )
+        for shard in split_shards(shards)
+    ]
+
+
+_BYTES = 32
+
+
+def are_named(digests: pa.ChunkedArray, names: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Tells for each digest whether it is among `names`; neither holds nulls.
+
+    Any order gives the same answer; sorted input gives it soonest.
+    """
+    wanted, known = _bytes_of(digests), _bytes_of(names)
+    if not len(known) or not len(wanted):
+        return np.zeros(len(wanted), bool)
+    heads, places = _sorted_heads(known)
+    mine = _heads(wanted)
+    at = np.minimum(np.searchsorted(heads, mine), len(heads) - 1)
+    same_head = heads[at] == mine
+    whole: npt.NDArray[np.bool_] = same_head.copy()
+    rows = np.flatnonzero(same_head)
+    candidates = known[at[rows] if places is None else places[at[rows]]]
+    whole[rows] = (wanted[rows] == candidates).all(axis=1)
+    _compare_in_full(whole, same_head, digests, names)
+    return whole
+
+
+def _compare_in_full(
+    whole: npt.NDArray[np.bool_],
+    same_head: npt.NDArray[np.bool_],
+    digests: pa.ChunkedArray,
+    names: pa.ChunkedArray,
+) -> None:
+    """Looks again at digests that share 8 bytes with a name and are not that name: very few."""
+    open_rows = np.flatnonzero(same_head & ~whole)
+    if len(open_rows):
+        taken = digests.take(pa.array(open_rows))
+        found = pc.is_in(taken, value_set=names.combine_chunks())
+        whole[open_rows] = found.to_numpy()
+
+
+def _bytes_of(column: pa.ChunkedArray) -> npt.NDArray[np.uint8]:
+    """Gives the bytes of a column as rows of 32, without a copy where it has one chunk."""
+    parts = [_chunk_bytes(chunk) for chunk in column.chunks if len(chunk)]
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate([np.empty((0, _BYTES), np.uint8), *parts])
+
+
+def _chunk_bytes(chunk: pa.Array) -> npt.NDArray[np.uint8]:
+    values = np.frombuffer(chunk.buffers()[1], np.uint8)
+    rows = values[chunk.offset * _BYTES : (chunk.offset + len(chunk)) * _BYTES]
+    return rows.reshape(len(chunk), _BYTES)
+
+
+def _heads(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+    """Gives the first 8 bytes of each row as a number that sorts as they do."""
+    words: npt.NDArray[np.uint64] = np.ascontiguousarray(rows).view(">u8")[:, 0].astype(np.uint64)
+    return words
+
+
+def _sorted_heads(
+    known: npt.NDArray[np.uint8],
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp] | None]:
+    """Gives the heads in order, and each one's row where the rows are not in order."""
+    heads = _heads(known)
+    if (heads[1:] >= heads[:-1]).all():
+        return heads, None
+    places = np.argsort(heads, kind="stable")
+    return heads[places], places

@@ -1,0 +1,171 @@
+"""Where the tasks of an audit, plan or run are executed: in this process or on Spark.
+
+On Spark each task is pickled into a separate partition, so that an executor receives only its
+tasks. The executor opens the store itself and returns only facts. An error of sluice is returned
+as a value and raised on the driver. Any other error fails the job, and Spark may retry the task:
+tasks write under keys that contain the hash of the bytes, so that a second attempt is harmless.
+"""
+
+import asyncio
+import pickle
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, TypeVar, cast
+
+from sluice_gc.settings import EngineSettings
+from sluice_protocol.errors import SluiceError
+from sluice_store import open_store
+from sluice_store.port import ObjectStore
+from sluice_store.url import parse_local_path
+
+_Task = TypeVar("_Task")
+
+
+_Facts = TypeVar("_Facts")
+
+
+Work = Callable[[ObjectStore, _Task], Awaitable[_Facts]]
+"""A task as a module-level function of a store: it is the same wherever it runs."""
+
+
+class TaskEngine(Protocol):
+    """Runs tasks that share nothing."""
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks this engine runs at the same time."""
+        ...
+
+    async def run(self, work: Work[_Task, _Facts], tasks: Sequence[_Task]) -> Iterable[_Facts]:
+        """Runs every task and gives their facts in the order of the tasks.
+
+        Raises:
+            SluiceError: What a task raised; the others may or may not have run.
+        """
+        ...
+
+
+class LocalTaskEngine:
+    """Runs tasks one after the other in this process; each does its own requests concurrently."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        """Takes the store that the tasks use."""
+        self._store = store
+
+    @property
+    def parallelism(self) -> int:
+        """One."""
+        return 1
+
+    async def run(self, work: Work[_Task, _Facts], tasks: Sequence[_Task]) -> Iterable[_Facts]:
+        """Runs every task here."""
+        return [await work(self._store, task) for task in tasks]
+
+
+class SparkTaskEngine:
+    """Runs tasks as one Spark job; the same on one machine and on a cluster."""
+
+    def __init__(self, session: Any, store_url: str) -> None:  # noqa: ANN401 - pyspark has no types
+        """Takes a session and the URL under which executors open the store."""
+        self._context = session.sparkContext
+        self._store_url = store_url
+
+    @property
+    def parallelism(self) -> int:
+        """As many as the executors have cores."""
+        return int(self._context.defaultParallelism)
+
+    async def run(self, work: Work[_Task, _Facts], tasks: Sequence[_Task]) -> Iterable[_Facts]:
+        """Runs every task on some executor.
+
+        Raises:
+            SluiceError: What the first failed task raised.
+        """
+        if not tasks:
+            return []
+        answers = await asyncio.to_thread(self._collect, work, tasks)
+        for answer in answers:
+            if isinstance(answer, SluiceError):
+                raise answer
+        return [cast("_Facts", answer) for answer in answers]
+
+    def _collect(self, work: Work[_Task, _Facts], tasks: Sequence[_Task]) -> list[object]:
+        url = self._store_url
+        bodies = [pickle.dumps((work, task)) for task in tasks]
+
+        def one(body: bytes) -> bytes:
+            return pickle.dumps(run_pickled(url, body))
+
+        found = self._context.parallelize(bodies, len(bodies)).map(one).collect()
+        return [pickle.loads(answer) for answer in found]  # noqa: S301 - our own executors' bytes
+
+
+def run_pickled(store_url: str, body: bytes) -> object:
+    """Runs one pickled task against a store; gives its facts, or the error that it raised."""
+    work, task = pickle.loads(body)  # noqa: S301 - the driver's own bytes
+
+    async def run() -> object:
+        async with open_store(store_url) as store:
+            return await work(store, task)
+
+    try:
+        return asyncio.run(run())
+    except SluiceError as error:
+        return error
+
+
+@asynccontextmanager
+async def open_engine(
+    url: str, settings: EngineSettings
+) -> AsyncIterator[tuple[ObjectStore, TaskEngine]]:
+    """Opens a store and an engine; a Spark session that this starts is stopped again.
+
+    Raises:
+        BadUsage: The URL is of another form.
+        StoreError: The store cannot be opened.
+    """
+    async with open_store(url) as store:
+        if settings.engine == "local":
+            yield store, LocalTaskEngine(store)
+            return
+        # Spark is imported only where it is used: it costs a second, and a JVM.
+        from sluice_spark.session import SessionSettings, open_session  # noqa: PLC0415
+
+        wanted = SessionSettings(master=settings.master, driver_memory=settings.driver_memory)
+        session = await asyncio.to_thread(open_session, wanted, delta=False)
+        try:
+            yield store, SparkTaskEngine(session, absolute_url(url))
+        finally:
+            await asyncio.to_thread(session.stop)
+
+
+def absolute_url(url: str) -> str:
+    """Gives a URL that means the same on an executor, whose working directory is another."""
+    if not url.startswith("file://"):
+        return url
+    return f"file://{parse_local_path(url)}"
+
+
+_Item = TypeVar("_Item")
+
+
+async def run_concurrently(
+    items: Iterable[_Item], work: Callable[[_Item], Awaitable[None]], *, concurrency: int
+) -> None:
+    """Awaits `work` for every item, at most `concurrency` at a time.
+
+    The first failure cancels what is under way and is raised; no task is left behind.
+    """
+    pending = iter(items)
+
+    async def worker() -> None:
+        for item in pending:
+            await work(item)
+
+    workers = [asyncio.create_task(worker()) for _ in range(concurrency)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for one in workers:
+            one.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
