@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.measure import Sample, interleave, ratio, report, timed
-from sluice_gc.candidates import PlanFactsSum
+from sluice_gc.candidates import PlanTotals
 from sluice_gc.evidence_files import BLOBS, NAMES, EvidenceFile, put_table
 from sluice_gc.key_ranges import DigestShard, split_shards
 from sluice_gc.planner import PlanTask, plan_shards
@@ -160,7 +160,7 @@ def _plan(session: Any, folder: Path, files: Files, blobs: int) -> float:  # noq
         )
         for at in range(count)
     ]
-    sums = PlanFactsSum()
+    sums = PlanTotals()
     for group in asyncio.run(_run(engine, tasks)):
         for facts in group:
             sums.add(facts)

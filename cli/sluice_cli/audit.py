@@ -16,7 +16,7 @@ from sluice_gc.audit import AuditEstimate, audit_store, estimate_audit
 from sluice_gc.audit_findings import AuditReport, read_audit_report
 from sluice_gc.certificate_chain import (
     ChainReport,
-    read_newest_or,
+    read_certificate_or_newest,
     verify_store,
 )
 from sluice_gc.settings import AuditSettings, EngineSettings
@@ -148,7 +148,7 @@ async def _run(url: str, settings: AuditSettings, where: EngineSettings) -> Audi
 
 async def _show(url: str, audit_id: str | None, trusted: TrustedKeys) -> AuditReport:
     async with open_store(url) as store:
-        certificate = (await read_newest_or(store, trusted, audit_id)).certificate
+        certificate = (await read_certificate_or_newest(store, trusted, audit_id)).certificate
         return await read_audit_report(store, certificate)
 
 

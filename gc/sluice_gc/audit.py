@@ -55,19 +55,19 @@ from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
 
 _PLACES_MAX: Final = 16
-"""How often an audit takes another place in the chain when others end at the same time."""
+"""How often an audit tries the next chain position when concurrent audits take its position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditContext:
-    """One audit under way.
+    """The state of one audit.
 
     Attributes:
         audit_id: ULID.
         authority: What is audited.
-        started_at_ns: The store's Date before any evidence was asked for.
+        started_at_ns: The store's Date before the first evidence request.
         clock_skew_ns: The local clock minus the store's.
-        before: The certificate that this audit carries on from.
+        before: The previous certificate, or None for the first audit.
     """
 
     audit_id: str
@@ -78,7 +78,7 @@ class AuditContext:
 
     @property
     def folder(self) -> str:
-        """Where this audit's evidence goes."""
+        """Return the key prefix of this audit's evidence."""
         return f"{AUDIT}{self.audit_id}/evidence/"
 
 
@@ -99,12 +99,11 @@ async def audit_store(
 
 
 class Auditor:
-    """Makes audits of one store."""
+    """The audits of one store."""
 
     def __init__(
         self, store: ObjectStore, engine: TaskEngine, keys: AuditorKeys, clock: Clock, ids: IdSource
     ) -> None:
-        """Takes its parts."""
         self._store = store
         self._engine = engine
         self._keys = keys
@@ -112,13 +111,13 @@ class Auditor:
         self._ids = ids
 
     async def audit(self, settings: AuditSettings) -> Certificate:
-        """Audits the whole store and certifies it.
+        """Audit the whole store and write a certificate.
 
         Raises:
-            AuditIncomplete: A range could not be listed; there is no certificate.
-            CertificateInvalid: The certificate before was altered.
-            GcRefused: Evidence that is carried on was altered, or the store's clock fell.
-            StoreError: No answer, or a refusal; there is no certificate.
+            AuditIncomplete: A range could not be listed completely; there is no certificate.
+            CertificateInvalid: The previous certificate was altered.
+            GcRefused: Evidence of the previous audit was altered, or the store's clock went back.
+            StoreError: The store is unreachable or refused a request; there is no certificate.
         """
         audit = await self._begin()
         first = await self._audit_manifests(audit, settings)
@@ -129,7 +128,10 @@ class Auditor:
         authority = await read_authority(self._store)
         before = await read_newest(self._store, self._keys.trusted)
         if before is not None and before.certificate.authority_id != authority.authority_id:
-            raise GcRefused(RefusalRule.OTHER_AUTHORITY, "the chain belongs to another authority")
+            raise GcRefused(
+                RefusalRule.OTHER_AUTHORITY,
+                "the chain of certificates belongs to another authority",
+            )
         if before is not None:
             await restore_copy(self._store, before, Backoff.seeded_by(self._clock))
         started_at_ns = await read_store_time(self._store)
@@ -179,7 +181,7 @@ class Auditor:
     async def _certify(
         self, audit: AuditContext, settings: AuditSettings, facts: list[AuditTaskFacts]
     ) -> Certificate:
-        """Takes the next place in the chain; another audit may take it first."""
+        """Append the certificate to the chain; a concurrent audit may take the position first."""
         certificate = make_certificate(audit, settings, facts)
         check_clock_fall(audit.started_at_ns, certificate.finished_at_unix_ns, audit.authority)
         backoff = Backoff.seeded_by(self._clock)
@@ -189,13 +191,15 @@ class Auditor:
             body = sign_certificate(linked, self._keys.private)
             if await append_certificate(self._store, linked, body, backoff):
                 return linked
-        raise AuditIncomplete(AUDIT, "other audits took every place in the chain: run it again")
+        raise AuditIncomplete(
+            AUDIT, "concurrent audits took every chain position; run the audit again"
+        )
 
 
 def _manifest_task(
     audit: AuditContext, settings: AuditSettings, prefix: str, start_after: str, end_at: str | None
 ) -> ManifestTask:
-    carried = audit.before.certificate.files("manifests") if audit.before else ()
+    previous = audit.before.certificate.files("manifests") if audit.before else ()
     return ManifestTask(
         folder=audit.folder,
         prefix=prefix,
@@ -203,7 +207,7 @@ def _manifest_task(
         end_at=end_at,
         shards=settings.shards,
         reads_max=settings.reads_max,
-        carried=tuple(one for one in carried if _overlaps(one, prefix, start_after, end_at)),
+        previous=tuple(one for one in previous if _overlaps(one, prefix, start_after, end_at)),
         reread=settings.deep > 0.0,
     )
 
@@ -216,10 +220,10 @@ def _overlaps(file: EvidenceFile, prefix: str, start_after: str, end_at: str | N
 def make_certificate(
     audit: AuditContext, settings: AuditSettings, facts: Iterable[AuditTaskFacts]
 ) -> Certificate:
-    """Gives the certificate of an audit's facts, not yet in the chain.
+    """Return the certificate for the facts of an audit; it has no chain position yet.
 
     Raises:
-        AuditIncomplete: The ranges of a prefix do not cover it.
+        AuditIncomplete: The ranges of a prefix are not contiguous.
     """
     ranges: dict[str, list[KeyRange]] = defaultdict(list)
     files: list[EvidenceFile] = []
@@ -253,7 +257,7 @@ def make_certificate(
 
 
 def link_after(certificate: Certificate, head: ChainLink | None) -> Certificate:
-    """Gives the certificate with the place that follows `head`."""
+    """Return the certificate with the chain position after `head`."""
     if head is None:
         return certificate
     return msgspec.structs.replace(
@@ -268,32 +272,33 @@ LIST_PAGE_OBJECTS: Final = 1000
 
 
 LIST_USD_PER_1000: Final = 0.005
-"""S3 Standard, us-east-1, November 2026: PUT, COPY, POST, LIST."""
+"""Price of PUT, COPY, POST and LIST for S3 Standard in us-east-1, November 2026."""
 
 
 GET_USD_PER_1000: Final = 0.0004
 
 
 EVIDENCE_BYTES_PER_BATCH: Final = 210
-"""Parquet bytes that an audit writes for a batch: 182 measured over 2·10^4, and S3's longer ids."""
+"""Parquet bytes that an audit writes for each batch. Measured: 182 for 2·10^4 batches; ids on S3
+are longer."""
 
 
 LIST_PAGE_S: Final = 0.15
-"""One LIST page of 1 000 keys takes about this long on S3; streams run at the same time."""
+"""Approximate time of one LIST page of 1,000 keys on S3. Streams are concurrent."""
 
 
 STREAMS_PER_CORE: Final = 1
 
 
 class AuditPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """The price of one audit.
+    """The cost of one audit.
 
     Attributes:
         list_requests: Pages of the five prefixes.
-        get_requests: Bodies of manifests, each read once in its life.
-        usd: What S3 asks for the requests.
-        hours: How long the listing takes on that many cores.
-        evidence_gib: What the audit writes.
+        get_requests: Bodies of manifests; each is read only once.
+        usd: Price of the requests.
+        hours: Duration of the listing on the given number of cores.
+        evidence_gib: Size of the evidence that the audit writes.
     """
 
     list_requests: int
@@ -304,14 +309,14 @@ class AuditPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What to expect of a first audit and of each one after it.
+    """The cost of a first audit and of each later one.
 
     Attributes:
         batches: Accepted batches; each has a manifest, a reference and a blob.
         cores: Executor cores.
-        first: Every body is read.
-        following: Only bodies of batches that came since are read.
-        following_new_share: How many of the batches are new, as a share.
+        first: Cost when every manifest body is read.
+        following: Cost when only the bodies of new batches are read.
+        following_new_share: Share of the batches that are new.
     """
 
     batches: int
@@ -322,12 +327,12 @@ class AuditEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def estimate_audit(batches: int, cores: int, new_share: float = 0.01) -> AuditEstimate:
-    """Gives the price of audits of a store with `batches` accepted batches.
+    """Return the cost of audits of a store with `batches` accepted batches.
 
     Args:
-        batches: Accepted batches; quarantined ones and orphans are few beside them.
-        cores: Executor cores, each with one LIST stream at a time.
-        new_share: Share of batches that came since the audit before.
+        batches: Accepted batches; quarantined batches and orphans are few in comparison.
+        cores: Executor cores, each with one LIST stream.
+        new_share: Share of batches accepted since the previous audit.
     """
     return AuditEstimate(
         batches=batches,

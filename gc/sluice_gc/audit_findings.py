@@ -19,13 +19,14 @@ from sluice_store.port import ObjectStore
 
 
 class FindingKind(StrEnum):
-    """Kinds of findings."""
+    """The kind of a finding."""
 
     MISSING_BLOB = "missing_blob"
-    """A manifest names a blob that is not there: lost, or `unproved` and in no 200."""
+    """A manifest names a blob that does not exist: the blob is lost, or the manifest is `unproved`
+    and caused no 200."""
     UNREADABLE_MANIFEST = "unreadable_manifest"
     MISNAMED = "misnamed"
-    """A manifest that belongs under another key; the blob that it names is kept."""
+    """A manifest under a wrong key; the blob that it names is kept."""
     CORRUPT_BLOB = "corrupt_blob"
     FOREIGN = "foreign"
     DANGLING_REFERENCE = "dangling_reference"
@@ -36,35 +37,34 @@ class FindingKind(StrEnum):
 
 @dataclass(slots=True)
 class FindingLog:
-    """Collects findings of one task."""
+    """The findings of one task."""
 
     rows: list[tuple[str, str, str]] = field(default_factory=list)
 
     def add(self, kind: FindingKind, key: str, detail: str = "") -> None:
-        """Notes one finding."""
+        """Add one finding."""
         self.rows.append((kind.value, key, detail))
 
     def count(self, kind: FindingKind) -> int:
-        """Counts findings of a kind."""
+        """Return the number of findings of a kind."""
         return sum(1 for row in self.rows if row[0] == kind.value)
 
     def table(self) -> pa.Table:
-        """Gives rows of `FINDINGS`."""
+        """Return the findings as rows of `FINDINGS`."""
         columns = list(zip(*self.rows, strict=True)) or [(), (), ()]
         return pa.table([pa.array(one, pa.string()) for one in columns], schema=FINDINGS)
 
 
 class SequenceChecker:
-    """Sees accepted identities in key order and names gaps and overlaps of each (agent, boot)."""
+    """Detection of gaps and overlaps in the sequence numbers of each (agent, boot)."""
 
     def __init__(self, findings: FindingLog) -> None:
-        """Takes where to note them."""
         self._findings = findings
         self._who: tuple[str, str] | None = None
         self._next = 0
 
     def see(self, key: str, identity: Identity) -> None:
-        """Takes the next identity; a first batch of a boot may start anywhere."""
+        """Check the next identity in key order; a boot may start at any number."""
         who = (identity.agent_id, identity.boot_id)
         if who == self._who and identity.seq_start > self._next:
             self._findings.add(FindingKind.GAP, key, f"{self._next}-{identity.seq_start - 1}")
@@ -77,12 +77,12 @@ class SequenceChecker:
 
 
 class AuditTaskFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes back from a task: only facts, the rows are in the files.
+    """The result of one audit task. The listed rows are in the evidence files.
 
     Attributes:
-        ranges: Each range with its prefix.
-        files: The evidence written.
-        counts: What was counted.
+        ranges: Each listed range with its prefix.
+        files: The evidence files that the task wrote.
+        counts: What the task counted.
     """
 
     ranges: tuple[tuple[str, KeyRange], ...]
@@ -106,7 +106,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def found_wrong(self) -> bool:
-        """Whether an operator must act on what the audit found."""
+        """Return True if an operator must act on a finding."""
         return self.certificate.counts.found_wrong
 
 

@@ -47,16 +47,16 @@ from sluice_store.retry import Backoff
 
 
 class ManifestTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One key range of manifests.
+    """The audit task for one key range of manifests.
 
     Attributes:
-        folder: Where evidence goes.
+        folder: Key prefix of the evidence.
         prefix: `accepted/v1/` or `quarantine/v1/`.
         start_after: Lower bound, exclusive.
         end_at: Upper bound, inclusive, or None.
-        shards: Into how many shards the named digests are split.
-        reads_max: Bodies read at once.
-        carried: The last certificate's files of manifests that may hold keys of this range.
+        shards: Number of shards into which the named digests are split.
+        reads_max: Most bodies that are read concurrently.
+        previous: Files of the previous certificate that may contain keys of this range.
         reread: Whether every body is read again (`--deep`).
     """
 
@@ -66,13 +66,13 @@ class ManifestTask(msgspec.Struct, frozen=True, kw_only=True):
     end_at: str | None
     shards: int
     reads_max: int
-    carried: tuple[EvidenceFile, ...]
+    previous: tuple[EvidenceFile, ...]
     reread: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestRow:
-    """A manifest that names a blob."""
+    """A listed manifest and the blob that it names."""
 
     key: ObjectKey
     etag: ETag
@@ -82,9 +82,9 @@ class ManifestRow:
 
 @dataclass(slots=True)
 class ManifestScan:
-    """What one pass over the range gathers."""
+    """The results of one pass over the range."""
 
-    carried: dict[str, tuple[str, Digest]]
+    previous: dict[str, tuple[str, Digest]]
     findings: FindingLog = field(default_factory=FindingLog)
     rows: list[ManifestRow] = field(default_factory=list)
     bodies_read: int = 0
@@ -93,16 +93,16 @@ class ManifestScan:
 async def audit_manifests(
     store: ObjectStore, task: ManifestTask, *, clock: Clock
 ) -> AuditTaskFacts:
-    """Lists a range, reads what is new in it, and writes its evidence.
+    """List a range, read its new manifests, and write the evidence.
 
     Raises:
-        AuditIncomplete: The range could not be listed in order to its end.
-        GcRefused: Carried evidence was altered.
-        StoreError: No answer, or a refusal.
+        AuditIncomplete: The range could not be listed in order and completely.
+        GcRefused: Evidence of the previous audit was altered.
+        StoreError: The store is unreachable or refused a request.
     """
-    carried = {} if task.reread else await _read_carried(store, task)
+    previous = {} if task.reread else await _read_previous(store, task)
     listing = RangeListing(store, task.prefix, task.start_after, task.end_at)
-    seen = ManifestScan(carried=carried)
+    seen = ManifestScan(previous=previous)
     watch = SequenceChecker(seen.findings)
     async for page in listing.objects():
         wanted = [one for one in page if _check_key(one.key, seen.findings, watch)]
@@ -114,17 +114,17 @@ async def audit_manifests(
     )
 
 
-async def _read_carried(store: ObjectStore, task: ManifestTask) -> dict[str, tuple[str, Digest]]:
-    """Gives key -> (ETag, sha256) of the last certificate, within the range."""
+async def _read_previous(store: ObjectStore, task: ManifestTask) -> dict[str, tuple[str, Digest]]:
+    """Return key -> (ETag, sha256) from the previous certificate, within the range."""
     low, high = task.start_after, task.end_at
-    carried: dict[str, tuple[str, Digest]] = {}
-    for file in task.carried:
+    previous: dict[str, tuple[str, Digest]] = {}
+    for file in task.previous:
         table = await read_table(store, file, MANIFESTS)
         columns = (table[name].to_pylist() for name in ("key", "etag", "sha256"))
         for key, etag, sha256 in zip(*columns, strict=True):
             if key > low and (high is None or key <= high):
-                carried[key] = (etag, digest_from_bytes(sha256))
-    return carried
+                previous[key] = (etag, digest_from_bytes(sha256))
+    return previous
 
 
 def _check_key(key: ObjectKey, findings: FindingLog, watch: SequenceChecker) -> bool:
@@ -142,11 +142,11 @@ def _check_key(key: ObjectKey, findings: FindingLog, watch: SequenceChecker) -> 
 async def _read_page(
     store: ObjectStore, page: Sequence[ListedObject], seen: ManifestScan, concurrency: int
 ) -> list[ManifestRow]:
-    """Gives the rows of a page in key order; what cannot be read is a finding."""
+    """Return the rows of a page in key order; an unreadable manifest becomes a finding."""
     rows: dict[ObjectKey, ManifestRow] = {}
     unread = []
     for listed in page:
-        known = seen.carried.get(listed.key)
+        known = seen.previous.get(listed.key)
         if known is not None and known[0] == listed.etag:
             rows[listed.key] = _row(listed, known[1])
         else:
@@ -166,7 +166,7 @@ async def _read_body(store: ObjectStore, key: ObjectKey, seen: ManifestScan) -> 
     seen.bodies_read += 1
     if isinstance(read, Found):
         return decode_named_digest(key, read.body, seen.findings)
-    detail = "listed, then gone: manifests are never deleted"
+    detail = "listed but no longer present, although manifests are never deleted"
     seen.findings.add(FindingKind.UNREADABLE_MANIFEST, key, detail)
     return None
 
@@ -181,9 +181,9 @@ def _row(listed: ListedObject, digest: Digest) -> ManifestRow:
 
 
 def decode_named_digest(key: ObjectKey, body: bytes, findings: FindingLog) -> Digest | None:
-    """Gives the sha256 that a manifest names; None, and a finding, when nobody can tell.
+    """Return the sha256 that a manifest names; None and a finding if it cannot be decoded.
 
-    A manifest that belongs under another key still keeps the blob that it names.
+    A manifest under a wrong key still keeps the blob that it names.
     """
     accepted = key.startswith(ACCEPTED)
     try:
@@ -209,7 +209,7 @@ def _decode_misplaced(key: ObjectKey, body: bytes, *, accepted: bool) -> Digest 
 async def _write(
     store: ObjectStore, task: ManifestTask, seen: ManifestScan, backoff: Backoff
 ) -> tuple[EvidenceFile, ...]:
-    """Writes the manifests in key order, and the same split by shard of what they name."""
+    """Write the manifests in key order, and again split by the shard of the named digest."""
     put = partial(put_table, backoff=backoff)
     place = digest_of(f"{task.prefix} {task.start_after}".encode())[:16]
     whole = await put(store, task.folder, "manifests", place, manifests_table(seen.rows))
@@ -230,7 +230,7 @@ def _span(rows: Sequence[ManifestRow]) -> dict[str, str]:
 
 
 def manifests_table(rows: Sequence[ManifestRow]) -> pa.Table:
-    """Gives rows of `MANIFESTS`."""
+    """Return rows of `MANIFESTS`."""
     return pa.table(
         [
             pa.array([row.key for row in rows], pa.string()),
@@ -243,7 +243,7 @@ def manifests_table(rows: Sequence[ManifestRow]) -> pa.Table:
 
 
 def named_table(rows: Sequence[ManifestRow], shard: DigestShard) -> pa.Table:
-    """Gives rows of `NAMED` whose digest belongs to a shard."""
+    """Return the rows of `NAMED` whose digest belongs to a shard."""
     mine = [row for row in rows if row.digest in shard]
     return pa.table(
         [

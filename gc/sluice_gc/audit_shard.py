@@ -55,19 +55,19 @@ from sluice_store.port import ListedIncarnation, ObjectStore
 from sluice_store.retry import Backoff, create_known
 
 _BLOBS_AT_ONCE: Final = 8
-"""A blob may hold 16 MiB: this bounds what deep reading holds in memory."""
+"""A blob has up to 16 MiB. This limit bounds the memory of a deep audit."""
 
 
 class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One shard of the sha256 space.
+    """The audit task for one shard of the sha256 space.
 
     Attributes:
-        folder: Where evidence goes.
-        shard: Its name.
+        folder: Key prefix of the evidence.
+        shard: Name of the shard.
         named: Files of `NAMED` of this shard.
-        reads_max: Requests at once.
-        deep: Share of blobs that are read again and hashed.
-        deep_seed: Chooses which.
+        reads_max: Most concurrent requests.
+        deep: Share of the blobs that are read and hashed, 0.0 to 1.0.
+        deep_seed: Seed that selects them.
         list_blobs: Whether blobs are listed.
     """
 
@@ -82,7 +82,7 @@ class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class ShardScan:
-    """What one pass over a shard gathers."""
+    """The results of one pass over a shard."""
 
     task: ShardTask
     shard: DigestShard
@@ -94,12 +94,12 @@ class ShardScan:
 
 
 async def audit_shard(store: ObjectStore, task: ShardTask, *, clock: Clock) -> AuditTaskFacts:
-    """Joins manifests, references and blobs of a shard, and writes its evidence.
+    """Join manifests, references and blobs of a shard, and write the evidence.
 
     Raises:
-        AuditIncomplete: A range could not be listed in order to its end.
-        GcRefused: Evidence of the first part was altered.
-        StoreError: No answer, or a refusal.
+        AuditIncomplete: A range could not be listed in order and completely.
+        GcRefused: Evidence of the manifests was altered.
+        StoreError: The store is unreachable or refused a request.
     """
     backoff = Backoff.seeded_by(clock)
     seen = ShardScan(task=task, shard=parse_shard(task.shard), backoff=backoff)
@@ -124,7 +124,7 @@ async def audit_shard(store: ObjectStore, task: ShardTask, *, clock: Clock) -> A
 
 
 def _expected_references(named: pa.Table, root: str) -> list[tuple[str, str]]:
-    """Gives (reference key, manifest key) that must stand under a root, in key order."""
+    """Return (reference key, manifest key) of each reference that must exist, in key order."""
     quarantined = root == QUARANTINE_BY_BLOB
     mine = named.filter(pc.equal(named["quarantined"], quarantined))
     pairs = zip(mine["sha256"].to_pylist(), mine["key"].to_pylist(), strict=True)
@@ -134,7 +134,7 @@ def _expected_references(named: pa.Table, root: str) -> list[tuple[str, str]]:
 
 
 def reference_of(digest: Digest, manifest_key: ObjectKey) -> ObjectKey:
-    """Gives the reverse reference that a manifest which names `digest` must have."""
+    """Return the key of the reverse reference from `digest` to a manifest."""
     try:
         return accepted_by_blob_key(digest, parse_accepted_key(manifest_key))
     except InvalidRecord:
@@ -144,7 +144,7 @@ def reference_of(digest: Digest, manifest_key: ObjectKey) -> ObjectKey:
 async def _join_references(
     store: ObjectStore, seen: ShardScan, root: str, wanted: list[tuple[str, str]]
 ) -> KeyRange:
-    """Merges wanted references with those listed: repairs what is missing, names what is extra."""
+    """Merge expected and listed references: write missing ones, check unexpected ones."""
     listing = RangeListing(store, root, *seen.shard.bounds(root))
     missing: list[tuple[str, str]] = []
     extra: list[str] = []
@@ -178,7 +178,7 @@ async def _repair(store: ObjectStore, seen: ShardScan, key: str, manifest_key: s
 
 
 async def _check_unexpected(store: ObjectStore, seen: ShardScan, key: str) -> None:
-    """Takes a reference that no listed manifest wanted: it keeps its blob, whatever it is."""
+    """Check a reference without a listed manifest; in every case it keeps its blob."""
     try:
         reference = parse_by_blob_key(key)
     except InvalidRecord as error:
@@ -204,7 +204,7 @@ async def _list_blobs(store: ObjectStore, seen: ShardScan) -> tuple[pa.Table, Ke
 def _blob_versions(
     page: Iterable[ListedIncarnation], findings: FindingLog
 ) -> Iterator[tuple[Digest, ListedIncarnation]]:
-    """Gives incarnations of blobs; a delete marker holds no bytes and is left where it is."""
+    """Yield the object versions of blobs; delete markers have no bytes and are ignored."""
     for one in page:
         try:
             digest = parse_blob_key(one.key)
@@ -216,7 +216,7 @@ def _blob_versions(
 
 
 def blobs_table(rows: Iterable[tuple[Digest, ListedIncarnation]]) -> pa.Table:
-    """Gives rows of `BLOBS`."""
+    """Return rows of `BLOBS`."""
     taken = list(rows)
     return pa.table(
         [
@@ -231,7 +231,7 @@ def blobs_table(rows: Iterable[tuple[Digest, ListedIncarnation]]) -> pa.Table:
 
 
 def in_sample(sha256: bytes, share: float, seed: int) -> bool:
-    """Tells whether a seeded sample holds a blob: the same seed always holds the same ones."""
+    """Return True if a blob is in the sample; a seed always selects the same blobs."""
     if share >= 1.0:
         return True
     mixed = hashlib.sha256(seed.to_bytes(8, "big", signed=True) + sha256).digest()
@@ -239,7 +239,7 @@ def in_sample(sha256: bytes, share: float, seed: int) -> bool:
 
 
 async def _read_deep(store: ObjectStore, seen: ShardScan, blobs: pa.Table) -> None:
-    """Reads the chosen current blobs again and hashes them."""
+    """Read and hash the current blobs in the sample."""
     share, seed = seen.task.deep, seen.task.deep_seed
     if share <= 0.0:
         return
@@ -260,7 +260,7 @@ async def _hash_blob(store: ObjectStore, seen: ShardScan, digest: Digest) -> Non
 
 
 def _compare(blobs: pa.Table, names: pa.Table, named: pa.Table, seen: ShardScan) -> AuditCounts:
-    """Joins names and blobs both ways and counts what the blobs tell."""
+    """Join names and blobs in both directions and count the results."""
     current = blobs.filter(blobs["current"])
     for sha256 in _missing_digests(named, current):
         seen.findings.add(FindingKind.MISSING_BLOB, blob_key(digest_from_bytes(sha256)))
@@ -278,7 +278,7 @@ def _compare(blobs: pa.Table, names: pa.Table, named: pa.Table, seen: ShardScan)
 
 
 def _count(names: pa.Table, seen: ShardScan) -> AuditCounts:
-    """Counts what names and references tell, and keys of unknown form."""
+    """Count names, references and keys of unknown form."""
     count = seen.findings.count
     return AuditCounts(
         references=seen.references,
@@ -290,7 +290,7 @@ def _count(names: pa.Table, seen: ShardScan) -> AuditCounts:
 
 
 def _missing_digests(named: pa.Table, current: pa.Table) -> list[bytes]:
-    """Gives digests that a manifest names and no current blob has."""
+    """Return the digests that a manifest names and no current blob has."""
     there = are_named(named["sha256"], current["sha256"])
     return sorted(set(named["sha256"].filter(pa.array(~there)).to_pylist()))
 

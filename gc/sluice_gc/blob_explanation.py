@@ -31,18 +31,18 @@ from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
 
 
 class StoredProof(msgspec.Struct, frozen=True, kw_only=True):
-    """One proof that stands in `gc/v1/proofs/`.
+    """One proof in `gc/v1/proofs/`.
 
     Attributes:
-        proof_key: The file.
+        proof_key: Key of the file.
         plan_id: The plan that it belongs to.
-        audit_id: The certificate that it cites.
-        incarnation: The incarnation.
-        last_modified_unix_ns: When it was written.
+        audit_id: The certificate that it refers to.
+        incarnation: The object version.
+        last_modified_unix_ns: When the version was written.
         proved_at_unix_ns: The store's clock when the evidence was read.
         verdict: `may_go` or `keep`.
-        clause: The clause that kept it.
-        reason: Why.
+        clause: The clause that kept the blob, or None.
+        reason: Why the clause kept the blob.
     """
 
     proof_key: str
@@ -57,7 +57,7 @@ class StoredProof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """An incarnation that stands, and what a run would say of it now."""
+    """An existing object version, and the verdict of a run on it now."""
 
     incarnation: str
     last_modified_unix_ns: int
@@ -69,7 +69,7 @@ class VersionVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlobExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """All that garbage collection knows of one blob."""
+    """Everything that garbage collection knows about one blob."""
 
     sha256: str
     audit_id: str | None
@@ -79,11 +79,11 @@ class BlobExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def explain_blob(store: ObjectStore, trusted: TrustedKeys, digest: Digest) -> BlobExplanation:
-    """Gives the proofs on record of a blob, and what keeps each incarnation that stands.
+    """Return the stored proofs of a blob, and the clause that keeps each existing version.
 
     Raises:
-        GcRefused: A proof file or evidence of the audit is damaged.
-        StoreError: No answer, or a refusal.
+        GcRefused: A proof file or the evidence of the audit is damaged.
+        StoreError: The store is unreachable or refused a request.
     """
     audit = await _read_audit_result(store, trusted, digest)
     named = audit.names_blob if audit else None
@@ -164,7 +164,9 @@ def _rows(key: str, body: bytes, digest: Digest) -> list[StoredProof]:
     try:
         table = decode_table(body, PROOFS)
     except (ValueError, pa.ArrowException) as error:
-        raise GcRefused(RefusalRule.EVIDENCE_CHANGED, f"a proof is damaged: {key}") from error
+        raise GcRefused(
+            RefusalRule.EVIDENCE_CHANGED, f"cannot read proof: the file is damaged, key={key}"
+        ) from error
     return [
         StoredProof(
             proof_key=key,

@@ -24,18 +24,18 @@ from sluice_protocol.blob_deletion import Clause
 from sluice_protocol.units import NS_PER_S, NULL_VERSION, UnixNs
 
 Mask = npt.NDArray[np.bool_]
-"""Which rows of a table are meant."""
+"""True for each selected row of a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRule:
-    """What holds for every row of a plan.
+    """The facts that apply to every row of a plan.
 
     Attributes:
-        now_ns: The store's clock when the plan was begun.
-        retry_horizon_ns: The authority's.
-        versioning_enabled: Whether versioning read `Enabled`.
-        audit_id: The certificate that the plan rests on; it was verified and is complete.
+        now_ns: The store's clock at the start of the plan.
+        retry_horizon_ns: The retry horizon of the authority.
+        versioning_enabled: Whether versioning is `Enabled`.
+        audit_id: The certificate of the plan; it was verified and is complete.
         audit_started_at_ns: When that audit started.
     """
 
@@ -48,13 +48,13 @@ class PlanRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateSelection:
-    """The candidates of one shard and what was kept.
+    """The candidates of one shard, and what is kept.
 
     Attributes:
         candidates: Rows of `CANDIDATES`.
-        kept: How many stay, by the first clause that keeps them.
-        blobs: All current incarnations.
-        orphans: The current incarnations among the candidates.
+        kept: What is kept, by the first clause that keeps it.
+        blobs: All current object versions.
+        orphans: The current object versions among the candidates.
     """
 
     candidates: pa.Table
@@ -66,12 +66,12 @@ class CandidateSelection:
 def select_candidates(
     blobs: pa.Table, names: pa.ChunkedArray, rule: PlanRule
 ) -> CandidateSelection:
-    """Gives the incarnations of a shard that the clauses of a plan let go.
+    """Return the object versions of a shard that the clauses of a plan allow to delete.
 
     Args:
         blobs: Rows of `BLOBS`.
         names: Every sha256 of the shard that a manifest or reverse reference names.
-        rule: What holds for all of them.
+        rule: The facts that apply to all of them.
     """
     named = are_named(blobs["sha256"], names)
     current, sizes = blobs["current"].to_numpy(), blobs["size_bytes"].to_numpy()
@@ -89,11 +89,11 @@ def select_candidates(
 
 
 def _kept_rows(blobs: pa.Table, named: Mask, rule: PlanRule) -> Iterator[tuple[Clause, Mask]]:
-    """Gives clause by clause which rows it keeps; names come first, people ask for them first.
+    """Yield, clause by clause, the rows that it keeps; the most informative clause is first.
 
-    Versioning is only noted: without it there is a plan to look at, and no run. A noncurrent
-    version goes only beneath a referenced current one that will be read whole; an unreferenced one
-    waits until it is the current one.
+    Versioning is only recorded: without it a plan can be made but not run. A noncurrent version is
+    deleted only if the current one is referenced; the run reads that one completely. Without a
+    reference it is kept until it is the current version.
     """
     stamp, current = blobs["last_modified_ns"].to_numpy(), blobs["current"].to_numpy()
     yield Clause.AUDIT, named & current
@@ -107,7 +107,7 @@ _NULLS = pa.array([NULL_VERSION, ""])
 
 
 def tally_rows(sizes: npt.NDArray[np.int64], mask: Mask) -> VersionTally:
-    """Counts the rows under a mask, and their bytes."""
+    """Return the number of selected rows and their bytes."""
     return VersionTally(incarnations=int(np.count_nonzero(mask)), bytes=int(sizes[mask].sum()))
 
 
@@ -140,16 +140,16 @@ Column = npt.NDArray[np.int64]
 
 
 class ShardPlanFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes back from one shard.
+    """The part of a plan for one shard.
 
     Attributes:
-        file: The candidates, or None when there are none.
-        blobs: All current incarnations.
-        orphans: Current incarnations that may go.
-        superseded: Noncurrent ones that may go.
-        kept: What stays, by the first clause that keeps it.
-        by_size: What may go, by size.
-        by_age: What may go, by age.
+        file: The file of candidates, or None if there are none.
+        blobs: All current object versions.
+        orphans: Deletable current versions.
+        superseded: Deletable noncurrent versions.
+        kept: What is kept, by the first clause that keeps it.
+        by_size: What is deletable, by size.
+        by_age: What is deletable, by age.
     """
 
     file: EvidenceFile | None
@@ -164,7 +164,7 @@ class ShardPlanFacts(msgspec.Struct, frozen=True, kw_only=True):
 def shard_facts(
     selection: CandidateSelection, file: EvidenceFile | None, rule: PlanRule
 ) -> ShardPlanFacts:
-    """Gives the facts of a selection."""
+    """Return the part of a plan for one selection."""
     rows = selection.candidates
     sizes = rows["size_bytes"].to_numpy()
     ages = rule.now_ns - rows["last_modified_ns"].to_numpy()
@@ -185,7 +185,7 @@ def shard_facts(
 def _buckets(
     sizes: Column, values: Column, limits: tuple[int, ...], unit: int
 ) -> tuple[HistogramBucket, ...]:
-    """Sorts rows into buckets whose upper limit belongs to them."""
+    """Return the histogram of the rows; each bucket includes its upper limit."""
     places = np.searchsorted(np.array([limit * unit for limit in limits]), values, side="left")
     return tuple(
         HistogramBucket(up_to=limit, tally=tally_rows(sizes, places == at))
@@ -193,11 +193,10 @@ def _buckets(
     )
 
 
-class PlanFactsSum:
-    """Adds the facts of shards up."""
+class PlanTotals:
+    """The sums over all shards of a plan."""
 
     def __init__(self) -> None:
-        """Starts with nothing."""
         self.files: list[EvidenceFile] = []
         self._blobs = VersionTally()
         self._orphans = VersionTally()
@@ -207,7 +206,7 @@ class PlanFactsSum:
         self._by_age: dict[int | None, VersionTally] = {}
 
     def add(self, facts: ShardPlanFacts) -> None:
-        """Adds one shard."""
+        """Add one shard."""
         self._blobs = self._blobs.plus(facts.blobs)
         self._orphans = self._orphans.plus(facts.orphans)
         self._superseded = self._superseded.plus(facts.superseded)
@@ -220,7 +219,7 @@ class PlanFactsSum:
                 sums[one.up_to] = sums.get(one.up_to, VersionTally()).plus(one.tally)
 
     def summary(self) -> PlanSummary:
-        """Gives the sums for people."""
+        """Return the summary of the plan."""
         return PlanSummary(
             blobs=self._blobs,
             orphans=self._orphans,

@@ -34,11 +34,11 @@ class ChainLink:
 
 
 async def read_newest(store: ObjectStore, trusted: TrustedKeys) -> ChainLink | None:
-    """Gives the newest certificate, checked by itself; None when there is none.
+    """Return the newest certificate, verified without the others; None if there is none.
 
     Raises:
         CertificateInvalid: It was altered or is not signed by a trusted key.
-        StoreError: No answer, or a refusal.
+        StoreError: The store is unreachable or refused a request.
     """
     places = await _list_places(store)
     if not places:
@@ -47,15 +47,17 @@ async def read_newest(store: ObjectStore, trusted: TrustedKeys) -> ChainLink | N
 
 
 async def read_certificate(store: ObjectStore, audit_id: str, trusted: TrustedKeys) -> ChainLink:
-    """Gives one certificate by its audit id, checked by itself.
+    """Return the certificate of an audit, verified without the others.
 
     Raises:
-        CertificateInvalid: It is missing, altered, not signed by a trusted key, or misplaced.
-        StoreError: No answer, or a refusal.
+        CertificateInvalid: It is missing, altered, misplaced, or not signed by a trusted key.
+        StoreError: The store is unreachable or refused a request.
     """
     link = await _read_link(store, certificate_key(audit_id), audit_id, trusted)
     if link.certificate.audit_id != audit_id:
-        raise CertificateInvalid(audit_id, f"certificate {link.certificate.audit_id} stands here")
+        raise CertificateInvalid(
+            audit_id, f"its key contains another certificate, found={link.certificate.audit_id}"
+        )
     return link
 
 
@@ -72,13 +74,13 @@ async def _read_link(
 async def append_certificate(
     store: ObjectStore, certificate: Certificate, body: bytes, backoff: Backoff
 ) -> bool:
-    """Puts a certificate at its place in the chain, then under its audit's folder.
+    """Write a certificate at its chain position, then under the prefix of its audit.
 
-    The place in the chain decides: it is created once, so that two audits that end together do
+    The chain position decides. It is created once, so that two audits that finish concurrently do
     not fork the chain.
 
     Returns:
-        Whether the place was taken by this certificate; False when another one has it.
+        True if this certificate has the position; False if another one has it.
     """
     place = chain_key(certificate.chain_index)
     if isinstance(await create_once(store, place, body, backoff), OtherBytes):
@@ -88,21 +90,21 @@ async def append_certificate(
 
 
 async def restore_copy(store: ObjectStore, link: ChainLink, backoff: Backoff) -> None:
-    """Writes the copy of the newest certificate again, which a killed audit may have left out.
+    """Write the second copy of the newest certificate if a killed audit did not.
 
     Raises:
-        OutcomeUnknown: Nobody knows whether it landed; call again.
-        StoreError: No answer, or a refusal.
+        OutcomeUnknown: It is unknown whether the write took effect; call again.
+        StoreError: The store is unreachable or refused a request.
     """
     await create_known(store, certificate_key(link.certificate.audit_id), link.body, backoff)
 
 
 async def verify_store_chain(store: ObjectStore, trusted: TrustedKeys) -> tuple[Certificate, ...]:
-    """Checks every certificate, their order, and that both copies of each are the same.
+    """Verify every certificate, their order, and that both copies of each are equal.
 
     Raises:
-        CertificateInvalid: Names the first that is missing, altered or not in its place.
-        StoreError: No answer, or a refusal.
+        CertificateInvalid: Names the first certificate that is missing, altered or moved.
+        StoreError: The store is unreachable or refused a request.
     """
     places = await _list_places(store)
     bodies = [
@@ -113,7 +115,9 @@ async def verify_store_chain(store: ObjectStore, trusted: TrustedKeys) -> tuple[
     for certificate, body in zip(chain, bodies, strict=True):
         copy = await _read_body(store, certificate_key(certificate.audit_id))
         if copy is None:
-            raise CertificateInvalid(certificate.audit_id, "missing: its copy is gone")
+            raise CertificateInvalid(
+                certificate.audit_id, "missing: its second copy does not exist"
+            )
         if copy != body:
             raise CertificateInvalid(certificate.audit_id, "altered: its two copies differ")
     return chain
@@ -152,18 +156,18 @@ async def verify_store(store: ObjectStore, trusted: TrustedKeys, *, evidence: bo
 
 
 async def verify_evidence(store: ObjectStore, certificate: Certificate) -> int:
-    """Checks that every file of evidence stands as its certificate names it; gives how many.
+    """Verify the bytes of every evidence file of a certificate; return the number of files.
 
     Raises:
-        CertificateInvalid: One is missing or was altered.
-        StoreError: No answer, or a refusal.
+        CertificateInvalid: A file is missing or was altered.
+        StoreError: The store is unreachable or refused a request.
     """
     for file in certificate.evidence:
         body = await _read_body(store, file.key)
         if body is None:
-            raise CertificateInvalid(certificate.audit_id, f"evidence is missing: {file.key}")
+            raise CertificateInvalid(certificate.audit_id, f"evidence is missing, key={file.key}")
         if digest_of(body) != file.sha256:
-            raise CertificateInvalid(certificate.audit_id, f"evidence was altered: {file.key}")
+            raise CertificateInvalid(certificate.audit_id, f"evidence was altered, key={file.key}")
     return len(certificate.evidence)
 
 
@@ -173,10 +177,10 @@ async def _read_body(store: ObjectStore, key: ObjectKey) -> bytes | None:
 
 
 async def has_certificates(store: ObjectStore) -> bool:
-    """Tells whether any audit of this store was certified.
+    """Return True if the store has a certificate.
 
     Raises:
-        StoreError: No answer, or a refusal.
+        StoreError: The store is unreachable or refused a request.
     """
     return bool(await _list_places(store))
 
@@ -187,24 +191,26 @@ async def _list_places(store: ObjectStore) -> list[int]:
         for one in page.objects:
             name = one.key.removeprefix(_CHAIN).removesuffix(".json")
             if not name.isdecimal() or chain_key(int(name)) != one.key:
-                raise InvalidRecord(one.key, "no place of the chain of certificates")
+                raise InvalidRecord(one.key, "key is not a position in the chain of certificates")
             places.append(int(name))
     return places
 
 
-async def read_newest_or(
+async def read_certificate_or_newest(
     store: ObjectStore, trusted: TrustedKeys, audit_id: str | None
 ) -> ChainLink:
-    """Gives the certificate that was asked for, or the newest.
+    """Return the certificate of an audit, or the newest one if `audit_id` is None.
 
     Raises:
-        GcRefused: There is none at all.
+        GcRefused: The store has no certificate.
         CertificateInvalid: It is missing or was altered.
-        StoreError: No answer, or a refusal.
+        StoreError: The store is unreachable or refused a request.
     """
     if audit_id is not None:
         return await read_certificate(store, audit_id, trusted)
     link = await read_newest(store, trusted)
     if link is None:
-        raise GcRefused(RefusalRule.NO_CERTIFICATE, "no certificate: run `sluice audit run` first")
+        raise GcRefused(
+            RefusalRule.NO_CERTIFICATE, 'the store has no certificate; run "sluice audit run" first'
+        )
     return link

@@ -30,14 +30,14 @@ log = structlog.get_logger()
 
 
 class CycleReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What one cycle did.
+    """The result of one cycle.
 
     Attributes:
-        audit_id: The certificate.
-        counts: What the audit found.
-        ran_plan_id: The plan that was carried out, or None when none was due.
-        facts: What that run did.
-        made_plan_id: The new plan, or None when there is nothing to propose yet.
+        audit_id: The new certificate.
+        counts: The counts of the audit.
+        ran_plan_id: The plan that was executed, or None if none was due.
+        facts: The result of that run.
+        made_plan_id: The new plan, or None if nothing can be deleted yet.
     """
 
     audit_id: str
@@ -48,12 +48,12 @@ class CycleReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def found_wrong(self) -> bool:
-        """Whether a person must look, although the cycle ended."""
+        """Return True if an operator must act although the cycle succeeded."""
         return self.counts.found_wrong or not self.facts.complete
 
 
 class CycleRunner:
-    """Makes cycles of one store."""
+    """The cycles of one store."""
 
     def __init__(
         self,
@@ -65,7 +65,6 @@ class CycleRunner:
         *,
         metrics: GcMetrics,
     ) -> None:
-        """Takes its parts."""
         self._store = store
         self._keys = keys
         self._clock = clock
@@ -75,10 +74,10 @@ class CycleRunner:
         self._runner = PlanRunner(store, engine, keys.trusted, clock)
 
     async def cycle(self, settings: CycleSettings) -> CycleReport:
-        """Makes one cycle.
+        """Run one cycle.
 
         Raises:
-            SluiceError: What refused or failed; it was counted and logged, and nothing more was
+            SluiceError: The refusal or failure. It was counted and logged, and nothing more was
                 deleted.
         """
         try:
@@ -86,24 +85,24 @@ class CycleRunner:
         except GcRefused as refused:
             self._metrics.refusals.labels(refused.rule.value).inc()
             self._metrics.cycles.labels("refused").inc()
-            log.error("gc_refused", rule=refused.rule.value, reason=refused.reason)  # noqa: TRY400 - no stack
+            log.error("gc_refused", rule=refused.rule.value, reason=refused.reason)  # noqa: TRY400 - a refusal needs no stack trace
             raise
         except SluiceError as error:
             self._metrics.cycles.labels("failed").inc()
-            log.error("gc_failed", error=str(error))  # noqa: TRY400 - a fact, no defect
+            log.error("gc_failed", error=str(error))  # noqa: TRY400 - a failure of the store needs no stack trace
             raise
         self._metrics.cycles.labels("done").inc()
         self._metrics.last_success.set(self._clock.now_ns() / NS_PER_S)
-        log.info("gc_cycle", audit_id=report.audit_id, deleted=report.facts.deleted)
+        log.info("gc_cycle_finished", audit_id=report.audit_id, deleted=report.facts.deleted)
         return report
 
     async def run(self, settings: CycleSettings) -> CycleReport:
         """Run cycles until one fails, or one cycle when `every_s` is 0.
 
-        The metrics file is written after every cycle, also after one that failed.
+        The metrics file is written after every cycle, also after a failed one.
 
         Raises:
-            SluiceError: What refused or failed.
+            SluiceError: The refusal or failure of a cycle.
         """
         while True:
             try:
@@ -135,7 +134,7 @@ class CycleRunner:
         )
 
     async def _due_plan(self, settings: CycleSettings) -> Plan | None:
-        """Gives the newest plan whose grace is over, unless it is finished."""
+        """Return the newest plan whose grace period is over, unless it is finished."""
         now_ns = await read_store_time(self._store)
         for plan_id in reversed(await read_plan_ids(self._store)):
             plan = await read_plan(self._store, self._keys.trusted, plan_id)
@@ -148,5 +147,5 @@ class CycleRunner:
             return await self._planner.plan(settings.for_plan())
         except GcRefused as refused:
             if refused.rule is RefusalRule.HORIZON_NOT_COVERED:
-                return None  # what grew old since this audit began waits for the next one
+                return None  # the next audit covers newer orphans
             raise

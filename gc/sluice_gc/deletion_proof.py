@@ -47,7 +47,7 @@ from sluice_store.port import ListedIncarnation, ObjectStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClauseSets:
-    """The clauses that a run judges by; a test may take one out to show that it is needed."""
+    """The clauses that a run checks; a test omits one to show that it is needed."""
 
     orphan: tuple[ClauseCheck, ...] = DELETION_CLAUSES
     noncurrent: tuple[ClauseCheck, ...] = NONCURRENT_CLAUSES
@@ -58,13 +58,13 @@ ALL_CLAUSES: Final = ClauseSets()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateCase:
-    """One candidate with what a run already knows of it.
+    """One candidate and what the run knows about it before it reads more.
 
     Attributes:
-        candidate: The incarnation.
+        candidate: The object version.
         noncurrent: Whether it is a noncurrent version of a referenced blob.
-        audit: What the certificate says of it, looked up again.
-        retry_horizon_ns: The authority's, read again.
+        audit: What the certificate proves about it, looked up again.
+        retry_horizon_ns: The retry horizon of the authority, read again.
         versioning_enabled: Read before this batch.
     """
 
@@ -76,7 +76,7 @@ class CandidateCase:
 
     @property
     def bare(self) -> Evidence:
-        """The evidence before anything more is read."""
+        """Return the evidence before more is read."""
         return Evidence(
             candidate=self.candidate,
             retry_horizon_ns=self.retry_horizon_ns,
@@ -87,13 +87,13 @@ class CandidateCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionProof:
-    """A candidate, all that was read about it, and the verdict.
+    """A candidate, everything that was read about it, and the verdict.
 
     Attributes:
         case: The candidate.
         evidence: What was read.
-        identity: Whose keys the envelope names, or None when it is unreadable.
-        verdict: What the clauses say.
+        identity: The identity in the envelope, or None if it is unreadable.
+        verdict: The result of the clauses.
     """
 
     case: CandidateCase
@@ -126,13 +126,13 @@ def audit_result(certificate: Certificate, *, names_blob: bool) -> AuditResult:
 async def prove(
     store: ObjectStore, case: CandidateCase, clauses: ClauseSets = ALL_CLAUSES
 ) -> DeletionProof:
-    """Reads the evidence for one candidate and judges it.
+    """Read the evidence for one candidate and decide whether it may be deleted.
 
-    The listing comes last, so that what is deleted is what was looked at.
+    The listing is read last, so that the deleted version is the version that was checked.
 
     Raises:
-        GcRefused: A manifest stands that the audit should have seen: the audit is not complete.
-        StoreError: A refusal of the store; a read without an answer keeps the candidate instead.
+        GcRefused: A manifest exists that the audit should have seen; the audit is not complete.
+        StoreError: The store refused a request. If it is unreachable, the candidate is kept.
     """
     evidence, identity = case.bare, None
     try:
@@ -145,7 +145,7 @@ async def prove(
         listed, now_ns = await _read_listed(store, case.candidate)
         evidence = replace(evidence, listed=listed, now_ns=now_ns)
     except StoreUnavailable:
-        pass  # what was not read stays None and keeps the candidate; the next run asks again
+        pass  # unread evidence is None, which keeps the candidate until the next run
     verdict = decide_deletion(evidence, clauses.noncurrent if case.noncurrent else clauses.orphan)
     return DeletionProof(case=case, evidence=evidence, identity=identity, verdict=verdict)
 
@@ -162,7 +162,7 @@ async def _count_references(store: ObjectStore, case: CandidateCase) -> int:
 
 
 async def _read_identity(store: ObjectStore, candidate: Candidate) -> Identity | None:
-    """Gives the identity that the frame's own envelope names; None when it is unreadable."""
+    """Return the identity in the frame's envelope; None if it is unreadable."""
     read = await store.get(candidate.key, first=0, last=HEAD_BYTES_MAX - 1)
     if not isinstance(read, Found) or read.info.incarnation != candidate.incarnation:
         return None
@@ -205,14 +205,15 @@ async def _look_up_accepted(
 
 
 def _check_seen(case: CandidateCase, key: str, last_modified_ns: UnixNs) -> None:
-    """Stops everything when the audit missed a name that stood before it started.
+    """Stop the run if the audit missed a name that existed before it started.
 
-    A second is left for stores that cut Last-Modified to whole seconds.
+    The tolerance of one second is for stores that truncate Last-Modified to seconds.
     """
     if last_modified_ns < case.audit.started_at_ns - NS_PER_S and not case.audit.names_blob:
         raise GcRefused(
             RefusalRule.AUDIT_MISSED_A_MANIFEST,
-            f"audit {case.audit.audit_id} did not see {key}: do not trust it, audit again",
+            f"audit {case.audit.audit_id} missed a manifest or reference, key={key};"
+            " do not use this audit, run a new one",
         )
 
 
@@ -243,17 +244,17 @@ Value = bytes | str | int | bool | None
 
 
 def proofs_prefix(digest: Digest) -> str:
-    """Gives the prefix of every file that may hold proofs about a blob."""
+    """Return the prefix of every file that may contain proofs about a blob."""
     return f"{GC_PROOFS}sha256={digest[:2]}/"
 
 
 def proof_key(plan_id: str, hh: str, batch: int, attempt: int) -> ObjectKey:
-    """Gives the key of one attempt at a batch; `hh` is the first byte of all its digests."""
+    """Return the key of one attempt at a batch; `hh` is the first byte of its digests."""
     return ObjectKey(f"{GC_PROOFS}sha256={hh}/{plan_id}-{batch:06d}-{attempt:03d}.parquet")
 
 
 def proofs_table(plan_id: str, proofs: Sequence[DeletionProof]) -> pa.Table:
-    """Gives rows of `PROOFS`."""
+    """Return rows of `PROOFS`."""
     rows = [_row(plan_id, one) for one in proofs]
     return pa.Table.from_pylist(rows, schema=PROOFS)
 

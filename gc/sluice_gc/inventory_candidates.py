@@ -29,18 +29,17 @@ from sluice_store.port import ObjectStore
 from sluice_store.s3.settings import parse_s3_url
 
 _COLUMNS: Final = tuple(InventoryColumn)
-"""Every column is required: a blob's incarnations can only be told apart in a report of all
-versions."""
+"""Every column is required: only a report of all versions distinguishes the versions of a blob."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventorySource:
-    """What an inventory must be of.
+    """The bucket and prefix that an inventory must describe.
 
     Attributes:
         bucket: The authority's bucket.
         prefix: The authority's prefix in it, with its slash, or empty.
-        age_s_max: How old it may be, in seconds.
+        age_s_max: Maximum age of the inventory, in seconds.
     """
 
     bucket: str
@@ -53,7 +52,7 @@ def inventory_source(store_url: str, settings: InventorySettings) -> InventorySo
 
     Args:
         store_url: The authority's store; its bucket is the default.
-        settings: The inventory's settings.
+        settings: The settings of the inventory.
 
     Raises:
         BadUsage: The store is not a bucket and no bucket is named.
@@ -89,18 +88,18 @@ async def open_inventory(
 async def read_inventory(
     store: ObjectStore, manifest_key: ObjectKey, source: InventorySource, now_ns: UnixNs
 ) -> pa.Table:
-    """Return the blobs' incarnations of an inventory as rows of `BLOBS`, in key order.
+    """Return the blob versions of an inventory as rows of `BLOBS`, in key order.
 
     Args:
         store: The bucket with the inventory, from its root.
         manifest_key: Its `manifest.json`; `manifest.checksum` must exist next to it.
-        source: What it must be of.
+        source: The bucket and prefix that it must describe.
         now_ns: The authority's clock.
 
     Raises:
-        GcRefused: It is of another bucket, incomplete, altered, too old, or has no such column; or
-            the blobs have keys of unknown form.
-        StoreError: The store could not be read.
+        GcRefused: The inventory is of another bucket, incomplete, altered, too old or without a
+            required column, or contains a blob key of unknown form.
+        StoreError: The store is unreachable or refused a request.
     """
     try:
         manifest, _ = await read_inventory_manifest(store, manifest_key)
@@ -110,7 +109,7 @@ async def read_inventory(
             for one in manifest.files
         ]
     except InvalidRecord as error:
-        raise _refuse(f"{error.reason}: {error.key}") from error
+        raise _refuse(f"{error.reason}, key={error.key}") from error
     return pa.concat_tables([BLOBS.empty_table(), *tables]).sort_by("sha256")
 
 
@@ -122,15 +121,15 @@ def check_manifest(manifest: InventoryManifest, source: InventorySource, now_ns:
     """Refuse an inventory that cannot name candidates of this authority.
 
     Raises:
-        GcRefused: It is of another bucket, too old or of the future, or has no file.
+        GcRefused: It is of another bucket, too old, from the future, or has no file.
     """
     if manifest.sourceBucket != source.bucket:
-        raise _refuse(f"it is of bucket {manifest.sourceBucket}, not of {source.bucket}")
+        raise _refuse(f"wrong bucket, bucket={manifest.sourceBucket} expected={source.bucket}")
     age_s = (now_ns - manifest.created_at_ns) / NS_PER_S
     if not 0 <= age_s <= source.age_s_max:
-        raise _refuse(f"it is {age_s:.0f} s old, the limit is {source.age_s_max:.0f} s")
+        raise _refuse(f"it is too old, age_s={age_s:.0f} limit_s={source.age_s_max:.0f}")
     if not manifest.files:
-        raise _refuse("it has no file: it is incomplete")
+        raise _refuse("it is incomplete: it has no file")
 
 
 def _table(rows: Iterator[InventoryRow], source: InventorySource) -> pa.Table:
@@ -143,9 +142,11 @@ def _blobs(rows: Iterator[InventoryRow], source: InventorySource) -> Iterator[di
     root = f"{source.prefix}{RAW_BLOBS}"
     for row in rows:
         if row.bucket != source.bucket:
-            raise _refuse(f"a row is of bucket {row.bucket}, not of {source.bucket}")
+            raise _refuse(
+                f"a row has the wrong bucket, bucket={row.bucket} expected={source.bucket}"
+            )
         if row.latest is None:
-            raise _refuse(f"a row does not state whether its version is the current one: {row.key}")
+            raise _refuse(f"a row does not state whether its version is current, key={row.key}")
         if row.key.startswith(root) and not row.marker:
             yield {
                 "sha256": _digest(row.key.removeprefix(source.prefix)),
@@ -161,5 +162,5 @@ def _digest(key: str) -> bytes:
         return digest_bytes(parse_blob_key(key))
     except InvalidRecord as error:
         raise GcRefused(
-            RefusalRule.FOREIGN_KEYS, f"the inventory names a key of unknown form: {key}"
+            RefusalRule.FOREIGN_KEYS, f"the inventory contains a key of unknown form, key={key}"
         ) from error

@@ -26,25 +26,25 @@ _FIRST_BYTES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class DigestShard:
-    """Digests whose first byte is `first <= byte < end`."""
+    """The digests with `first <= first byte < end`."""
 
     first: int
     end: int
 
     @property
     def name(self) -> str:
-        """`00-0f` for the first sixteenth: both bytes inclusive."""
+        """Return the name, `00-0f` for the first sixteenth; both bytes are inclusive."""
         return f"{self.first:02x}-{self.end - 1:02x}"
 
     def __contains__(self, digest: Digest) -> bool:
         return self.first <= int(digest[:2], 16) < self.end
 
     def bounds(self, root: str) -> tuple[str, str | None]:
-        """Gives `start_after` and `end_at` of this shard's keys under `<root>sha256/<hh>/…`.
+        """Return `start_after` and `end_at` of the keys of this shard under `<root>sha256/<hh>/…`.
 
-        The first shard starts at the prefix itself and the last one ends with it, so that keys of
-        a foreign form fall into some shard and are seen. No key ends in `sha256/<hh>`: the bounds
-        of two neighbours meet without a gap.
+        The first shard starts at the start of the prefix and the last shard ends at its end, so
+        that every key of unknown form is in a shard and is found. No key ends in `sha256/<hh>`, so
+        that the bounds of neighbouring shards have no gap.
         """
         start = "" if self.first == 0 else f"{root}sha256/{self.first:02x}"
         end = None if self.end == _FIRST_BYTES else f"{root}sha256/{self.end:02x}"
@@ -52,30 +52,30 @@ class DigestShard:
 
 
 def split_shards(count: int) -> tuple[DigestShard, ...]:
-    """Gives `count` equal shards of the sha256 space.
+    """Return `count` equal shards of the sha256 space.
 
     Raises:
         BadUsage: `count` does not divide 256.
     """
     if count < 1 or _FIRST_BYTES % count:
-        raise BadUsage(f"shards must divide 256, shards=`{count}`")
+        raise BadUsage(f"number of shards must divide 256, shards=`{count}`")
     width = _FIRST_BYTES // count
     return tuple(DigestShard(first=at, end=at + width) for at in range(0, _FIRST_BYTES, width))
 
 
 def parse_shard(name: str) -> DigestShard:
-    """Reads a shard's name.
+    """Parse the name of a shard.
 
     Raises:
-        BadUsage: It has another form.
+        BadUsage: The name has another form.
     """
     first, dash, last = name.partition("-")
     try:
         shard = DigestShard(first=int(first, 16), end=int(last, 16) + 1)
     except ValueError as error:
-        raise BadUsage(f"not a shard, name=`{name}`") from error
+        raise BadUsage(f"not the name of a shard, name=`{name}`") from error
     if not dash or shard.name != name or not 0 <= shard.first < shard.end <= _FIRST_BYTES:
-        raise BadUsage(f"not a shard, name=`{name}`")
+        raise BadUsage(f"not the name of a shard, name=`{name}`")
     return shard
 
 
@@ -92,9 +92,10 @@ Bounds = tuple[str, str | None]
 
 
 def decide_range_count(chosen: int, parallelism: int, objects_before: int) -> int:
-    """Gives into how many ranges to cut: what was chosen, else by cores and by what is there.
+    """Return the number of key ranges: as configured, or by cores and number of objects.
 
-    A task holds the rows of its range in memory, so a large store wants more ranges than cores.
+    A task keeps the rows of its range in memory, so that a large store needs more ranges than
+    cores.
     """
     if chosen > 0:
         return chosen
@@ -103,13 +104,14 @@ def decide_range_count(chosen: int, parallelism: int, objects_before: int) -> in
 
 
 async def split_prefix(store: ObjectStore, prefix: str, wanted: int) -> list[Bounds]:
-    """Gives bounds that cover a prefix, split between agents into about `wanted` ranges.
+    """Return bounds that cover a prefix, split between agents into about `wanted` ranges.
 
-    Agents are found by probing: one page each, then past the agent's last possible key. No agent
-    lies in two ranges, so that gaps in its sequence numbers are seen by one task.
+    Agents are found one by one: a listing of one page starts after the last possible key of the
+    previous agent. No agent is in two ranges, so that one task sees the gaps in its sequence
+    numbers.
 
     Raises:
-        StoreError: No answer, or a refusal.
+        StoreError: The store is unreachable or refused a request.
     """
     if wanted <= 1:
         return [("", None)]
@@ -119,21 +121,21 @@ async def split_prefix(store: ObjectStore, prefix: str, wanted: int) -> list[Bou
 
 
 def join_bounds(cuts: list[str]) -> list[Bounds]:
-    """Gives contiguous bounds from the first key to the last, cut at `cuts`."""
+    """Return contiguous bounds from the first key to the last, split at `cuts`."""
     starts = ["", *cuts]
     return list(zip(starts, [*cuts, None], strict=True))
 
 
 def agent_end(place: str) -> str:
-    """Gives a bound after every key `…agent=<hex>/boot=…`, and before every other agent's.
+    """Return a bound after every key `…agent=<hex>/boot=…` and before the keys of other agents.
 
-    `/` sorts below every hex digit, so no longer id that starts with the same hex lies between.
+    `/` sorts below every hexadecimal digit, so that no longer id with the same start is between.
     """
     return f"{place}~"
 
 
 async def _find_agents(store: ObjectStore, prefix: str) -> list[str]:
-    """Gives `…agent=<hex>/` of every agent, or of the first ones when there are very many."""
+    """Return `…agent=<hex>/` of every agent, at most of the first `_PROBES_MAX`."""
     agents: list[str] = []
     after = ""
     while len(agents) < _PROBES_MAX:
@@ -147,17 +149,17 @@ async def _find_agents(store: ObjectStore, prefix: str) -> list[str]:
 
 
 def agent_prefix(key: str) -> str:
-    """Gives a key up to and with the slash after `agent=<hex>`; a foreign key stands for itself."""
+    """Return a key up to the slash after `agent=<hex>`; a key of unknown form is unchanged."""
     head, found, rest = key.partition("agent=")
     agent, slash, _ = rest.partition("/")
     return f"{head}{found}{agent}/" if found and slash else key
 
 
 async def read_first_key(store: ObjectStore, prefix: str, after: str) -> str | None:
-    """Gives the first key under a prefix after another one, or None.
+    """Return the first key under a prefix after `after`, or None.
 
     Raises:
-        StoreError: No answer, or a refusal.
+        StoreError: The store is unreachable or refused a request.
     """
     async for page in store.list(prefix, start_after=after):
         for one in page.objects:
@@ -168,16 +170,16 @@ async def read_first_key(store: ObjectStore, prefix: str, after: str) -> str | N
 
 
 class KeyRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys with `start_after < key <= end_at` under one prefix, listed to the end.
+    """A completely listed range: the keys with `start_after < key <= end_at` under one prefix.
 
     Attributes:
         start_after: Empty for the first range of the prefix.
         end_at: None for the last range of the prefix.
-        pages: Answers of the listing, at least one.
-        objects: Objects, or incarnations where those were listed.
-        root: Merkle root over what was listed, in the order of the listing.
-        first_date_unix_ns: The store's clock in the first answer.
-        last_date_unix_ns: The store's clock in the last answer.
+        pages: Pages of the listing, at least one.
+        objects: Listed objects or object versions.
+        root: Merkle root over the entries, in the order of the listing.
+        first_date_unix_ns: The store's clock in the first response.
+        last_date_unix_ns: The store's clock in the last response.
     """
 
     start_after: str
@@ -190,7 +192,7 @@ class KeyRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrefixCoverage(msgspec.Struct, frozen=True, kw_only=True):
-    """A prefix listed from its first key to its last."""
+    """A prefix that was listed from the first key to the last."""
 
     prefix: str
     ranges: tuple[KeyRange, ...]
@@ -199,10 +201,10 @@ class PrefixCoverage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cover_prefix(prefix: str, ranges: Iterable[KeyRange]) -> PrefixCoverage:
-    """Joins ranges to the coverage of their prefix.
+    """Return the coverage of a prefix by its ranges.
 
     Raises:
-        AuditIncomplete: A range is missing, overlaps, or was not listed to its end.
+        AuditIncomplete: A range is missing, overlaps, or was not listed completely.
     """
     ordered = tuple(sorted(ranges, key=lambda one: one.start_after.encode()))
     check_contiguous(prefix, ordered)
@@ -215,7 +217,7 @@ def cover_prefix(prefix: str, ranges: Iterable[KeyRange]) -> PrefixCoverage:
 
 
 def check_contiguous(prefix: str, ranges: tuple[KeyRange, ...]) -> None:
-    """Refuses ranges that do not cover the prefix exactly once.
+    """Verify that ranges cover the prefix exactly once.
 
     Raises:
         AuditIncomplete: There is a gap, an overlap, or a range without a page.
@@ -223,32 +225,31 @@ def check_contiguous(prefix: str, ranges: tuple[KeyRange, ...]) -> None:
     expected: str | None = ""
     for one in ranges:
         if expected is None or one.start_after != expected:
-            raise AuditIncomplete(prefix, f"no range starts after `{expected}`")
+            raise AuditIncomplete(prefix, f"no range starts after this key, key=`{expected}`")
         if one.pages < 1:
-            raise AuditIncomplete(prefix, f"the range after `{one.start_after}` has no page")
+            raise AuditIncomplete(prefix, f"a range has no page, start_after=`{one.start_after}`")
         expected = one.end_at
     if not ranges or expected is not None:
-        raise AuditIncomplete(prefix, f"no range follows `{expected or ''}`")
+        raise AuditIncomplete(prefix, f"no range follows this key, key=`{expected or ''}`")
 
 
 def check_coverage(covered: PrefixCoverage) -> None:
-    """Checks that a stored coverage agrees with itself.
+    """Verify that a stored coverage is consistent.
 
     Raises:
-        AuditIncomplete: Its ranges do not meet, or its sums are not those of its ranges.
+        AuditIncomplete: Its ranges are not contiguous, or its sums do not match them.
     """
     again = cover_prefix(covered.prefix, covered.ranges)
     if again != covered:
-        raise AuditIncomplete(covered.prefix, "the sums are not those of its ranges")
+        raise AuditIncomplete(covered.prefix, "the sums do not match the ranges")
 
 
 class RangeListing:
-    """One pass over a key range; `covered_range` is the proof of it once the pass ended."""
+    """One pass over the keys with `start_after < key <= end_at` under a prefix."""
 
     def __init__(
         self, store: ObjectStore, prefix: str, start_after: str, end_at: str | None
     ) -> None:
-        """Takes the range: `start_after < key <= end_at` under `prefix`."""
         self._store = store
         self._prefix = prefix
         self._start_after = start_after
@@ -260,11 +261,11 @@ class RangeListing:
         self._ended = False
 
     async def objects(self) -> AsyncIterator[tuple[ListedObject, ...]]:
-        """Lists current objects, page by page.
+        """List current objects, page by page.
 
         Raises:
-            AuditIncomplete: The listing left its range or its order.
-            StoreError: No answer, or a refusal.
+            AuditIncomplete: A key is outside the range or out of order.
+            StoreError: The store is unreachable or refused a request.
         """
         pages = self._store.list(self._prefix, start_after=self._start_after, end_at=self._end_at)
         async for page in pages:
@@ -275,11 +276,11 @@ class RangeListing:
             yield page.objects
 
     async def incarnations(self) -> AsyncIterator[tuple[ListedIncarnation, ...]]:
-        """Lists every incarnation and marker, page by page.
+        """List every object version and delete marker, page by page.
 
         Raises:
-            AuditIncomplete: The listing left its range or its order.
-            StoreError: No answer, or a refusal.
+            AuditIncomplete: A key is outside the range or out of order.
+            StoreError: The store is unreachable or refused a request.
         """
         pages = self._store.list_incarnations(
             self._prefix, start_after=self._start_after, end_at=self._end_at
@@ -292,13 +293,15 @@ class RangeListing:
             yield page.incarnations
 
     def covered_range(self) -> KeyRange:
-        """Gives what was listed.
+        """Return the range that was listed.
 
         Raises:
-            AuditIncomplete: The store never said that nothing follows.
+            AuditIncomplete: The listing did not reach its last page.
         """
         if not self._ended:
-            raise AuditIncomplete(self._prefix, f"the listing ended after `{self._last_key}`")
+            raise AuditIncomplete(
+                self._prefix, f"the listing ended early, last_key=`{self._last_key}`"
+            )
         return KeyRange(
             start_after=self._start_after,
             end_at=self._end_at,
@@ -315,35 +318,34 @@ class RangeListing:
         self._ended = last
 
     def _check_order(self, key: str, *, again: bool) -> None:
-        """Checks that keys rise: a page that repeats or skips back would hide others."""
+        """Verify that keys ascend: a page that repeats or goes back would hide keys."""
         now, before = key.encode(), self._last_key.encode()
         past = self._end_at is not None and now > self._end_at.encode()
         falls = now < before or (now == before and (not again or key == self._start_after))
         if falls or past or not key.startswith(self._prefix):
-            raise AuditIncomplete(self._prefix, f"`{key}` is listed out of order")
+            raise AuditIncomplete(self._prefix, f"key is listed out of order, key=`{key}`")
         self._last_key = key
 
 
 def listed_leaf(key: str, state: str) -> bytes:
-    """Gives the leaf of one listed object; `state` is its ETag, or incarnation and ETag."""
+    """Return the leaf of one listed object; `state` is its ETag, or version id and ETag."""
     return hashlib.sha256(b"\x00" + key.encode() + b"\x00" + state.encode()).digest()
 
 
 def merkle_node(left: bytes, right: bytes) -> bytes:
-    """Gives the node over two subtrees."""
+    """Return the hash of the node over two subtrees."""
     return hashlib.sha256(b"\x01" + left + right).digest()
 
 
 class MerkleTree:
-    """Takes leaves one by one and keeps only the roots of full subtrees: log2(n) hashes."""
+    """A Merkle tree that grows by one leaf at a time and stores log2(n) hashes."""
 
     def __init__(self) -> None:
-        """Starts with no leaf."""
         self._peaks: list[bytes] = []
         self.leaves = 0
 
     def add(self, leaf: bytes) -> None:
-        """Appends one leaf hash."""
+        """Append the hash of one leaf."""
         node, at = leaf, self.leaves
         while at & 1:
             node = merkle_node(self._peaks.pop(), node)
@@ -352,7 +354,7 @@ class MerkleTree:
         self.leaves += 1
 
     def root(self) -> Digest:
-        """Gives the root over the leaves so far."""
+        """Return the root over all leaves so far."""
         if not self._peaks:
             return Digest(hashlib.sha256(b"").hexdigest())
         node = self._peaks[-1]
@@ -362,7 +364,7 @@ class MerkleTree:
 
 
 def merkle_root(leaves: Iterable[bytes]) -> Digest:
-    """Gives the root over leaf hashes."""
+    """Return the root over hashes of leaves."""
     tree = MerkleTree()
     for leaf in leaves:
         tree.add(leaf)
@@ -370,5 +372,5 @@ def merkle_root(leaves: Iterable[bytes]) -> Digest:
 
 
 def root_of_roots(roots: Iterable[Digest]) -> Digest:
-    """Gives the root over the roots of ranges, in order; each root is data of a leaf."""
+    """Return the root over the roots of ranges, in order; each root is the data of a leaf."""
     return merkle_root(hashlib.sha256(b"\x00" + bytes.fromhex(root)).digest() for root in roots)

@@ -51,28 +51,29 @@ _KINDS: Final = (
 
 
 class GcMetrics:
-    """One process's metrics in a registry of its own."""
+    """The metrics of one process, in a separate registry."""
 
     def __init__(self) -> None:
-        """Makes every metric at zero."""
         made = self.registry = CollectorRegistry()
-        self.cycles = Counter(CYCLES, "Cycles.", ["result"], registry=made)
-        self.refusals = Counter(REFUSALS, "Refusals.", ["rule"], registry=made)
-        self.last_success = Gauge(LAST_SUCCESS, "End of the last good cycle.", registry=made)
-        self.deleted_blobs = Counter(DELETED_BLOBS, "Incarnations deleted.", registry=made)
-        self.deleted_bytes = Counter(DELETED_BYTES, "Bytes deleted.", registry=made)
-        self.proofs = Counter(PROOFS, "Proofs.", ["verdict"], registry=made)
-        self.findings = Gauge(FINDINGS, "Findings.", ["kind"], registry=made)
-        self.orphans = Gauge(ORPHANS, "Orphans.", registry=made)
+        self.cycles = Counter(CYCLES, "Cycles by result.", ["result"], registry=made)
+        self.refusals = Counter(REFUSALS, "Refusals by safety rule.", ["rule"], registry=made)
+        self.last_success = Gauge(LAST_SUCCESS, "Time of the last successful cycle.", registry=made)
+        self.deleted_blobs = Counter(DELETED_BLOBS, "Deleted object versions.", registry=made)
+        self.deleted_bytes = Counter(
+            DELETED_BYTES, "Bytes of deleted object versions.", registry=made
+        )
+        self.proofs = Counter(PROOFS, "Proofs by verdict.", ["verdict"], registry=made)
+        self.findings = Gauge(FINDINGS, "Findings of the newest audit.", ["kind"], registry=made)
+        self.orphans = Gauge(ORPHANS, "Orphans in the newest audit.", registry=made)
 
     def count_audit(self, counts: AuditCounts) -> None:
-        """Takes the counts of a new certificate."""
+        """Record the counts of a new certificate."""
         for kind in _KINDS:
             self.findings.labels(kind).set(getattr(counts, kind))
         self.orphans.set(counts.orphans)
 
     def count_run(self, facts: SweepFacts) -> None:
-        """Takes what a run did."""
+        """Record the result of a run."""
         self.deleted_blobs.inc(facts.deleted)
         self.deleted_bytes.inc(facts.deleted_bytes)
         self.proofs.labels("may_go").inc(facts.deleted + facts.unknown)
@@ -80,5 +81,5 @@ class GcMetrics:
             self.proofs.labels(clause).inc(count)
 
     def write(self, path: Path) -> None:
-        """Writes a Prometheus text file, whole or not at all."""
+        """Write a Prometheus text file atomically."""
         write_to_textfile(str(path), self.registry)

@@ -19,7 +19,7 @@ from sluice_store.port import ObjectStore, Versioning
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanBasis:
-    """What a plan or a run stands on, all of it just read and checked."""
+    """The basis of a plan or a run. All of it was just read and checked."""
 
     authority: Authority
     link: ChainLink
@@ -37,36 +37,36 @@ async def read_store_time(store: ObjectStore) -> UnixNs:
 
 
 async def read_plan(store: ObjectStore, trusted: TrustedKeys, plan_id: str) -> Plan:
-    """Gives a plan, checked.
+    """Return a verified plan.
 
     Raises:
         GcRefused: It is missing, was edited, or is not signed by a trusted key.
-        StoreError: No answer, or a refusal.
+        StoreError: The store is unreachable or refused a request.
     """
     read = await store.get(plan_key(plan_id))
     if not isinstance(read, Found):
-        raise GcRefused(RefusalRule.PLAN_INVALID, f"there is no plan {plan_id}")
+        raise GcRefused(RefusalRule.PLAN_INVALID, f"the plan does not exist, plan_id={plan_id}")
     return verify_plan(plan_id, read.body, trusted)
 
 
 async def newest_plan_id(store: ObjectStore) -> str:
-    """Gives the id of the newest plan.
+    """Return the id of the newest plan.
 
     Raises:
-        GcRefused: There is none.
-        StoreError: No answer, or a refusal.
+        GcRefused: There is no plan.
+        StoreError: The store is unreachable or refused a request.
     """
     plan_ids = await read_plan_ids(store)
     if not plan_ids:
-        raise GcRefused(RefusalRule.PLAN_INVALID, "there is no plan: run `sluice gc plan` first")
+        raise GcRefused(RefusalRule.PLAN_INVALID, 'there is no plan; run "sluice gc plan" first')
     return plan_ids[-1]
 
 
 async def read_plan_ids(store: ObjectStore) -> list[str]:
-    """Gives the ids of all complete plans, oldest first; a plan has its record last.
+    """Return the ids of all complete plans, oldest first; the record is written last.
 
     Raises:
-        StoreError: No answer, or a refusal.
+        StoreError: The store is unreachable or refused a request.
     """
     plan_ids: list[str] = []
     key = await read_first_key(store, GC_PLANS, "")
@@ -79,21 +79,21 @@ async def read_plan_ids(store: ObjectStore) -> list[str]:
 
 
 def finished_key(plan_id: str) -> ObjectKey:
-    """Gives where the mark of a plan stands that needs no further run."""
+    """Return the key that marks a plan as finished."""
     return ObjectKey(f"{GC_PLANS}{plan_id}/finished.json")
 
 
 async def is_finished(store: ObjectStore, plan_id: str) -> bool:
-    """Tells whether a run carried the whole plan out.
+    """Return True if the plan was executed completely.
 
     Raises:
-        StoreError: No answer, or a refusal.
+        StoreError: The store is unreachable or refused a request.
     """
     return not isinstance(await store.head(finished_key(plan_id)), NotFound)
 
 
 class PlanStopped(msgspec.Struct, frozen=True, kw_only=True):
-    """The mark that a rule of safety broke under a plan: it never goes on, make a new one."""
+    """The record that a safety rule was violated: the plan is stopped permanently."""
 
     schema: str = "sluice.gc_stopped.v1"
     plan_id: str
@@ -102,19 +102,19 @@ class PlanStopped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stopped_key(plan_id: str) -> ObjectKey:
-    """Gives where the mark of a stopped plan stands."""
+    """Return the key that marks a plan as stopped."""
     return ObjectKey(f"{GC_PLANS}{plan_id}/stopped.json")
 
 
 async def check_not_stopped(store: ObjectStore, plan_id: str) -> None:
-    """Refuses a plan under which a rule of safety broke.
+    """Refuse a plan that was stopped.
 
     Raises:
-        GcRefused: It was stopped; the error says why.
+        GcRefused: The plan was stopped; the error contains the reason.
     """
     found = await store.get(stopped_key(plan_id))
     if isinstance(found, Found):
         mark = decode_record(stopped_key(plan_id), found.body, PlanStopped)
         raise GcRefused(
-            RefusalRule.PLAN_STOPPED, f"the plan was stopped, make a new one: {mark.reason}"
+            RefusalRule.PLAN_STOPPED, f"the plan was stopped: {mark.reason}; make a new plan"
         )

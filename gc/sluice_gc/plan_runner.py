@@ -36,12 +36,12 @@ from sluice_store.retry import Backoff, create_known
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run did.
+    """The result of a run.
 
     Attributes:
         plan_id: The plan.
         dry_run: Whether it stopped after the proofs.
-        facts: What was done, all shards together.
+        facts: The sum over all shards.
     """
 
     plan_id: str
@@ -50,12 +50,15 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def found_wrong(self) -> bool:
-        """Whether the plan must be run again."""
+        """Return True if the plan must be run again."""
         return not self.facts.complete
 
 
 class PlanRunner:
-    """Carries plans out on one store."""
+    """The execution of plans on one store.
+
+    Tests replace `clauses` to show what each clause prevents.
+    """
 
     def __init__(
         self,
@@ -65,7 +68,6 @@ class PlanRunner:
         clock: Clock,
         clauses: ClauseSets = ALL_CLAUSES,
     ) -> None:
-        """Takes its parts; `clauses` is for tests that show what each clause is for."""
         self._store = store
         self._engine = engine
         self._trusted = trusted
@@ -73,12 +75,16 @@ class PlanRunner:
         self._clauses = clauses
 
     async def run(self, plan_id: str | None, settings: RunSettings) -> RunReport:
-        """Deletes what the plan lists and every clause still lets go; may be called again.
+        """Delete the candidates of a plan that every clause still allows; safe to repeat.
+
+        Args:
+            plan_id: The plan; None selects the newest one.
+            settings: How the plan is executed.
 
         Raises:
-            GcRefused: A rule of safety does not hold; nothing more is deleted.
+            GcRefused: A safety rule is violated; nothing more is deleted.
             CertificateInvalid: The certificate was altered.
-            StoreError: No answer, or a refusal; call again.
+            StoreError: The store is unreachable or refused a request; call again.
         """
         plan_id = plan_id or await newest_plan_id(self._store)
         plan = await read_plan(self._store, self._trusted, plan_id)
@@ -109,7 +115,7 @@ class PlanRunner:
             if versioning is not Versioning.ENABLED:
                 raise GcRefused(
                     RefusalRule.VERSIONING,
-                    f"versioning reads {versioning.value}: there is only a plan",
+                    f"versioning is {versioning.value}; a run requires versioning Enabled",
                 )
         return PlanBasis(authority=authority, link=link, now_ns=now_ns, versioning=versioning)
 
@@ -117,16 +123,16 @@ class PlanRunner:
 def sweep_tasks(
     plan: Plan, basis: PlanBasis, settings: RunSettings, parallelism: int
 ) -> list[SweepTask]:
-    """Gives one task per shard that has candidates; the rate limit is shared among them.
+    """Return one task per shard with candidates; the tasks share the rate limit.
 
     Raises:
-        GcRefused: The plan has candidates of a shard that its certificate does not know.
+        GcRefused: The plan has candidates of a shard that its certificate does not have.
     """
     certificate = basis.link.certificate
     names = names_by_shard(certificate)
     if any(file.place not in names for file in plan.candidates):
         raise GcRefused(
-            RefusalRule.PLAN_INVALID, "the plan has shards that its certificate has not"
+            RefusalRule.PLAN_INVALID, "the plan has shards that its certificate does not have"
         )
     share = min(parallelism, max(len(plan.candidates), 1))
     return [

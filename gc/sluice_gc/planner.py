@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from sluice_gc.candidates import (
     CandidateSelection,
-    PlanFactsSum,
     PlanRule,
+    PlanTotals,
     ShardPlanFacts,
     select_candidates,
     shard_facts,
 )
 from sluice_gc.certificate import shard_files
-from sluice_gc.certificate_chain import read_newest_or
+from sluice_gc.certificate_chain import read_certificate_or_newest
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import BLOBS, NAMES, EvidenceFile, put_blobs, put_table, read_tables
 from sluice_gc.plan import (
@@ -51,11 +51,11 @@ _WRITES_AT_ONCE: Final = 4
 
 
 class PlanTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One shard, or a few that are taken one after the other.
+    """The plan task for one shard, or for several in sequence.
 
     Attributes:
-        folder: Where candidates go.
-        shards: For each shard its name, its files of names and its files of blobs.
+        folder: Key prefix of the candidates.
+        shards: Name, files of names and files of blobs of each shard.
         now_ns: See `PlanRule`.
         retry_horizon_ns: See `PlanRule`.
         versioning_enabled: See `PlanRule`.
@@ -73,7 +73,7 @@ class PlanTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rule(self) -> PlanRule:
-        """What holds for every row."""
+        """Return the facts that apply to every row."""
         return PlanRule(
             now_ns=UnixNs(self.now_ns),
             retry_horizon_ns=self.retry_horizon_ns,
@@ -84,12 +84,11 @@ class PlanTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planner:
-    """Makes plans for one store."""
+    """The creation of plans for one store."""
 
     def __init__(
         self, store: ObjectStore, engine: TaskEngine, keys: AuditorKeys, clock: Clock, ids: IdSource
     ) -> None:
-        """Takes its parts."""
         self._store = store
         self._engine = engine
         self._keys = keys
@@ -102,21 +101,21 @@ class Planner:
         audit_id: str | None = None,
         inventory: pa.Table | None = None,
     ) -> Plan:
-        """Makes a plan and writes it under `gc/v1/plans/`.
+        """Make a plan and write it under `gc/v1/plans/`.
 
         Args:
-            settings: What may be proposed.
-            audit_id: The certificate to rest on; the newest when None.
-            inventory: Rows of `BLOBS` of a verified inventory; those of the audit when None.
+            settings: The limits of the plan.
+            audit_id: The certificate; None selects the newest one.
+            inventory: Rows of `BLOBS` of a verified inventory; None selects those of the audit.
 
         Raises:
-            GcRefused: A rule of safety does not hold; there is no plan.
+            GcRefused: A safety rule is violated; there is no plan.
             CertificateInvalid: The certificate was altered.
-            StoreError: No answer, or a refusal.
+            StoreError: The store is unreachable or refused a request.
         """
         basis = await self._read_basis(settings, audit_id)
         plan_id = self._ids.ulid()
-        sums = PlanFactsSum()
+        sums = PlanTotals()
         blobs = await self._blobs(basis, plan_id, inventory)
         tasks = plan_tasks(basis, plan_id, self._engine.parallelism * _TASKS_PER_CORE, blobs)
         for group in await self._engine.run(partial(plan_shards, clock=self._clock), tasks):
@@ -128,7 +127,7 @@ class Planner:
         body = sign_plan(plan, self._keys.private)
         backoff = Backoff.seeded_by(self._clock)
         if isinstance(await create_once(self._store, plan_key(plan_id), body, backoff), OtherBytes):
-            raise InvariantViolated(f"another plan stands under a fresh id, plan_id=`{plan_id}`")
+            raise InvariantViolated(f"another plan exists under a new id, plan_id=`{plan_id}`")
         return plan
 
     async def _blobs(
@@ -147,13 +146,14 @@ class Planner:
         files = certificate.files("blobs")
         if not files:
             raise GcRefused(
-                RefusalRule.NO_CERTIFICATE, "that audit listed no blobs: name an inventory, or list"
+                RefusalRule.NO_CERTIFICATE,
+                "the audit listed no blobs; use an inventory or run an audit that lists them",
             )
         return files
 
     async def _read_basis(self, settings: PlanSettings, audit_id: str | None) -> PlanBasis:
         authority = await read_authority(self._store)
-        link = await read_newest_or(self._store, self._keys.trusted, audit_id)
+        link = await read_certificate_or_newest(self._store, self._keys.trusted, audit_id)
         check_certificate_for(authority, link.certificate)
         now_ns = await read_store_time(self._store)
         clocks = ClockReadings(local_ns=self._clock.now_ns(), store_ns=now_ns)
@@ -170,7 +170,7 @@ class Planner:
 def plan_tasks(
     basis: PlanBasis, plan_id: str, tasks_max: int, blobs: Iterable[EvidenceFile]
 ) -> list[PlanTask]:
-    """Deals the certificate's shards out to tasks; a task takes its shards one at a time."""
+    """Return the tasks of a plan; each has some shards, which it processes in sequence."""
     certificate = basis.link.certificate
     shards = shard_files(certificate, blobs)
     count = max(1, min(tasks_max, len(shards)))
@@ -188,8 +188,8 @@ def plan_tasks(
     ]
 
 
-def make_plan(plan_id: str, basis: PlanBasis, sums: PlanFactsSum) -> Plan:
-    """Gives the record of a plan."""
+def make_plan(plan_id: str, basis: PlanBasis, sums: PlanTotals) -> Plan:
+    """Return the record of a plan."""
     return Plan(
         plan_id=plan_id,
         authority_id=basis.authority.authority_id,
@@ -205,13 +205,13 @@ def make_plan(plan_id: str, basis: PlanBasis, sums: PlanFactsSum) -> Plan:
 async def plan_shards(
     store: ObjectStore, task: PlanTask, *, clock: Clock
 ) -> tuple[ShardPlanFacts, ...]:
-    """Makes the candidates of each shard of a task, one at a time, so that memory stays bounded.
+    """Select and write the candidates of each shard, one shard at a time to bound memory.
 
-    The next shard is read and finished ones are written while one is joined.
+    While one shard is joined, the next is read and previous ones are written.
 
     Raises:
         GcRefused: Evidence of the audit is missing or was altered.
-        StoreError: No answer, or a refusal.
+        StoreError: The store is unreachable or refused a request.
     """
     limit = asyncio.Semaphore(_WRITES_AT_ONCE)
     put = partial(put_table, backoff=Backoff.seeded_by(clock))
@@ -235,7 +235,7 @@ async def plan_shards(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardEvidence:
-    """The evidence of one shard."""
+    """The names and blobs of one shard."""
 
     name: str
     names: pa.ChunkedArray

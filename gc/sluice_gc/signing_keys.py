@@ -22,32 +22,33 @@ from sluice_protocol.keys import (
 )
 
 TrustedKeys = Mapping[str, Ed25519PublicKey]
-"""Public keys by `key_id_of`: whose certificates and plans count."""
+"""Public keys by `key_id_of` whose certificates and plans are trusted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditorKeys:
-    """The auditor's key and whom it trusts."""
+    """The auditor's private key and the trusted public keys."""
 
     private: Ed25519PrivateKey
     trusted: TrustedKeys
 
 
 def load_keys(key_file: Path, trusted_keys: Iterable[str] = ()) -> AuditorKeys:
-    """Reads the auditor's private key; its public half and `trusted_keys` are trusted.
+    """Load the auditor's private key; its public half and `trusted_keys` are trusted.
 
     Args:
         key_file: PEM, PKCS 8, Ed25519, without a password.
         trusted_keys: Base64 of raw public keys.
 
     Raises:
-        BadUsage: There is no such file, or it or a trusted key is of another form.
+        BadUsage: The file does not exist, or a key has another form.
     """
     try:
         private = load_pem_private_key(key_file.read_bytes(), password=None)
     except OSError as error:
         raise BadUsage(
-            f"no auditor's key: make one with `sluice audit key`, key_file=`{key_file}`"
+            f"cannot read the auditor's key, key_file=`{key_file}`;"
+            ' create it with "sluice audit key"'
         ) from error
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise BadUsage(f"not a PEM key without a password, key_file=`{key_file}`") from error
@@ -58,10 +59,10 @@ def load_keys(key_file: Path, trusted_keys: Iterable[str] = ()) -> AuditorKeys:
 
 
 def load_trusted(key_file: Path, trusted_keys: Iterable[str] = ()) -> TrustedKeys:
-    """Gives the keys to trust; the auditor's own file is read only when none are named.
+    """Return the trusted keys; the auditor's key file is read only if none are named.
 
     Raises:
-        BadUsage: None are named and there is no such file, or a key is of another form.
+        BadUsage: None are named and the file does not exist, or a key has another form.
     """
     named = [parse_public_key(text) for text in trusted_keys]
     if named:
@@ -70,10 +71,10 @@ def load_trusted(key_file: Path, trusted_keys: Iterable[str] = ()) -> TrustedKey
 
 
 def make_key_file(key_file: Path) -> Ed25519PublicKey:
-    """Makes an auditor's private key, readable by this user alone; gives its public half.
+    """Create the auditor's private key, readable only by this user; return its public half.
 
     Raises:
-        BadUsage: The file stands there already, or cannot be written.
+        BadUsage: The file exists or cannot be written.
     """
     private = Ed25519PrivateKey.generate()
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -83,34 +84,36 @@ def make_key_file(key_file: Path) -> Ed25519PublicKey:
         with os.fdopen(fd, "wb") as out:
             out.write(pem)
     except OSError as error:
-        raise BadUsage(f"cannot make the key: {error.strerror}, key_file=`{key_file}`") from error
+        raise BadUsage(f"cannot create the key: {error.strerror}, key_file=`{key_file}`") from error
     return private.public_key()
 
 
 def parse_public_key(text: str) -> Ed25519PublicKey:
-    """Reads base64 of a raw public key.
+    """Decode a raw public key from base64.
 
     Raises:
-        BadUsage: It is of another form.
+        BadUsage: The text has another form.
     """
     try:
         return Ed25519PublicKey.from_public_bytes(base64.b64decode(text, validate=True))
     except (ValueError, binascii.Error) as error:
-        raise BadUsage(f"not base64 of 32 raw public key bytes, key=`{text}`") from error
+        raise BadUsage(
+            f"not a public key: expected base64 of 32 raw bytes, key=`{text}`"
+        ) from error
 
 
 def key_id_of(public: Ed25519PublicKey) -> str:
-    """Gives the first 16 hex digits of the sha256 of the raw public key."""
+    """Return the first 16 hexadecimal digits of the sha256 of the raw public key."""
     return digest_of(public.public_bytes_raw())[:16]
 
 
 def sign_bytes(key: Ed25519PrivateKey, domain: bytes, body: bytes) -> str:
-    """Gives the base64 Ed25519 signature over a domain line and a body."""
+    """Return the base64 Ed25519 signature over a domain line and a body."""
     return base64.b64encode(key.sign(domain + body)).decode()
 
 
 def verify_signature(public: Ed25519PublicKey, signature: str, signed: bytes) -> bool:
-    """Tells whether a base64 signature is one of `signed`."""
+    """Return True if a base64 signature is valid for `signed`."""
     try:
         public.verify(base64.b64decode(signature, validate=True), signed)
     except (InvalidSignature, binascii.Error, ValueError):

@@ -53,21 +53,21 @@ _ATTEMPTS_MAX: Final = 1000
 
 
 class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
-    """The candidates of one shard.
+    """The deletion task for the candidates of one shard.
 
     Attributes:
         plan_id: The plan.
-        authority: As it was when the run started.
+        authority: The authority at the start of the run.
         audit_id: The certificate.
         audit_started_at_ns: When that audit started.
-        highest_ns: The highest time that the store has shown: it must not fall much below.
-        candidates: The plan's file of this shard.
+        highest_ns: The latest reading of the store's clock, which must not go back.
+        candidates: The plan's file of candidates of this shard.
         names: The certificate's files of names of this shard.
         batch: Candidates proved and deleted together.
-        proofs_at_once: Of them, how many at the same time.
-        deletes_per_s_max: Limit of this task, 0 for none.
-        clock_skew_s_max: Most that the clocks may differ.
-        undo: Whether a copy is kept.
+        proofs_at_once: Most candidates whose evidence is read concurrently.
+        deletes_per_s_max: Limit of this task; 0 means no limit.
+        clock_skew_s_max: Highest difference between the clocks, in seconds.
+        undo: Whether a copy of each deleted blob is kept.
         dry_run: Whether to stop after the proofs.
     """
 
@@ -87,17 +87,17 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sweep did.
+    """The result of a sweep.
 
     Attributes:
-        deleted: Incarnations deleted.
+        deleted: Deleted object versions.
         deleted_bytes: Their bytes.
-        would_go: In a dry run: incarnations that all clauses let go.
-        kept: Candidates that stay, by clause.
-        unknown: Deletions that nobody could confirm; the next run looks again.
-        unread: Candidates kept because their evidence could not be read; the next run looks again.
-        batches: Batches done.
-        skipped: Batches that an earlier run had done.
+        would_go: In a dry run: object versions that all clauses allow to delete.
+        kept: Kept candidates, by clause.
+        unknown: Deletions that are not confirmed; the next run checks them.
+        unread: Candidates kept because evidence could not be read; the next run retries.
+        batches: Finished batches.
+        skipped: Batches that an earlier run finished.
     """
 
     deleted: int = 0
@@ -111,11 +111,11 @@ class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def complete(self) -> bool:
-        """Whether every deletion is confirmed and all evidence was read."""
+        """Return True if every deletion is confirmed and all evidence was read."""
         return not self.unknown and not self.unread
 
     def plus(self, other: "SweepFacts") -> "SweepFacts":
-        """Gives the sum."""
+        """Return the sum."""
         return SweepFacts(
             deleted=self.deleted + other.deleted,
             deleted_bytes=self.deleted_bytes + other.deleted_bytes,
@@ -129,7 +129,7 @@ class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchDone(msgspec.Struct, frozen=True, kw_only=True):
-    """The mark that a batch needs no further attempt."""
+    """The record of a finished batch."""
 
     schema: str = "sluice.gc_batch.v1"
     plan_id: str
@@ -138,20 +138,20 @@ class BatchDone(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateBatch:
-    """Candidates of one first byte, at most `batch` of them."""
+    """At most `batch` candidates whose digests share the first byte."""
 
     hh: str
     number: int
     rows: list[dict[str, object]]
 
     def done_key(self, plan_id: str) -> ObjectKey:
-        """Where its mark stands."""
+        """Return the key that marks the batch as finished."""
         return ObjectKey(f"{GC_PLANS}{plan_id}/done/{self.hh}-{self.number:06d}.json")
 
 
 @dataclass(slots=True)
 class SweepState:
-    """What stays the same from batch to batch."""
+    """The state of a sweep across its batches."""
 
     store: ObjectStore
     task: SweepTask
@@ -166,12 +166,12 @@ class SweepState:
 async def sweep_shard(
     store: ObjectStore, task: SweepTask, *, clock: Clock, clauses: ClauseSets = ALL_CLAUSES
 ) -> SweepFacts:
-    """Proves and deletes the candidates of one shard; may be called again at any time.
+    """Prove and delete the candidates of one shard; safe to repeat at any time.
 
     Raises:
-        GcRefused: A rule of safety broke: nothing more is deleted.
-        StoreError: No answer, or a refusal; call again.
-        OutcomeUnknown: A proof could not be written; its batch deleted nothing.
+        GcRefused: A safety rule is violated; nothing more is deleted.
+        StoreError: The store is unreachable or refused a request; call again.
+        OutcomeUnknown: A proof could not be written; nothing of its batch was deleted.
     """
     sweep = SweepState(
         store=store,
@@ -193,7 +193,7 @@ async def sweep_shard(
 
 
 async def _mark_stopped(sweep: SweepState, refused: GcRefused) -> None:
-    """Lets every other task of this plan stop before its next batch, wherever it runs."""
+    """Stop every other task of this plan before its next batch."""
     if sweep.task.dry_run:
         return
     plan_id = sweep.task.plan_id
@@ -202,7 +202,7 @@ async def _mark_stopped(sweep: SweepState, refused: GcRefused) -> None:
 
 
 def _split_batches(table: pa.Table, size: int) -> Iterator[CandidateBatch]:
-    """Cuts candidates into batches: a function of the plan alone, so that a run can go on."""
+    """Split candidates into batches by the plan alone, so that a run can resume."""
     rows = sorted(table.to_pylist(), key=lambda row: (row["sha256"], row["last_modified_ns"]))
     for first, group in groupby(rows, key=lambda row: row["sha256"][0]):
         mine = list(group)
@@ -234,10 +234,10 @@ async def _sweep_batch(sweep: SweepState, batch: CandidateBatch) -> SweepFacts:
 
 
 async def check_basis(sweep: SweepState) -> bool:
-    """Reads again what every deletion of the next batch stands on.
+    """Read and check the basis of the next batch again.
 
     Returns:
-        Whether versioning reads `Enabled`.
+        True if versioning is `Enabled`.
 
     Raises:
         GcRefused: The plan was stopped, the authority changed, or a clock is wrong.
@@ -251,29 +251,29 @@ async def check_basis(sweep: SweepState) -> bool:
     check_clocks(clocks, task.clock_skew_s_max)
     if await read_authority(store) != task.authority:
         raise GcRefused(
-            RefusalRule.OTHER_AUTHORITY, "the authority's settings changed under the run"
+            RefusalRule.OTHER_AUTHORITY, "the settings of the authority changed during the run"
         )
     return await store.read_versioning() is Versioning.ENABLED
 
 
 def stop_if_versioning_off(proofs: list[DeletionProof]) -> None:
-    """Stops everything when a proof shows that no deletion is safe any more.
+    """Stop the run if versioning is no longer `Enabled`.
 
     Raises:
         GcRefused: Versioning is not `Enabled`.
     """
     for proof in proofs:
         if isinstance(proof.verdict, Keep) and proof.verdict.clause is Clause.VERSIONING:
-            raise GcRefused(
-                RefusalRule.VERSIONING, "versioning is not Enabled any more: turn it on"
-            )
+            raise GcRefused(RefusalRule.VERSIONING, "versioning is no longer Enabled; enable it")
 
 
 def _candidate_case(sweep: SweepState, row: dict[str, object], versioning: bool) -> CandidateCase:  # noqa: FBT001
     task = sweep.task
     sha256, stamp, size = row["sha256"], row["last_modified_ns"], row["size_bytes"]
     if not isinstance(sha256, bytes) or not isinstance(stamp, int) or not isinstance(size, int):
-        raise GcRefused(RefusalRule.PLAN_INVALID, f"a candidate of plan {task.plan_id} has no form")
+        raise GcRefused(
+            RefusalRule.PLAN_INVALID, f"a candidate has the wrong form, plan_id={task.plan_id}"
+        )
     digest = digest_from_bytes(sha256)
     return CandidateCase(
         candidate=Candidate(
@@ -308,16 +308,14 @@ async def _prove_all(sweep: SweepState, cases: list[CandidateCase]) -> list[Dele
 async def _write_proofs(
     sweep: SweepState, batch: CandidateBatch, proofs: list[DeletionProof]
 ) -> None:
-    """Writes the proofs under the next attempt's key: an earlier or a rival one stays as it is."""
+    """Write the proofs under the key of the next attempt; earlier attempts are not changed."""
     body = encode_table(proofs_table(sweep.task.plan_id, proofs))
     for attempt in range(_ATTEMPTS_MAX):
         key = proof_key(sweep.task.plan_id, batch.hh, batch.number, attempt)
         outcome = await create_once(sweep.store, key, body, sweep.backoff)
         if not isinstance(outcome, OtherBytes):
             return
-    raise GcRefused(
-        RefusalRule.PLAN_INVALID, f"batch {batch.hh}-{batch.number} had too many attempts"
-    )
+    raise GcRefused(RefusalRule.PLAN_INVALID, f"too many attempts, batch={batch.hh}-{batch.number}")
 
 
 async def _delete_all(sweep: SweepState, going: list[DeletionProof]) -> SweepFacts:
@@ -338,13 +336,14 @@ async def _delete_all(sweep: SweepState, going: list[DeletionProof]) -> SweepFac
 
 
 async def delete_version(store: ObjectStore, candidate: Candidate, backoff: Backoff) -> bool:
-    """Deletes one incarnation; tries again while nobody knows whether it went.
+    """Delete one object version; retry while the outcome is unknown.
 
     Returns:
-        Whether it is known to be gone. A late or repeated delete can hit no other incarnation.
+        True if the version is known to be deleted. A late or repeated delete affects no other
+        version.
 
     Raises:
-        StoreError: The store refused.
+        StoreError: The store refused a request.
     """
     loop = RetryLoop("delete", candidate.key, backoff)
     try:

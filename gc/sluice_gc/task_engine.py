@@ -25,61 +25,62 @@ _Facts = TypeVar("_Facts")
 
 
 Work = Callable[[ObjectStore, _Task], Awaitable[_Facts]]
-"""A task as a module-level function of a store: it is the same wherever it runs."""
+"""The function of a task. It is a module-level function, so that it can be pickled."""
 
 
 class TaskEngine(Protocol):
-    """Runs tasks that share nothing."""
+    """Executes independent tasks."""
 
     @property
     def parallelism(self) -> int:
-        """How many tasks this engine runs at the same time."""
+        """Return the number of tasks that run concurrently."""
         ...
 
     async def run(self, work: Work[_Task, _Facts], tasks: Sequence[_Task]) -> Iterable[_Facts]:
-        """Runs every task and gives their facts in the order of the tasks.
+        """Run every task and return the results in the order of the tasks.
 
         Raises:
-            SluiceError: What a task raised; the others may or may not have run.
+            SluiceError: The error of a task; other tasks may have run.
         """
         ...
 
 
 class LocalTaskEngine:
-    """Runs tasks one after the other in this process; each does its own requests concurrently."""
+    """Executes tasks in sequence in this process; the requests of a task are concurrent."""
 
     def __init__(self, store: ObjectStore) -> None:
-        """Takes the store that the tasks use."""
         self._store = store
 
     @property
     def parallelism(self) -> int:
-        """One."""
+        """Return 1."""
         return 1
 
     async def run(self, work: Work[_Task, _Facts], tasks: Sequence[_Task]) -> Iterable[_Facts]:
-        """Runs every task here."""
+        """Run every task in this process."""
         return [await work(self._store, task) for task in tasks]
 
 
 class SparkTaskEngine:
-    """Runs tasks as one Spark job; the same on one machine and on a cluster."""
+    """Executes tasks as one Spark job.
+
+    Executors open the store under `store_url`.
+    """
 
     def __init__(self, session: Any, store_url: str) -> None:  # noqa: ANN401 - pyspark has no types
-        """Takes a session and the URL under which executors open the store."""
         self._context = session.sparkContext
         self._store_url = store_url
 
     @property
     def parallelism(self) -> int:
-        """As many as the executors have cores."""
+        """Return the number of cores of the executors."""
         return int(self._context.defaultParallelism)
 
     async def run(self, work: Work[_Task, _Facts], tasks: Sequence[_Task]) -> Iterable[_Facts]:
-        """Runs every task on some executor.
+        """Run every task on an executor.
 
         Raises:
-            SluiceError: What the first failed task raised.
+            SluiceError: The error of the first failed task.
         """
         if not tasks:
             return []
@@ -97,12 +98,12 @@ class SparkTaskEngine:
             return pickle.dumps(run_pickled(url, body))
 
         found = self._context.parallelize(bodies, len(bodies)).map(one).collect()
-        return [pickle.loads(answer) for answer in found]  # noqa: S301 - our own executors' bytes
+        return [pickle.loads(answer) for answer in found]  # noqa: S301 - the bytes were pickled by an executor of this job
 
 
 def run_pickled(store_url: str, body: bytes) -> object:
-    """Runs one pickled task against a store; gives its facts, or the error that it raised."""
-    work, task = pickle.loads(body)  # noqa: S301 - the driver's own bytes
+    """Run one pickled task on a store; return its result or the error that it raised."""
+    work, task = pickle.loads(body)  # noqa: S301 - the bytes were pickled by the driver
 
     async def run() -> object:
         async with open_store(store_url) as store:
@@ -118,17 +119,17 @@ def run_pickled(store_url: str, body: bytes) -> object:
 async def open_engine(
     url: str, settings: EngineSettings
 ) -> AsyncIterator[tuple[ObjectStore, TaskEngine]]:
-    """Opens a store and an engine; a Spark session that this starts is stopped again.
+    """Open a store and a task engine; a Spark session that this starts is stopped at the end.
 
     Raises:
-        BadUsage: The URL is of another form.
+        BadUsage: The URL has another form.
         StoreError: The store cannot be opened.
     """
     async with open_store(url) as store:
         if settings.engine == "local":
             yield store, LocalTaskEngine(store)
             return
-        # Spark is imported only where it is used: it costs a second, and a JVM.
+        # Imported only where it is used, because Spark needs a second and a JVM.
         from sluice_spark.session import SessionSettings, open_session  # noqa: PLC0415
 
         wanted = SessionSettings(master=settings.master, driver_memory=settings.driver_memory)
@@ -140,7 +141,7 @@ async def open_engine(
 
 
 def absolute_url(url: str) -> str:
-    """Gives a URL that means the same on an executor, whose working directory is another."""
+    """Return a URL that does not depend on the working directory, for executors."""
     if not url.startswith("file://"):
         return url
     return f"file://{parse_local_path(url)}"
@@ -152,9 +153,9 @@ _Item = TypeVar("_Item")
 async def run_concurrently(
     items: Iterable[_Item], work: Callable[[_Item], Awaitable[None]], *, concurrency: int
 ) -> None:
-    """Awaits `work` for every item, at most `concurrency` at a time.
+    """Await `work` for every item, at most `concurrency` items concurrently.
 
-    The first failure cancels what is under way and is raised; no task is left behind.
+    The first failure cancels the other tasks and is raised. All tasks have ended on return.
     """
     pending = iter(items)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from sluice_gc.certificate import names_by_shard
-from sluice_gc.certificate_chain import ChainLink, read_newest_or
+from sluice_gc.certificate_chain import ChainLink, read_certificate_or_newest
 from sluice_gc.deletion_proof import (
     CandidateCase,
     DeletionProof,
@@ -40,12 +40,12 @@ _PROOFS_AT_ONCE = 16
 
 
 class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a purge of the trash did.
+    """The result of a purge of the trash.
 
     Attributes:
         purge_id: ULID, in the keys of its proofs.
-        purged: Copies deleted.
-        kept: Copies that stay.
+        purged: Deleted copies.
+        kept: Kept copies.
     """
 
     purge_id: str
@@ -64,24 +64,24 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def found_wrong(self) -> bool:
-        """Whether other bytes exist under the key of the blob."""
+        """Return True if other bytes exist under the key of the blob."""
         return not self.restored
 
 
 def trash_key(digest: Digest) -> ObjectKey:
-    """Gives where the copy of a deleted blob stands."""
+    """Return the key of the copy of a deleted blob."""
     return ObjectKey(f"{GC_TRASH}sha256/{digest[:2]}/{digest[2:4]}/{digest}.lmbatch")
 
 
 async def copy_to_trash(store: ObjectStore, candidate: Candidate, backoff: Backoff) -> bool:
-    """Copies a blob to the trash before it is deleted; an older copy's time starts again.
+    """Copy a blob to the trash before its deletion; an older copy is replaced.
 
     Returns:
-        Whether a right copy stands there; a blob whose bytes do not hash to its key stays.
+        True if a correct copy exists. A blob whose bytes do not hash to its key is not copied.
 
     Raises:
-        OutcomeUnknown: Nobody knows whether the copy landed; nothing was deleted.
-        StoreError: No answer, or a refusal.
+        OutcomeUnknown: It is unknown whether the copy was written; nothing was deleted.
+        StoreError: The store is unreachable or refused a request.
     """
     read = await store.get(candidate.key)
     if not isinstance(read, Found) or digest_of(read.body) != candidate.digest:
@@ -91,21 +91,18 @@ async def copy_to_trash(store: ObjectStore, candidate: Candidate, backoff: Backo
 
 
 async def restore_blob(store: ObjectStore, digest: Digest, clock: Clock) -> RestoreReport:
-    """Puts a deleted blob back from the trash, as a new and young incarnation.
-
-    Returns:
-        Whether it stands there now by this call; False when the key holds something else.
+    """Restore a deleted blob from the trash, as a new object version.
 
     Raises:
-        BadUsage: The trash has no copy of it.
+        BadUsage: The trash does not contain a copy.
         InvalidRecord: The copy is damaged.
-        StoreError: No answer, or a refusal.
+        StoreError: The store is unreachable or refused a request.
     """
     read = await store.get(trash_key(digest))
     if not isinstance(read, Found):
-        raise BadUsage(f"the trash has no copy of it, sha256=`{digest}`")
+        raise BadUsage(f"cannot restore blob: no copy in the trash, sha256=`{digest}`")
     if digest_of(read.body) != digest:
-        raise InvalidRecord(trash_key(digest), "the copy is damaged")
+        raise InvalidRecord(trash_key(digest), "the copy does not hash to its key")
     backoff = Backoff.seeded_by(clock)
     outcome = await create_once(store, blob_key(digest), read.body, backoff)
     return RestoreReport(restored=not isinstance(outcome, OtherBytes))
@@ -114,13 +111,13 @@ async def restore_blob(store: ObjectStore, digest: Digest, clock: Clock) -> Rest
 async def purge_trash(
     store: ObjectStore, trusted: TrustedKeys, purge_id: str, *, clock: Clock
 ) -> PurgeReport:
-    """Deletes the copies whose time is over, each with a proof as a blob has one.
+    """Delete the copies whose undo window is over, each with a proof.
 
     Raises:
         GcRefused: Evidence of the audit was altered, or the audit missed a manifest.
-        StoreError: No answer, or a refusal.
+        StoreError: The store is unreachable or refused a request.
     """
-    link = await read_newest_or(store, trusted, None)
+    link = await read_certificate_or_newest(store, trusted, None)
     authority = await read_authority(store)
     named = {
         place: await read_names(store, names)

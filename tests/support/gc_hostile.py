@@ -13,7 +13,7 @@ from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, OtherBytes, create_once
 
 
-async def hostile_plan(store: ObjectStore, plan_id: str, *, superseded: bool = False) -> Plan:
+async def hostile_plan(store: ObjectStore, plan_id: str, *, noncurrent: bool = False) -> Plan:
     """Lists everything that the newest audit saw, signed with the right key."""
     link = await read_newest(store, KEYS.trusted)
     assert link is not None
@@ -22,9 +22,9 @@ async def hostile_plan(store: ObjectStore, plan_id: str, *, superseded: bool = F
     backoff = Backoff.seeded_by(SystemClock())
     for file in certificate.files("blobs"):
         blobs = await read_tables(store, [file], BLOBS)
-        rows = [row for row in blobs.to_pylist() if row["current"] is not superseded]
+        rows = [row for row in blobs.to_pylist() if row["current"] is not noncurrent]
         table = pa.Table.from_pylist(
-            [_candidate(row, certificate, superseded=superseded) for row in rows], CANDIDATES
+            [_candidate(row, certificate, noncurrent=noncurrent) for row in rows], CANDIDATES
         )
         if rows:
             folder = f"{GC_PLANS}{plan_id}/"
@@ -51,11 +51,11 @@ async def hostile_plan(store: ObjectStore, plan_id: str, *, superseded: bool = F
 
 
 def _candidate(
-    row: dict[str, object], certificate: Certificate, *, superseded: bool
+    row: dict[str, object], certificate: Certificate, *, noncurrent: bool
 ) -> dict[str, object]:
     return {
         **{name: row[name] for name in ("sha256", "incarnation", "last_modified_ns", "size_bytes")},
-        "superseded": superseded,
+        "superseded": noncurrent,
         "versioning_enabled": True,
         "now_ns": 0,
         "retry_horizon_ns": 0,

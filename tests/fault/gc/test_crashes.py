@@ -207,15 +207,15 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from support.gc_world import KEYS, RUN
 from dataclasses import replace
-from sluice_gc.engine import LocalEngine
-from sluice_gc.runner import Runner
+from sluice_gc.plan_runner import PlanRunner
+from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.system_clock import SystemClock
 from sluice_store.local import open_local_store
 
 async def main():
     async with open_local_store(Path(sys.argv[1])) as store:
         settings = replace(RUN, batch=2, deletes_per_s_max=20.0)
-        runner = Runner(store, LocalEngine(store), KEYS.trusted, SystemClock())
+        runner = PlanRunner(store, LocalTaskEngine(store), KEYS.trusted, SystemClock())
         await runner.run(sys.argv[2], settings)
 
 asyncio.run(main())
