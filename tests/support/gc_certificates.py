@@ -1,4 +1,4 @@
-"""Certificates made by hand, complete and signed."""
+"""Complete, signed certificates for tests."""
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

@@ -1,4 +1,4 @@
-"""A plan that lists everything, rightly signed: only the run's clauses protect a blob."""
+"""A correctly signed plan that lists every blob; only the clauses of the run protect them."""
 
 import pyarrow as pa
 from support.gc_world import KEY, KEYS
@@ -14,7 +14,7 @@ from sluice_store.retry import Backoff, OtherBytes, create_once
 
 
 async def hostile_plan(store: ObjectStore, plan_id: str, *, noncurrent: bool = False) -> Plan:
-    """Lists everything that the newest audit saw, signed with the right key."""
+    """Return a plan that lists everything in the newest audit, signed with the correct key."""
     link = await read_newest(store, KEYS.trusted)
     assert link is not None
     certificate = link.certificate

@@ -1,4 +1,4 @@
-"""A small deployment for audit and GC: a local store under a clock that the test moves."""
+"""A small deployment for audit and deletion: a local store and a clock that the test moves."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -53,7 +53,7 @@ RUN = RunSettings(grace_s=0.0)
 
 
 class MovedClock:
-    """A clock that stands still until the test moves it."""
+    """A clock that changes only when the test moves it."""
 
     def __init__(self, at_ns: int = START_NS) -> None:
         self.at_ns = at_ns
@@ -74,7 +74,7 @@ class MovedClock:
 
 @dataclass
 class GcWorld:
-    """The store, its clock, and what a gateway would have written."""
+    """A store, its clock, and the objects that a gateway would write."""
 
     store: ObjectStore
     clock: MovedClock
@@ -96,7 +96,7 @@ class GcWorld:
     async def accept(
         self, start: int, *, agent: str = "host-1", indexed: bool = True, salt: str = ""
     ) -> Digest:
-        """Accepts a batch as a gateway does, and indexes it as the reconciler does."""
+        """Accept a batch as a gateway does, and index it as the reconciler does."""
         digest = await self.put_blob(self.frame(start, agent=agent, salt=salt))
         await self.put_manifest(self.identity(start, agent), digest, indexed=indexed)
         return digest
@@ -129,7 +129,7 @@ class GcWorld:
             await self.store.create(accepted_by_blob_key(digest, who), body)
 
     async def quarantine(self, start: int, *, salt: str, indexed: bool = True) -> Digest:
-        """Refuses other bytes under an accepted identity, as a gateway does."""
+        """Quarantine other bytes under an accepted identity, as a gateway does."""
         who, digest = self.identity(start), await self.put_blob(self.frame(start, salt=salt))
         conflict = ConflictManifest(
             agent_id=who.agent_id,
@@ -151,7 +151,7 @@ class GcWorld:
         return digest
 
     async def orphan(self, start: int, *, salt: str = "orphan") -> Digest:
-        """Leaves a blob whose gateway died before its manifest."""
+        """Write a blob whose gateway crashed before the manifest."""
         return await self.put_blob(self.frame(start, salt=salt))
 
     async def has(self, digest: Digest) -> bool:
@@ -175,19 +175,19 @@ class GcWorld:
         )
 
     async def cycle(self, clauses: ClauseSets = ALL_CLAUSES) -> RunReport:
-        """Audits, plans and runs."""
+        """Audit, plan and run."""
         await self.audit()
         return await self.run(await self.plan(), clauses=clauses)
 
 
 async def must_apply(store: ObjectStore, key: ObjectKey, body: bytes) -> None:
-    """Overwrites an object."""
+    """Overwrite an object."""
     assert isinstance(await store.overwrite(key, body), Applied)
 
 
 @asynccontextmanager
 async def open_world(root: Path) -> AsyncIterator[GcWorld]:
-    """Opens a deployment with a short horizon in a fresh directory."""
+    """Open a deployment with a short retry horizon in an empty directory."""
     clock = MovedClock()
     async with open_local_store(root, clock=clock) as store:
         wanted = Authority(authority_id="A1", retry_horizon_s=HORIZON_S, margin_s=MARGIN_S)
@@ -196,7 +196,7 @@ async def open_world(root: Path) -> AsyncIterator[GcWorld]:
 
 @asynccontextmanager
 async def memory_world() -> AsyncIterator[tuple[GcWorld, VersionedStore]]:
-    """Gives a deployment on the versioned store in memory."""
+    """Open a deployment on the versioned store in memory."""
     clock = MovedClock()
     store = VersionedStore(clock=clock)
     wanted = Authority(authority_id="A1", retry_horizon_s=HORIZON_S, margin_s=MARGIN_S)

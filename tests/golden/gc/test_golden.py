@@ -1,4 +1,4 @@
-"""The stored bytes of certificates and plans, and the columns of evidence, are pinned."""
+"""The stored bytes of certificates and plans, and the columns of evidence, do not change."""
 
 from support.gc_certificates import KEY, TRUSTED, certificate
 from support.golden import golden
@@ -19,15 +19,15 @@ from sluice_protocol.keys import digest_of
 from sluice_protocol.units import ObjectKey
 
 
-def test_certificate_bytes_are_pinned() -> None:
-    """A certificate of today is read and signed as it was when it was pinned."""
+def test_certificate_bytes_do_not_change() -> None:
+    """A certificate is decoded and signed to the bytes of the golden file."""
     body = sign_certificate(certificate(), KEY)
     assert golden("gc/certificate.json", body) == body
     assert verify_certificate("A0", body, TRUSTED) == certificate()
 
 
-def test_plan_bytes_are_pinned() -> None:
-    """A plan of today is read and signed as it was when it was pinned."""
+def test_plan_bytes_do_not_change() -> None:
+    """A plan is decoded and signed to the bytes of the golden file."""
     tally = VersionTally(incarnations=1, bytes=2)
     plan = Plan(
         plan_id="P",
@@ -63,8 +63,8 @@ def test_plan_bytes_are_pinned() -> None:
     assert verify_plan("P", body, TRUSTED) == plan
 
 
-def test_columns_of_evidence_are_pinned() -> None:
-    """Columns of stored evidence do not change without a new version."""
+def test_columns_of_evidence_do_not_change() -> None:
+    """The columns of stored evidence are those of the golden file."""
     schemas = {
         "manifests": MANIFESTS,
         "named": NAMED,

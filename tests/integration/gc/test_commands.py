@@ -1,4 +1,4 @@
-"""The commands, as a person or a schedule runs them: output, JSON, exit codes."""
+"""The commands of `sluice audit` and `sluice gc`: output, JSON and exit codes."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ DAY_S = 86_400
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Digest]:
-    """A store whose first blob is an orphan of eight days ago, with accepted batches since."""
+    """A store with an orphan that is eight days old, and newer accepted batches."""
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "store"
 
@@ -45,10 +45,10 @@ def sluice(capsys: pytest.CaptureFixture[str], *tokens: str, expect: int = 0) ->
     return said.out + said.err
 
 
-def test_commands_take_an_old_orphan(
+def test_commands_delete_an_old_orphan(
     store: tuple[str, Digest], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Audit, plan, refusal of the grace, dry run, run, and the proof that it left."""
+    """Audit, plan, a refusal in the grace period, a dry run, a run, and the stored proof."""
     url, orphan = store
     where = ("--store", url, "--key-file", "auditor.pem")
     assert "orphans 1" in sluice(capsys, "audit", "run", *where)
@@ -73,7 +73,7 @@ def test_commands_take_an_old_orphan(
 def test_cycle_and_undo_commands(
     store: tuple[str, Digest], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Two cycles without a grace take the orphan into the trash; undo brings it back."""
+    """Two cycles without a grace period move the orphan to the trash; undo restores it."""
     url, orphan = store
     where = ("--store", url, "--key-file", "auditor.pem")
     sluice(capsys, "audit", "run", *where)
@@ -87,10 +87,10 @@ def test_cycle_and_undo_commands(
     assert "younger" in sluice(capsys, "gc", "show", orphan, *where)
 
 
-def test_bad_usage_is_told(
+def test_bad_usage_is_reported(
     store: tuple[str, Digest], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A digest or shard count of another form is bad usage; a missing key says what to do."""
+    """A wrong digest or shard count is bad usage; the error for a missing key names the command."""
     url, _ = store
     where = ("--store", url)
     assert "64 lower-case hex" in sluice(capsys, "gc", "show", "xyz", *where, expect=2)
@@ -102,8 +102,8 @@ def test_bad_usage_is_told(
     assert "File exists" in sluice(capsys, "audit", "key", *key, expect=2)
 
 
-def test_orphan_of_the_past_needs_a_fresh_store(store: tuple[str, Digest], tmp_path: Path) -> None:
-    """A store that was used has a past that nobody changes."""
+def test_past_orphan_requires_an_empty_store(store: tuple[str, Digest], tmp_path: Path) -> None:
+    """A past orphan cannot be planted in a store with later timestamps."""
     with pytest.raises(BadUsage):
         asyncio.run(
             plant_past_orphan(tmp_path / "store", b"late", age_s=DAY_S, clock=SystemClock())

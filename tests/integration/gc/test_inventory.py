@@ -1,4 +1,4 @@
-"""Candidates from S3 Inventory: taken when whole and of this bucket, else refused by name."""
+"""Candidates from an S3 Inventory that is complete and of this bucket; others are refused."""
 
 import asyncio
 import csv
@@ -35,7 +35,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass
 class Inventory:
-    """An inventory as AWS would lay it down, in two data files."""
+    """An inventory in the layout of AWS, with two data files."""
 
     rows: Rows
     created_at_ns: int
@@ -104,7 +104,7 @@ def parquet_of(rows: Rows) -> bytes:
 
 
 def rows_of(store: VersionedStore) -> Rows:
-    """Lists everything as the inventory would."""
+    """Return the rows of an inventory of the store."""
     return [
         {
             "bucket": BUCKET,
@@ -135,8 +135,8 @@ async def prepared(world: GcWorld) -> None:
 
 
 @pytest.mark.parametrize("form", ["CSV", "Parquet"])
-def test_orphan_named_by_an_inventory_goes(form: str) -> None:
-    """An audit that lists no blobs, and an inventory: the orphan goes, and nothing else."""
+def test_orphan_in_an_inventory_is_deleted(form: str) -> None:
+    """With an inventory and an audit without blobs, only the orphan is deleted."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -154,8 +154,8 @@ def test_orphan_named_by_an_inventory_goes(form: str) -> None:
     asyncio.run(scenario())
 
 
-def test_inventory_proves_no_absence() -> None:
-    """A blob that an old inventory still names as unaccepted is kept by what the audit saw."""
+def test_inventory_does_not_prove_an_absence() -> None:
+    """A blob that was accepted after the inventory is kept because the audit saw its manifest."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -227,7 +227,7 @@ def _orc(made: Inventory) -> VersionedStore:
     ],
 )
 def test_bad_inventory_is_refused(spoil: Callable[[Inventory], VersionedStore]) -> None:
-    """Half an inventory, another bucket's, an altered or an aged one: refused by name."""
+    """An incomplete, foreign, altered or old inventory is refused."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -242,7 +242,7 @@ def test_bad_inventory_is_refused(spoil: Callable[[Inventory], VersionedStore]) 
 
 
 def test_foreign_key_in_an_inventory_is_refused() -> None:
-    """A key of unknown form among the blobs: no plan."""
+    """A blob key of unknown form in an inventory prevents a plan."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):

@@ -41,11 +41,13 @@ async def cycle(store: ObjectStore, world: GcWorld) -> int:
     return report.facts.deleted
 
 
-def test_orphan_goes_on_a_real_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The orphan's exact version goes; accepted, quarantined and rewritten blobs stay.
+def test_orphan_is_deleted_on_a_real_server(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exactly the orphan's version is deleted; accepted, quarantined and rewritten blobs are kept.
 
-    Nobody can set a server's clock back, so the authority's horizon is shortened here, below what
-    `sluice init` allows: the rules are the same, only their time is.
+    The clock of a server cannot be set back. The authority's retry horizon is therefore shorter
+    than `sluice init` allows. The rules are unchanged.
     """
     monkeypatch.setattr("sluice_protocol.authority.check_authority", lambda _: None)
     monkeypatch.setattr("sluice_store.authority.check_authority", lambda _: None)

@@ -1,4 +1,4 @@
-"""Bad input and broken ground: refused by name, and nothing is deleted."""
+"""Wrong input or an invalid basis is refused with its rule, and nothing is deleted."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ from sluice_store.port import ListPage, Versioning
 Story = Callable[[GcWorld, VersionedStore], Awaitable[None]]
 
 
-def tell(story: Story) -> VersionedStore:
+def run_story(story: Story) -> VersionedStore:
     async def run() -> VersionedStore:
         async with memory_world() as (world, store):
             await story(world, store)
@@ -42,7 +42,7 @@ def tell(story: Story) -> VersionedStore:
 
 
 async def aged(world: GcWorld) -> Digest:
-    """One accepted batch and one orphan past its horizon."""
+    """Create an accepted batch and an orphan past its retry horizon."""
     await world.accept(0)
     orphan = await world.orphan(10)
     world.clock.pass_s(HORIZON_S + 2)
@@ -56,18 +56,18 @@ async def refused(world: GcWorld, work: Awaitable[object], rule: RefusalRule) ->
     assert not world.store.deleted  # type: ignore[attr-defined]
 
 
-def test_no_certificate() -> None:
-    """Without any audit there is no plan."""
+def test_plan_requires_a_certificate() -> None:
+    """Without an audit no plan is made."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
         await refused(world, world.plan(), RefusalRule.NO_CERTIFICATE)
 
-    tell(story)
+    run_story(story)
 
 
-def test_every_blob_and_too_many() -> None:
-    """A store whose references are gone would lose everything: refused; so is too large a share."""
+def test_plan_for_too_many_blobs_is_refused() -> None:
+    """A plan for every blob, or for too large a share of them, is refused."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -86,17 +86,17 @@ def test_every_blob_and_too_many() -> None:
             world, world.plan(replace(PLAN, max_delete_ratio=1.0)), RefusalRule.EVERY_BLOB
         )
 
-    tell(story)
+    run_story(story)
 
 
-def test_clocks() -> None:
-    """A local clock that is off, or a store's clock that fell, stops plan and run."""
+def test_wrong_clock_stops_plan_and_run() -> None:
+    """A wrong local clock, or a store's clock that went back, stops plan and run."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
         await world.audit()
         plan = await world.plan()
-        off = MovedClockOff(world)
+        off = FastClock(world)
         store.clock, world.clock = world.clock, off  # type: ignore[assignment]
         await refused(world, world.plan(), RefusalRule.CLOCKS_DIFFER)
         await refused(world, world.run(plan), RefusalRule.CLOCKS_DIFFER)
@@ -106,11 +106,11 @@ def test_clocks() -> None:
         await refused(world, world.run(plan), RefusalRule.CLOCK_FELL)
         await refused(world, world.audit(), RefusalRule.CLOCK_FELL)
 
-    tell(story)
+    run_story(story)
 
 
-class MovedClockOff:
-    """A machine's clock that is six minutes fast."""
+class FastClock:
+    """A local clock that is six minutes fast."""
 
     def __init__(self, world: GcWorld) -> None:
         self._clock = world.clock
@@ -132,21 +132,21 @@ class MovedClockOff:
         "accepted-by-blob/v1/sha256/00/11/x.json",
     ],
 )
-def test_foreign_key(key: str) -> None:
-    """A key of unknown form under an audited prefix is reported, and there is no plan."""
+def test_foreign_key_prevents_a_plan(key: str) -> None:
+    """A key of unknown form under an audited prefix is reported and prevents a plan."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
-        store.put(ObjectKey(key), b"what is this")
+        store.put(ObjectKey(key), b"unknown")
         assert (await world.audit()).counts.foreign == 1
         await refused(world, world.plan(), RefusalRule.FOREIGN_KEYS)
 
-    tell(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"schema":"other"}', b"\xff\x00"])
-def test_unreadable_manifest(body: bytes) -> None:
-    """A manifest that nobody can read may name any blob: no plan."""
+def test_unreadable_manifest_prevents_a_plan(body: bytes) -> None:
+    """An unreadable manifest may name any blob and prevents a plan."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -154,11 +154,11 @@ def test_unreadable_manifest(body: bytes) -> None:
         assert (await world.audit()).counts.unreadable_manifests == 1
         await refused(world, world.plan(), RefusalRule.UNREADABLE_MANIFESTS)
 
-    tell(story)
+    run_story(story)
 
 
-def test_certificate_of_another_authority() -> None:
-    """A certificate copied from another deployment is refused, rightly signed as it is."""
+def test_certificate_of_another_authority_is_refused() -> None:
+    """A correctly signed certificate from another deployment is refused."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -167,11 +167,11 @@ def test_certificate_of_another_authority() -> None:
         store.put(certificate_key("B"), sign_certificate(other, KEY))
         await refused(world, world.plan(audit_id="B"), RefusalRule.OTHER_AUTHORITY)
 
-    tell(story)
+    run_story(story)
 
 
-def test_altered_certificate() -> None:
-    """A certificate with one changed count carries no plan and no audit after it."""
+def test_altered_certificate_is_refused() -> None:
+    """A certificate with one changed count is refused by plan, run and audit."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -185,11 +185,11 @@ def test_altered_certificate() -> None:
                 await work
         assert not store.deleted
 
-    tell(story)
+    run_story(story)
 
 
-def test_altered_or_missing_evidence() -> None:
-    """Evidence is bound to its certificate and candidates to their plan."""
+def test_altered_or_missing_evidence_is_refused() -> None:
+    """Evidence must match its certificate, and candidates must match their plan."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -205,11 +205,11 @@ def test_altered_or_missing_evidence() -> None:
         store.put(plan.candidates[0].key, b"edited")
         await refused(world, world.run(plan), RefusalRule.EVIDENCE_CHANGED)
 
-    tell(story)
+    run_story(story)
 
 
-def test_edited_and_misplaced_plans() -> None:
-    """A plan edited by hand, or older than its certificate, or too young, deletes nothing."""
+def test_edited_early_or_missing_plan_is_refused() -> None:
+    """A plan that was edited, is older than its certificate, too young or missing is refused."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -225,7 +225,7 @@ def test_edited_and_misplaced_plans() -> None:
         missing = msgspec.structs.replace(plan, plan_id="NONE")
         await refused(world, world.run(missing), RefusalRule.PLAN_INVALID)
 
-    tell(story)
+    run_story(story)
 
 
 def sign(plan: Plan, **changed: object) -> bytes:
@@ -233,8 +233,8 @@ def sign(plan: Plan, **changed: object) -> bytes:
 
 
 @pytest.mark.parametrize("versioning", [Versioning.OFF, Versioning.SUSPENDED])
-def test_unversioned_store_plans_only(versioning: Versioning) -> None:
-    """Without versioning there is a plan to look at, and no run."""
+def test_run_requires_versioning(versioning: Versioning) -> None:
+    """Without versioning a plan can be made but not run."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -244,11 +244,11 @@ def test_unversioned_store_plans_only(versioning: Versioning) -> None:
         assert plan.summary.orphans.incarnations == 1
         await refused(world, world.run(plan), RefusalRule.VERSIONING)
 
-    tell(story)
+    run_story(story)
 
 
-def test_authority_lowered_under_a_run() -> None:
-    """Garbage collection with a shorter horizon than the gateways' never starts."""
+def test_changed_retry_horizon_is_refused() -> None:
+    """A run or plan with another retry horizon than the certificate is refused."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -259,11 +259,11 @@ def test_authority_lowered_under_a_run() -> None:
         await refused(world, world.run(plan), RefusalRule.HORIZON_NOT_COVERED)
         await refused(world, world.plan(), RefusalRule.HORIZON_NOT_COVERED)
 
-    tell(story)
+    run_story(story)
 
 
 def test_audit_that_missed_a_manifest_stops_the_plan() -> None:
-    """A manifest older than the audit that the audit does not know: everything stops, for ever."""
+    """A manifest that is older than the audit but missing from it stops the plan permanently."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         orphan = await aged(world)
@@ -280,11 +280,11 @@ def test_audit_that_missed_a_manifest_stops_the_plan() -> None:
         await refused(world, world.run(plan), RefusalRule.PLAN_STOPPED)
         assert await world.has(orphan)
 
-    tell(story)
+    run_story(story)
 
 
-def test_listing_that_ends_early_gives_no_certificate() -> None:
-    """One incomplete range, and there is no certificate and no plan."""
+def test_incomplete_listing_prevents_a_certificate() -> None:
+    """One incomplete range prevents the certificate and the plan."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -301,11 +301,11 @@ def test_listing_that_ends_early_gives_no_certificate() -> None:
         store.list = listing  # type: ignore[method-assign]
         await refused(world, world.plan(), RefusalRule.NO_CERTIFICATE)
 
-    tell(story)
+    run_story(story)
 
 
-def test_missing_blob_is_found_and_a_misnamed_manifest_keeps() -> None:
-    """A lost blob is reported; a manifest under a wrong key keeps what it names."""
+def test_missing_blob_is_reported_and_a_misnamed_manifest_keeps_its_blob() -> None:
+    """A missing blob is a finding; a manifest under a wrong key keeps the blob that it names."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         lost = await world.accept(0)
@@ -321,11 +321,11 @@ def test_missing_blob_is_found_and_a_misnamed_manifest_keeps() -> None:
         assert (counts.missing_blobs, counts.misnamed, counts.dangling_references) == (2, 1, 1)
         assert (await world.plan()).summary.orphans.incarnations == 0
 
-    tell(story)
+    run_story(story)
 
 
-def test_two_copies_must_agree() -> None:
-    """Whoever changes one copy of a certificate is found by the other."""
+def test_both_copies_of_a_certificate_must_be_equal() -> None:
+    """A change of one copy of a certificate is detected with the other copy."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -339,11 +339,11 @@ def test_two_copies_must_agree() -> None:
         assert wrong.value.audit_id == first.audit_id
         assert (await read_newest(world.store, KEYS.trusted)) is not None
 
-    tell(story)
+    run_story(story)
 
 
 def test_deep_audit_finds_a_corrupt_blob() -> None:
-    """Reading blobs again finds what a listing cannot see; a seeded sample reads its share."""
+    """A deep audit detects a corrupt blob; a seeded sample reads its share of the blobs."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         digests = [await world.accept(start) for start in range(0, 60, 3)]
@@ -356,11 +356,11 @@ def test_deep_audit_finds_a_corrupt_blob() -> None:
         assert share[0] == share[1]
         assert 0 < share[0] < 20
 
-    tell(story)
+    run_story(story)
 
 
-def test_gaps_and_overlaps_are_found() -> None:
-    """Holes and doubled numbers of an agent are findings, and no ground to refuse a plan."""
+def test_gaps_and_overlaps_are_reported() -> None:
+    """Gaps and overlaps in sequence numbers are findings."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         for start in (0, 3, 9, 10):
@@ -368,11 +368,11 @@ def test_gaps_and_overlaps_are_found() -> None:
         counts = (await world.audit()).counts
         assert (counts.gaps, counts.overlaps) == (1, 1)
 
-    tell(story)
+    run_story(story)
 
 
 def test_ranges_cover_every_agent_once() -> None:
-    """However finely manifests are cut, the audit sees the same, and carries it on."""
+    """The counts do not depend on the number of ranges, and no body is read twice."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         for number in range(12):
@@ -386,4 +386,4 @@ def test_ranges_cover_every_agent_once() -> None:
             assert certificate.counts.bodies_read == (24 if ranges == 1 else 0)
         assert set(counts.values()) == {(24, 12)}
 
-    tell(story)
+    run_story(story)

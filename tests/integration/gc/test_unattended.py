@@ -1,4 +1,4 @@
-"""Unattended cycles: two of them take an old orphan, and a refusal stops and says so."""
+"""Unattended cycles: two cycles delete an old orphan, and a refusal stops the cycle."""
 
 import asyncio
 from collections.abc import Iterator
@@ -26,8 +26,8 @@ def cycles(world: GcWorld, metrics: GcMetrics) -> CycleRunner:
     return CycleRunner(world.store, engine, KEYS, world.clock, world.ids, metrics=metrics)
 
 
-def test_second_cycle_takes_what_the_first_one_planned(tmp_path: Path) -> None:
-    """The first cycle plans, the second runs that plan after its grace, a third has nothing due."""
+def test_second_cycle_executes_the_plan_of_the_first(tmp_path: Path) -> None:
+    """The second cycle runs the plan after the grace period; the third has no plan to run."""
 
     async def scenario() -> None:
         async with memory_world() as (world, _):
@@ -53,7 +53,7 @@ def test_second_cycle_takes_what_the_first_one_planned(tmp_path: Path) -> None:
 
 
 def test_refused_cycle_deletes_nothing_and_counts(events: list[EventDict]) -> None:
-    """A foreign key makes the cycle refuse, also the plan that was due."""
+    """With a foreign key the cycle is refused and does not run the due plan."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -81,6 +81,6 @@ def test_refused_cycle_deletes_nothing_and_counts(events: list[EventDict]) -> No
 
 @pytest.fixture(autouse=True)
 def events() -> Iterator[list[EventDict]]:
-    """What was logged; another test may have bound the loggers to its own output."""
+    """The log events; other tests may have configured the loggers."""
     with capture_logs() as logged:
         yield logged

@@ -1,4 +1,4 @@
-"""The undo window: what was deleted can be put back until its copy's own time is over."""
+"""The undo window: a deleted blob can be restored until its copy is purged."""
 
 import asyncio
 from dataclasses import replace
@@ -15,7 +15,7 @@ UNDO = replace(RUN, undo=True)
 
 
 async def deleted(world: GcWorld) -> Digest:
-    """An orphan that a run with undo deleted."""
+    """Delete an orphan with undo and return its digest."""
     await world.accept(0)
     orphan = await world.orphan(10)
     world.clock.pass_s(HORIZON_S + 2)
@@ -29,8 +29,8 @@ async def purge(world: GcWorld) -> PurgeReport:
     return await purge_trash(world.store, KEYS.trusted, world.ids.ulid(), clock=world.clock)
 
 
-def test_deleted_blob_comes_back_from_the_trash() -> None:
-    """Undo brings the same bytes back; what was never deleted has no copy."""
+def test_deleted_blob_is_restored_from_the_trash() -> None:
+    """Undo restores the same bytes; a blob that was never deleted has no copy."""
 
     async def scenario() -> None:
         async with memory_world() as (world, _):
@@ -43,8 +43,8 @@ def test_deleted_blob_comes_back_from_the_trash() -> None:
     asyncio.run(scenario())
 
 
-def test_copy_is_purged_by_the_same_rules() -> None:
-    """A copy stays through its horizon and until an audit after it; then it goes, with a proof."""
+def test_copy_is_purged_under_the_clauses_of_a_blob() -> None:
+    """A copy is kept until its retry horizon ends and a later audit covers it."""
 
     async def scenario() -> None:
         async with memory_world() as (world, _):
@@ -59,8 +59,8 @@ def test_copy_is_purged_by_the_same_rules() -> None:
     asyncio.run(scenario())
 
 
-def test_copy_of_a_blob_that_a_manifest_names_stays() -> None:
-    """A manifest that came too late for its blob may still be healed from the copy."""
+def test_copy_of_a_referenced_blob_is_kept() -> None:
+    """A copy is kept while a late manifest names its blob."""
 
     async def scenario() -> None:
         async with memory_world() as (world, _):
@@ -75,7 +75,7 @@ def test_copy_of_a_blob_that_a_manifest_names_stays() -> None:
 
 
 def test_corrupt_orphan_is_not_deleted_with_undo() -> None:
-    """A copy that would not be the blob is no undo: the blob stays."""
+    """A blob that cannot be copied correctly is kept."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):

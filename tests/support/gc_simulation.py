@@ -1,8 +1,8 @@
-"""Hours of a deployment in virtual time, everybody at once.
+"""Hours of a deployment in virtual time, with all components running concurrently.
 
-Agents, gateways that die, an operator, a reconciler that lags and loses events, rival collectors.
-Gateways, decisions, audit, plan and run are the product's own; the store loses answers and applies
-deletes late. A judge hears of every deletion and knows every answer that an agent ever got.
+There are agents, crashing gateways, an operator, a lagging reconciler that loses events, and
+concurrent collectors. Gateways, decisions, audit, plan and run are those of the product. The store
+loses responses and applies deletes late. The simulation records every deletion and every response.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from random import Random
 
 from support.frames import logs
 from support.gc_hostile import hostile_plan
-from support.gc_operator import Door, Operator, Tidy, keep
+from support.gc_operator import GatewayDecisions, Operator, Tidy, keep
 from support.gc_reconciler import LaggingReconciler
-from support.gc_store import Version, VersionedStore
+from support.gc_store import StoredVersion, VersionedStore
 from support.gc_world import KEYS, PLAN, RUN
 from support.simloop import SimClock, SimIds, SimLoop
 
@@ -50,27 +50,27 @@ MAY_REFUSE = {
     RefusalRule.HORIZON_NOT_COVERED,
     RefusalRule.NO_CERTIFICATE,
 }
-"""What garbage collection may rightly say in a small or young store."""
+"""Refusals that are correct in a small or young store."""
 
 
 @dataclass
-class Story:
-    """One deployment.
+class DeploymentSimulation:
+    """One simulated deployment.
 
     Attributes:
         hostile: Whether plans list everything that the audit saw.
         tidy: What a mutant of the operator does after a decision.
-        answered: Digests that were answered 200 or 409: they must stand for ever.
-        lost: Digests among them whose last right version was deleted.
-        refusals: What garbage collection refused.
-        deleted: Deletions, of the blobs' versions.
-        strays: Keys of anything else that was deleted: manifests, references, decisions.
-        accepted: Answers 200.
-        conflicts: Answers 409.
-        refused: Uploads of a quarantined agent and boot that were turned away.
-        late: Digests answered although every gateway had to turn them away by then.
-        unanswered: Uploads that ended without an answer.
-        boots: Number of each agent's present boot.
+        answered: Digests with a response of 200 or 409, which must exist permanently.
+        lost: Digests among them whose last correct version was deleted.
+        refusals: Refusals of garbage collection.
+        deleted: Number of deleted blob versions.
+        strays: Deleted keys that are not blobs: manifests, references, decisions.
+        accepted: Responses with 200.
+        conflicts: Responses with 409.
+        refused: Refused uploads of a quarantined agent and boot.
+        late: Digests accepted although every gateway had to refuse them by then.
+        unanswered: Uploads that ended without a response.
+        boots: Number of the current boot of each agent.
     """
 
     loop: SimLoop
@@ -99,11 +99,11 @@ class Story:
         self.reconciler = LaggingReconciler(loop=self.loop, rng=self.rng, store=self.store)
         self.store.on_put = self.reconciler.created
         self.operator = Operator(loop=self.loop, rng=self.rng, store=self.store, tidy=self.tidy)
-        self.doors = [Door(self.store) for _ in range(GATEWAYS)]
+        self.doors = [GatewayDecisions(self.store) for _ in range(GATEWAYS)]
         self.authority = Authority(authority_id="A1", retry_horizon_s=HORIZON_S, margin_s=MARGIN_S)
         self.ends_s = self.hours * 3600
 
-    def _judge(self, key: ObjectKey, gone: Version) -> None:
+    def _judge(self, key: ObjectKey, gone: StoredVersion) -> None:
         if not key.startswith(RAW_BLOBS):
             self.strays.append(key)
             return
@@ -114,7 +114,7 @@ class Story:
             self.lost.append(digest)
 
     async def play(self) -> None:
-        """Lets everybody work for the story's hours, then only garbage collection for a while."""
+        """Run all components for the configured hours, then only garbage collection."""
         self.store.rng = None
         await create_authority(self.store, self.authority)
         self.store.rng = self.rng
@@ -136,7 +136,7 @@ class Story:
                 raise one.exception() or AssertionError
 
     async def _agent(self, number: int) -> None:
-        """Sends batches; now and then two differ under one identity, or one is sent much later."""
+        """Send batches; some have a conflicting identity, and some are sent much later."""
         pending: set[asyncio.Task[None]] = set()
         start = 0
         while self.loop.time() < self.ends_s:
@@ -158,7 +158,7 @@ class Story:
         return encode_frame(identity=who, columns=COLUMNS, resource=(("salt", salt),))
 
     async def _send(self, number: int, frame: bytes) -> None:
-        """Sends until there is an answer, or gives up; pauses may outlast the horizon."""
+        """Send until a response arrives or give up; pauses may exceed the retry horizon."""
         who = decode_head(frame).envelope.identity
         for sends in range(self.rng.choice([1, 1, 2, 4, 8])):
             if self.rng.choice(self.doors).refuses(who):
@@ -182,7 +182,7 @@ class Story:
         self.conflicts += isinstance(verdict, Conflict)
 
     def _come_back(self, number: int, who: Identity) -> None:
-        """The agent parks the batch and goes on under a new boot."""
+        """Park the batch and continue under a new boot."""
         self.refused += 1
         if who.boot_id == f"b{self.boots[number]}":
             self.boots[number] += 1
@@ -215,7 +215,7 @@ class Story:
             return Run()
 
     async def _collector(self) -> None:
-        """Audits, plans and runs again and again; a step that fails is simply made later."""
+        """Audit, plan and run repeatedly; a failed step is repeated later."""
         engine, clock = LocalTaskEngine(self.store), self.clock
         while True:
             await asyncio.sleep(self.rng.uniform(60, 200))
@@ -240,7 +240,7 @@ class Story:
         return await planner.plan(replace(PLAN, max_delete_ratio=1.0))
 
     def standing_orphans(self) -> list[Digest]:
-        """Gives the blobs that stand and that no manifest names."""
+        """Return the existing blobs that no manifest names."""
         named = b"".join(
             held[0].body
             for key, held in self.store.versions.items()
@@ -253,7 +253,7 @@ class Story:
         ]
 
     def unreadable(self) -> list[Digest]:
-        """Gives what was answered and does not stand with its right bytes."""
+        """Return the accepted digests whose blob is missing or has wrong bytes."""
         good = {
             parse_blob_key(key)
             for key, held in self.store.versions.items()
