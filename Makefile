@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo test test-long check format bench test-s3 clean
+.PHONY: help setup demo docs test test-long check format bench test-s3 clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -e 's/:.*##/\t/'
@@ -37,6 +37,7 @@ check: setup  ## check format, lint, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/architecture
 
 format: setup  ## format the code with ruff
 	$(BIN)/ruff format .
@@ -44,6 +45,9 @@ format: setup  ## format the code with ruff
 
 bench: setup  ## run every benchmark with its control; NAME=store runs one of them
 	$(BIN)/python -m benchmarks $(NAME)
+
+docs: setup  ## write the pages that are generated from code
+	$(BIN)/python -m deploy.events_page
 
 demo: setup  ## run the whole pipeline on this machine's logs and check the result
 	@$(BIN)/python -m deploy.java

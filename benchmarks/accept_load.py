@@ -27,7 +27,7 @@ from sluice_protocol.keys import accepted_key, blob_key, digest_of
 from sluice_protocol.signatures import content_digest, sign_request
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store import open_store
-from sluice_store.s3.answers import encode_checksum
+from sluice_store.s3.exchange import encode_checksum
 
 SERIAL: Final = itertools.count()
 """Every frame of a run has a unique sequence number, so no upload is an accidental duplicate."""

@@ -24,7 +24,7 @@ from benchmarks.accept_servers import MANIFEST, cpu_of, gateway_on
 from benchmarks.measure import Sample, ratio, report
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key
-from sluice_store.local.paths import Layout
+from sluice_store.local.layout import Layout
 
 STANDING: Final = 100_000
 AGENTS: Final = 300

@@ -30,13 +30,13 @@ import pyarrow.parquet as pq
 
 from benchmarks.measure import Sample, interleave, ratio, report
 from benchmarks.pipeline_batches import T0_NS, PipelineBatch, make_batch
+from sluice_lake.records import DecodedBatch, records_table
 from sluice_protocol.authority import Authority
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.producer import Producer
 from sluice_spark.ingest import run_ingest
 from sluice_spark.microbatch import IngestTotals
-from sluice_spark.records import Decoded, records_table
 from sluice_spark.session import WORKER_ALLOCATOR, Session, SessionSettings, open_session
 from sluice_spark.settings import IngestSettings
 from sluice_spark.write_tasks import ROW_GROUP_BYTES
@@ -60,7 +60,7 @@ Event: TypeAlias = Any
 """An event of pyspark's listener, which has no types here."""
 
 
-def _flush(writer: pq.ParquetWriter, waiting: list[Decoded], place: Path) -> pq.ParquetWriter:
+def _flush(writer: pq.ParquetWriter, waiting: list[DecodedBatch], place: Path) -> pq.ParquetWriter:
     table = records_table("logs", waiting)
     waiting.clear()
     if writer is None:
@@ -79,7 +79,7 @@ def plain(root: Path, manifests: Sequence[AcceptedManifest], place: Path, *, wri
         frame = decode_frame(body)
         if not write:
             continue
-        waiting.append(Decoded(frame=frame, accepted_at_ns=T0_NS, sequence=1))
+        waiting.append(DecodedBatch(frame=frame, accepted_at_ns=T0_NS, sequence=1))
         size += frame.payload_raw_bytes
         if size >= ROW_GROUP_BYTES:
             writer, size = _flush(writer, waiting, place), 0

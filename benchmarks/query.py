@@ -19,21 +19,22 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.measure import Sample, interleave, ratio, report, timed
+from sluice_lake.data_files import list_files
+from sluice_lake.delta import find_table, open_or_create_table
+from sluice_lake.records import DecodedBatch, records_table
+from sluice_lake.tables import LOGS, accepted_date
 from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity
-from sluice_protocol.lake import LOGS, accepted_date
 from sluice_protocol.records import logs_from_lines
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.answer import Answer
 from sluice_query.request import Query
+from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import shown_columns
-from sluice_spark.data_files import list_files
+from sluice_query.sql import returned_columns
+from sluice_spark.commits import commit_files
 from sluice_spark.index_chunks import group_files, make_chunk
-from sluice_spark.records import Decoded, records_table
-from sluice_spark.tables import commit_files, find_table, open_table
 from sluice_spark.written_files import (
     WrittenFile,
     file_statistics,
@@ -75,7 +76,9 @@ def _frame(first: int) -> bytes:
 
 def _write_file(root: Path, first: int, place: int) -> WrittenFile:
     frames = [decode_frame(_frame(first + n * LINES_PER_FRAME)) for n in range(FRAMES_PER_FILE)]
-    batches = [Decoded(frame=one, accepted_at_ns=START_NS, sequence=place + 1) for one in frames]
+    batches = [
+        DecodedBatch(frame=one, accepted_at_ns=START_NS, sequence=place + 1) for one in frames
+    ]
     table = records_table("logs", batches)
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, table.schema, **parquet_options(table.schema)) as writer:
@@ -97,7 +100,7 @@ def _write_file(root: Path, first: int, place: int) -> WrittenFile:
 async def _prepare(url: str, root: Path) -> None:
     async with open_store(url) as store:
         await create_authority(store)
-    opened = open_table(url, LOGS)
+    opened = open_or_create_table(url, LOGS)
     step = LINES_PER_FRAME * FRAMES_PER_FILE
     facts = [_write_file(root, n, n // step) for n in range(0, LINES, step)]
     commit_files(opened, LOGS, facts, {0: len(facts)}, {})
@@ -127,14 +130,14 @@ class QueryBench:
         self.files = [str(path) for path in sorted(root.rglob("*.parquet"))]
         self.settings = QuerySettings()
 
-    def sluice(self, query: Query) -> Answer:
+    def sluice(self, query: Query) -> QueryResult:
         """Run the query with sluice, including the opening of the store."""
 
-        async def ask() -> Answer:
+        async def ask() -> QueryResult:
             async with open_store(self.url) as store:
                 return await Searcher(
                     store=store, store_url=self.url, settings=self.settings, clock=SystemClock()
-                ).answer(query)
+                ).search(query)
 
         return asyncio.run(ask())
 
@@ -143,7 +146,7 @@ class QueryBench:
         how = "regexp_matches(body, ?)" if query.regex else "contains(body, ?)"
         what, tail = "count(*), min(ts_ns), max(ts_ns)", ""
         if not query.stats_only:
-            what = ", ".join(shown_columns("logs"))
+            what = ", ".join(returned_columns("logs"))
             tail = "ORDER BY ts_ns, agent_id, boot_id, seq LIMIT 1001"
         config = {
             "threads": self.settings.threads,

@@ -1,20 +1,20 @@
-"""The reconciler's cost, each figure beside its control.
+"""The cost of the reconciler, each figure compared with a control.
 
-1. Cold pass over batches that are done: it lists and compares seals. Control: a bare loop that
+1. Cold pass over batches that are enqueued: it lists and compares seals. Control: a bare loop that
    lists the same manifests and GETs each, with the same store, concurrency and process.
-2. First pass over batches that nobody has seen: verify, three index entries, enqueue. The same
-   control, and a bare loop of the same requests; the requests per batch and their price on S3.
-3. Memory of a cold pass over 10^5 and over 10^6 batches, which a store makes up while it lists.
-4. Steady lag from acceptance to the queue at a given rate of accepts, as `sluice reconciler` runs
-   on a directory: full passes and tail scans. The accepts have a process of their own. Controls:
-   that process alone, and beside a bare loop of the requests that a new batch costs.
+2. First pass over new batches: verify, three index entries, enqueue. The same control, and a bare
+   loop of the same requests; the requests per batch and their price on S3.
+3. Memory of a cold pass over 10^5 and over 10^6 batches, which a store generates during a listing.
+4. Steady lag from acceptance to the queue at a given rate of accepts, with the routes that
+   `sluice reconciler` uses on a directory: full passes and tail scans. A separate process accepts.
+   Controls: that process alone, and concurrently with a bare loop of the requests of a new batch.
 
-Parts 2 and 4 run with an object per by-time entry, and with packs (ADR 0047). Parts named on the
-command line (`cold`, `first`, `memory`, `steady`) run alone.
+Parts 2 and 4 run with an object per by-time entry, and with packed entries (ADR 0047). Parts named
+on the command line (`cold`, `first`, `memory`, `steady`) run alone.
 
 `SLUICE_BENCH_BATCHES` (default 20 000), `SLUICE_BENCH_RATE` (default 500 a second) and
-`SLUICE_BENCH_STEADY_S` (default 20) set the sizes. The
-store is a directory in memory (`/dev/shm` where it exists), so that disks do not count.
+`SLUICE_BENCH_STEADY_S` (default 20) set the sizes. The store is a directory in memory (`/dev/shm`
+if it exists), so that disk speed has no effect.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ FRAME_BYTES_PRICED: Final = 1024 * 1024
 
 
 async def clocked(work: Callable[[], Awaitable[int]]) -> Sample:
-    """Measures one coroutine: time, and processor time of this process."""
+    """Measure one coroutine: time, and processor time of this process."""
     started, spent = time.perf_counter(), time.process_time()
     units = await work()
     cpu_s = time.process_time() - spent
@@ -70,7 +70,7 @@ async def clocked(work: Callable[[], Awaitable[int]]) -> Sample:
 
 
 def compared(name: str, cold: list[Sample], control: list[Sample]) -> str:
-    """Gives the line that compares a pass with the bare loop."""
+    """Return the line that compares a pass with the bare loop."""
     low, middle, high = ratio(cold, control, lambda one: one.per_second)
     rate = statistics.median(one.per_second for one in cold)
     return (
@@ -80,7 +80,7 @@ def compared(name: str, cold: list[Sample], control: list[Sample]) -> str:
 
 
 async def cold_pass(lines: list[str]) -> dict[str, list[Sample]]:
-    """Part 1, on manifests and a ledger that knows them; blobs play no part."""
+    """Run part 1: manifests and a ledger that contains them; no blob is read."""
     samples: dict[str, list[Sample]] = {"cold": [], "control": []}
     async with scratch() as store:
         await leave_manifests(store, BATCHES)
@@ -95,7 +95,7 @@ async def cold_pass(lines: list[str]) -> dict[str, list[Sample]]:
 
 
 async def stored_state_bytes(store: ObjectStore) -> int:
-    """Gives the size of all lane states."""
+    """Return the size of all lane states."""
     return sum(
         [
             one.size_bytes
@@ -106,21 +106,19 @@ async def stored_state_bytes(store: ObjectStore) -> int:
 
 
 class Made:
-    """A store whose accepted manifests are made up page by page and held nowhere."""
+    """A store that generates accepted manifests page by page and keeps none."""
 
     def __init__(self, store: ObjectStore, count: int) -> None:
-        """Wraps a store that holds everything else."""
         self._store = store
         self._count = count
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any verb
-        """Hands every other verb on."""
         return getattr(self._store, name)
 
     async def list(
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
     ) -> AsyncIterator[ListPage]:
-        """Lists made-up manifests in key order, else what the store lists."""
+        """List generated manifests in key order; list any other prefix from the store."""
         if prefix != ACCEPTED:
             async for page in self._store.list(prefix, start_after=start_after, end_at=end_at):
                 yield page
@@ -134,7 +132,7 @@ class Made:
 
 
 def listed(number: int) -> ListedObject:
-    """Gives how a listing shows a batch."""
+    """Return the listing entry of a batch."""
     return ListedObject(
         key=accepted_key(who_is(number)),
         size_bytes=700,
@@ -144,7 +142,7 @@ def listed(number: int) -> ListedObject:
 
 
 async def memory(lines: list[str]) -> dict[str, list[Sample]]:
-    """Part 3: how far the resident memory of a fresh process rises over a cold pass."""
+    """Run part 3: how much the resident memory of a new process rises during a cold pass."""
     found: list[str] = []
     for count in MEMORY_COUNTS:
         async with scratch_folder() as (folder, store):
@@ -153,35 +151,34 @@ async def memory(lines: list[str]) -> dict[str, list[Sample]]:
                 *(sys.executable, "-m", "benchmarks.reconcile", "pass", str(folder), str(count)),
                 stdout=asyncio.subprocess.PIPE,
             )
-            told, _ = await child.communicate()
-            risen = json.loads(told)
+            output, _ = await child.communicate()
+            risen = json.loads(output)
             state_bytes = await stored_state_bytes(store)
         found.append(
             f"{risen['first_mb']:.1f} MB by the first and {risen['second_mb']:.1f} MB by two passes"
             f" at {count:,} ({state_bytes / AGENTS:.0f} B stored per life)"
         )
-    lines.append(f"memory of a cold pass, risen by: {'; '.join(found)}")
+    lines.append(f"memory of a cold pass, increase: {'; '.join(found)}")
     return {}
 
 
 async def pass_over_made(folder: Path, count: int) -> None:
-    """The process of its own: two passes of one reconciler over made-up manifests."""
+    """Run two passes of one reconciler over generated manifests, in a separate process."""
     async with open_local_store(folder) as store:
         subject, peak = reconciler(Made(store, count)), Peak()
         before_mb, risen = peak.take(), {}
         for name in ("first_mb", "second_mb"):
             if (await subject.once()).outcome.enqueued:
-                raise RuntimeError("the ledger did not know them")
+                raise RuntimeError("the ledger does not contain the batches")
             risen[name] = peak.take() - before_mb
         peak.stop()
     print(json.dumps(risen))
 
 
 class Peak:
-    """The highest resident memory of this process, looked at a hundred times a second."""
+    """The highest resident memory of this process, sampled a hundred times a second."""
 
     def __init__(self) -> None:
-        """Starts looking."""
         self._highest_mb = 0.0
         self._ends = threading.Event()
         threading.Thread(target=self._look, daemon=True).start()
@@ -191,23 +188,23 @@ class Peak:
             self._highest_mb = max(self._highest_mb, resident_mb())
 
     def take(self) -> float:
-        """Gives the highest since the last call, MB."""
+        """Return the highest value since the last call, MB."""
         highest_mb, self._highest_mb = max(self._highest_mb, resident_mb()), 0.0
         return highest_mb
 
     def stop(self) -> None:
-        """Stops looking."""
+        """Stop sampling."""
         self._ends.set()
 
 
 def resident_mb() -> float:
-    """Gives the resident memory of this process now, MB."""
+    """Return the resident memory of this process now, MB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
 
 
 async def first_pass(lines: list[str]) -> dict[str, list[Sample]]:
-    """Part 2, with an object per by-time entry and with packs."""
+    """Run part 2 with an object per by-time entry and with packed entries."""
     samples: dict[str, list[Sample]] = {}
     for name, packed in (("first", False), ("first-packed", True)):
         samples |= await first_pass_of(name, lines, packed=packed)
@@ -215,7 +212,7 @@ async def first_pass(lines: list[str]) -> dict[str, list[Sample]]:
 
 
 async def first_pass_of(name: str, lines: list[str], *, packed: bool) -> dict[str, list[Sample]]:
-    """One store, one pass over it, and both controls."""
+    """Run one pass over a new store, and both controls."""
     count = BATCHES // 10
     async with scratch() as store:
         await accept_many(store, range(count))
@@ -236,7 +233,7 @@ async def first_pass_of(name: str, lines: list[str], *, packed: bool) -> dict[st
 
 
 def priced(counts: Counter[str], batches: int) -> str:
-    """Gives requests per batch and their price per GiB of 1 MiB frames, beside the gateway's."""
+    """Return requests per batch, and their price per GiB of 1 MiB frames."""
     writes = sum(counts[verb] for verb in ("create", "replace", "overwrite", "list"))
     reads = sum(counts[verb] for verb in ("get", "head"))
     per_gib = 1024**3 / FRAME_BYTES_PRICED / batches
@@ -249,7 +246,7 @@ def priced(counts: Counter[str], batches: int) -> str:
 
 
 async def main() -> None:
-    """Runs the parts, each on a store of its own."""
+    """Run the parts, each on a separate store."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     lines: list[str] = []
     samples: dict[str, list[Sample]] = {}

@@ -29,7 +29,7 @@ from sluice_store.port import ObjectStore
 RATE: Final = int(os.environ.get("SLUICE_BENCH_RATE", "500"))
 STEADY_S: Final = int(os.environ.get("SLUICE_BENCH_STEADY_S", "20"))
 NEW_LIVES_S: Final = 3
-"""A new life is found by a full pass alone; its time is told apart."""
+"""Only a full pass finds a new boot, so its lag is reported separately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +37,11 @@ class Load:
     """What the process that accepts batches reached.
 
     Attributes:
-        accepted: Batches.
-        wall_s: From the first to the last answer, seconds.
+        accepted: Number of batches.
+        wall_s: Time from the first to the last response, seconds.
         cpu_s: Processor time, seconds.
-        p50_ms: Of an acceptance, its two PUTs, milliseconds.
-        p99_ms: So for that.
+        p50_ms: Median time of an acceptance (two PUTs), milliseconds.
+        p99_ms: 99th percentile of the same time, milliseconds.
     """
 
     accepted: int
@@ -51,7 +51,6 @@ class Load:
     p99_ms: float
 
     def __str__(self) -> str:
-        """Gives it in words."""
         return (
             f"{self.accepted / self.wall_s:.0f} accepts/s of {RATE}, p50 {self.p50_ms:.1f} ms,"
             f" p99 {self.p99_ms:.0f} ms, CPU {1e3 * self.cpu_s / self.accepted:.2f} ms each"
@@ -59,15 +58,15 @@ class Load:
 
 
 async def steady(lines: list[str]) -> dict[str, list[Sample]]:
-    """Part 4: the load alone, the load beside bare requests, and the load beside a reconciler."""
+    """Run part 4: the load alone, with bare requests, and with a reconciler."""
     async with scratch_folder() as (folder, _):
         lines.append(f"steady, the load alone: {await load(folder)}")
     for puts in (3, 1):
         async with scratch_folder() as (folder, store):
-            beside, reached = await asyncio.gather(load(folder), bare_requests(store, puts))
+            loaded, reached = await asyncio.gather(load(folder), bare_requests(store, puts))
             lines.append(
-                f"steady, the load beside a bare loop of a batch's GET, HEAD and {puts} PUT:"
-                f" {reached:.0f} batches/s; {beside}"
+                f"steady, the load with a bare loop of a batch's GET, HEAD and {puts} PUT: "
+                f"{reached:.0f} batches/s; {loaded}"
             )
     for packed in (False, True):
         async with scratch_folder() as (folder, store):
@@ -76,17 +75,17 @@ async def steady(lines: list[str]) -> dict[str, list[Sample]]:
 
 
 async def load(folder: Path) -> Load:
-    """Accepts at the rate in a process of its own."""
+    """Accept batches at the rate, in a separate process."""
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.reconcile_steady", str(folder)),
         stdout=asyncio.subprocess.PIPE,
     )
-    told, _ = await child.communicate()
-    return Load(**json.loads(told))
+    output, _ = await child.communicate()
+    return Load(**json.loads(output))
 
 
 async def accept_at_rate(folder: Path) -> None:
-    """The process of its own: accepts, and tells what it reached."""
+    """Accept batches at the rate and print what was reached."""
     took: list[float] = []
 
     async def one(store: ObjectStore, number: int) -> None:
@@ -113,7 +112,7 @@ async def accept_at_rate(folder: Path) -> None:
 
 
 async def bare_requests(store: ObjectStore, puts: int) -> float:
-    """Makes the requests of new batches as fast as they go; gives how many batches a second."""
+    """Make the requests of new batches as fast as possible; return batches per second."""
     one, _ = manifest(0, 1)
     key, done, started = accepted_key(one.identity), 0, time.perf_counter()
     await store.create(key, encode_record(one))
@@ -129,10 +128,10 @@ async def bare_requests(store: ObjectStore, puts: int) -> float:
 
 
 async def steady_on(folder: Path, store: ObjectStore, lines: list[str], *, packed: bool) -> None:
-    """Runs a reconciler beside the load, then reads how late each batch came."""
+    """Run a reconciler with the load, then read the lag of each batch."""
     subject = reconciler(store, pack_by_time=packed)
     running, spent = asyncio.create_task(subject.run()), time.process_time()
-    beside = await load(folder)
+    loaded = await load(folder)
     await asyncio.sleep(3)
     running.cancel()
     with suppress(asyncio.CancelledError):
@@ -143,17 +142,16 @@ async def steady_on(folder: Path, store: ObjectStore, lines: list[str], *, packe
     lags = sorted(lag_s for at_ns, lag_s in found if at_ns >= edge_ns)
     young = max(lag_s for at_ns, lag_s in found if at_ns < edge_ns)
     lines.append(
-        f"steady, {'by-time entries packed (default)' if packed else 'an object per entry'}:"
-        " accepted to enqueued"
-        f" p50 {lags[len(lags) // 2]:.2f} s, p99 {lags[len(lags) * 99 // 100]:.2f} s,"
-        f" max {lags[-1]:.2f} s (max {young:.2f} s in the first {NEW_LIVES_S} s, when all lives"
-        f" are new), {len(found)} of {beside.accepted} enqueued,"
-        f" CPU {1e3 * cpu_s / len(found):.2f} ms each; {beside}"
+        f"steady, {'by-time entries packed (default)' if packed else 'an object per entry'}: "
+        f"accepted to enqueued p50 {lags[len(lags) // 2]:.2f} s, p99 "
+        f"{lags[len(lags) * 99 // 100]:.2f} s, max {lags[-1]:.2f} s (max {young:.2f} s in the "
+        f"first {NEW_LIVES_S} s, when all boots are new), {len(found)} of {loaded.accepted} "
+        f"enqueued, CPU {1e3 * cpu_s / len(found):.2f} ms each; {loaded}"
     )
 
 
 async def lags_of(store: ObjectStore) -> list[tuple[int, float]]:
-    """Gives each batch's acceptance, Unix ns, and the store's time from there to its append, s."""
+    """Return each batch's acceptance, Unix ns, and the time from it to the append, seconds."""
     found: list[tuple[int, float]] = []
     for lane in await list_lanes(store, "spark"):
         view = await read_lane(store, lane.queue, lane.lane)

@@ -18,7 +18,7 @@ from sluice_protocol.outcomes import Applied
 from sluice_protocol.units import ObjectKey
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lane_owner import LaneOwner
-from sluice_reconciler.lane_state import PendingBatch
+from sluice_reconciler.lane_state import IntendedBatch
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.local import open_local_store
@@ -29,32 +29,30 @@ LANES: Final = 4
 BOOT: Final = "0b0f1c52-7a4e-4a51-9d36-3f0f5d1f2a11"
 ON_A_DIRECTORY: Final = ReconcilerSettings().on("file:")
 CONCURRENCY: Final = ON_A_DIRECTORY.concurrency or 1
-SHM: Final = Path("/dev/shm")  # noqa: S108 - memory on purpose; a private folder inside it
+SHM: Final = Path("/dev/shm")  # noqa: S108 - memory on purpose; a private folder is created in it
 
 
 class Counting:
-    """The store port, counting requests."""
+    """A store that counts its requests."""
 
     def __init__(self, store: ObjectStore) -> None:
-        """Wraps a store."""
         self._store = store
         self.counts: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any verb
-        """Counts a verb and hands it on."""
         self.counts[name] += 1
         return getattr(self._store, name)
 
 
 def who_is(number: int) -> Identity:
-    """Gives whose batch it is."""
+    """Return the identity of a batch."""
     seq = number // AGENTS * 100
     agent = f"host-{number % AGENTS}"
     return Identity(agent_id=agent, boot_id=BOOT, seq_start=seq, seq_end=seq + 99)
 
 
 def manifest(number: int, at_ns: int) -> tuple[AcceptedManifest, bytes]:
-    """Gives one batch of an agent, and its frame."""
+    """Return the manifest of one batch of an agent, and its frame."""
     frame = b"frame %d" % number
     digest = digest_of(frame)
     who = who_is(number)
@@ -80,7 +78,7 @@ def manifest(number: int, at_ns: int) -> tuple[AcceptedManifest, bytes]:
 
 
 async def accept(store: ObjectStore, number: int) -> None:
-    """Leaves a batch as a gateway does, accepted at the store's time of its blob."""
+    """Write a batch as a gateway does, accepted at the store's time of its blob."""
     one, frame = manifest(number, 0)
     match await store.create(blob_key(one.digest), frame):
         case Applied(date_ns=date_ns):
@@ -91,7 +89,7 @@ async def accept(store: ObjectStore, number: int) -> None:
 
 
 async def accept_many(store: ObjectStore, numbers: range) -> None:
-    """Leaves many batches, several at once."""
+    """Write many batches concurrently."""
     gate = asyncio.Semaphore(64)
 
     async def gated(number: int) -> None:
@@ -104,7 +102,7 @@ async def accept_many(store: ObjectStore, numbers: range) -> None:
 
 
 async def bare_loop(store: ObjectStore) -> int:
-    """The control: list everything accepted and GET each, as many at once as the pass may."""
+    """Run the control: list everything accepted and GET each, with the concurrency of a pass."""
     gate, count = asyncio.Semaphore(CONCURRENCY), 0
 
     async def gated(key: ObjectKey) -> None:
@@ -120,7 +118,7 @@ async def bare_loop(store: ObjectStore) -> int:
 
 
 async def same_requests(store: ObjectStore, puts: int) -> int:
-    """The second control: the requests of a first pass, with nothing between them."""
+    """Run the second control: the requests of a first pass, with no work between them."""
     gate, count = asyncio.Semaphore(CONCURRENCY), 0
 
     async def gated(number: int, key: ObjectKey) -> None:
@@ -136,7 +134,7 @@ async def same_requests(store: ObjectStore, puts: int) -> int:
 
 
 async def requests_of(store: ObjectStore, number: int, key: ObjectKey, puts: int) -> None:
-    """Makes the requests that a new batch costs, in folders like those of the indexes."""
+    """Make the requests of a new batch, in folders like those of the indexes."""
     await store.get(key)
     await store.head(key)
     for root in range(puts):
@@ -145,18 +143,18 @@ async def requests_of(store: ObjectStore, number: int, key: ObjectKey, puts: int
 
 
 def reconciler(store: ObjectStore, **settings: Any) -> Reconciler:  # noqa: ANN401 - its fields
-    """Gives a fresh reconciler, as after a restart."""
+    """Return a new reconciler, as after a restart."""
     authority = Authority(authority_id="bench", lanes=LANES)
     return Reconciler(store, authority, settings=replace(ON_A_DIRECTORY, **settings))
 
 
 async def full_pass(store: ObjectStore, **settings: Any) -> int:  # noqa: ANN401 - its fields
-    """The subject: one pass of a fresh process."""
+    """Run the subject: one pass of a new process."""
     return (await reconciler(store, **settings).once()).listed
 
 
 async def leave_manifests(store: ObjectStore, count: int) -> None:
-    """Leaves accepted manifests without blobs."""
+    """Write accepted manifests without blobs."""
     gate = asyncio.Semaphore(64)
 
     async def gated(number: int) -> None:
@@ -170,7 +168,7 @@ async def leave_manifests(store: ObjectStore, count: int) -> None:
 
 
 async def leave_ledger(store: ObjectStore, count: int) -> None:
-    """Leaves lane states that know every batch."""
+    """Write lane states that contain every batch."""
     owners = [
         await LaneOwner.take(store, Lane(queue="spark", lane=lane), Runtime())
         for lane in range(LANES)
@@ -183,23 +181,23 @@ async def leave_ledger(store: ObjectStore, count: int) -> None:
         await owner.close()
 
 
-def pending(who: Identity) -> PendingBatch:
-    """Gives a batch as the ledger takes it."""
-    return PendingBatch(
+def pending(who: Identity) -> IntendedBatch:
+    """Return a batch in the form of the ledger."""
+    return IntendedBatch(
         agent_id=who.agent_id, boot_id=who.boot_id, seq_start=who.seq_start, seq_end=who.seq_end
     )
 
 
 @asynccontextmanager
 async def scratch() -> AsyncIterator[ObjectStore]:
-    """Gives an empty store in memory."""
+    """Return an empty store in memory."""
     async with scratch_folder() as (_, store):
         yield store
 
 
 @asynccontextmanager
 async def scratch_folder() -> AsyncIterator[tuple[Path, ObjectStore]]:
-    """Gives an empty store in memory, and where it is."""
+    """Return an empty store in memory, and its folder."""
     folder = Path(tempfile.mkdtemp(prefix="sluice-bench-", dir=SHM if SHM.is_dir() else None))
     try:
         async with open_local_store(folder) as store:

@@ -26,10 +26,8 @@ from benchmarks.measure import Sample, interleave, ratio, report
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.outcomes import Applied
 from sluice_protocol.units import Digest, ObjectKey
-from sluice_store.s3.answers import encode_checksum
-from sluice_store.s3.exchange import Request
-from sluice_store.s3.opening import open_s3_store
-from sluice_store.s3.sdk import open_sdk
+from sluice_store.s3.exchange import S3Request, encode_checksum
+from sluice_store.s3.sdk import open_s3_store, open_sdk
 from sluice_store.s3.settings import S3Settings, parse_s3_url
 from sluice_store.s3.signing import sign
 
@@ -161,7 +159,7 @@ class StoreBench:
                         "x-amz-checksum-sha256": encode_checksum(load.digest),
                         "If-None-Match": "*",
                     }
-                    request = Request(method="PUT", key=key, headers=headers, sha256=load.digest)
+                    request = S3Request(method="PUT", key=key, headers=headers, sha256=load.digest)
                     url = sdk.address.url_of(key)
                     signed = await sign(request, url, sdk.address, sdk.credentials)
                     ready.append((URL(url, encoded=True), signed))

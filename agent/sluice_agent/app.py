@@ -5,11 +5,10 @@ inputs ──put──> batcher ──commit──> spool ──> uploader ─�
 """
 
 import asyncio
-import contextlib
 import random  # noqa: TID251 - jitter of a running agent
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,94 +16,22 @@ import structlog
 
 from sluice_agent.batching import Batcher
 from sluice_agent.disk import RealDisk
-from sluice_agent.errors import SpoolLocked, SpoolUnwritable
-from sluice_agent.files import FileInput
+from sluice_agent.errors import SpoolLocked
 from sluice_agent.health import serve_health
-from sluice_agent.host_metrics import HostMetricsInput
 from sluice_agent.line_readers import PipeInput
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.otlp_receiver import OtlpReceiver, serve_otlp
 from sluice_agent.settings import AgentSettings, Durability
 from sluice_agent.signing_key import read_key
 from sluice_agent.spool import Spool, SpoolSettings
+from sluice_agent.tasks import Agent, AgentRunResult, run_with_background, ship_files, ship_pipe
 from sluice_agent.transport import HttpTransport, client_tls, open_session
 from sluice_agent.uploader import Uploader
-from sluice_protocol.clock import Clock
-from sluice_protocol.errors import BadUsage, SluiceError
+from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_protocol.units import NS_PER_S
 
-POLL_S: Final = 0.25
-SWEEP_S: Final = 0.5
 CONNECT_S: Final = 5.0
 SLOTS: Final = 64
-_LOG: Final = structlog.get_logger("sluice.agent")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentRunResult:
-    """The result of one run of an agent.
-
-    Attributes:
-        agent_id: The agent's id.
-        boot_id: The boot under which this run sealed batches.
-        sealed_records: Records made durable.
-        sealed_batches: Batches made durable.
-        parked: Batches that gateways rejected permanently.
-        waiting: Batches in the spool that are not accepted yet.
-        dropped_records: Records dropped because `when_full` is `drop_newest`.
-    """
-
-    agent_id: str
-    boot_id: str
-    sealed_records: int
-    sealed_batches: int
-    parked: int
-    waiting: int
-    dropped_records: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
-    """The components of one running agent.
-
-    Attributes:
-        settings: The operator's settings.
-        clock: The clock.
-        metrics: The agent's metrics.
-        spool: The durable store of sealed batches.
-        batcher: Collects records and seals them into the spool.
-        uploader: Sends the batches of the spool.
-    """
-
-    settings: AgentSettings
-    clock: Clock
-    metrics: AgentMetrics
-    spool: Spool
-    batcher: Batcher
-    uploader: Uploader
-
-    def problem(self) -> str:
-        """Return the condition that an operator must resolve; empty if there is none."""
-        if self.uploader.is_refused:
-            return "gateways refuse this agent: check its key, its clock and the principals file"
-        if self.metrics.is_blocked:
-            return (
-                "spool is full and inputs are blocked: check the gateways, or drop parked batches"
-            )
-        return ""
-
-    def result(self) -> AgentRunResult:
-        """Return what this run has done so far."""
-        return AgentRunResult(
-            agent_id=self.settings.agent_id,
-            boot_id=self.spool.boot_id,
-            sealed_records=self.metrics.sealed_records,
-            sealed_batches=self.metrics.sealed_batches,
-            parked=self.uploader.parked,
-            waiting=len(self.spool.ready()),
-            dropped_records=self.metrics.dropped_records,
-        )
+_log: Final = structlog.get_logger("sluice.agent")
 
 
 async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRunResult:
@@ -117,7 +44,7 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRun
     if not settings.paths and not settings.host_metrics_s and not settings.otlp:
         raise BadUsage("nothing to ship: set --paths, --otlp or --host-metrics-s")
     async with _opened(settings, settings.for_spool(), stop_when_refused=settings.once) as agent:
-        await _with_background(_ship_files(agent, stop), agent)
+        await run_with_background(ship_files(agent, stop), agent)
         return agent.result()
 
 
@@ -133,170 +60,8 @@ async def run_forward(
     spool = settings.for_spool(sync=durability is not Durability.FAST)
     async with _opened(settings, spool, stop_when_refused=accepted, slots=SLOTS) as agent:
         pipe = PipeInput(descriptor, zone=settings.zone())
-        await _with_background(_ship_pipe(agent, pipe, stop, wait_for_all=accepted), agent)
+        await run_with_background(ship_pipe(agent, pipe, stop, wait_for_all=accepted), agent)
         return agent.result()
-
-
-# -- input loops -------------------------------------------------------------------------
-
-
-async def _ship_files(agent: Agent, stop: asyncio.Event) -> None:
-    settings = agent.settings
-    files = FileInput(settings.for_files(), agent.spool.checkpoints())
-    reading = [_follow(agent, files, stop)]
-    if settings.host_metrics_s:
-        reading.append(_sample(agent, stop))
-    receiver = OtlpReceiver(agent.batcher, agent.metrics, agent.clock)
-    try:
-        async with serve_otlp(settings.otlp, receiver):
-            complete = await _within(stop, settings.drain_s, *reading)
-    finally:
-        files.close()
-    if complete:
-        await _drain(agent, stop, wait_for_all=settings.once)
-
-
-async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:
-    """Read files until `stop`, or with `once` until every file is at its end."""
-    while not stop.is_set():
-        polled = await asyncio.to_thread(
-            files.poll,
-            now_s=agent.clock.monotonic_ns() / NS_PER_S,
-            now_ns=agent.clock.now_ns(),
-            sealed=agent.spool.checkpoints(),
-            final=agent.settings.once,
-        )
-        if polled.new_checkpoints:
-            await asyncio.to_thread(agent.spool.save_checkpoints, polled.new_checkpoints)
-        for block in polled.blocks:
-            await agent.batcher.put(block)
-        if polled.finished:
-            await asyncio.to_thread(agent.spool.sweep, finished_sources=polled.finished)
-        if not polled.blocks and agent.settings.once:
-            return
-        if not polled.blocks:
-            await _pause(stop, POLL_S)
-
-
-async def _sample(agent: Agent, stop: asyncio.Event) -> None:
-    """Sample the host's metrics until `stop`, or once with the setting `once`."""
-    host = HostMetricsInput()
-    while not stop.is_set():
-        block = await asyncio.to_thread(host.sample, now_ns=agent.clock.now_ns())
-        if block is not None:
-            await agent.batcher.put(block)
-        if agent.settings.once:
-            return
-        await _pause(stop, agent.settings.host_metrics_s)
-
-
-async def _ship_pipe(
-    agent: Agent, pipe: PipeInput, stop: asyncio.Event, *, wait_for_all: bool
-) -> None:
-    if await _within(stop, agent.settings.drain_s, _read_pipe(agent, pipe, stop)):
-        await _drain(agent, stop, wait_for_all=wait_for_all)
-
-
-async def _read_pipe(agent: Agent, pipe: PipeInput, stop: asyncio.Event) -> None:
-    ended = False
-    while not ended and not stop.is_set():
-        read_result = await asyncio.to_thread(pipe.read, now_ns=agent.clock.now_ns())
-        ended = read_result.ended
-        if read_result.block is not None:
-            await agent.batcher.put(read_result.block)
-
-
-async def _drain(agent: Agent, stop: asyncio.Event, *, wait_for_all: bool) -> None:
-    """Seal the remaining records and send for `drain_s`; unsent batches remain in the spool."""
-    drain_s = agent.settings.drain_s
-    if not await _within(stop, drain_s, agent.batcher.flush()):
-        return
-    if wait_for_all:
-        await _within(stop, drain_s, agent.uploader.drained())
-    else:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(agent.uploader.drained(), drain_s)
-    await _sweep_once(agent)
-
-
-async def _pause(stop: asyncio.Event, seconds: float) -> None:
-    """Wait for `stop`, at most for `seconds`."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), seconds)
-
-
-async def _within(stop: asyncio.Event, grace_s: float, *work: Coroutine[None, None, None]) -> bool:
-    """Run all of `work`; after `stop` it has `grace_s` to finish before it is cancelled.
-
-    The grace period is needed because a batch that is sealed and not committed leaves a gap in
-    the sequence that looks like a loss.
-
-    Returns:
-        True if the work finished. After a cancellation nothing may be sealed any more.
-    """
-    stopped: asyncio.Task[object] = asyncio.create_task(stop.wait())
-    working: asyncio.Task[object] = asyncio.create_task(_all(*work))
-    try:
-        await asyncio.wait({stopped, working}, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait({working}, timeout=grace_s)
-        if working.done():
-            working.result()
-            return True
-        _LOG.warning(
-            "shutdown_incomplete",
-            reason=("the spool is full or unwritable, or batches are not accepted"),
-        )
-        return False
-    finally:
-        stopped.cancel()
-        working.cancel()
-        await asyncio.gather(stopped, working, return_exceptions=True)
-
-
-async def _all(*work: Coroutine[None, None, None]) -> None:
-    async with asyncio.TaskGroup() as group:
-        for each in work:
-            group.create_task(each)
-
-
-# -- background tasks and wiring ---------------------------------------------------------
-
-
-async def _sweep(agent: Agent) -> None:
-    while True:
-        await agent.clock.sleep(SWEEP_S)
-        await _sweep_once(agent)
-
-
-async def _sweep_once(agent: Agent) -> None:
-    """Remove accepted batches and reclaim the parked batches that an operator chose to retry."""
-    try:
-        await asyncio.to_thread(agent.spool.sweep)
-        for batch in await asyncio.to_thread(agent.spool.reclaim_retried):
-            agent.uploader.add(batch)
-    except SpoolUnwritable as error:
-        agent.metrics.spool_errors.inc()
-        _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
-
-
-async def _with_background(main: Coroutine[None, None, None], agent: Agent) -> None:
-    """Run `main` with uploader, batcher and sweeper; the first error of any of them ends all."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            background = [
-                group.create_task(task)
-                for task in (agent.uploader.run(), agent.batcher.run(), _sweep(agent))
-            ]
-            await main
-            for task in background:
-                task.cancel()
-    except BaseExceptionGroup as errors:
-        known = errors.subgroup(SluiceError)
-        while known is not None and isinstance(known.exceptions[0], BaseExceptionGroup):
-            known = known.exceptions[0]
-        if known is None:
-            raise
-        raise known.exceptions[0] from errors
 
 
 @asynccontextmanager
@@ -312,7 +77,7 @@ async def _opened(
     spool = await asyncio.to_thread(_open_spool, spool_settings, slots)
     for name, reason in spool.corrupt_files:
         metrics.corrupt.inc()
-        _LOG.error("spool_file_corrupt", name=name, reason=reason)
+        _log.error("spool_file_corrupt", name=name, reason=reason)
     metrics.watch(spool)
     session = open_session(
         tls=client_tls(settings.tls_ca, settings.tls_cert, settings.tls_key),
@@ -344,7 +109,7 @@ async def _opened(
         batcher=batcher,
         uploader=uploader,
     )
-    _LOG.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
+    _log.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
     try:
         async with session, serve_health(settings.health, metrics, agent.problem):
             yield agent

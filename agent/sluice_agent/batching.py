@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+import msgspec
 import structlog
 
 from sluice_agent.columns import join_logs, join_metrics
@@ -23,10 +24,14 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S
 
-RECORD_COST_BYTES = 28
+RECORD_COST_BYTES: Final = 28
 """The size of a record in addition to its text: time, offsets and the indexes of one attribute."""
-BATCH_BYTES_MAX = 8 * 1024 * 1024
+BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
 """Above this limit a batch of incompressible bytes could exceed the maximum size of a frame."""
+ROOM_POLL_S: Final = 0.05
+SPOOL_RETRY_S: Final = 1.0
+TICK_S: Final = 0.05
+_log: Final = structlog.get_logger("sluice.agent.batching")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,23 +159,8 @@ def join_checkpoints(blocks: Sequence[RecordBlock]) -> tuple[FileCheckpoint, ...
     joined: dict[str, FileCheckpoint] = {}
     for checkpoint in (checkpoint for block in blocks for checkpoint in block.checkpoints):
         first = joined.get(checkpoint.source, checkpoint)
-        joined[checkpoint.source] = FileCheckpoint(
-            source=checkpoint.source,
-            path=checkpoint.path,
-            start=first.start,
-            offset=checkpoint.offset,
-            head_bytes=checkpoint.head_bytes,
-            head_sha256=checkpoint.head_sha256,
-            tail_bytes=checkpoint.tail_bytes,
-            tail_sha256=checkpoint.tail_sha256,
-        )
+        joined[checkpoint.source] = msgspec.structs.replace(checkpoint, start=first.start)
     return tuple(joined.values())
-
-
-ROOM_POLL_S: Final = 0.05
-TROUBLE_PAUSE_S: Final = 1.0
-TICK_S: Final = 0.05
-_LOG: Final = structlog.get_logger("sluice.agent.intake")
 
 
 class WhenFull(StrEnum):
@@ -254,17 +244,17 @@ class Batcher:
                 return await asyncio.to_thread(self._spool.commit, sealed)
             except SpoolUnwritable as error:
                 self._metrics.spool_errors.inc()
-                _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
-                await self._clock.sleep(TROUBLE_PAUSE_S)
+                _log.error("spool_unwritable", path=error.path, reason=error.reason)
+                await self._clock.sleep(SPOOL_RETRY_S)
 
     async def _has_room(self, sealed: SealedBatch) -> bool:
         if self._spool.fits(sealed):
             return True
         if self._when_full is WhenFull.DROP_NEWEST:
             self._metrics.dropped(sealed.header.identity.count)
-            _LOG.error("records_dropped", count=sealed.header.identity.count, reason="spool_full")
+            _log.error("records_dropped", count=sealed.header.identity.count, reason="spool_full")
             return False
-        _LOG.warning("spool_full", spool_bytes=self._spool.size_bytes())
+        _log.warning("spool_full", spool_bytes=self._spool.size_bytes())
         with self._metrics.blocking():
             while not self._spool.fits(sealed):
                 await self._clock.sleep(ROOM_POLL_S)

@@ -28,6 +28,7 @@ PATH_ATTRIBUTE: Final = "log.file.path"
 """OpenTelemetry's attribute for the path of the file that a line was read from."""
 CONTINUES_ATTRIBUTE: Final = "sluice.continues"
 """Set on a piece of a line that exceeds the limit: the line continues in the next record."""
+Pairs = list[tuple[str, str]]
 _NEWLINE: Final = 10
 
 
@@ -68,9 +69,6 @@ def logs_from_block(
         body=exact,
         attributes=_mixed(extras, extra, len(body)) if extra else repeated,
     )
-
-
-Pairs = list[tuple[str, str]]
 
 
 def _replace_invalid(body: TextColumn) -> tuple[TextColumn, dict[int, Pairs]]:
@@ -186,10 +184,10 @@ def _join_severity(parts: Sequence[LogColumns]) -> U8 | None:
 def _join_attributes(
     parts: Sequence[tuple[int, AttributeColumns | None]],
 ) -> AttributeColumns | None:
-    held = [columns for _, columns in parts if columns is not None]
-    if not held:
+    present = [columns for _, columns in parts if columns is not None]
+    if not present:
         return None
-    names, keys = _join_names([(columns.names, columns.keys) for columns in held])
+    names, keys = _join_names([(columns.names, columns.keys) for columns in present])
     offsets = [
         np.zeros(count + 1, np.int32) if columns is None else columns.offsets
         for count, columns in parts
@@ -198,7 +196,7 @@ def _join_attributes(
         names=names,
         offsets=_join_offsets(offsets),
         keys=keys,
-        values=join_text([columns.values for columns in held]),
+        values=join_text([columns.values for columns in present]),
     )
 
 

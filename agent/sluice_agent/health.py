@@ -10,13 +10,13 @@ from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.listening import listening
 from sluice_web.problems import Problem, problem_middleware, problem_of
 
-Trouble = Callable[[], str]
-"""Returns what an operator must act on; empty while there is nothing."""
+ReadinessCheck = Callable[[], str]
+"""Returns the condition that an operator must resolve; empty if there is none."""
 
 
 @asynccontextmanager
 async def serve_health(
-    address: str, metrics: AgentMetrics, trouble: Trouble
+    address: str, metrics: AgentMetrics, check: ReadinessCheck
 ) -> AsyncIterator[None]:
     """Serve while the block runs; an empty address serves nothing.
 
@@ -28,7 +28,7 @@ async def serve_health(
         return
 
     def why_not_ready() -> Problem | None:
-        reason = trouble()
+        reason = check()
         return problem_of(ErrorCode.OVERLOADED, reason) if reason else None
 
     endpoints = [

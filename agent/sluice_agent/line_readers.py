@@ -15,6 +15,7 @@ from sluice_agent.timestamps import Zone
 from sluice_protocol.units import UnixNs
 
 BLOCK_BYTES: Final = 256 * 1024
+WAIT_S: Final = 0.1
 LINE_BYTES_MAX: Final = 1024 * 1024
 """A longer line is split into records with the attribute `sluice.continues`."""
 COST_BYTES_MAX: Final = 1024 * 1024
@@ -185,9 +186,6 @@ def _width(lead: int) -> int:
     return 4 if lead >= 0xF0 else 3 if lead >= 0xE0 else 2  # noqa: PLR2004 - RFC 3629 section 3
 
 
-WAIT_S: Final = 0.1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipeRead:
     """The result of one read from the pipe.
@@ -226,12 +224,8 @@ class PipeInput:
         self._rest = block[cut:]
         return PipeRead(block=self._block(block[:cut], now_ns), ended=False)
 
-    def _block(
-        self, block: bytes, now_ns: UnixNs, *, continues: bool = False
-    ) -> RecordBlock | None:
-        if not block:
+    def _block(self, text: bytes, now_ns: UnixNs, *, continues: bool = False) -> RecordBlock | None:
+        if not text:
             return None
-        columns = logs_from_block(block, arrived_ns=now_ns, zone=self._zone, continues=continues)
-        return RecordBlock(
-            columns=columns, cost_bytes=len(block) + RECORD_COST_BYTES * len(columns)
-        )
+        columns = logs_from_block(text, arrived_ns=now_ns, zone=self._zone, continues=continues)
+        return RecordBlock(columns=columns, cost_bytes=len(text) + RECORD_COST_BYTES * len(columns))

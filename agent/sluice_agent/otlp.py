@@ -35,6 +35,8 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.records import LogRecord, MetricPoint
 from sluice_protocol.units import UnixNs
 
+_LOGS: Final = msgspec.json.Decoder(LogsRequest)
+_METRICS: Final = msgspec.json.Decoder(MetricsRequest)
 GAUGE, DELTA, CUMULATIVE = 0, 1, 2
 _TS_END: Final = 2**63
 _TEMPORALITY: Final = {
@@ -53,10 +55,6 @@ class OtlpMetrics:
     refused: int
 
 
-_LOGS: Final = msgspec.json.Decoder(LogsRequest)
-_METRICS: Final = msgspec.json.Decoder(MetricsRequest)
-
-
 def logs_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> list[LogRecord]:
     """Decode a logs request.
 
@@ -66,10 +64,10 @@ def logs_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> list[LogRecord]:
     try:
         request = _LOGS.decode(body)
         return [
-            _log(one, {**_attributes(each.resource.attributes), **_scope(scoped.scope)}, arrived_ns)
+            _log(log, {**_attributes(each.resource.attributes), **_scope(scoped.scope)}, arrived_ns)
             for each in request.resource_logs
             for scoped in each.scope_logs
-            for one in scoped.log_records
+            for log in scoped.log_records
         ]
     except (msgspec.DecodeError, ValueError) as error:
         raise BadUsage(f"body is not OTLP logs in JSON: {error}") from error
@@ -100,17 +98,17 @@ def metrics_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> OtlpMetrics:
     return OtlpMetrics(points=points, refused=refused)
 
 
-def _log(one: OtlpLog, shared: dict[str, str], arrived_ns: UnixNs) -> LogRecord:
+def _log(log: OtlpLog, shared: dict[str, str], arrived_ns: UnixNs) -> LogRecord:
     extra = {
-        "trace_id": one.trace_id,
-        "span_id": one.span_id,
-        "severity_text": one.severity_text,
+        "trace_id": log.trace_id,
+        "span_id": log.span_id,
+        "severity_text": log.severity_text,
     }
-    own = {**{k: v for k, v in extra.items() if v}, **_attributes(one.attributes)}
-    severity = one.severity_number if isinstance(one.severity_number, int) else 0
+    own = {**{k: v for k, v in extra.items() if v}, **_attributes(log.attributes)}
+    severity = log.severity_number if isinstance(log.severity_number, int) else 0
     return LogRecord(
-        ts_ns=_time(one.time_unix_nano) or _time(one.observed_time_unix_nano) or arrived_ns,
-        body=_text(one.body),
+        ts_ns=_time(log.time_unix_nano) or _time(log.observed_time_unix_nano) or arrived_ns,
+        body=_text(log.body),
         severity=severity if 0 <= severity <= SEVERITY_MAX else 0,
         attributes={**shared, **own},
     )
@@ -120,44 +118,46 @@ def _points(metric: Metric, shared: dict[str, str], arrived_ns: UnixNs) -> Itera
     if not metric.name:
         raise ValueError("a metric has no name")
     for points, kind in ((metric.gauge, GAUGE), (metric.sum, None)):
-        for one, attributes in _each(points, shared):
-            value = one.as_double if one.as_double is not None else one.as_int
+        for point, attributes in _with_attributes(points, shared):
+            value = point.as_double if point.as_double is not None else point.as_int
             if value is not None:
                 type_ = _type(points) if kind is None else kind
-                yield _point(metric.name, value, type_, one, attributes, arrived_ns)
-    for one, attributes in _each(metric.histogram, shared):
-        yield from _histogram(metric, one, attributes, arrived_ns)
-    for one, attributes in _each(metric.summary, shared):
-        yield _point(f"{metric.name}.count", one.count, CUMULATIVE, one, attributes, arrived_ns)
-        yield _point(f"{metric.name}.sum", one.sum or 0.0, CUMULATIVE, one, attributes, arrived_ns)
-        for each in one.quantile_values:
+                yield _point(metric.name, value, type_, point, attributes, arrived_ns)
+    for point, attributes in _with_attributes(metric.histogram, shared):
+        yield from _histogram(metric, point, attributes, arrived_ns)
+    for point, attributes in _with_attributes(metric.summary, shared):
+        yield _point(f"{metric.name}.count", point.count, CUMULATIVE, point, attributes, arrived_ns)
+        yield _point(
+            f"{metric.name}.sum", point.sum or 0.0, CUMULATIVE, point, attributes, arrived_ns
+        )
+        for each in point.quantile_values:
             named = {**attributes, "quantile": str(each.quantile)}
-            yield _point(metric.name, each.value, GAUGE, one, named, arrived_ns)
+            yield _point(metric.name, each.value, GAUGE, point, named, arrived_ns)
 
 
 def _histogram(
-    metric: Metric, one: DataPoint, attributes: dict[str, str], arrived_ns: UnixNs
+    metric: Metric, point: DataPoint, attributes: dict[str, str], arrived_ns: UnixNs
 ) -> Iterator[MetricPoint]:
     kind = _type(metric.histogram)
-    yield _point(f"{metric.name}.count", one.count, kind, one, attributes, arrived_ns)
-    if one.sum is not None:
-        yield _point(f"{metric.name}.sum", one.sum, kind, one, attributes, arrived_ns)
-    counts = itertools.accumulate(int(count) for count in one.bucket_counts)
-    for bound, count in zip((*one.explicit_bounds, math.inf), counts, strict=False):
+    yield _point(f"{metric.name}.count", point.count, kind, point, attributes, arrived_ns)
+    if point.sum is not None:
+        yield _point(f"{metric.name}.sum", point.sum, kind, point, attributes, arrived_ns)
+    counts = itertools.accumulate(int(count) for count in point.bucket_counts)
+    for bound, count in zip((*point.explicit_bounds, math.inf), counts, strict=False):
         named = {**attributes, "le": "+Inf" if bound == math.inf else str(bound)}
-        yield _point(f"{metric.name}.bucket", count, kind, one, named, arrived_ns)
+        yield _point(f"{metric.name}.bucket", count, kind, point, named, arrived_ns)
 
 
 def _point(
     name: str,
     value: Number,
     kind: int,
-    one: DataPoint,
+    point: DataPoint,
     attributes: dict[str, str],
     arrived_ns: UnixNs,
 ) -> MetricPoint:
     return MetricPoint(
-        ts_ns=_time(one.time_unix_nano) or arrived_ns,
+        ts_ns=_time(point.time_unix_nano) or arrived_ns,
         name=name,
         value=float(value),
         type=kind,
@@ -165,11 +165,11 @@ def _point(
     )
 
 
-def _each(
+def _with_attributes(
     points: Points | None, shared: dict[str, str]
 ) -> Iterable[tuple[DataPoint, dict[str, str]]]:
     found: Sequence[DataPoint] = () if points is None else points.data_points
-    return ((one, {**shared, **_attributes(one.attributes)}) for one in found)
+    return ((point, {**shared, **_attributes(point.attributes)}) for point in found)
 
 
 def _type(points: Points | None) -> int:
@@ -194,18 +194,18 @@ def _attributes(pairs: Iterable[KeyValue]) -> dict[str, str]:
 def _text(value: AnyValue) -> str:
     if value.string_value is not None:
         return value.string_value
-    plain = _plain(value)
+    plain = _json_value(value)
     return "" if plain is None else msgspec.json.encode(plain).decode()
 
 
-def _plain(value: AnyValue) -> object:
+def _json_value(value: AnyValue) -> object:
     """Return the value as JSON represents it; bytes remain base64, integers become numbers."""
     if value.int_value is not None:
         return int(value.int_value)
     if value.array_value is not None:
-        return [_plain(each) for each in value.array_value.values]
+        return [_json_value(each) for each in value.array_value.values]
     if value.kvlist_value is not None:
-        return {each.key: _plain(each.value) for each in value.kvlist_value.values}
+        return {each.key: _json_value(each.value) for each in value.kvlist_value.values}
     if value.bytes_value is not None:
         base64.b64decode(value.bytes_value, validate=True)
     scalars = (value.string_value, value.bool_value, value.double_value, value.bytes_value)

@@ -9,11 +9,12 @@ Source: OpenTelemetry protocol, OTLP/HTTP; ADR 0034.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 from aiohttp import web
 
-from sluice_agent.batching import RECORD_COST_BYTES, Batcher, RecordBlock, SealedCallback
+from sluice_agent.batching import RECORD_COST_BYTES, Batcher, RecordBlock
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.otlp import logs_from_otlp, metrics_from_otlp
 from sluice_protocol.clock import Clock
@@ -58,12 +59,12 @@ class OtlpReceiver:
         )
 
     async def _accept_logs(self, request: web.Request) -> web.Response:
-        return await self._take(request, _logs_block)
+        return await self._accept(request, _logs_block)
 
     async def _accept_metrics(self, request: web.Request) -> web.Response:
-        return await self._take(request, _metrics_block)
+        return await self._accept(request, _metrics_block)
 
-    async def _take(
+    async def _accept(
         self, request: web.Request, read: Callable[[bytes, UnixNs], tuple[RecordBlock | None, int]]
     ) -> web.Response:
         if request.content_type != _JSON:
@@ -90,17 +91,8 @@ class OtlpReceiver:
             if not durability.done():
                 durability.set_result(durable)
 
-        await self._batcher.put(_with_callback(block, report))
+        await self._batcher.put(replace(block, sealed=report))
         return await durability
-
-
-def _with_callback(block: RecordBlock, sealed: SealedCallback) -> RecordBlock:
-    return RecordBlock(
-        columns=block.columns,
-        cost_bytes=block.cost_bytes,
-        checkpoints=block.checkpoints,
-        sealed=sealed,
-    )
 
 
 @asynccontextmanager
@@ -142,8 +134,8 @@ def _accepted(refused: int) -> dict[str, object]:
     """Return the response body: OTLP's partial success if points were rejected."""
     if not refused:
         return {}
-    durability = "exponential histograms are not supported"
-    return {"partialSuccess": {"rejectedDataPoints": str(refused), "errorMessage": durability}}
+    message = "exponential histograms are not supported"
+    return {"partialSuccess": {"rejectedDataPoints": str(refused), "errorMessage": message}}
 
 
 def _refusal(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:

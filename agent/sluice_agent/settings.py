@@ -168,7 +168,7 @@ def _is_base_url(text: str) -> bool:
 
 
 def _pair(text: str) -> tuple[str, str]:
-    name, mark, value = text.partition("=")
-    if not name or not mark:
+    name, separator, value = text.partition("=")
+    if not name or not separator:
         raise BadUsage(f"resource attribute must be key=value, resource=`{text}`")
     return name, value

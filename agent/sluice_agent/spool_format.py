@@ -37,6 +37,7 @@ MAGIC: Final = b"SLE1"
 PREFIX: Final = struct.Struct("<4sI32s")
 HEADER_BYTES_MAX: Final = 16 * 1024 * 1024
 SUFFIX: Final = ".batch"
+_DIGEST_CHARS: Final = 64
 FORMAT_VERSION: Final = 1
 
 
@@ -180,9 +181,6 @@ def decode_entry(body: bytes) -> tuple[EntryHeader, bytes]:
 def is_entry(name: str) -> bool:
     """Return True if a file has the name of an entry."""
     return PurePath(name).suffix == SUFFIX
-
-
-_DIGEST_CHARS: Final = 64
 
 
 class SpoolState(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ import msgspec
 from yarl import URL
 
 from sluice_agent.signing_key import SigningKey
-from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoResponse
+from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.signatures import content_digest, sign_request
@@ -58,7 +58,7 @@ class UploadResult:
         body: The body of the response, at most 64 KiB, for operators.
     """
 
-    response: GatewayResponse | NoResponse
+    response: GatewayResponse | NoGatewayResponse
     body: bytes = b""
 
 
@@ -93,13 +93,13 @@ class HttpTransport:
                 response = parse_response(http.status, http.headers, body)
                 return UploadResult(response=response, body=body)
         except TimeoutError:
-            return UploadResult(response=NoResponse(failure=ConnectionFailure.TIMEOUT))
+            return UploadResult(response=NoGatewayResponse(failure=ConnectionFailure.TIMEOUT))
         except aiohttp.ClientSSLError:
-            return UploadResult(response=NoResponse(failure=ConnectionFailure.TLS))
+            return UploadResult(response=NoGatewayResponse(failure=ConnectionFailure.TLS))
         except aiohttp.ClientConnectorError:
-            return UploadResult(response=NoResponse(failure=ConnectionFailure.REFUSED))
+            return UploadResult(response=NoGatewayResponse(failure=ConnectionFailure.REFUSED))
         except (aiohttp.ClientError, OSError):
-            return UploadResult(response=NoResponse(failure=ConnectionFailure.RESET))
+            return UploadResult(response=NoGatewayResponse(failure=ConnectionFailure.RESET))
 
     def _headers(self, target: URL, upload: UploadRequest) -> dict[str, str]:
         headers = {

@@ -18,13 +18,19 @@ import random  # noqa: TID251 - the type of the seeded argument
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import ClassVar, Final
 
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.units import Digest
 
 RETRY_AFTER_S_MAX: Final = 300.0
 """The maximum pause that a gateway can request: it may be wrong, and another may be available."""
+BACKOFF_BASE_S: Final = 0.2
+BACKOFF_S_MAX: Final = 30.0
+PROBE_AFTER_S: Final = 30.0
+"""A gateway whose last failure is older than this is tried in its normal order again."""
+_DOUBLINGS_MAX: Final = 16
+"""2**16 times the base already exceeds the maximum."""
 
 _OK: Final = 200
 _CLIENT_ERRORS: Final = range(400, 500)
@@ -58,7 +64,7 @@ class GatewayResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoResponse:
+class NoGatewayResponse:
     """The request ended without a complete response; its effect is unknown."""
 
     failure: ConnectionFailure
@@ -68,11 +74,14 @@ class NoResponse:
 class Forget:
     """The batch is accepted permanently: remove its file."""
 
+    name: ClassVar[str] = "forget"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Park:
     """Move the batch to `parked/` with a reason and continue with the next one."""
 
+    name: ClassVar[str] = "park"
     reason: str
 
 
@@ -85,6 +94,7 @@ class SendAgain:
         pause_s: The pause that this gateway requested; None if it requested none.
     """
 
+    name: ClassVar[str] = "sendagain"
     reason: str
     pause_s: float | None = None
 
@@ -93,13 +103,15 @@ class SendAgain:
 class StopSending:
     """Keep every batch, stop all uploads and alert an operator."""
 
+    name: ClassVar[str] = "stopsending"
     reason: str
 
 
 Reaction = Forget | Park | SendAgain | StopSending
+"""Its `name` is a label of `sluice_agent_answers_total` and is printed by `sluice upload`."""
 
 
-def decide_reaction(response: GatewayResponse | NoResponse, *, sent: Digest) -> Reaction:
+def decide_reaction(response: GatewayResponse | NoGatewayResponse, *, sent: Digest) -> Reaction:
     """Decide what happens to a batch after an upload.
 
     Args:
@@ -107,7 +119,7 @@ def decide_reaction(response: GatewayResponse | NoResponse, *, sent: Digest) -> 
         sent: The sha256 of the bytes that were sent. A 200 without this digest (from a captive
             portal, a proxy, or for another batch) accepts nothing.
     """
-    if isinstance(response, NoResponse):
+    if isinstance(response, NoGatewayResponse):
         return SendAgain(reason=response.failure)
     if response.status == _OK:
         return Forget() if response.frame_sha256 == sent else SendAgain(reason="foreign_answer")
@@ -136,18 +148,8 @@ def _reason(response: GatewayResponse) -> str:
 
 
 def _pause_s(response: GatewayResponse) -> float | None:
-    asked = response.retry_after_s
-    return None if asked is None else min(max(asked, 0.0), RETRY_AFTER_S_MAX)
-
-
-Change = Callable[["GatewayHealth"], "GatewayHealth"]
-
-BACKOFF_BASE_S: Final = 0.2
-BACKOFF_S_MAX: Final = 30.0
-PROBE_AFTER_S: Final = 30.0
-"""A gateway whose last failure is older than this is tried in its normal order again."""
-_DOUBLINGS_MAX: Final = 16
-"""2**16 times the base already exceeds the maximum."""
+    requested_s = response.retry_after_s
+    return None if requested_s is None else min(max(requested_s, 0.0), RETRY_AFTER_S_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,21 +186,19 @@ class GatewaySet:
     def failed(self, url: str, *, now_s: float, pause_s: float | None) -> "GatewaySet":
         """Return the state after a failed attempt and the pause that the gateway requested."""
         until_s = now_s + (pause_s or 0.0)
-        return self._with(
-            url,
-            lambda state: replace(
-                state,
-                failed_at_s=now_s,
-                not_before_s=max(state.not_before_s, until_s),
-            ),
-        )
+
+        def fail(health: GatewayHealth) -> GatewayHealth:
+            not_before_s = max(health.not_before_s, until_s)
+            return replace(health, failed_at_s=now_s, not_before_s=not_before_s)
+
+        return self._update(url, fail)
 
     def succeeded(self, url: str) -> "GatewaySet":
         """Return the state after a success."""
-        return self._with(url, lambda state: GatewayHealth(url=state.url))
+        return self._update(url, lambda health: GatewayHealth(url=health.url))
 
-    def _with(self, url: str, change: "Change") -> "GatewaySet":
-        states = tuple(change(state) if state.url == url else state for state in self.states)
+    def _update(self, url: str, change: Callable[[GatewayHealth], GatewayHealth]) -> "GatewaySet":
+        states = tuple(change(each) if each.url == url else each for each in self.states)
         return GatewaySet(states=states)
 
 

@@ -32,10 +32,10 @@ from sluice_agent.upload_decisions import (
 from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S
 
-ALARM_PROBE_S: Final = 60.0
-TROUBLE_PAUSE_S: Final = 1.0
-ANSWER_CHARS_MAX: Final = 4096
-_LOG: Final = structlog.get_logger("sluice.agent.sender")
+REFUSED_RETRY_S: Final = 60.0
+SPOOL_RETRY_S: Final = 1.0
+RESPONSE_CHARS_MAX: Final = 4096
+_log: Final = structlog.get_logger("sluice.agent.uploader")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,26 +176,26 @@ class Uploader:
     def _record_success(self, url: str) -> None:
         self._gateways = self._gateways.succeeded(url)
         if self.is_refused:
-            _LOG.info("uploads_resumed", gateway=url)
+            _log.info("uploads_resumed", gateway=url)
         self._prober = None
         self._metrics.refused.set(0)
         self._sending_allowed.set()
 
     async def _stop_sending(self, url: str, received: UploadResult) -> None:
         """Stop all workers; one tries again after a minute, and its success resumes the others."""
-        answer = (
+        response = (
             received.response
             if isinstance(received.response, GatewayResponse)
             else GatewayResponse(status=0)
         )
         if self._settings.stop_when_refused:
-            raise SendingRefused(url, answer.status, answer.code)
+            raise SendingRefused(url, response.status, response.code)
         self._sending_allowed.clear()
         self._metrics.refused.set(1)
-        _LOG.error("agent_refused", gateway=url, status=answer.status, code=answer.code)
+        _log.error("agent_refused", gateway=url, status=response.status, code=response.code)
         self._prober = self._prober or asyncio.current_task()
         if self._prober is asyncio.current_task():
-            await self._clock.sleep(ALARM_PROBE_S)
+            await self._clock.sleep(REFUSED_RETRY_S)
 
     # -- spool operations, retried until they succeed ------------------------------------
 
@@ -205,7 +205,7 @@ class Uploader:
                 return await asyncio.to_thread(self._spool.read, batch)
             except CorruptEntry as error:
                 self._metrics.corrupt.inc()
-                _LOG.error("spool_file_corrupt", name=batch.header.name, reason=error.reason)
+                _log.error("spool_file_corrupt", name=batch.header.name, reason=error.reason)
                 return None
             except SpoolUnwritable as error:
                 await self._pause_after_error(error)
@@ -219,35 +219,34 @@ class Uploader:
     async def _park(
         self, batch: SpooledBatch, reason: str, url: str, received: UploadResult
     ) -> None:
-        answer = received.response
-        header = ParkedReason(
+        response = received.response
+        parked = ParkedReason(
             reason=reason,
             gateway=url,
-            status=answer.status if isinstance(answer, GatewayResponse) else 0,
+            status=response.status if isinstance(response, GatewayResponse) else 0,
             parked_at_unix_ns=self._clock.now_ns(),
-            answer=received.body.decode(errors="replace")[:ANSWER_CHARS_MAX],
+            answer=received.body.decode(errors="replace")[:RESPONSE_CHARS_MAX],
         )
         while True:
             try:
-                await asyncio.to_thread(self._spool.park, batch, header)
+                await asyncio.to_thread(self._spool.park, batch, parked)
             except SpoolUnwritable as error:
                 await self._pause_after_error(error)
             else:
                 break
         self.parked += 1
         self._metrics.parked.inc()
-        _LOG.error(
-            "batch_parked", name=batch.header.name, reason=reason, status=header.status, gateway=url
+        _log.error(
+            "batch_parked", name=batch.header.name, reason=reason, status=parked.status, gateway=url
         )
 
     async def _pause_after_error(self, error: SpoolUnwritable) -> None:
         self._metrics.spool_errors.inc()
-        _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
-        await self._clock.sleep(TROUBLE_PAUSE_S)
+        _log.error("spool_unwritable", path=error.path, reason=error.reason)
+        await self._clock.sleep(SPOOL_RETRY_S)
 
     def _count(self, reaction: Reaction, batch: SpooledBatch, url: str) -> None:
-        name = type(reaction).__name__.lower()
         reason = "" if isinstance(reaction, Forget) else reaction.reason
-        self._metrics.answers.labels(name, reason).inc()
+        self._metrics.answers.labels(reaction.name, reason).inc()
         if isinstance(reaction, SendAgain):
-            _LOG.warning("upload_failed", name=batch.header.name, reason=reason, gateway=url)
+            _log.warning("upload_failed", name=batch.header.name, reason=reason, gateway=url)

@@ -1,1 +1,1 @@
-"""The sluice command: settings and wiring only."""
+"""The `sluice` command: options, wiring and output."""

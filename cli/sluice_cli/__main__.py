@@ -1,4 +1,4 @@
-"""`python -m sluice_cli` is the `sluice` command of this interpreter."""
+"""`python -m sluice_cli` runs the `sluice` command."""
 
 from sluice_cli.main import main
 

@@ -9,9 +9,8 @@ import msgspec
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from sluice_cli.common import STORE_DEFAULT, Json, NewStoreUrl, StoreUrl
-from sluice_cli.output import emit, format_size
-from sluice_cli.times import format_time
+from sluice_cli.options import STORE_DEFAULT, Json, NewStoreUrl, StoreUrl, check_store_exists
+from sluice_cli.output import emit, format_size, format_time
 from sluice_gc.audit import AuditEstimate, audit_store, estimate_audit
 from sluice_gc.audit_findings import AuditReport, read_audit_report
 from sluice_gc.certificate_chain import (
@@ -25,7 +24,6 @@ from sluice_gc.task_engine import open_engine
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import open_store
-from sluice_store.url import parse_local_path
 
 app = App(name="audit", help="Audit a store and certify its contents.")
 
@@ -75,14 +73,19 @@ def run(
     estimate: Annotated[
         bool, Parameter(negative="", help="Print the cost of an audit and exit.")
     ] = False,
-    estimate_batches: int = 1_000_000_000,
-    estimate_cores: int = 64,
+    estimate_batches: Annotated[
+        int, Parameter(help="Accepted batches in the store, for --estimate.")
+    ] = 1_000_000_000,
+    estimate_cores: Annotated[int, Parameter(help="Executor cores, for --estimate.")] = 64,
     json: Json = False,
 ) -> int:
     """Audit the whole store and write a certificate. Exit with 1 if an operator must act."""
     if estimate:
         return _print_estimate(estimate_audit(estimate_batches, estimate_cores), as_json=json)
-    require_store(store)
+    try:
+        check_store_exists(str, store)
+    except ValueError as error:
+        raise BadUsage(str(error)) from error
     return _print_audit(asyncio.run(_run(store, settings, where)), as_json=json)
 
 
@@ -127,18 +130,6 @@ def verify(
 
     emit(view, as_json=json, human=human)
     return ExitCode.DONE.value
-
-
-def require_store(url: str) -> None:
-    """Refuse a directory that does not exist: an audit must not create an empty store.
-
-    Raises:
-        BadUsage: The directory does not exist.
-    """
-    if url.startswith("file://") and not parse_local_path(url).is_dir():
-        raise BadUsage(
-            f'cannot open store: no such directory, store={url}; create it with "sluice init"'
-        )
 
 
 async def _run(url: str, settings: AuditSettings, where: EngineSettings) -> AuditReport:

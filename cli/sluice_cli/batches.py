@@ -1,4 +1,4 @@
-"""`sluice batches`: what was accepted."""
+"""`sluice batches`: list accepted batches."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from rich.console import Console
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import ACCEPTED, agent_prefix
@@ -22,15 +22,15 @@ READS_AT_ONCE: Final = 32
 
 def batches(
     *,
-    agent: Annotated[str | None, Parameter(help="Only this agent.")] = None,
-    limit: Annotated[int, Parameter(help="At most so many, count.")] = 1000,
+    agent: Annotated[str | None, Parameter(help="Only batches of this agent.")] = None,
+    limit: Annotated[int, Parameter(help="Maximum number of batches.")] = 1000,
     store: StoreUrl = STORE_DEFAULT,
     json: Json = False,
 ) -> int:
-    """Lists accepted batches in the order of agent, boot and sequence.
+    """List accepted batches, ordered by agent, boot and sequence.
 
     Returns:
-        0; 1 when an accepted manifest cannot be read.
+        0, or 1 if an accepted manifest cannot be read.
     """
     if limit < 1:
         raise BadUsage(f"--limit must be at least 1, limit=`{limit}`")
@@ -47,10 +47,10 @@ async def _read(url: str, agent: str | None, limit: int) -> tuple[list[AcceptedM
 async def read_batches(
     store: ObjectStore, agent: str | None, limit: int
 ) -> tuple[list[AcceptedManifest], int]:
-    """Gives up to `limit` accepted manifests, and how many could not be read.
+    """Return up to `limit` accepted manifests, and the number of unreadable ones.
 
     Raises:
-        StoreError: The store did not answer.
+        StoreError: The store is unreachable or refused.
     """
     found: list[AcceptedManifest] = []
     broken = 0
@@ -85,5 +85,5 @@ def _draw(console: Console, found: list[AcceptedManifest], broken: int, limit: i
             f"  {one.record_count} {one.kind}, {format_size(one.frame_bytes)},"
             f" by {one.collector_id}"
         )
-    more = "; there may be more: raise --limit" if len(found) >= limit else ""
+    more = "; there may be more, raise --limit" if len(found) >= limit else ""
     console.print(f"{len(found)} batches, {broken} manifests that cannot be read{more}")

@@ -1,40 +1,51 @@
-"""Settings: a TOML file, then the `SLUICE_*` environment, then flags; the later wins.
+"""Settings from `sluice.toml`, the `SLUICE_*` environment and flags; the later source wins.
 
-The file is `sluice.toml` in the working directory, or what `SLUICE_CONFIG` names. `store` at its
-top holds for every command; a table named like a command holds that command's options:
+The file is `sluice.toml` in the working directory, or the path in `SLUICE_CONFIG`. A top-level
+`store` applies to every command. A table with the name of a command contains its options:
 
     store = "s3://bucket/prefix"
     [gateway]
     listen = "0.0.0.0:8080"
 
-An unknown key is an error. In the environment the same option is `SLUICE_GATEWAY_LISTEN`.
+An unknown key is an error. The environment variable of that option is `SLUICE_GATEWAY_LISTEN`.
 """
 
+import dataclasses
 import os
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from cyclopts import App, ArgumentCollection
+import msgspec
+from cyclopts import App, Argument, ArgumentCollection
 from cyclopts import config as providers
+from rich.console import Console
+from rich.table import Table
 
+from sluice_cli.options import Json
+from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage
+
+app = App(name="config", help="Show each setting and its source.")
 
 FILE_DEFAULT: Final = "sluice.toml"
 SHARED_KEYS: Final = frozenset({"store"})
 
 
 def read_file() -> tuple[Path, dict[str, Any]]:
-    """Reads the settings file; a default file that is not there is empty.
+    """Read the settings file; a missing default file is empty.
 
     Raises:
-        BadUsage: The file that `SLUICE_CONFIG` names is missing, or it is not TOML.
+        BadUsage: The file that `SLUICE_CONFIG` names does not exist, or the file is not TOML.
     """
     named = os.environ.get("SLUICE_CONFIG")
     path = Path(named or FILE_DEFAULT)
     if not path.exists():
         if named:
-            raise BadUsage(f"settings file not found: set SLUICE_CONFIG, path=`{path}`")
+            raise BadUsage(
+                f"settings file not found: set SLUICE_CONFIG to an existing file, path=`{path}`"
+            )
         return path, {}
     try:
         return path, tomllib.loads(path.read_text(encoding="utf-8"))
@@ -43,10 +54,10 @@ def read_file() -> tuple[Path, dict[str, Any]]:
 
 
 def refuse_unknown(path: Path, values: dict[str, Any], commands: frozenset[str]) -> None:
-    """Refuses a top-level key that is neither shared nor a command.
+    """Refuse a top-level key that is neither shared nor a command.
 
     Raises:
-        BadUsage: Such a key stands in the file; the error lists what is known.
+        BadUsage: The file contains such a key; the error lists the known keys.
     """
     unknown = sorted(set(values) - SHARED_KEYS - commands)
     if unknown:
@@ -57,26 +68,97 @@ def refuse_unknown(path: Path, values: dict[str, Any], commands: frozenset[str])
 
 
 class FromFile:
-    """Fills the options that neither flag nor environment gave from the settings file."""
+    """Fills options that neither a flag nor the environment set, from the settings file."""
 
     def __init__(self, path: Path, values: dict[str, Any]) -> None:
-        """Takes the file's path, for messages, and its content."""
         self._source = str(path)
         self._values = values
 
     def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        """Adds the file's values to the options of the command that runs."""
+        """Add the file's values to the options of the running command."""
         section: Any = self._values
         for name in commands:
             section = section.get(name, {}) if isinstance(section, dict) else {}
         if not isinstance(section, dict):
-            raise BadUsage(f"settings of a command are a table, key=`{'.'.join(commands)}`")
+            raise BadUsage(f"settings of a command must be a table, key=`{'.'.join(commands)}`")
         takes_store = any("--store" in argument.names for argument in arguments)
         shared = {key: self._values[key] for key in SHARED_KEYS & set(self._values) if takes_store}
         own = {key: value for key, value in section.items() if not isinstance(value, dict)}
         merged = {**shared, **own} if commands else shared
-        # Under the command's own keys: flat, cyclopts drops every option that is named like some
-        # command, as `gateway` of `sluice agent run` is.
+        # Nest the values under the command's name: in a flat mapping, cyclopts drops every option
+        # that has the name of a command, such as `gateway` of `sluice agent run`.
         for name in reversed(commands):
             merged = {name: merged}
         providers.Dict(merged, source=self._source)(app, commands, arguments)
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One option of one command; `origin` is `default`, a file's path or a variable's name."""
+
+    command: str
+    option: str
+    value: str
+    origin: str
+
+
+@app.command
+def show(command: str | None = None, *, json: Json = False) -> None:
+    """Print every setting of every command, or of one command.
+
+    Args:
+        command: Only this command, for example `gateway`.
+        json: Print JSON for programs.
+    """
+    from sluice_cli.main import COMMANDS, build  # noqa: PLC0415 - main mounts this module
+
+    root = build()
+    names = [command] if command else [name for name in COMMANDS if name != "config"]
+    settings = [setting for name in names for setting in _settings_of(root, (name,))]
+    emit(settings, as_json=json, human=lambda console: _draw(console, settings))
+
+
+def _settings_of(root: App, path: tuple[str, ...]) -> Iterator[Setting]:
+    """Yield the settings of a command and of its subcommands."""
+    commands, _, _ = root.parse_commands(list(path))
+    here = root
+    for name in path:
+        here = here[name]
+    below = [name for name in here if not name.startswith("-")]
+    for name in below:
+        yield from _settings_of(root, (*path, name))
+    if here.default_command is not None:
+        arguments = here.assemble_argument_collection(parse_docstring=False)
+        for provider in root.config:
+            provider(root, tuple(commands), arguments)
+        for argument in arguments:
+            if argument.parse and argument.names and argument.names[0].startswith("--"):
+                yield _setting(" ".join(path), argument)
+
+
+def _setting(command: str, argument: Argument) -> Setting:
+    tokens = argument.tokens
+    named = [name for name in argument.parameter.env_var or () if name in os.environ]
+    if named:
+        value, origin = os.environ[named[0]], named[0]
+    elif tokens:
+        value = " ".join(str(token.value or token.implicit_value) for token in tokens)
+        origin = tokens[0].source
+        if origin == "env":
+            origin = str(tokens[0].keyword)
+    else:
+        value, origin = _default(argument), "default"
+    return Setting(command=command, option=argument.names[0], value=value, origin=origin)
+
+
+def _default(argument: Argument) -> str:
+    default = argument.field_info.default
+    if default is argument.field_info.empty or default is dataclasses.MISSING:
+        return ""
+    return str(default)
+
+
+def _draw(console: Console, settings: list[Setting]) -> None:
+    table = Table("command", "option", "value", "from", box=None, pad_edge=False)
+    for setting in settings:
+        table.add_row(setting.command, setting.option, setting.value, setting.origin)
+    console.print(table)

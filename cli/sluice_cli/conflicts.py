@@ -1,4 +1,4 @@
-"""`sluice conflicts`: list, show and resolve identity conflicts, straight on the store."""
+"""`sluice conflicts`: list, show and resolve identity conflicts, directly on the store."""
 
 import asyncio
 import getpass
@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.table import Table
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_protocol.conflict_views import ConflictPage, ConflictView, ResolveRequest
 from sluice_protocol.conflicts import Decision, DecisionAction, parse_conflict_id
@@ -26,12 +26,12 @@ app = App(name="conflicts", help="List, show and resolve conflicts.")
 def list_command(
     *,
     store: StoreUrl = STORE_DEFAULT,
-    agent: Annotated[str | None, Parameter(help="Only this agent's.")] = None,
-    after: Annotated[str | None, Parameter(help="Go on after this conflict id.")] = None,
-    limit: Annotated[int, Parameter(help="Most to list, at most 500.")] = 100,
+    agent: Annotated[str | None, Parameter(help="Only conflicts of this agent.")] = None,
+    after: Annotated[str | None, Parameter(help="Start after this conflict id.")] = None,
+    limit: Annotated[int, Parameter(help="Maximum number of conflicts, up to 500.")] = 100,
     json: Json = False,
 ) -> int:
-    """Lists conflicts in key order; the exit code is 1 while one of them is open."""
+    """List conflicts in key order; exit 1 while one of them is open."""
     page = asyncio.run(_list(store, agent, after, limit))
     emit(page, as_json=json, human=lambda console: _draw_page(console, page))
     return int(any(item.state == "open" for item in page.conflicts))
@@ -39,7 +39,7 @@ def list_command(
 
 @app.command
 def show(conflict_id: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
-    """Shows both sides of one conflict and how their records differ."""
+    """Show both sides of one conflict and how their records differ."""
     view = asyncio.run(_show(store, conflict_id))
     emit(view, as_json=json, human=lambda console: _draw_view(console, view))
     return 0
@@ -55,7 +55,7 @@ def resolve(
     note: Annotated[str, Parameter(help="Why.")] = "",
     json: Json = False,
 ) -> int:
-    """Writes a decision: `accept_existing`, or `quarantine_identity` to shut agent and boot out."""
+    """Record a decision: `accept_existing`, or `quarantine_identity` to block the agent's boot."""
     decision = asyncio.run(_resolve(store, conflict_id, action, note))
     emit(decision, as_json=json, human=lambda console: console.print(f"decided: {action}"))
     return 0
@@ -75,7 +75,7 @@ async def _show(url: str, conflict_id: str) -> ConflictView:
     async with open_store(url) as store:
         view = await _conflicts_of(store).show(name)
     if view is None:
-        raise BadUsage(f"no such conflict: list them, id=`{conflict_id}`")
+        raise BadUsage(f"no such conflict: see `sluice conflicts list`, id=`{conflict_id}`")
     return view
 
 
@@ -86,7 +86,7 @@ async def _resolve(url: str, conflict_id: str, action: DecisionAction, note: str
         decided_by = f"operator:{getpass.getuser()}"
         decision = await _conflicts_of(store).resolve(name, wanted, decided_by=decided_by)
     if decision is None:
-        raise BadUsage(f"no such conflict: list them, id=`{conflict_id}`")
+        raise BadUsage(f"no such conflict: see `sluice conflicts list`, id=`{conflict_id}`")
     return decision
 
 

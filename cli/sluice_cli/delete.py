@@ -1,11 +1,11 @@
-"""`sluice delete`: hides records at once; maintenance removes them from the tables."""
+"""`sluice delete`: hide records from queries; maintenance removes them from the tables."""
 
 import asyncio
 from collections.abc import Callable
 
 from rich.console import Console
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_protocol.clock import IdSource
 from sluice_protocol.errors import BadUsage, ExitCode
@@ -31,20 +31,20 @@ def delete(
     reason: str = "",
     json: Json = False,
 ) -> int:
-    """Hides records by a rule, in every batch that is accepted up to now, whenever it arrives.
+    """Hide matching records of every batch accepted so far, including batches not ingested yet.
 
-    Queries hide them at once; `sluice spark compact` removes them. A delete is a record that is
-    never changed and never taken back.
+    Queries hide them immediately; `sluice spark compact` removes them. A delete is permanent: its
+    record is never changed or withdrawn.
 
     Args:
         store: The store.
         kind: Kind of the records.
         where: Conditions joined by `and`: agent = 'a', body contains 'x', name = 'm',
             attributes['k'] = 'v'.
-        from_: Only records whose time is at or after it, RFC 3339.
-        to: Only records whose time is before it, RFC 3339.
-        older_than_days: Only records older than so many days: retention.
-        reason: Why, for people.
+        from_: Only records at or after this time, RFC 3339.
+        to: Only records before this time, RFC 3339.
+        older_than_days: Only records older than this many days, for retention.
+        reason: Why; kept in the record.
         json: Print JSON for programs.
     """
     found = parse_where(where, kind) if where is not None else Where()
@@ -53,7 +53,7 @@ def delete(
         None if to is None else parse_rfc3339(to),
     )
     if older_than_days is not None and to is not None:
-        raise BadUsage("give --to or --older-than-days, not both")
+        raise BadUsage("--to and --older-than-days exclude each other")
 
     def record(now_ns: int, delete_id: str) -> DeleteRecord:
         age_ns = None if older_than_days is None else round(older_than_days * _DAY_NS)
@@ -72,20 +72,20 @@ def delete(
     written = asyncio.run(_write(store, record, SystemIds()))
 
     def human(console: Console) -> None:
-        console.print(f"delete {written.delete_id} hides matching {kind} from now on")
+        console.print(f"delete {written.delete_id} now hides matching {kind}")
 
     emit(written, as_json=json, human=human)
     return ExitCode.DONE.value
 
 
 async def _write(url: str, make: Callable[[int, str], DeleteRecord], ids: IdSource) -> DeleteRecord:
-    """Writes the record under a fresh id, its cut-off by the store's own clock."""
+    """Write the record under a new id; its cut-off time comes from the store's clock."""
     delete_id = ids.ulid()
     key = delete_key(delete_id)
     async with open_store(url) as store:
         record = _checked(make, (await store.head(key)).date_ns, delete_id)
         body = encode_record(record)
-        # The id is fresh: an object that exists under its key is this record.
+        # The id is new: an object under its key can only be this record.
         await create_known(store, key, body, Backoff.seeded_by(SystemClock()))
         return record
 

@@ -1,6 +1,6 @@
-"""`sluice doctor`: proves by racing what the store promises, and writes the result into it.
+"""`sluice doctor`: test the store's guarantees with races, and write the result into it.
 
-With `--policies` it also tries that the bucket refuses what each role must not do.
+With `--policies` it also tests that the bucket denies what each role must not do.
 """
 
 import asyncio
@@ -13,14 +13,15 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cyclopts import Parameter
 from rich.console import Console
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
-from sluice_policies.settings import Settings, Target, read_settings
+from sluice_policies.settings import Settings, Target
+from sluice_policies.settings_file import read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import open_store
-from sluice_store.doctor import DoctorResult, Finding, Need, examine
-from sluice_store.doctor_records import seal_result, write_result
+from sluice_store.doctor import examine
+from sluice_store.doctor_result import DoctorFinding, DoctorResult, Need, seal_result, write_result
 from sluice_store.s3.settings import parse_s3_url
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ Endpoints = Annotated[
     Parameter(
         name="--endpoint",
         negative="",
-        help="Another URL of the same store, to race through too; may be given several times.",
+        help="Another URL of the same store, to race through as well; repeatable.",
     ),
 ]
 
@@ -47,20 +48,20 @@ def doctor(
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     json: Json = False,
 ) -> int:
-    """Tries every promise that sluice needs of a store; gateways start only on a good result.
+    """Test every guarantee that sluice needs of a store; gateways start only on a good result.
 
     Args:
-        store: The store to examine.
+        store: The store to test.
         endpoint: Other URLs of the same store.
-        key: The operator's Ed25519 private key (PEM), to sign the result with.
+        key: The operator's Ed25519 private key (PEM), which signs the result.
         key_id: The id under which gateways know that key.
-        policies: Settings of the bucket's policies (docs/policies.md): try their denials too.
-        target: The dialect of these policies.
-        dry_run: Examine only; write no result.
+        policies: Settings of the bucket's policies (docs/policies.md); test their denials too.
+        target: The policy dialect.
+        dry_run: Test only; write no result.
         json: Print JSON for programs.
 
     Returns:
-        0 when every promise holds that acceptance and deletion need, and every denial, else 1.
+        0 if all guarantees for acceptance and deletion, and all denials, are kept; otherwise 1.
     """
     signer = _read_key(key, key_id)
     agreed = None if policies is None else _of_this_bucket(store, read_settings(policies))
@@ -91,12 +92,14 @@ def _exit_code(result: DoctorResult) -> int:
 
 def _of_this_bucket(url: str, settings: Settings) -> Settings:
     if not url.startswith("s3://"):
-        raise BadUsage(f"--policies are of a bucket: give an s3:// store, store=`{url}`")
+        raise BadUsage(f"--policies needs a bucket: use an s3:// store, store=`{url}`")
     where = parse_s3_url(url)
     given = f"{where.bucket}/{where.prefix}"
     wanted = f"{settings.bucket.name}/{settings.bucket.prefix}"
     if given != wanted:
-        raise BadUsage(f"these policies are of another place, store=`{given}`, policies=`{wanted}`")
+        raise BadUsage(
+            f"the policies are for another bucket or prefix, store=`{given}`, policies=`{wanted}`"
+        )
     return settings
 
 
@@ -122,11 +125,13 @@ def _read_key(path: Path | None, key_id: str | None) -> Ed25519PrivateKey | None
     if path is None:
         return None
     if key_id is None:
-        raise BadUsage("--key needs --key-id, the name under which gateways know the key")
+        raise BadUsage("--key needs --key-id, the id under which gateways know the key")
     try:
         found = load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
-        raise BadUsage(f"the key cannot be read: give a PEM file, key=`{path}`") from error
+        raise BadUsage(
+            f"cannot read the key: give an Ed25519 private key as PEM, key=`{path}`"
+        ) from error
     if not isinstance(found, Ed25519PrivateKey):
         raise BadUsage(f"the key must be an Ed25519 private key, key=`{path}`")
     return found
@@ -143,7 +148,7 @@ def _draw(console: Console, url: str, result: DoctorResult) -> None:
         console.print(f"{url}: good for acceptance and deletion")
 
 
-def _draw_finding(console: Console, finding: Finding) -> None:
+def _draw_finding(console: Console, finding: DoctorFinding) -> None:
     mark = "kept  " if finding.kept else "BROKEN"
     console.print(f"{mark}  {finding.probe} ({finding.need}): {finding.promise}", markup=False)
     if not finding.kept:

@@ -1,10 +1,10 @@
-"""`sluice explain`: the whole path of one batch."""
+"""`sluice explain`: the complete path of one batch."""
 
 import asyncio
 
 from rich.console import Console
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_reconciler.explain import BatchPath, parse_subject
 from sluice_reconciler.explain import explain as read_paths
@@ -12,15 +12,15 @@ from sluice_store.url import open_store
 
 
 def explain(subject: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
-    """Tells how far a batch came, from the store alone.
+    """Show how far a batch has come, from the store alone.
 
     Args:
         subject: `agent/boot/start-end`, or the sha256 of a blob.
         store: The acceptance authority.
-        json: Whether to print JSON.
+        json: Print JSON for programs.
 
     Returns:
-        0; 1 when nothing is known of it, or something on its path is wrong.
+        0, or 1 if the batch is unknown or a part of its path is damaged.
     """
     paths = asyncio.run(_read(store, subject))
     emit(paths, as_json=json, human=lambda console: _draw(console, subject, paths))
@@ -35,7 +35,7 @@ async def _read(url: str, subject: str) -> list[BatchPath]:
 
 def _draw(console: Console, subject: str, paths: list[BatchPath]) -> None:
     if not paths:
-        console.print(f"nothing names {subject}; an orphan blob, or a blob not indexed yet")
+        console.print(f"nothing names {subject}: an orphan blob, or a blob that is not indexed yet")
     for path in paths:
         _draw_one(console, path)
 
@@ -50,18 +50,18 @@ def _draw_one(console: Console, path: BatchPath) -> None:
         )
         console.print(f"  blob      {manifest.raw_blob_key}: {path.blob}")
     else:
-        console.print(f"  accepted  no: {path.blob}")
+        console.print(f"  accepted  no, {path.blob}")
     for key, stands in path.indexes.items():
-        console.print(f"  index     {key}: {'stands' if stands else 'missing'}")
+        console.print(f"  index     {key}: {'present' if stands else 'missing'}")
     for place in path.queues:
         where = f"{place.queue}.{place.lane:03d}"
         if place.sequence is not None:
-            console.print(f"  queue     {where}: waits as {place.sequence} in {place.work_list}")
+            console.print(f"  queue     {where}: pending as {place.sequence} in {place.work_list}")
         elif place.enqueued:
-            console.print(f"  queue     {where}: acknowledged, through {place.acked_through}")
+            console.print(f"  queue     {where}: acknowledged through {place.acked_through}")
         else:
             console.print(f"  queue     {where}: not enqueued yet")
     if path.mark is not None:
-        console.print(f"  held back see {path.mark}")
+        console.print(f"  held back: see {path.mark}")
     for key in path.quarantined:
         console.print(f"  conflict  {key}")

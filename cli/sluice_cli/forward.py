@@ -1,4 +1,4 @@
-"""`app | sluice forward`: ships standard input, line by line, with a promise about its safety."""
+"""`app | sluice forward`: ship standard input, line by line."""
 
 import sys
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from sluice_agent.app import run_forward
 from sluice_agent.batching import WhenFull
 from sluice_agent.settings import AgentSettings, Durability, default_agent_id
 from sluice_cli.agent import draw_outcome, exit_code, run_until_signal, with_key
-from sluice_cli.common import Json
+from sluice_cli.options import Json
 from sluice_cli.output import emit
 
 
@@ -21,19 +21,20 @@ class ForwardSettings:
 
     Attributes:
         gateway: Base URLs of gateways, separated by commas; all are equal.
-        durability: `fast`: safe against a kill; `durable`: against a power cut too; what could
-            not be sent in time waits for the next run; `accepted`: ends when all is accepted.
-        spool: Directory of the spool; several forwards share it, each in a part of its own.
-        key: File of the Ed25519 key; default what `sluice agent init` made in this directory.
-        agent_id: The id under which records are accepted; default the host's name.
-        drain_s: Seconds to go on sending after the input ended, for `fast` and `durable`.
-        batch_bytes: Cut a batch at about so many bytes before compression.
-        batch_records: Cut a batch at so many records.
-        batch_age_s: Cut a batch so many seconds after its first record.
-        uploads: Batches in flight at once; 1 keeps them in order.
-        spool_bytes: Most bytes in the spool; then the pipe waits.
-        when_full: What a full spool does: `block`, or `drop_newest` (counted).
-        timezone: Zone of timestamps that name none; empty is the machine's.
+        durability: `fast` survives a kill and `durable` also a power loss; both leave unsent
+            batches
+            in the spool for the next run. `accepted` ends when all batches are accepted.
+        spool: Directory of the spool; concurrent runs share it, each in a separate slot.
+        key: File of the Ed25519 key; by default the one that `sluice agent init` created here.
+        agent_id: The id under which records are accepted; by default the host name.
+        drain_s: Seconds to continue sending after the end of input, for `fast` and `durable`.
+        batch_bytes: Size before compression at which a batch is sealed, bytes.
+        batch_records: Number of records at which a batch is sealed.
+        batch_age_s: Seconds after its first record at which a batch is sealed.
+        uploads: Concurrent uploads; 1 keeps batches in order.
+        spool_bytes: Maximum size of the spool, bytes; when it is full, reading stops.
+        when_full: What happens when the spool is full: `block`, or `drop_newest` (counted).
+        timezone: Zone of timestamps without one; empty is the machine's zone.
         resource: `key=value` attributes of every record.
         tls_ca: File of CA certificates, PEM; empty uses the system's.
         tls_cert: File of the client certificate for mTLS, PEM.
@@ -59,7 +60,7 @@ class ForwardSettings:
     tls_key: Path | None = None
 
     def for_agent(self) -> AgentSettings:
-        """Gives the agent's settings of the same meaning."""
+        """Return the equivalent settings of an agent."""
         return AgentSettings(
             gateway=self.gateway,
             spool=self.spool,
@@ -83,7 +84,7 @@ class ForwardSettings:
 def forward(
     *, settings: Annotated[ForwardSettings, Parameter(name="*")], json: Json = False
 ) -> int:
-    """Ships standard input until it ends; exits 1 when something was parked, dropped or left."""
+    """Ship standard input until it ends; exit 1 if a batch was parked, dropped or not sent."""
     agent = with_key(settings.for_agent())
     outcome = run_until_signal(
         lambda stop: run_forward(

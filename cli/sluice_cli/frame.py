@@ -1,4 +1,4 @@
-"""`sluice frame`: make frames from NDJSON, and look into them."""
+"""`sluice frame`: make frames from NDJSON, and inspect them."""
 
 import sys
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Annotated, BinaryIO, Final
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from sluice_cli.common import Json
+from sluice_cli.options import Json
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.frame import FLAG_ZSTD, Frame, decode_frame, encode_frame
@@ -19,15 +19,15 @@ from sluice_protocol.ndjson import columns_from_ndjson, ndjson_from_columns
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import FRAME_BYTES_MAX, PAYLOAD_RAW_BYTES_MAX, Digest, ObjectKey
 
-app = App(name="frame", help="Make frames from NDJSON and look into them.")
+app = App(name="frame", help="Make frames from NDJSON, and inspect them.")
 
 INPUT_BYTES_MAX: Final = 4 * PAYLOAD_RAW_BYTES_MAX
-"""NDJSON is wordier than columns; past this no frame could hold it."""
+"""NDJSON is larger than columns; no frame can contain more than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameReport:
-    """What `sluice frame inspect` tells of a frame."""
+    """The output of `sluice frame inspect`."""
 
     frame_sha256: Digest
     frame_bytes: int
@@ -48,7 +48,7 @@ class FrameReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFrame:
-    """What a new frame is told beside its records.
+    """What a new frame contains in addition to its records.
 
     Attributes:
         agent: The agent id, 1 to 120 bytes of UTF-8.
@@ -57,7 +57,7 @@ class NewFrame:
         kind: Kind of the records.
         resource: Pairs of the resource, each as `KEY=VALUE`.
         plain: Store the payload without compression.
-        out: File to write; standard output without it.
+        out: File to write; by default standard output.
     """
 
     agent: str
@@ -94,7 +94,7 @@ def inspect(
     records: Annotated[bool, Parameter(negative="")] = False,
     as_json: Json = False,
 ) -> None:
-    """Check a frame in full and tell what it holds.
+    """Validate a frame and show its content.
 
     Args:
         file: The frame; `-` reads standard input.
@@ -112,7 +112,7 @@ def inspect(
 
 
 def report_of(data: bytes, frame: Frame) -> FrameReport:
-    """Gives what there is to tell of a frame and its bytes."""
+    """Return the description of a frame and its bytes."""
     envelope, digest = frame.envelope, digest_of(data)
     return FrameReport(
         frame_sha256=digest,
@@ -173,7 +173,7 @@ def _read_frame(file: Path) -> bytes:
         with file.open("rb") as source:
             return source.read(FRAME_BYTES_MAX + 1)
     except OSError as error:
-        raise BadUsage(f"frame cannot be read: {error.strerror}, file=`{file}`") from error
+        raise BadUsage(f"cannot read the frame: {error.strerror}, file=`{file}`") from error
 
 
 def _write(data: bytes, out: Path | None) -> None:
@@ -186,4 +186,4 @@ def _write(data: bytes, out: Path | None) -> None:
     try:
         out.write_bytes(data)
     except OSError as error:
-        raise BadUsage(f"frame cannot be written: {error.strerror}, out=`{out}`") from error
+        raise BadUsage(f"cannot write the frame: {error.strerror}, out=`{out}`") from error

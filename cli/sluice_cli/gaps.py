@@ -1,4 +1,4 @@
-"""`sluice gaps`: what is missing, agent by agent."""
+"""`sluice gaps`: list missing sequence numbers by agent."""
 
 import asyncio
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_reconciler.completeness import BootReport, read_completeness
 from sluice_store.url import open_store
@@ -18,10 +18,10 @@ def gaps(
     store: StoreUrl = STORE_DEFAULT,
     json: Json = False,
 ) -> int:
-    """Shows the accepted ranges of each agent's lives and the gaps between them.
+    """Show the accepted sequence ranges of each agent's boots and the gaps between them.
 
     Returns:
-        0 when nothing is missing; 1 when there is a gap.
+        0 if nothing is missing, 1 if there is a gap.
     """
     boots = asyncio.run(_read(store, agent))
     emit(boots, as_json=json, human=lambda console: _draw(console, boots))
@@ -38,12 +38,16 @@ def _draw(console: Console, boots: list[BootReport]) -> None:
         spans = ", ".join(f"{start}-{end}" for start, end in boot.ranges)
         console.print(f"{boot.agent_id} boot {boot.boot_id}: {boot.batches} batches, {spans}")
         if boot.overlaps:
-            console.print(f"  overlaps: {boot.overlaps} batches share numbers with earlier ones")
+            console.print(
+                f"  overlaps: {boot.overlaps} batches repeat sequence numbers of earlier batches"
+            )
         for gap in boot.gaps:
-            known = ", made but not come yet" if gap.tail else ""
+            known = ", reported by the agent but not accepted yet" if gap.tail else ""
             span = f"{gap.seq_start}-{gap.seq_end}"
             console.print(f"  missing {span}, for {gap.age_s:.0f} s{known}")
         if boot.gaps_more:
-            console.print(f"  and {boot.gaps_more} gaps more, the oldest {boot.oldest_gap_s:.0f} s")
+            console.print(
+                f"  and {boot.gaps_more} more gaps, the oldest for {boot.oldest_gap_s:.0f} s"
+            )
     found = sum(len(boot.gaps) + boot.gaps_more for boot in boots)
     console.print(f"{len(boots)} boots, {found} gaps")

@@ -1,10 +1,10 @@
-"""`sluice gateway`: serves uploads."""
+"""`sluice gateway`: accept uploads."""
 
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_gateway.processes import run_gateway
 from sluice_gateway.settings import GatewaySettings
 
@@ -17,7 +17,7 @@ def gateway(
     settings: Annotated[GatewaySettings, Parameter(name="*")] = _DEFAULTS,
     json: Json = False,
 ) -> int:
-    """Serves uploads until SIGTERM, then answers the running ones and leaves.
+    """Accept uploads until SIGTERM, then finish running uploads and exit.
 
     Logs are JSON lines on standard error, with or without `--json`.
     """

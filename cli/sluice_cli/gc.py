@@ -7,9 +7,8 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.output import emit, format_size
-from sluice_cli.times import format_time
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.output import emit, format_size, format_time
 from sluice_gc.blob_explanation import BlobExplanation, explain_blob
 from sluice_gc.cycle import CycleReport, CycleRunner
 from sluice_gc.inventory_candidates import open_inventory

@@ -1,4 +1,4 @@
-"""`sluice init`: writes the authority's settings, once."""
+"""`sluice init`: create the authority's settings."""
 
 import asyncio
 from typing import Annotated
@@ -7,7 +7,7 @@ import msgspec
 from cyclopts import Parameter
 from rich.console import Console
 
-from sluice_cli.common import STORE_DEFAULT, Json, NewStoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, NewStoreUrl
 from sluice_cli.output import emit
 from sluice_protocol.authority import (
     MARGIN_S_DEFAULT,
@@ -32,15 +32,15 @@ def init(
     spool_writer: Annotated[str | None, Parameter(name="--spool-writer")] = None,
     json: Json = False,
 ) -> None:
-    """Writes what all parts of a deployment must agree on; the same settings again are no error.
+    """Create the settings of a deployment; identical existing settings are kept.
 
     Args:
         store: The acceptance authority.
-        retry_horizon_s: How long an agent may keep sending the same bytes, in seconds.
-        margin_s: Safety between the gateways' rule and garbage collection's, in seconds.
-        lanes: Number of queue lanes, 1 to 1000; it is never changed later.
+        retry_horizon_s: How long an agent may keep sending the same bytes, seconds.
+        margin_s: Safety margin between acceptance and garbage collection, seconds.
+        lanes: Number of queue lanes, 1 to 1000; it cannot be changed later.
         acceptance: Where acceptance happens.
-        spool_writer: In `local_spool`, the collector id of the one gateway.
+        spool_writer: In `local_spool` mode, the collector id of the one gateway.
         json: Print JSON for programs.
     """
     wanted = Authority(
@@ -51,7 +51,7 @@ def init(
         acceptance=acceptance,
         spool_writer=spool_writer,
     )
-    check_authority(wanted)  # before a directory is made for it
+    check_authority(wanted)  # before its directory is created
     settings = asyncio.run(_write(store, wanted))
     emit(settings, as_json=json, human=lambda console: _draw(console, store, settings))
 

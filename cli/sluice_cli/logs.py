@@ -1,4 +1,4 @@
-"""Logs of commands: on standard error, so that standard output holds results alone."""
+"""Logs of commands, on standard error: standard output contains results only."""
 
 import sys
 
@@ -6,7 +6,7 @@ import structlog
 
 
 def configure_logs() -> None:
-    """Sends events to standard error: coloured lines to a person, JSON lines to a program."""
+    """Send events to standard error: coloured lines on a terminal, otherwise JSON lines."""
     watched = sys.stderr.isatty()
     shown: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if watched else structlog.processors.JSONRenderer()
@@ -25,5 +25,5 @@ def configure_logs() -> None:
 
 
 def _print_to_stderr(*_: object) -> structlog.PrintLogger:
-    """Gives a logger over today's standard error, which a host of this process may replace."""
+    """Return a logger on the current standard error, which tests replace."""
     return structlog.PrintLogger(sys.stderr)

@@ -1,21 +1,24 @@
-"""What commands print: JSON for programs, text for people, and errors that say what to do."""
+"""Output of commands: JSON for programs, text for people, and errors on one line."""
 
 import dataclasses
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TextIO
 
 import msgspec
 from rich.console import Console
 
+from sluice_protocol.units import NS_PER_S
+
 
 def emit(value: object, *, as_json: bool, human: Callable[[Console], None]) -> None:
-    """Prints a result on standard output: one JSON document, or what `human` draws.
+    """Print a result on standard output: one JSON document, or text.
 
     Args:
         value: A struct, dataclass, mapping or sequence that msgspec can encode.
-        as_json: Whether a program reads it.
-        human: Draws the result on a console; called only for people.
+        as_json: Whether to print JSON.
+        human: Prints the result as text on a console.
     """
     if as_json:
         write_json(value, sys.stdout)
@@ -24,7 +27,7 @@ def emit(value: object, *, as_json: bool, human: Callable[[Console], None]) -> N
 
 
 def write_json(value: object, out: TextIO) -> None:
-    """Writes one JSON document and a newline, keys in their own order."""
+    """Write one JSON document and a newline; keys keep their order."""
     out.write(msgspec.json.encode(value, enc_hook=_plain).decode() + "\n")
     out.flush()
 
@@ -36,15 +39,21 @@ def _plain(value: object) -> object:
 
 
 def fail(message: str) -> None:
-    """Prints an error on standard error, on one line."""
+    """Print an error on standard error, on one line."""
     sys.stderr.write(f"sluice: {message}\n")
 
 
 def format_size(size_bytes: int) -> str:
-    """Gives a size with its unit, powers of 1024."""
+    """Format a size with its unit, powers of 1024."""
     amount = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:  # noqa: PLR2004 - the base of the units
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     return f"{amount:.1f} TiB"
+
+
+def format_time(at_ns: int) -> str:
+    """Format a time with milliseconds, for example `2026-01-02T03:04:05.678Z`."""
+    moment = datetime.fromtimestamp(at_ns // NS_PER_S, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{at_ns % NS_PER_S // 1_000_000:03d}Z"

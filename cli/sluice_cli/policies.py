@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from sluice_cli.common import Json
+from sluice_cli.options import Json
 from sluice_cli.output import emit
 from sluice_cli.policies_output import (
     changes_json,
@@ -20,16 +20,16 @@ from sluice_cli.policies_output import (
     verdicts_json,
     verification_json,
 )
-from sluice_policies.evaluate import evaluate
+from sluice_policies.evaluate import evaluate, request_for
 from sluice_policies.lint import lint as lint_text
-from sluice_policies.live import Change, changes, read_live
-from sluice_policies.live import apply as apply_changes
+from sluice_policies.live_documents import DocumentChange, changes, read_live
+from sluice_policies.live_documents import apply as apply_changes
 from sluice_policies.model import canonical, document_json, parse_document
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.render import documents
 from sluice_policies.render import render as render_all
-from sluice_policies.request import request_for
-from sluice_policies.settings import RoleName, Settings, Target, read_settings
+from sluice_policies.settings import RoleName, Settings, Target
+from sluice_policies.settings_file import read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.system_clock import SystemIds
 from sluice_store.administration import Administration, open_administration
@@ -79,10 +79,10 @@ def render(
     def human(console: Console) -> None:
         for name, text in found.files.items():
             console.print(name if out is not None else f"--- {name}\n{text}", markup=False)
-        for item in found.missing:
+        for item in found.inexpressible:
             console.print(f"cannot express: {item.what}: {item.why}", markup=False)
 
-    lost = [{"what": item.what, "why": item.why} for item in found.missing]
+    lost = [{"what": item.what, "why": item.why} for item in found.inexpressible]
     emit({"files": found.files, "cannot_express": lost}, as_json=json, human=human)
     return ExitCode.DONE.value
 
@@ -111,7 +111,7 @@ def lint(
 
     plain = {
         name: [
-            {"rule": f.rule, "severity": f.severity.value, "where": f.where, "says": f.says}
+            {"rule": f.rule, "severity": f.severity.value, "where": f.where, "says": f.message}
             for f in findings
         ]
         for name, findings in found.items()
@@ -218,7 +218,7 @@ def _where(
 
 async def _live_changes(
     settings: Settings, target: Target, where: S3Settings
-) -> tuple[Change, ...]:
+) -> tuple[DocumentChange, ...]:
     async with open_administration(where) as admin:
         return changes(settings, target, await read_live(settings, target, admin))
 
@@ -245,7 +245,7 @@ def diff(
     return ExitCode.FOUND_WRONG.value if found else ExitCode.DONE.value
 
 
-def _confirmed(found: tuple[Change, ...], *, yes: bool) -> bool:
+def _confirmed(found: tuple[DocumentChange, ...], *, yes: bool) -> bool:
     if yes or not found:
         return True
     if not sys.stdin.isatty():
@@ -292,7 +292,7 @@ def apply(
 
 
 async def _apply(
-    settings: Settings, target: Target, where: S3Settings, found: tuple[Change, ...]
+    settings: Settings, target: Target, where: S3Settings, found: tuple[DocumentChange, ...]
 ) -> bool:
     from sluice_policies.verify import verdicts_on  # noqa: PLC0415 - z3 is an extra
 

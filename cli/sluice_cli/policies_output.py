@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from sluice_policies.live import Change
-from sluice_policies.probes import Outcome
+from sluice_policies.live_documents import DocumentChange
+from sluice_policies.probes import ProbeOutcome
 
 if TYPE_CHECKING:  # they need z3, which is an extra
     from sluice_policies.prove import Verdict
@@ -17,7 +17,7 @@ def verdicts_json(verdicts: "tuple[Verdict, ...]") -> list[dict[str, object]]:
     return [
         {
             "property": verdict.property.name,
-            "says": verdict.property.says,
+            "says": verdict.property.description,
             "holds": verdict.holds,
             "counterexample": _told(verdict),
         }
@@ -36,19 +36,19 @@ def draw_verdicts(console: Console, verdicts: "tuple[Verdict, ...]") -> None:
     for verdict in verdicts:
         mark = "proved" if verdict.holds else "BROKEN"
         item = verdict.property
-        console.print(f"{mark}  {item.name}: {item.says}", markup=False)
+        console.print(f"{mark}  {item.name}: {item.description}", markup=False)
         if not verdict.holds:
             console.print(f"        {_told(verdict)}", markup=False)
     held = sum(verdict.holds for verdict in verdicts)
     console.print(f"{held} of {len(verdicts)} properties proved")
 
 
-def changes_json(changes: tuple[Change, ...]) -> list[dict[str, str]]:
+def changes_json(changes: tuple[DocumentChange, ...]) -> list[dict[str, str]]:
     """Gives changes as programs read them."""
     return [{"name": change.name, "diff": change.unified()} for change in changes]
 
 
-def draw_changes(console: Console, changes: tuple[Change, ...]) -> None:
+def draw_changes(console: Console, changes: tuple[DocumentChange, ...]) -> None:
     """Draws the differences, in the order in which they would be applied."""
     for change in changes:
         console.print(change.unified(), markup=False)
@@ -60,7 +60,9 @@ def verification_json(found: "Verification") -> dict[str, object]:
     return {
         "good": found.good,
         "changes": changes_json(found.changes),
-        "dangers": [{"part": danger.part, "says": danger.says} for danger in found.dangers],
+        "dangers": [
+            {"part": danger.part, "says": danger.description} for danger in found.misconfigurations
+        ],
         "properties": verdicts_json(found.verdicts),
         "probes": [
             {
@@ -78,14 +80,14 @@ def draw_verification(console: Console, found: "Verification") -> None:
     """Draws what differs, what is dangerous, what is proved and what the store answered."""
     for change in found.changes:
         console.print(f"DIFFERS  {change.name}: see `sluice policies diff`", markup=False)
-    for danger in found.dangers:
-        console.print(f"DANGER   {danger.part}: {danger.says}", markup=False)
+    for danger in found.misconfigurations:
+        console.print(f"DANGER   {danger.part}: {danger.description}", markup=False)
     if not found.verdicts:
         console.print("BROKEN   a policy document is missing: nothing is proved, see `diff`")
     draw_verdicts(console, tuple(v for v in found.verdicts if not v.holds) or found.verdicts)
     for item in found.tried:
-        mark = "WRONG " if item.outcome is Outcome.WRONG else "tried "
-        mark = "      " if item.outcome is Outcome.NOT_TRIED else mark
+        mark = "WRONG " if item.outcome is ProbeOutcome.WRONG else "tried "
+        mark = "      " if item.outcome is ProbeOutcome.NOT_TRIED else mark
         wanted = "must be refused" if item.probe.refuse else "must go through"
         text = f"{mark}  {item.probe.name} ({item.probe.role.value}, {wanted})"
         console.print(f"{text}: {item.outcome.value} {item.answer}", markup=False)

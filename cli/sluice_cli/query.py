@@ -1,42 +1,34 @@
-"""`sluice query`: search records, draw metrics, serve the same over HTTP."""
+"""`sluice query`: search records, plot metrics, and serve both over HTTP."""
 
 import asyncio
 import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, TypeVar
 
 import aiohttp
 import msgspec
 from cyclopts import App, Parameter
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import format_size
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
-from sluice_query.answer import Answer, Summary, answer_lines, record_json
 from sluice_query.following import follow
-from sluice_query.live import TIMEOUT_S, Reconciler, follow_live
+from sluice_query.live import TIMEOUT_S, LiveRecordsClient, follow_live
+from sluice_query.parameters import FROM_DEFAULT, STEP_DEFAULT, parse_query
 from sluice_query.plot import draw_series
-from sluice_query.request import (
-    LIMIT_DEFAULT,
-    Aggregate,
-    Query,
-    Series,
-    check_query,
-    parse_duration,
-    parse_instant,
-    parse_pair,
-)
+from sluice_query.request import LIMIT_DEFAULT, Aggregate, Query
+from sluice_query.result import QueryResult, QuerySummary, record_json, result_lines
 from sluice_query.search import Searcher
 from sluice_query.service import serve_queries
 from sluice_query.settings import QuerySettings, ServeSettings
-from sluice_query.spooled import attach_spool
+from sluice_query.spool import attach_spool
 from sluice_store import open_store, read_authority
 from sluice_store.url import parse_local_path
 
@@ -46,30 +38,31 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a person asks.
+class QueryOptions:
+    """The options of a query.
 
     Attributes:
-        since: First instant: RFC 3339, Unix ns, `now`, or a duration ago like `15m`; 1h ago
-            without it, 1m ago with `--tail`; with a reconciler whatever it holds.
-        until: End, not included; the same forms.
+        since: Start of the range: RFC 3339, Unix ns, `now`, or a duration ago such as `15m`. The
+            default is 1h ago, with `--tail` 1m ago, with a reconciler everything that it has.
+        until: End of the range, exclusive; the same forms.
         q: Text that a log's body, or a metric's name, must contain.
-        regex: Take the text as an RE2 pattern.
-        ignore_case: Match letters in either case.
+        regex: Treat the text as an RE2 pattern.
+        ignore_case: Ignore case.
         kind: Kind of the records.
-        agent: Only these agents.
-        attribute: Only records with these attributes, each `KEY=VALUE`; the resource counts too.
-        stats_only: Count, and print no records.
-        limit: Most records to print.
+        agent: Only records of these agents.
+        attribute: Only records with these attributes or resource attributes, each `KEY=VALUE`.
+        stats_only: Print counts instead of records.
+        limit: Maximum number of records.
         newest_first: Print the latest records first.
-        metric: Make a series of this metric.
-        step: Width of a step of the series, like `1m`.
+        metric: Compute a series of this metric.
+        step: Width of a step of the series, such as `1m`.
         agg: How the points of one step become one value.
-        by_agent: Give each agent a series of its own.
-        tail: Go on and print what is new, until interrupted; `--to` is not looked at.
-        reconciler: With `--tail`, take new records from this reconciler, `http://host:port`, as
-            soon as it has read them, instead of asking the store every second.
-        reconciler_token: Its `api_token`; better in the environment than in a command line.
+        by_agent: Compute a separate series for each agent.
+        tail: Print new records until interrupted; `--to` has no effect.
+        reconciler: With `--tail`, read new records from this reconciler, `http://host:port`,
+            instead
+            of polling the store every second.
+        reconciler_token: Its `api_token`; safer in the environment than on a command line.
     """
 
     since: Annotated[str | None, Parameter(name="--from")] = None
@@ -84,7 +77,7 @@ class Asked:
     limit: int = LIMIT_DEFAULT
     newest_first: Annotated[bool, Parameter(negative="")] = False
     metric: str | None = None
-    step: str = "1m"
+    step: str = STEP_DEFAULT
     agg: Aggregate = Aggregate.AVG
     by_agent: Annotated[bool, Parameter(negative="")] = False
     tail: Annotated[bool, Parameter(negative="")] = False
@@ -93,10 +86,10 @@ class Asked:
 
 
 def _must_be_spool(kind: object, url: object) -> None:
-    """Refuses what is no directory: opening it would make an empty one."""
+    """Refuse a path that is not a directory: opening it would create an empty spool."""
     del kind
     if isinstance(url, str) and not parse_local_path(url).is_dir():
-        raise ValueError("no spool stands there: give the gateway's --spool")
+        raise ValueError("no spool at this path: pass the gateway's --spool")
 
 
 SpoolUrl = Annotated[
@@ -104,50 +97,47 @@ SpoolUrl = Annotated[
     Parameter(
         name="--spool",
         validator=_must_be_spool,
-        help="The gateway's spool directory, file:///path: what waits there is searched too.",
+        help="The gateway's spool, file:///path; batches that are only there are searched too.",
     ),
 ]
-"""The spool of a gateway that accepts by `local_spool`, as the gateway's own `--spool`."""
+"""The spool of a gateway in `local_spool` mode, the value of the gateway's `--spool`."""
 
-_ASKED = Asked()
+_RENAMED = {"since": "from", "until": "to"}
+_FOLLOWING = frozenset({"tail", "reconciler", "reconciler_token"})
+"""Options that are not parameters of a query."""
+
+_OPTIONS = QueryOptions()
 _SETTINGS = QuerySettings()
 _SERVING = ServeSettings()
 
 
-def query_of(asked: Asked, now_ns: UnixNs) -> Query:
-    """Gives the query that a person's words mean.
+def parse_options(options: QueryOptions, now_ns: UnixNs) -> Query:
+    """Return the query that the options describe.
 
     Raises:
-        BadUsage: A time, duration or attribute has another form.
+        BadUsage: An option is malformed, or the options do not fit together.
     """
-    series = None
-    if asked.metric is not None:
-        series = Series(
-            metric=asked.metric,
-            step_ns=parse_duration(asked.step),
-            aggregate=asked.agg,
-            by_agent=asked.by_agent,
-        )
-    return Query(
-        from_ns=parse_instant(asked.since or _since(asked), now_ns),
-        to_ns=parse_instant(asked.until, now_ns),
-        kind="metrics" if series else asked.kind,
-        text=asked.q,
-        regex=asked.regex,
-        ignore_case=asked.ignore_case,
-        agents=asked.agent,
-        attributes=tuple(parse_pair(text) for text in asked.attribute),
-        stats_only=asked.stats_only,
-        limit=asked.limit,
-        newest_first=asked.newest_first,
-        series=series,
-    )
+    given: dict[str, list[str]] = {}
+    for field_ in fields(options):
+        name = _RENAMED.get(field_.name, field_.name)
+        value = getattr(options, field_.name)
+        if name in _FOLLOWING or value is None or value is False:
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        given[name] = ["true" if one is True else str(one) for one in values]
+    given.setdefault("from", [_default_from(options)])
+    return parse_query({name: values for name, values in given.items() if values}, now_ns, flag_of)
 
 
-def _since(asked: Asked) -> str:
-    if asked.reconciler is not None:
-        return "0"  # it holds what was accepted lately, however old the records are
-    return "1m" if asked.tail else "1h"
+def flag_of(parameter: str) -> str:
+    """Return the option of a query parameter."""
+    return "-q" if parameter == "q" else f"--{parameter.replace('_', '-')}"
+
+
+def _default_from(options: QueryOptions) -> str:
+    if options.reconciler is not None:
+        return "0"  # the reconciler has recently accepted records, however old they are
+    return "1m" if options.tail else FROM_DEFAULT
 
 
 @app.default
@@ -155,31 +145,31 @@ def query(
     *,
     store: StoreUrl = STORE_DEFAULT,
     spool: SpoolUrl = None,
-    asked: Annotated[Asked, Parameter(name="*")] = _ASKED,
+    options: Annotated[QueryOptions, Parameter(name="*")] = _OPTIONS,
     settings: Annotated[QuerySettings, Parameter(name="*")] = _SETTINGS,
     json: Json = False,
 ) -> None:
-    """Searches the lake and what is not in it yet.
+    """Search the lake and the batches that are not in it yet.
 
     With `--json` each record is a line of JSON, and the last line is the summary.
     """
-    question = query_of(asked, SystemClock().now_ns())
-    if asked.reconciler is not None and not asked.tail:
-        raise BadUsage("a reconciler has live records only: give --tail, or leave it out")
-    if asked.tail:
+    question = parse_options(options, SystemClock().now_ns())
+    if options.reconciler is not None and not options.tail:
+        raise BadUsage("--reconciler serves live records only: add --tail, or omit it")
+    if options.tail:
         asyncio.run(
             _with_searcher(
-                (store, spool), settings, lambda one: _follow(one, question, asked, json)
+                (store, spool), settings, lambda one: _follow(one, question, options, json)
             )
         )
         return
-    answer = asyncio.run(_with_searcher((store, spool), settings, lambda one: one.answer(question)))
+    result = asyncio.run(_with_searcher((store, spool), settings, lambda one: one.search(question)))
     if json:
-        for line in answer_lines(answer):
+        for line in result_lines(result):
             sys.stdout.buffer.write(line)
         sys.stdout.flush()
     else:
-        _print(answer, question)
+        _print(result, question)
 
 
 @app.command
@@ -191,16 +181,16 @@ def serve(
     settings: Annotated[QuerySettings, Parameter(name="*")] = _SETTINGS,
     json: Json = False,
 ) -> None:
-    """Serves `GET /v1/query` as streamed NDJSON until SIGTERM, to those who hold its token.
+    """Serve `GET /v1/query` as streamed NDJSON until SIGTERM, to clients with the token.
 
     Without a token it listens on a loopback address only.
 
     Args:
         store: The store to search.
-        spool: The spool of the gateway that lands on it.
-        serving: Where it listens, and to whom.
-        settings: Bounds of each query.
-        json: Print where it listens as JSON.
+        spool: The spool of the gateway that transfers to this store.
+        serving: The address and the token.
+        settings: Limits of each query.
+        json: Print the address as JSON.
     """
 
     def say(url: str) -> None:
@@ -212,30 +202,31 @@ def serve(
     )
 
 
-async def _follow(searcher: Searcher, question: Query, asked: Asked, json: bool) -> None:  # noqa: FBT001
+async def _follow(searcher: Searcher, question: Query, options: QueryOptions, json: bool) -> None:  # noqa: FBT001
     if question.series is not None or question.stats_only:
-        raise BadUsage("--tail follows records: leave out --metric and --stats-only")
-    check_query(question)
-    if asked.reconciler is None:
+        raise BadUsage("--tail follows records: omit --metric and --stats-only")
+    if options.reconciler is None:
         await _tell(follow(searcher, question), json)
         return
     if searcher.spool is not None:
-        raise BadUsage("a reconciler knows nothing of a spool: leave one of them out")
+        raise BadUsage("--reconciler does not cover a spool: omit one of them")
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
-        source = Reconciler(session=session, url=asked.reconciler, token=asked.reconciler_token)
+        source = LiveRecordsClient(
+            session=session, url=options.reconciler, token=options.reconciler_token
+        )
         await _tell(follow_live(searcher, question, source), json)
 
 
-async def _tell(answers: AsyncIterator[Answer], json: bool) -> None:  # noqa: FBT001
+async def _tell(results: AsyncIterator[QueryResult], json: bool) -> None:  # noqa: FBT001
     told: tuple[str, ...] = ()
-    async for answer in answers:
-        for row in answer.records:
-            sys.stdout.write(_line_of(answer.kind, row, json) + "\n")
+    async for result in results:
+        for row in result.records:
+            sys.stdout.write(_line_of(result.kind, row, json) + "\n")
         sys.stdout.flush()
-        # What is wrong is said when it changes, not once a second.
-        if answer.summary.reasons != told:
-            told = answer.summary.reasons
+        # Print each reason once, when it changes, not once a second.
+        if result.summary.reasons != told:
+            told = result.summary.reasons
             sys.stderr.write("".join(f"partial: {reason}\n" for reason in told))
 
 
@@ -262,14 +253,14 @@ async def _with_searcher(
         return await work(searcher)
 
 
-def _print(answer: Answer, question: Query) -> None:
+def _print(result: QueryResult, question: Query) -> None:
     if question.series is not None:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        sys.stdout.write(draw_series(question.series, answer.points, width))
-    for row in answer.records:
-        sys.stdout.write(_line(answer.kind, row) + "\n")
+        sys.stdout.write(draw_series(question.series, result.points, width))
+    for row in result.records:
+        sys.stdout.write(_line(result.kind, row) + "\n")
     sys.stdout.flush()
-    sys.stderr.write(describe(answer.summary) + "\n")
+    sys.stderr.write(describe(result.summary) + "\n")
 
 
 def _line(kind: Kind, row: dict[str, object]) -> str:
@@ -285,8 +276,8 @@ def _line(kind: Kind, row: dict[str, object]) -> str:
     return f"{when} {row['agent_id']} {what}"
 
 
-def describe(summary: Summary) -> str:
-    """Gives a summary in one paragraph for people."""
+def describe(summary: QuerySummary) -> str:
+    """Format a summary as text."""
     span = f" from {summary.first_ts} to {summary.last_ts}" if summary.first_ts else ""
     more = " (more match: raise --limit)" if summary.more else ""
     facts = (

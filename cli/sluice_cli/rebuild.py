@@ -1,4 +1,4 @@
-"""`sluice rebuild`: everything derived again, or only compared."""
+"""`sluice rebuild`: rebuild derived objects, or compare them with their sources."""
 
 import asyncio
 from typing import Annotated
@@ -6,16 +6,14 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.lake_positions import read_persisted
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import INGEST_QUEUE
-from sluice_queue.lane import Runtime
 from sluice_reconciler.differences import DerivedDifference
-from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_spark.committed_positions import read_committed_positions
 from sluice_store.url import open_store
 
 
@@ -25,18 +23,18 @@ def rebuild(
     first_sequence: Annotated[
         int | None,
         Parameter(
-            help="Where lost registers go on: one above what consumers persisted. Spark's queue"
-            " goes on where the lake stands when this is not given."
+            help="First sequence of lost registers: one above what consumers persisted. By "
+            "default Spark's queue resumes after the position of the lake."
         ),
     ] = None,
-    queues: Annotated[str, Parameter(help="Queues fed from accepted batches.")] = "spark",
+    queues: Annotated[str, Parameter(help="Queues that receive accepted batches.")] = "spark",
     store: StoreUrl = STORE_DEFAULT,
     json: Json = False,
 ) -> int:
-    """Makes indexes, work lists and queues again from what was accepted and refused.
+    """Rebuild indexes, work lists and queues from accepted and quarantined batches.
 
     Returns:
-        0; with `--verify` 1 when something derived differs from its sources.
+        0; with `--verify` 1 if a derived object differs from its sources.
     """
     if first_sequence is not None and first_sequence < 1:
         raise BadUsage(f"--first-sequence must be at least 1, first_sequence=`{first_sequence}`")
@@ -53,16 +51,16 @@ async def _run(
         reconciler = await Reconciler.of(store, settings=settings.on(url))
         persisted = None
         if first_sequence is None and INGEST_QUEUE in settings.queue_names:
-            persisted = await read_persisted(store, url, reconciler.intake.lanes)
-        walk = Rebuild(reconciler.intake, Runtime(), persisted)
+            persisted = await read_committed_positions(store, url, reconciler.authority.lanes)
+        walk = reconciler.rebuild(persisted)
         if verify:
             return [one async for one in walk.differences()]
-        mended = [one async for one in walk.repair(first_sequence=first_sequence)]
+        repaired = [one async for one in walk.repair(first_sequence=first_sequence)]
         await reconciler.once()
-        return mended
+        return repaired
 
 
 def _draw(console: Console, found: list[DerivedDifference], *, verify: bool) -> None:
     for one in found:
         console.print(f"{one.wrong.value}  {one.key}  {one.detail}".rstrip())
-    console.print(f"{len(found)} differences {'found' if verify else 'mended'}")
+    console.print(f"{len(found)} differences {'found' if verify else 'repaired'}")

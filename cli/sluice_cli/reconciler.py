@@ -1,4 +1,4 @@
-"""`sluice reconciler`: discovers, indexes and enqueues what was accepted."""
+"""`sluice reconciler`: discover, index and enqueue accepted batches."""
 
 import asyncio
 from dataclasses import replace
@@ -7,11 +7,11 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_reconciler.app import run_inventory, run_once, serve
 from sluice_reconciler.full_pass import PassReport
-from sluice_reconciler.inventory import InventoryScanResult
+from sluice_reconciler.scanners import InventoryScanResult
 from sluice_reconciler.settings import ReconcilerSettings
 
 _DEFAULTS = ReconcilerSettings()
@@ -20,19 +20,19 @@ _DEFAULTS = ReconcilerSettings()
 def reconciler(
     *,
     store: StoreUrl = STORE_DEFAULT,
-    once: Annotated[bool, Parameter(negative="", help="One full pass, then leave.")] = False,
+    once: Annotated[bool, Parameter(negative="", help="Run one full pass and exit.")] = False,
     inventory: Annotated[
         str | None,
-        Parameter(help="Take what an inventory report names: STORE_URL#KEY of its manifest.json."),
+        Parameter(help="Process an S3 Inventory report: STORE_URL#KEY of its manifest.json."),
     ] = None,
     settings: Annotated[ReconcilerSettings, Parameter(name="*")] = _DEFAULTS,
     json: Json = False,
 ) -> int:
-    """Serves until SIGTERM, or makes one full pass, or takes an inventory report.
+    """Run until SIGTERM, or process one full pass or one inventory report.
 
     Returns:
-        0; 1 when something was held back or left, a register is lost, or a file of the report
-        could not be read.
+        0, or 1 if a batch was held back or left, a register is lost, or a file of the report is
+        unreadable.
     """
     if inventory is not None:
         found = asyncio.run(run_inventory(store, settings, inventory))
@@ -48,11 +48,11 @@ def reconciler(
 
 def _draw_inventory(console: Console, found: InventoryScanResult) -> None:
     console.print(
-        f"report of {found.age_s:.0f} s ago names {found.named} accepted batches and"
-        f" {found.foreign} other keys: enqueued {found.outcome.enqueued}"
+        f"report, {found.age_s:.0f} s old: {found.named} accepted batches, {found.foreign} other "
+        f"keys, enqueued {found.outcome.enqueued}"
     )
     for reason in found.unreadable:
-        console.print(f"not read: {reason}")
+        console.print(f"unreadable: {reason}")
 
 
 def _draw(console: Console, report: PassReport) -> None:
@@ -63,6 +63,6 @@ def _draw(console: Console, report: PassReport) -> None:
         f" quarantine references written {report.quarantined}"
     )
     if done.left:
-        console.print(f"left {done.left}: their lanes could not be written, run again")
+        console.print(f"left {done.left}: their lanes could not be written, run it again")
     for key in report.registers_lost:
         console.print(f"register lost: {key}; run `sluice rebuild`")

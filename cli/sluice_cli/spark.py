@@ -1,4 +1,4 @@
-"""`sluice spark`: the pipeline's jobs."""
+"""`sluice spark`: the Spark jobs of the lake."""
 
 import sys
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ import msgspec
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
+from sluice_lake.delta import check_tables
 from sluice_protocol.errors import ExitCode
 from sluice_spark.session import Session, SessionSettings, open_session
 from sluice_spark.settings import CompactSettings, IngestSettings, JobSettings
-from sluice_spark.tables import check_lake
 
-app = App(name="spark", help="Run the pipeline's jobs.")
+app = App(name="spark", help="Run the Spark jobs of the lake.")
 
 _INGEST = IngestSettings()
 _COMPACT = CompactSettings()
@@ -26,7 +26,7 @@ _JOB = JobSettings()
 
 @contextmanager
 def _session(store: str, master: str, driver_memory: str) -> Iterator[Session]:
-    check_lake(store)  # a refusal takes no JVM
+    check_tables(store)  # refuse before the JVM starts
     settings = SessionSettings(master=master, driver_memory=driver_memory)
     session = open_session(settings, delta=False)
     try:
@@ -42,12 +42,13 @@ def ingest(
     settings: Annotated[IngestSettings, Parameter(name="*")] = _INGEST,
     json: Json = False,
 ) -> int:
-    """Carries accepted batches into the lake, each exactly once.
+    """Move accepted batches into the lake, each exactly once.
 
-    It consumes the queue `spark`. A newer ingest job fences an older one off. Batches whose blob is
-    missing or wrong go to the table `dead_letters` and come in when they are enqueued again.
+    It consumes the queue `spark`. A newer ingest job fences an older one. Batches whose blob is
+    missing
+    or damaged go to the table `dead_letters`; they are ingested when they are enqueued again.
     """
-    from sluice_spark.ingest import run_ingest  # noqa: PLC0415 - takes a second to import
+    from sluice_spark.ingest import run_ingest  # noqa: PLC0415 - the import takes a second
 
     totals = run_ingest(store, settings)
 
@@ -63,12 +64,12 @@ def ingest(
 
 @app.command
 def script(*, json: Json = False) -> int:
-    """Prints the path of what `spark-submit` runs: the same command, as a Python script.
+    """Print the path of the script for `spark-submit`, which runs the same commands.
 
     `spark-submit --master spark://head:7077 "$(sluice spark script)" spark ingest …`
     """
     path = str(Path(__file__).parent / "submit" / "sluice_submit.py")
-    # Not through the console: it would wrap a long path.
+    # Not through the console, which would wrap a long path.
     sys.stdout.write(f"{msgspec.json.encode({'path': path}).decode() if json else path}\n")
     return ExitCode.DONE.value
 
@@ -80,11 +81,11 @@ def compact(
     settings: Annotated[CompactSettings, Parameter(name="*")] = _COMPACT,
     json: Json = False,
 ) -> int:
-    """Puts small files together, drops duplicates and deleted rows, removes old files.
+    """Merge small files, drop duplicates and deleted rows, and remove old files.
 
-    It may run beside an ingest job, and as often as you like.
+    It may run concurrently with an ingest job, and at any frequency.
     """
-    from sluice_spark.compact import run_compact  # noqa: PLC0415 - takes a second to import
+    from sluice_spark.compact import run_compact  # noqa: PLC0415 - the import takes a second
 
     with _session(store, settings.master, settings.driver_memory) as session:
         report = run_compact(session, store, settings)
@@ -107,8 +108,8 @@ def index(
     settings: Annotated[JobSettings, Parameter(name="*")] = _JOB,
     json: Json = False,
 ) -> int:
-    """Makes index chunks of new files of `logs`, by which text searches leave files out."""
-    from sluice_spark.index_chunks import run_index  # noqa: PLC0415 - takes a second to import
+    """Write index chunks for new files of `logs`, with which text searches skip files."""
+    from sluice_spark.index_chunks import run_index  # noqa: PLC0415 - the import takes a second
 
     with _session(store, settings.master, settings.driver_memory) as session:
         report = run_index(session, store)
@@ -129,8 +130,8 @@ def rollup(
     settings: Annotated[JobSettings, Parameter(name="*")] = _JOB,
     json: Json = False,
 ) -> int:
-    """Rolls metrics up per minute and per hour, each point once."""
-    from sluice_spark.rollup import run_rollup  # noqa: PLC0415 - takes a second to import
+    """Aggregate metrics per minute and per hour, each point once."""
+    from sluice_spark.rollup import run_rollup  # noqa: PLC0415 - the import takes a second
 
     with _session(store, settings.master, settings.driver_memory) as session:
         report = run_rollup(session, store)

@@ -1,4 +1,4 @@
-"""`sluice switch`: changes where acceptance happens, without losing anything."""
+"""`sluice switch`: change the acceptance mode without losing batches."""
 
 import asyncio
 from typing import Annotated
@@ -6,10 +6,10 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from sluice_cli.common import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
-from sluice_gateway.spool import locked
-from sluice_gateway.switch import switch_to_manifest, switch_to_spool
+from sluice_gateway.mode_switch import switch_to_manifest, switch_to_spool
+from sluice_gateway.spool import lock_spool
 from sluice_protocol.authority import AcceptanceMode, Authority
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
@@ -24,22 +24,24 @@ def switch(
     spool_writer: Annotated[str | None, Parameter(name="--spool-writer")] = None,
     json: Json = False,
 ) -> None:
-    """Changes where acceptance happens; gateways of the old mode leave by themselves within 30 s.
+    """Change the acceptance mode; gateways in the old mode exit within 30 s.
 
     Args:
         acceptance: The new mode.
         store: The acceptance authority.
-        spool: To leave `local_spool`: the spool's directory, its gateway stopped, all landed.
+        spool: To leave `local_spool`: the spool's directory; its gateway must be stopped and all
+            batches
+            transferred.
         spool_writer: To enter `local_spool`: the collector id of the one gateway.
         json: Print JSON for programs.
     """
     if acceptance == "local_spool":
         if spool_writer is None:
-            raise BadUsage("local_spool needs --spool-writer, the one gateway's collector id")
+            raise BadUsage("local_spool needs --spool-writer, the collector id of the one gateway")
         settings = asyncio.run(_to_spool(store, spool_writer))
     else:
         if spool is None:
-            raise BadUsage("leaving local_spool needs --spool, the directory that accepted")
+            raise BadUsage("leaving local_spool needs --spool, the spool's directory")
         settings = asyncio.run(_to_manifest(store, spool))
     emit(settings, as_json=json, human=lambda console: _draw(console, store, settings))
 
@@ -50,7 +52,7 @@ async def _to_spool(url: str, spool_writer: str) -> Authority:
 
 
 async def _to_manifest(url: str, spool: str) -> Authority:
-    with locked(spool):
+    with lock_spool(spool):
         async with open_store(url) as remote, open_store(spool) as local:
             return await switch_to_manifest(remote, local, SystemClock())
 

@@ -1,4 +1,4 @@
-"""`sluice upload FRAME`: one upload to one gateway; prints the answer."""
+"""`sluice upload FRAME`: send one frame to one gateway and print the response."""
 
 import asyncio
 import dataclasses
@@ -18,8 +18,13 @@ from sluice_agent.transport import (
     client_tls,
     open_session,
 )
-from sluice_agent.upload_decisions import Forget, GatewayResponse, NoResponse, decide_reaction
-from sluice_cli.common import Json
+from sluice_agent.upload_decisions import (
+    Forget,
+    GatewayResponse,
+    NoGatewayResponse,
+    decide_reaction,
+)
+from sluice_cli.options import Json
 from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import digest_of
@@ -31,13 +36,13 @@ CONNECT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadReport:
-    """What came of one upload.
+    """The result of one upload.
 
     Attributes:
         frame_sha256: The digest of the bytes that were sent.
-        status: The HTTP status; 0 when there was no answer.
-        reaction: What an agent does then: forget, park, sendagain or stopsending.
-        answer: The answer's body, or why there was none.
+        status: The HTTP status; 0 without a response.
+        reaction: What an agent would do: forget, park, sendagain or stopsending.
+        answer: The body of the response, or why there was none.
     """
 
     frame_sha256: str
@@ -57,14 +62,14 @@ def upload(
     tls_key: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Sends one frame, as it is, and prints the answer; exits 0 only on 200.
+    """Send one frame unchanged and print the response; exit 0 only on 200.
 
     Args:
-        frame: The file that holds the frame.
+        frame: The file with the frame.
         gateway: The gateway's base URL.
-        key: The agent's key file; without one the upload is not signed.
-        retry: Say that these bytes were sent before (`Sluice-Retry: 1`).
-        tls_ca: File of CA certificates, PEM; without one the system's hold.
+        key: The agent's key file; without it the upload is not signed.
+        retry: Mark these bytes as sent before (`Sluice-Retry: 1`).
+        tls_ca: File of CA certificates, PEM; by default the system's.
         tls_cert: File of the client certificate for mTLS, PEM.
         tls_key: File of the client certificate's key.
         json: Print JSON for programs.
@@ -72,7 +77,7 @@ def upload(
     try:
         body = frame.read_bytes()
     except OSError as error:
-        raise BadUsage(f"frame cannot be read: {error.strerror}, path=`{frame}`") from error
+        raise BadUsage(f"cannot read the frame: {error.strerror}, path=`{frame}`") from error
     sent = UploadRequest(frame=body, digest=digest_of(body), retry=retry)
     tls = client_tls(tls_ca, tls_cert, tls_key)
     received = asyncio.run(_send(gateway, key, sent, tls))
@@ -94,11 +99,11 @@ async def _send(
 
 def _report(sent: UploadRequest, received: UploadResult) -> UploadReport:
     response = received.response
-    failure = response.failure.value if isinstance(response, NoResponse) else ""
+    failure = response.failure.value if isinstance(response, NoGatewayResponse) else ""
     return UploadReport(
         frame_sha256=sent.digest,
         status=response.status if isinstance(response, GatewayResponse) else 0,
-        reaction=type(decide_reaction(response, sent=sent.digest)).__name__.lower(),
+        reaction=decide_reaction(response, sent=sent.digest).name,
         answer=failure or received.body.decode(errors="replace"),
     )
 

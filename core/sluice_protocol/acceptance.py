@@ -1,31 +1,33 @@
-"""The acceptance of one upload, as a machine without I/O, clock or randomness.
+"""The acceptance of one upload, as a state machine without I/O, clock or randomness.
 
-States and movers. A `Progress` is what a gateway knows of one upload; `Progress.action` is the one
-action that it waits for. `begin` gives the first action; the shell performs it, translates what
-the store said into an observation, and calls `step`, until the action is a `Verdict`.
+`Progress` is the state of one upload. `Progress.action` is the one action that it waits for.
+`begin` returns the first state. The caller performs the action, translates the store's response
+into an observation and calls `step`, until the action is a `Verdict`.
 
     prove the blob   CreateBlob ─ Applied ──────────────────────────────► proved_at = its Date
                         │ Exists                                               ▲
                         ▼                                                      │
-                     HeadBlob ─ young and right ── proved_at = Last-Modified ──┤
-                        │ gone: again (twice: OverwriteBlob)                   │
+                     HeadBlob ─ young and correct ─ proved_at = Last-Modified ─┤
+                        │ not found: CreateBlob, the second time OverwriteBlob │
                         │ no checksum: HashBlob, then as HeadBlob              │
-                        │ wrong: OverwriteBlob, corrupt is told                │
-                        └ old: ReadManifest ── follows its blob ─► duplicate   │
+                        │ wrong: OverwriteBlob, and the corruption is reported │
+                        └ old: ReadManifest ── appeared in time ─► duplicate   │
                                          └─ else OverwriteBlob ────────────────┘
     own the identity CreateManifest ─ Applied ─► m = its Date
                         │ Exists: ReadManifest ─► m = its Last-Modified
-    tell a conflict  CreateQuarantine ─ Applied / Exists: HeadQuarantine ─► m, then WriteReference
+    record a conflict CreateQuarantine ─ Applied / Exists: HeadQuarantine ─► m
 
-What each move proves. A verdict of acceptance or conflict needs `m - proved_at < window`, where
-`window = retry_horizon - margin`, `m` is when the manifest appeared and `proved_at` when a blob
-with these bytes was last known to be there. Then the blob was younger than the retry horizon when
-the manifest named it, and garbage collection, whose certificate is later than the blob by more
-than the horizon, must have seen the manifest. Where the proof is too old the blob is proved again;
-the manifest stands by then, so a blob written after it is proof at once.
+What a verdict proves. A verdict of acceptance or conflict needs `m - proved_at < window`, where
+`window = retry_horizon - margin`. `m` is the time at which the manifest appeared. `proved_at` is
+the last time at which a blob with these bytes is known to have existed. The blob was therefore
+younger than the retry horizon when the manifest named it. A garbage collection certificate is later
+than the blob by more than the horizon, so its audit must have read the manifest. If the proof is
+too old, the blob is proved again. The manifest exists by then, so a blob written after it is a
+sufficient proof immediately.
 
-An unknown outcome is evidence of nothing and costs one of a bounded number of tries. An illegal
-observation raises `InvariantViolated` and changes nothing. Source: `docs/protocol.md`, Accepting.
+An unknown outcome proves nothing and uses one of a bounded number of tries. An observation that
+does not belong to the action raises `InvariantViolated` and changes nothing.
+Source: `docs/protocol.md`, Accepting.
 """
 
 from dataclasses import replace
@@ -92,12 +94,12 @@ __all__ = [
 
 
 def begin(offer: Offer) -> Progress:
-    """Gives the first state of an upload; its `action` is the first action."""
+    """Return the first state of an upload; its `action` is the first action."""
     return Progress(offer=offer, action=ReadManifest() if offer.sent_before else CreateBlob())
 
 
 def step(now: Progress, seen: Observation) -> Progress:  # noqa: C901, PLR0911 - one line per action
-    """Gives the next state after the observation of the action in `now.action`.
+    """Return the state after the observation of the action in `now.action`.
 
     Raises:
         InvariantViolated: The observation does not belong to that action; nothing changed.
@@ -132,7 +134,7 @@ def _illegal(now: Progress, seen: Observation) -> InvariantViolated:
 
 
 def _again(now: Progress, action: StoreRequest | None = None) -> Progress:
-    """Does the same once more, or starts at `action`, while tries are left."""
+    """Repeat the action, or restart at `action`, while tries are left."""
     if now.tries + 1 >= TRIES_MAX:
         return replace(now, action=RetriesExhausted(), tries=now.tries + 1)
     return replace(now, action=action or now.action, tries=now.tries + 1)
@@ -151,7 +153,8 @@ def _after_create_blob(now: Progress, seen: Observation) -> Progress:
 def _after_head_blob(now: Progress, seen: Observation) -> Progress:
     match seen:
         case NotFound():
-            # The second time a condition is no help: some servers answer 412 over a delete marker.
+            # The second time a condition does not help: some servers respond 412 over a delete
+            # marker.
             write = CreateBlob() if now.gone == 0 else OverwriteBlob()
             return _again(replace(now, gone=now.gone + 1), write)
         case ObjectInfo(sha256=None) as info if info.size_bytes == now.offer.size_bytes:
@@ -173,7 +176,7 @@ def _after_hash_blob(now: Progress, seen: Observation) -> Progress:
 
 
 def _decide_with_blob(now: Progress, info: ObjectInfo, digest: Digest | None) -> Progress:
-    """Decides what a stored blob is worth as a proof."""
+    """Decide whether a stored blob is a proof."""
     if info.size_bytes != now.offer.size_bytes or digest != now.offer.digest:
         return replace(now, action=OverwriteBlob(), healed=True)
     seen = replace(now, date_ns=info.date_ns)
@@ -182,13 +185,13 @@ def _decide_with_blob(now: Progress, info: ObjectInfo, digest: Digest | None) ->
     if info.date_ns - info.last_modified_ns < now.offer.window_ns:
         return _proved(seen, proved_at_ns=info.last_modified_ns, date_ns=info.date_ns)
     if now.manifest is None:
-        # Too old to go on with: only a manifest that followed it in time makes it good.
+        # Too old as a proof, unless a manifest appeared in time after it.
         return replace(seen, action=ReadManifest(), aged_ns=info.last_modified_ns)
     return replace(seen, action=OverwriteBlob())
 
 
 def _follows_in_time(now: Progress, last_modified_ns: UnixNs) -> bool:
-    """Tells whether the manifest that stands names these bytes and followed the blob in time."""
+    """Return True if the known manifest names these bytes and appeared in time after the blob."""
     manifest = now.manifest
     return (
         manifest is not None
@@ -202,16 +205,19 @@ def _after_overwrite_blob(now: Progress, seen: Observation) -> Progress:
         case Applied(date_ns=date_ns):
             return _proved(now, proved_at_ns=date_ns, date_ns=date_ns)
         case OverwriteRefused(reason=reason) if now.healed:
-            return replace(now, action=Corrupt(reason=f"the wrong blob stays: {reason}"))
+            return replace(
+                now, action=Corrupt(reason=(f"the wrong blob cannot be overwritten: {reason}"))
+            )
         case OverwriteRefused():
-            # A policy lets nobody refresh a blob: 503 until garbage collection took it.
+            # A policy forbids every rewrite of a blob: respond 503 until garbage collection deletes
+            # it.
             return replace(now, action=RetriesExhausted())
         case _:
             raise _illegal(now, seen)
 
 
 def _proved(now: Progress, *, proved_at_ns: UnixNs, date_ns: UnixNs) -> Progress:
-    """Goes on after the blob was proved: to the manifest, or to the verdict where one stands."""
+    """Continue after the blob was proved: with the manifest or with the verdict."""
     proved = replace(now, proved_at_ns=proved_at_ns, date_ns=date_ns)
     if proved.manifest is None:
         return _create_manifest(proved)
@@ -220,7 +226,9 @@ def _proved(now: Progress, *, proved_at_ns: UnixNs, date_ns: UnixNs) -> Progress
 
 def _create_manifest(now: Progress) -> Progress:
     if now.date_ns is None:
-        raise InvariantViolated("a manifest is created only after an answer about its blob")
+        raise InvariantViolated(
+            "a manifest is created only after the store responded about its blob"
+        )
     at_ns = now.accepted_at_ns if now.accepted_at_ns is not None else now.date_ns
     return replace(now, accepted_at_ns=at_ns, action=CreateManifest(accepted_at_ns=at_ns))
 
@@ -228,13 +236,13 @@ def _create_manifest(now: Progress) -> Progress:
 def _after_create_manifest(now: Progress, seen: Observation) -> Progress:
     match seen:
         case Applied(date_ns=date_ns) if now.accepted_at_ns is not None:
-            stands = KnownManifest(
+            manifest = KnownManifest(
                 digest=now.offer.digest,
                 own=True,
                 accepted_at_ns=now.accepted_at_ns,
                 appeared_at_ns=date_ns,
             )
-            return _decide_with_manifest(replace(now, manifest=stands))
+            return _decide_with_manifest(replace(now, manifest=manifest))
         case Exists():
             return replace(now, action=ReadManifest())
         case _:
@@ -254,25 +262,25 @@ def _after_read_manifest(now: Progress, seen: Observation) -> Progress:
 
 
 def _manifest_found(now: Progress, seen: ManifestRead) -> Progress:
-    stands = KnownManifest(
+    manifest = KnownManifest(
         digest=seen.digest,
         own=seen.attempt_id == now.offer.attempt_id,
         accepted_at_ns=seen.accepted_at_ns,
         appeared_at_ns=seen.last_modified_ns,
     )
-    known = replace(now, manifest=stands, aged_ns=None)
+    known = replace(now, manifest=manifest, aged_ns=None)
     if now.aged_ns is not None:
-        holds = _follows_in_time(known, now.aged_ns)
+        in_time = _follows_in_time(known, now.aged_ns)
         proved = replace(known, proved_at_ns=now.aged_ns)
-        return _decide_with_manifest(proved) if holds else replace(known, action=OverwriteBlob())
+        return _decide_with_manifest(proved) if in_time else replace(known, action=OverwriteBlob())
     if now.proved_at_ns is not None:
         return _decide_with_manifest(known)
-    # A retry that read first: the manifest alone proves nothing of the blob.
+    # A retry that read the manifest first: the manifest alone proves nothing about the blob.
     return replace(known, action=HeadBlob() if seen.digest == now.offer.digest else CreateBlob())
 
 
 def _manifest_not_found(now: Progress) -> Progress:
-    """Goes on after a read that found no manifest, which proves nothing about writes in flight."""
+    """Continue after a read without a manifest, which proves nothing about writes in flight."""
     if now.aged_ns is not None:
         return replace(now, action=OverwriteBlob(), aged_ns=None)
     if now.proved_at_ns is not None:
@@ -281,7 +289,7 @@ def _manifest_not_found(now: Progress) -> Progress:
 
 
 def _decide_with_manifest(now: Progress) -> Progress:
-    """Decides what to answer once the manifest is known and some proof of the blob is held."""
+    """Decide the verdict from the known manifest and the proof of the blob."""
     manifest, proved_at_ns = now.manifest, now.proved_at_ns
     if manifest is None or proved_at_ns is None:
         raise InvariantViolated("a verdict needs a manifest and a proof of the blob")
@@ -296,7 +304,9 @@ def _decide_with_manifest(now: Progress) -> Progress:
 def _decide_conflict(now: Progress, manifest: KnownManifest, proved_at_ns: UnixNs) -> Progress:
     if now.quarantined_at_ns is None:
         if now.date_ns is None:
-            raise InvariantViolated("a conflict is told only after an answer about the blob")
+            raise InvariantViolated(
+                "a conflict is recorded only after the store responded about the blob"
+            )
         at_ns = now.accepted_at_ns if now.accepted_at_ns is not None else now.date_ns
         action = CreateQuarantine(accepted_digest=manifest.digest, observed_at_ns=at_ns)
         return replace(now, action=action, accepted_at_ns=at_ns)
@@ -306,7 +316,7 @@ def _decide_conflict(now: Progress, manifest: KnownManifest, proved_at_ns: UnixN
 
 
 def _prove_again(now: Progress) -> Progress:
-    """Proves the blob anew: the proof is too old for the manifest that stands."""
+    """Prove the blob again: the proof is too old for the known manifest."""
     return _again(replace(now, proved_at_ns=None), CreateBlob())
 
 

@@ -1,4 +1,7 @@
-"""The words of acceptance: what is offered, done, observed and known. `acceptance` moves them."""
+"""The types of the acceptance state machine: the offer, actions, observations and state.
+
+The transitions are in `acceptance`.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,20 +11,20 @@ from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo, Unkn
 from sluice_protocol.units import Digest, UnixNs
 
 TRIES_MAX: Final = 12
-"""Unknown outcomes and restarts of one upload, together; past it the answer is 503."""
+"""Most unknown outcomes and restarts of one upload together; after them the response is 503."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What one upload asks for.
+    """The request of one upload.
 
     Attributes:
         identity: The identity that the frame claims.
         digest: The sha256 of the frame.
         size_bytes: Length of the frame.
-        attempt_id: ULID of this handling, the same in all its tries.
+        attempt_id: ULID of this upload's handling, the same in all its tries.
         window_ns: `retry_horizon - margin` of the authority.
-        sent_before: Whether the agent says that it has sent these bytes before.
+        sent_before: Whether the agent reports that it has sent these bytes before.
     """
 
     identity: Identity
@@ -42,17 +45,17 @@ class CreateBlob:
 
 @dataclass(frozen=True, slots=True)
 class HeadBlob:
-    """Read what the store knows of the blob."""
+    """Read the metadata of the blob."""
 
 
 @dataclass(frozen=True, slots=True)
 class HashBlob:
-    """Read the whole blob and hash it: the store holds no checksum of it."""
+    """Read the whole blob and hash it: the store has no checksum of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverwriteBlob:
-    """Write the blob without a condition: same bytes, new incarnation."""
+    """Write the blob without a condition: same bytes, new object version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class HeadQuarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """Verdict: 200. The manifest stands and its blob was proved in time."""
+    """Verdict 200: the manifest exists and its blob was proved in time."""
 
     duplicate: bool
     accepted_at_ns: UnixNs
@@ -90,9 +93,9 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """Verdict: 409. Another sha256 owns the identity and the quarantine manifest stands.
+    """Verdict 409: another sha256 owns the identity, and the quarantine manifest exists.
 
-    The shell writes the `quarantine-by-blob` reference, best effort, before it answers.
+    The caller writes the `quarantine-by-blob` reference, best effort, before it responds.
     """
 
     accepted_digest: Digest
@@ -100,14 +103,14 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrupt:
-    """Verdict: 500 and an alert. A stored object is wrong and could not be healed."""
+    """Verdict 500 with an alert: a stored object is wrong and could not be repaired."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RetriesExhausted:
-    """Verdict: 503 `outcome_unknown`. The tries are spent; the same bytes may be sent again."""
+    """Verdict 503 `outcome_unknown`: no tries are left; the same bytes may be sent again."""
 
 
 Verdict = Accepted | Conflict | Corrupt | RetriesExhausted
@@ -129,10 +132,10 @@ Action = StoreRequest | Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobHashed:
-    """What a full read of the blob gave.
+    """The result of a full read of the blob.
 
     Attributes:
-        info: What the store said of it in the same answer.
+        info: The metadata in the same response.
         digest: The sha256 of the bytes read.
     """
 
@@ -146,10 +149,10 @@ class ManifestRead:
 
     Attributes:
         digest: The sha256 that it names.
-        attempt_id: Who wrote it.
-        accepted_at_ns: What it says of its own time.
-        last_modified_ns: When it appeared, by the store's stamp.
-        date_ns: The store's clock in this answer.
+        attempt_id: The upload that wrote it.
+        accepted_at_ns: The acceptance time that it contains.
+        last_modified_ns: The store's Last-Modified of it.
+        date_ns: The store's clock in this response.
     """
 
     digest: Digest
@@ -161,14 +164,14 @@ class ManifestRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestUnreadable:
-    """An object stands under the identity's key that is no manifest of it."""
+    """The object under the identity's key is not a manifest of that identity."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverwriteRefused:
-    """The store refused to overwrite the blob: no permission, a policy, or a lock."""
+    """The store rejected the overwrite of the blob: no permission, a policy, or a lock."""
 
     reason: str
 
@@ -191,12 +194,12 @@ Observation = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownManifest:
-    """The manifest that owns the identity, as far as this gateway has seen it.
+    """The manifest that owns the identity, as this gateway has read or written it.
 
     Attributes:
         digest: The sha256 that owns the identity.
-        own: Whether this very upload wrote it.
-        accepted_at_ns: What the manifest says of its own time.
+        own: Whether this upload wrote it.
+        accepted_at_ns: The acceptance time that it contains.
         appeared_at_ns: `m`: the Date of our create, or its Last-Modified.
     """
 
@@ -208,20 +211,21 @@ class KnownManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """All that a gateway knows of one upload.
+    """Everything that a gateway knows about one upload.
 
     Attributes:
-        offer: What is asked for; it never changes.
-        doing: The action that is waited for, or the verdict.
-        proved_at_ns: When a right blob was last known to be there, or None.
-        aged_ns: Last-Modified of a right blob too old to go on with, while its manifest is read.
-        date_ns: The store's clock in the last answer about the blob.
-        accepted_at_ns: Fixed before the first try of the manifest, then never changed.
-        standing: The manifest, once seen.
+        offer: What the upload offers; it never changes.
+        action: The action to perform, or the verdict.
+        proved_at_ns: When a correct blob was last known to exist, or None.
+        aged_ns: Last-Modified of a correct blob that is too old as a proof, while its manifest is
+            read.
+        date_ns: The store's clock in the last response about the blob.
+        accepted_at_ns: Set before the first try of the manifest and never changed.
+        manifest: The manifest, once known.
         quarantined_at_ns: When the quarantine manifest appeared, or None.
-        gone: How often the blob was reported to exist and then found missing.
+        gone: How often the blob was reported to exist and then not found.
         tries: Unknown outcomes and restarts so far.
-        healed: Whether a wrong blob was met; the shell raises the alert.
+        healed: Whether a wrong blob was found; the caller raises the alert.
     """
 
     offer: Offer

@@ -1,7 +1,8 @@
-"""What all parts of one deployment must agree on.
+"""The settings that all parts of one deployment share.
 
-`authority/v1/settings.json` is written once. A change of the acceptance mode is a record beside it,
-`authority/v1/switches/<number>.json`, created once too: its number is the compare-and-swap.
+`authority/v1/settings.json` is written once. A change of the acceptance mode is a separate record,
+`authority/v1/switches/<number>.json`, which is also created once: its number is the
+compare-and-swap.
 Source: ADR 0027.
 """
 
@@ -19,22 +20,24 @@ AcceptanceMode = Literal["s3_manifest", "local_spool"]
 RETRY_HORIZON_S_DEFAULT: Final = 7 * 24 * 3600
 MARGIN_S_DEFAULT: Final = 3600
 UPLOAD_TIME_S_MAX: Final = 30
-"""Total time of one upload's tries; a gateway answers 503 past it."""
+"""Longest total time of one upload's tries, seconds; after it a gateway responds 503."""
 SKEW_S_MAX: Final = 5
-"""Most that a store's Date and Last-Modified may differ; Last-Modified is cut to 1 s besides."""
+"""Largest difference between a store's Date and Last-Modified, seconds, besides the cut to 1 s."""
 LANES_MAX: Final = 1000
 SWITCHES_MAX: Final = 1000
-"""Most switches of one authority; a reader asks for them one by one."""
+"""Most mode switches of one authority; a reader requests them one at a time."""
 
 
 class Authority(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of an acceptance authority: one bucket or directory plus one prefix.
 
     Attributes:
-        authority_id: ULID made by `sluice init`; certificates and plans carry it.
-        retry_horizon_s: How long an agent may keep sending the same bytes, in seconds. GC deletes
-            only what is older. Never lowered under a running deployment.
-        margin_s: Safety between a gateway's rule and GC's rule, in seconds.
+        authority_id: ULID made by `sluice init`; certificates and plans contain it.
+        retry_horizon_s: How long an agent may keep sending the same bytes, seconds. Garbage
+            collection
+            deletes only what is older. Never lowered under a running deployment.
+        margin_s: Safety margin between a gateway's rule and the rule of garbage collection,
+            seconds.
         lanes: Number of queue lanes, 1 to 1000.
         acceptance: Where acceptance happens.
         spool_writer: In `local_spool`, the collector id of the one gateway; else None.
@@ -57,21 +60,22 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def margin_ns(self) -> int:
-        """The margin in nanoseconds."""
+        """The safety margin in nanoseconds."""
         return self.margin_s * NS_PER_S
 
     @property
     def proof_window_ns(self) -> int:
-        """How much older than its manifest a blob's proof may be: `retry_horizon - margin`."""
+        """Largest age of a blob's proof when its manifest appears: `retry_horizon - margin`."""
         return self.retry_horizon_ns - self.margin_ns
 
 
 def check_authority(settings: Authority) -> None:
-    """Refuses settings under which acceptance and GC could disagree.
+    """Reject settings under which acceptance and garbage collection could disagree.
 
     Raises:
-        BadUsage: `retry_horizon >= 3 * margin` or `margin >= 2 * (upload + skew + 1 s)` does not
-            hold, the lane count is out of range, or `local_spool` names no writer.
+        BadUsage: `retry_horizon` is below `3 * margin`, or `margin` below `2 * (upload + skew + 1
+            s)`.
+            Or the lane count is out of range, or `local_spool` names no writer.
     """
     margin_floor_s = 2 * (UPLOAD_TIME_S_MAX + SKEW_S_MAX + 1)
     if settings.margin_s < margin_floor_s:
@@ -87,12 +91,13 @@ def check_authority(settings: Authority) -> None:
         raise BadUsage(f"lanes must be 1 to {LANES_MAX}, lanes=`{settings.lanes}`")
     if (settings.acceptance == "local_spool") != (settings.spool_writer is not None):
         raise BadUsage(
-            "local_spool needs spool_writer, the one gateway's collector id; s3_manifest has none"
+            "local_spool needs spool_writer, the collector id of its one gateway; s3_manifest "
+            "has none"
         )
 
 
 def decode_authority(body: bytes) -> Authority:
-    """Reads the settings and checks them.
+    """Decode the settings and check them.
 
     Raises:
         InvalidRecord: The record is not of this schema, or breaks a rule of `check_authority`.
@@ -106,13 +111,13 @@ def decode_authority(body: bytes) -> Authority:
 
 
 class ModeSwitch(msgspec.Struct, frozen=True, kw_only=True):
-    """One change of the acceptance mode; everything else of the authority stays as it was.
+    """One change of the acceptance mode; all other settings stay the same.
 
     Attributes:
-        number: Its place, from 1, without gaps.
+        number: Its position, from 1, without gaps.
         acceptance: Where acceptance happens from now on.
         spool_writer: In `local_spool`, the collector id of the one gateway; else None.
-        switched_at_unix_ns: The store's clock when it was asked for.
+        switched_at_unix_ns: The store's clock when the switch was requested.
     """
 
     schema: Literal["sluice.authority_switch.v1"] = "sluice.authority_switch.v1"
@@ -123,24 +128,24 @@ class ModeSwitch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mode_switch_key(number: int) -> ObjectKey:
-    """Gives the key of the switch with this number."""
+    """Return the key of the mode switch with this number."""
     return ObjectKey(f"{AUTHORITY}switches/{number:06d}.json")
 
 
 def decode_mode_switch(number: int, body: bytes) -> ModeSwitch:
-    """Reads a switch.
+    """Decode a mode switch.
 
     Raises:
-        InvalidRecord: The record is not of this schema, or stands in another's place.
+        InvalidRecord: The record is not of this schema, or has another number than its key.
     """
     switch = decode_record(mode_switch_key(number), body, ModeSwitch)
     if switch.number != number:
-        raise InvalidRecord(mode_switch_key(number), "the switch has another number than its key")
+        raise InvalidRecord(mode_switch_key(number), "mode switch has another number than its key")
     return switch
 
 
 def apply_mode_switch(settings: Authority, switch: ModeSwitch) -> Authority:
-    """Gives the settings after a switch.
+    """Return the settings after a mode switch.
 
     Raises:
         InvalidRecord: They would break a rule of `check_authority`.

@@ -1,16 +1,16 @@
-"""The proof that a blob incarnation may be deleted: each clause a function over evidence.
+"""The proof that a blob version may be deleted: each clause is a function of the evidence.
 
-A clause looks at what was read and gives a reason to keep the blob, or None when it holds. What
-was not read, could not be read, or does not match is a reason to keep: `None` in the evidence
-never speaks for a deletion. `decide_deletion` checks clauses in order and stops at the first that
-keeps. The same functions decide in a plan (`PLAN_CLAUSES`), at the moment of deletion
+A clause inspects the evidence and returns a reason to keep the blob, or None if the clause is
+satisfied. Evidence that was not read, could not be read or does not match is a reason to keep:
+`None` never supports a deletion. `decide_deletion` checks clauses in order and stops at the first
+reason to keep. The same functions decide in a plan (`PLAN_CLAUSES`), at the moment of deletion
 (`DELETION_CLAUSES`), for noncurrent versions of a referenced blob (`NONCURRENT_CLAUSES`), and in
 every model and simulation.
 
-Why these clauses keep every accepted blob. A gateway answers 200 only if the manifest appeared
+Why these clauses keep every accepted blob. A gateway responds 200 only if the manifest appeared
 less than `retry_horizon - margin` after it proved the blob. An audit that started later than the
-incarnation's Last-Modified plus `retry_horizon` has therefore seen every manifest that rests on
-this incarnation; one that comes later rests on another incarnation, which is not deleted with it.
+version's Last-Modified plus `retry_horizon` has therefore read every manifest that depends on this
+version. A later manifest depends on another version, which is not deleted with it.
 Source: `docs/protocol.md`, Deleting a blob.
 """
 
@@ -38,7 +38,7 @@ class Clause(StrEnum):
 
 
 class ManifestLookup(StrEnum):
-    """What stood at a key that should say whether a manifest names the blob."""
+    """What was found at a key that can contain a manifest of the blob."""
 
     ABSENT = "absent"
     NAMES_OTHER = "names_other"
@@ -49,7 +49,7 @@ class ManifestLookup(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One stored incarnation of a raw blob, as a listing showed it."""
+    """One stored version of a raw blob, as a listing reported it."""
 
     key: ObjectKey
     digest: Digest
@@ -60,13 +60,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditResult:
-    """What a certificate says of one sha256.
+    """What a certificate reports about one sha256.
 
     Attributes:
         audit_id: The certificate.
-        started_at_ns: The store's Date of an answer received before the first evidence request.
+        started_at_ns: The store's Date of a response received before the first evidence request.
         complete: Whether `accepted/` and `quarantine/` were listed from first to last key.
-        names_blob: Whether any manifest or reverse reference named it; None: not looked up.
+        names_blob: Whether any manifest or reverse reference named it; None if not looked up.
     """
 
     audit_id: str
@@ -77,7 +77,7 @@ class AuditResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvelopeLookup:
-    """What stood at the two keys that the blob's own envelope names."""
+    """What was found at the two keys that the blob's envelope names."""
 
     accepted: ManifestLookup
     quarantine: ManifestLookup
@@ -85,7 +85,7 @@ class EnvelopeLookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedNow:
-    """The candidate in a listing of its key's incarnations, made at deletion time."""
+    """The candidate in a listing of its key's versions, made at deletion time."""
 
     incarnation: ObjectVersion
     last_modified_ns: UnixNs
@@ -94,7 +94,7 @@ class ListedNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentRead:
-    """The current incarnation of the key, read whole and hashed."""
+    """The current version of the key, read whole and hashed."""
 
     incarnation: ObjectVersion
     digest: Digest
@@ -102,18 +102,18 @@ class CurrentRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """All that was read about one candidate; None is what was not read or could not be.
+    """Everything that was read about one candidate; None is evidence that was not read.
 
     Attributes:
-        candidate: The incarnation in question.
-        retry_horizon_ns: The authority's own, never a setting of garbage collection.
-        now_ns: The store's clock in an answer of this look.
-        versioning_enabled: Whether versioning reads `Enabled` now.
-        audit: What the certificate says.
-        references: Reverse references of both kinds, counted now.
-        envelope: The two keys that the frame's own envelope names, read now.
+        candidate: The version in question.
+        retry_horizon_ns: The authority's setting, never one of garbage collection.
+        now_ns: The store's clock in a response to this check.
+        versioning_enabled: Whether versioning is `Enabled` now.
+        audit: What the certificate reports.
+        references: Number of reverse references of both kinds now.
+        envelope: What the two keys that the frame's envelope names contain now.
         listed: The candidate in a listing made now.
-        current: The key's current incarnation, read and hashed now.
+        current: The key's current version, read and hashed now.
     """
 
     candidate: Candidate
@@ -129,7 +129,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """The blob stays: the clause that keeps it, and why."""
+    """Keep the blob: the clause that keeps it, and the reason."""
 
     clause: Clause
     reason: str
@@ -137,16 +137,16 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class MayDelete:
-    """Every clause holds: this exact incarnation may be deleted."""
+    """Every clause is satisfied: exactly this version may be deleted."""
 
 
 ClauseCheck = Callable[[Evidence], Keep | None]
 
 
 def decide_deletion(evidence: Evidence, clauses: tuple[ClauseCheck, ...]) -> Keep | MayDelete:
-    """Gives the first reason to keep the candidate, or that it may go.
+    """Return the first reason to keep the candidate, or `MayDelete`.
 
-    No clauses at all prove nothing, so they keep.
+    An empty list of clauses proves nothing, so it keeps.
     """
     if not clauses:
         return Keep(clause=Clause.CERTIFICATE, reason="no clause was checked")
@@ -158,7 +158,7 @@ def decide_deletion(evidence: Evidence, clauses: tuple[ClauseCheck, ...]) -> Kee
 
 
 def versioning_enabled(evidence: Evidence) -> Keep | None:
-    """A delete of an incarnation spares a newer one only while versioning reads `Enabled`."""
+    """Keep unless versioning is `Enabled`: only then does deleting a version spare a newer one."""
     if evidence.versioning_enabled is None:
         return Keep(clause=Clause.VERSIONING, reason="versioning was not read")
     if not evidence.versioning_enabled:
@@ -167,14 +167,14 @@ def versioning_enabled(evidence: Evidence) -> Keep | None:
 
 
 def incarnation_exact(evidence: Evidence) -> Keep | None:
-    """An incarnation `null` is overwritten in place: deleting it may hit a newer blob."""
+    """Keep a version `null`: it is overwritten in place, so deleting it can remove a newer blob."""
     if evidence.candidate.incarnation in (NULL_VERSION, ""):
-        return Keep(clause=Clause.INCARNATION, reason="the incarnation is null")
+        return Keep(clause=Clause.INCARNATION, reason="the version is null")
     return None
 
 
 def old_enough(evidence: Evidence) -> Keep | None:
-    """Clause 1: its age by the store's clock is above the retry horizon."""
+    """Clause 1: the age by the store's clock is above the retry horizon."""
     if evidence.now_ns is None:
         return Keep(clause=Clause.AGE, reason="the store's clock was not read")
     age_ns = evidence.now_ns - evidence.candidate.last_modified_ns
@@ -198,14 +198,14 @@ def certificate_covers(evidence: Evidence) -> Keep | None:
 def audit_unnamed(evidence: Evidence) -> Keep | None:
     """Clause 3: no manifest and no reverse reference named it in that audit."""
     if evidence.audit is None or evidence.audit.names_blob is None:
-        return Keep(clause=Clause.AUDIT, reason="the audit was not asked about it")
+        return Keep(clause=Clause.AUDIT, reason="the audit result was not read")
     if evidence.audit.names_blob:
         return Keep(clause=Clause.AUDIT, reason="named in the audit")
     return None
 
 
 def references_absent(evidence: Evidence) -> Keep | None:
-    """Clause 3: no reverse reference of either kind stands now."""
+    """Clause 3: no reverse reference of either kind exists now."""
     if evidence.references is None:
         return Keep(clause=Clause.REFERENCES, reason="reverse references were not read")
     if evidence.references:
@@ -214,9 +214,9 @@ def references_absent(evidence: Evidence) -> Keep | None:
 
 
 def envelope_unnamed(evidence: Evidence) -> Keep | None:
-    """Clause 3: neither key that the blob's own envelope names holds a manifest of it now.
+    """Clause 3: neither key that the blob's envelope names contains a manifest of it now.
 
-    The quarantine key carries the sha256, so whatever stands there keeps the blob.
+    The quarantine key contains the sha256, so any object there keeps the blob.
     """
     look = evidence.envelope
     if look is None:
@@ -229,38 +229,38 @@ def envelope_unnamed(evidence: Evidence) -> Keep | None:
 
 
 def still_listed(evidence: Evidence) -> Keep | None:
-    """Clause 4: it is still the current incarnation, with the same stamp."""
+    """Clause 4: it is still the current version, with the same Last-Modified."""
     listed, candidate = evidence.listed, evidence.candidate
     if listed is None or listed.incarnation != candidate.incarnation:
         return Keep(clause=Clause.LISTED, reason="no longer listed")
     if listed.last_modified_ns != candidate.last_modified_ns:
         return Keep(clause=Clause.LISTED, reason="listed with another Last-Modified")
     if not listed.current:
-        return Keep(clause=Clause.LISTED, reason="another incarnation is current")
+        return Keep(clause=Clause.LISTED, reason="another version is current")
     return None
 
 
 def listed_noncurrent(evidence: Evidence) -> Keep | None:
-    """For a superseded version: it is still listed, and it is not what a read sees."""
+    """For a noncurrent version: it is still listed, and it is not the current version."""
     listed, candidate = evidence.listed, evidence.candidate
     if listed is None or listed.incarnation != candidate.incarnation:
         return Keep(clause=Clause.NONCURRENT, reason="no longer listed")
     if listed.last_modified_ns != candidate.last_modified_ns:
         return Keep(clause=Clause.NONCURRENT, reason="listed with another Last-Modified")
     if listed.current:
-        return Keep(clause=Clause.NONCURRENT, reason="it is the current incarnation")
+        return Keep(clause=Clause.NONCURRENT, reason="it is the current version")
     return None
 
 
 def current_verified(evidence: Evidence) -> Keep | None:
-    """For a superseded version: another incarnation is current and its bytes hash to the key."""
+    """For a noncurrent version: another version is current and its bytes hash to the key."""
     current, candidate = evidence.current, evidence.candidate
     if current is None:
-        return Keep(clause=Clause.CURRENT, reason="the current incarnation was not read")
+        return Keep(clause=Clause.CURRENT, reason="the current version was not read")
     if current.incarnation == candidate.incarnation:
-        return Keep(clause=Clause.CURRENT, reason="it is the current incarnation")
+        return Keep(clause=Clause.CURRENT, reason="it is the current version")
     if current.digest != candidate.digest:
-        return Keep(clause=Clause.CURRENT, reason="the current incarnation is corrupt")
+        return Keep(clause=Clause.CURRENT, reason="the current version is corrupt")
     return None
 
 
@@ -271,7 +271,7 @@ PLAN_CLAUSES: Final[tuple[ClauseCheck, ...]] = (
     certificate_covers,
     audit_unnamed,
 )
-"""What a plan can know without reading each blob."""
+"""What a plan can check without reading each blob."""
 
 DELETION_CLAUSES: Final[tuple[ClauseCheck, ...]] = (
     *PLAN_CLAUSES,
@@ -279,7 +279,7 @@ DELETION_CLAUSES: Final[tuple[ClauseCheck, ...]] = (
     envelope_unnamed,
     still_listed,
 )
-"""What must hold, all of it read again, when an unreferenced incarnation is deleted."""
+"""What is read again and checked when an unreferenced version is deleted."""
 
 NONCURRENT_CLAUSES: Final[tuple[ClauseCheck, ...]] = (
     versioning_enabled,
@@ -288,9 +288,9 @@ NONCURRENT_CLAUSES: Final[tuple[ClauseCheck, ...]] = (
     listed_noncurrent,
     current_verified,
 )
-"""What must hold when a noncurrent version of a referenced blob is deleted."""
+"""What is checked when a noncurrent version of a referenced blob is deleted."""
 
 
 def clock_fell(highest_ns: int, now_ns: int, margin_ns: int) -> bool:
-    """Tells whether the store's clock fell by more than half the margin: deletion stops."""
+    """Return True if the store's clock fell by more than half the margin: deletion stops."""
     return highest_ns - now_ns > margin_ns // 2

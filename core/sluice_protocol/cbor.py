@@ -1,10 +1,11 @@
-"""Strict reader and writer of the small part of CBOR that a frame is made of.
+"""Strict reader and writer of the subset of CBOR that a frame uses.
 
-RFC 8949 with the core deterministic encoding of section 4.2.1: shortest heads, definite lengths,
-map keys in bytewise order of their encodings, each once. Only integers, text, byte strings, arrays
-of text, maps with text keys, and RFC 8746 typed arrays exist here; the reader knows no other item,
-so nothing else can reach the caller. Byte strings are given as views: nothing is copied, and no
-length is believed before the bytes for it are there. ADR 0001 says why this is not a library.
+The encoding is RFC 8949 with the core deterministic encoding of section 4.2.1: shortest heads,
+definite lengths, and map keys in bytewise order of their encodings, each once. The reader supports
+only integers, text, byte strings, arrays of text, maps with text keys, and RFC 8746 typed arrays.
+It rejects every other item, so none can reach the caller. Byte strings are returned as views
+without a copy, and a length is used only after a check that its bytes exist. ADR 0001 explains why
+this is not a library.
 """
 
 from typing import Final
@@ -17,32 +18,31 @@ _INFO_MASK: Final = 31
 _INLINE_MAX: Final = 23
 _WIDEST_INFO: Final = 27
 _SHORTEST: Final = (24, 1 << 8, 1 << 16, 1 << 32)
-"""Smallest argument that a head of 1, 2, 4 or 8 further bytes may carry."""
+"""Smallest argument that a head of 1, 2, 4 or 8 further bytes may contain."""
 _SHORT_TEXT: Final = range(_TEXT << _MAJOR_SHIFT, (_TEXT << _MAJOR_SHIFT) + _INLINE_MAX + 1)
 _NAME_SHOWN_MAX: Final = 40
 
 
 class CborReader:
-    """Reads one item after another from a view; every refusal names `field`.
+    """A reader of one item after another from a view; every error names `field`.
 
     Attributes:
-        field: The field that is read now; the caller moves it on as it goes.
+        field: The field that is being read; the caller sets it before each item.
     """
 
     __slots__ = ("_at", "_view", "field")
 
     def __init__(self, view: memoryview, field: str) -> None:
-        """Starts at the first byte of `view`."""
         self._view = view
         self._at = 0
         self.field = field
 
     def refuse(self, reason: str) -> InvalidFrame:
-        """Gives the error for the field that is read now."""
+        """Return the error for the field that is being read."""
         return InvalidFrame(self.field, reason)
 
     def integer(self) -> int:
-        """Reads an integer of either sign, -2**64 to 2**64 - 1."""
+        """Read an integer of either sign, -2**64 to 2**64 - 1."""
         major, value = self._head()
         if major == _UNSIGNED:
             return value
@@ -51,21 +51,21 @@ class CborReader:
         raise self.refuse("must be an integer")
 
     def text(self) -> str:
-        """Reads a text string."""
+        """Read a text string."""
         return self._decode(self._string(_TEXT, "must be a text string"))
 
     def bytes_view(self) -> memoryview:
-        """Reads a byte string, as a view of the bytes where they lie."""
+        """Read a byte string, as a view without a copy."""
         return self._string(_BYTES, "must be a byte string")
 
     def typed_array(self, tag: int) -> memoryview:
-        """Reads the bytes of an RFC 8746 typed array of exactly this tag."""
+        """Read the bytes of an RFC 8746 typed array of exactly this tag."""
         if self._head() != (_TAG, tag):
             raise self.refuse(f"must be a typed array of tag {tag}")
         return self.bytes_view()
 
     def map_size(self, limit: int) -> int:
-        """Reads the head of a map of at most `limit` pairs."""
+        """Read the head of a map of at most `limit` pairs."""
         major, size = self._head()
         if major != _MAP:
             raise self.refuse("must be a map")
@@ -74,29 +74,29 @@ class CborReader:
         return size
 
     def key(self, before: str | None) -> str:
-        """Reads a map key, which must sort after the key `before`."""
+        """Read a map key, which must sort after the key `before`."""
         key = self.text()
         if before is not None and key_order(key) <= key_order(before):
             reason = "twice" if key == before else "out of order"
-            raise self.refuse(f"map key stands {reason}, key=`{shown(key)}`")
+            raise self.refuse(f"map key is {reason}, key=`{shown(key)}`")
         return key
 
     def texts(self, limit: int) -> tuple[str, ...]:
-        """Reads an array of at most `limit` text strings."""
+        """Read an array of at most `limit` text strings."""
         major, size = self._head()
         if major != _ARRAY:
             raise self.refuse("must be an array of text")
         if size > min(limit, len(self._view) - self._at):
-            raise self.refuse("array is longer than what uses it, or than the frame")
+            raise self.refuse("array is longer than its index column or than the frame")
         return tuple([self._item() for _ in range(size)])
 
     def end(self) -> None:
-        """Refuses bytes after the last item."""
+        """Reject bytes after the last item."""
         if self._at != len(self._view):
             raise self.refuse("bytes follow the last item")
 
     def _item(self) -> str:
-        # The short head inline: arrays of names may hold millions.
+        # The short head is decoded here without a call: arrays of names can have millions of items.
         at = self._at
         if at < len(self._view) and self._view[at] in _SHORT_TEXT:
             self._at = at + 1 + self._view[at] - _SHORT_TEXT.start
@@ -146,7 +146,7 @@ class CborReader:
 
 
 def key_order(key: str) -> tuple[int, bytes]:
-    """Gives what deterministic map keys are sorted by: length first, then bytes.
+    """Return the sort key of a deterministic map key: length first, then bytes.
 
     Source: RFC 8949 section 4.2.1; the head of a text string grows with its length.
     """
@@ -155,12 +155,12 @@ def key_order(key: str) -> tuple[int, bytes]:
 
 
 def shown(name: str) -> str:
-    """Gives a foreign name in a form fit for an error message: ASCII, short."""
+    """Return a foreign name in a form that is safe in an error message: ASCII and short."""
     return ascii(name[:_NAME_SHOWN_MAX])[1:-1]
 
 
 def encode_head(major: int, argument: int) -> bytes:
-    """Gives the shortest head of a major type and its argument, 0 to 2**64 - 1."""
+    """Return the shortest head of a major type and its argument, 0 to 2**64 - 1."""
     if argument <= _INLINE_MAX:
         return bytes((major << _MAJOR_SHIFT | argument,))
     width_index = sum(argument >= least for least in _SHORTEST[1:])
@@ -169,35 +169,35 @@ def encode_head(major: int, argument: int) -> bytes:
 
 
 def encode_integer(value: int) -> bytes:
-    """Encodes an integer, -2**64 to 2**64 - 1."""
+    """Encode an integer, -2**64 to 2**64 - 1."""
     return encode_head(_UNSIGNED, value) if value >= 0 else encode_head(_NEGATIVE, -1 - value)
 
 
 def encode_text(text: str) -> bytes:
-    """Encodes a text string.
+    """Encode a text string.
 
     Raises:
-        UnicodeEncodeError: The text holds a lone surrogate.
+        UnicodeEncodeError: The text contains a lone surrogate.
     """
     raw = text.encode()
     return encode_head(_TEXT, len(raw)) + raw
 
 
 def encode_texts(texts: tuple[str, ...]) -> bytes:
-    """Encodes an array of text strings."""
+    """Encode an array of text strings."""
     return encode_head(_ARRAY, len(texts)) + b"".join(map(encode_text, texts))
 
 
 def encode_bytes_head(size_bytes: int) -> bytes:
-    """Gives the head of a byte string of this length; the bytes follow it."""
+    """Return the head of a byte string of this length; the bytes follow it."""
     return encode_head(_BYTES, size_bytes)
 
 
 def encode_typed_array_head(tag: int, size_bytes: int) -> bytes:
-    """Gives tag and head of an RFC 8746 typed array; the bytes follow it."""
+    """Return the tag and head of an RFC 8746 typed array; the bytes follow it."""
     return encode_head(_TAG, tag) + encode_bytes_head(size_bytes)
 
 
 def encode_map_head(pairs: int) -> bytes:
-    """Gives the head of a map of this many pairs."""
+    """Return the head of a map of this many pairs."""
     return encode_head(_MAP, pairs)

@@ -1,7 +1,9 @@
-"""The columns of a frame's payload, as frozen values over numpy arrays and bytes.
+"""The columns of a frame's payload, as frozen values over numpy arrays and bytes, and their checks.
 
-Arrays are read-only by convention and little-endian. Building one of these checks nothing:
-`check_columns` does, once, where bytes come in and where bytes go out.
+Arrays are read-only by convention and little-endian. The constructors check nothing.
+`check_columns` checks every rule of the protocol's section on columns, over whole arrays and
+without a loop over records. It runs before encoding and after decoding, so that no frame is sent
+that a reader would reject.
 """
 
 import codecs
@@ -18,7 +20,9 @@ from sluice_protocol.manifests import Kind
 SEVERITY_MAX: Final = 24
 METRIC_TYPE_MAX: Final = 2
 _UTF8_STEP_BYTES: Final = 1 << 20
-"""Text is checked in steps: one wide character would make a copy of the whole four times larger."""
+"""Text is decoded in steps: in one piece, a single wide character would make a copy of four times
+the size.
+"""
 _CONTINUATION_MASK: Final = 0xC0
 _CONTINUATION: Final = 0x80
 
@@ -31,22 +35,21 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TextColumn:
-    """Strings laid end to end: string `i` is `data[offsets[i]:offsets[i + 1]]`.
+    """Strings stored end to end: string `i` is `data[offsets[i]:offsets[i + 1]]`.
 
     Attributes:
-        offsets: i32[n + 1]; starts 0, never falls, ends at `len(data)`.
-        data: The bytes; UTF-8 or opaque, as the column says.
+        offsets: i32[n + 1]; starts at 0, never decreases, ends at `len(data)`.
+        data: The bytes; UTF-8 or opaque, depending on the column.
     """
 
     offsets: I32
     data: bytes
 
     def __len__(self) -> int:
-        """Gives the number of strings."""
         return len(self.offsets) - 1
 
     def slices(self) -> list[bytes]:
-        """Gives every string by itself; a copy of each, for people and tests."""
+        """Return a copy of every string."""
         edges = self.offsets.tolist()
         return [self.data[a:b] for a, b in itertools.pairwise(edges)]
 
@@ -85,7 +88,6 @@ class LogColumns:
     attributes: AttributeColumns | None = None
 
     def __len__(self) -> int:
-        """Gives the number of records."""
         return len(self.ts)
 
 
@@ -110,7 +112,6 @@ class MetricColumns:
     attributes: AttributeColumns | None = None
 
     def __len__(self) -> int:
-        """Gives the number of points."""
         return len(self.ts)
 
 
@@ -129,7 +130,6 @@ class EntryColumns:
     ts: I64 | None = None
 
     def __len__(self) -> int:
-        """Gives the number of entries."""
         return len(self.key)
 
 
@@ -137,7 +137,7 @@ Columns = LogColumns | MetricColumns | EntryColumns
 
 
 def kind_of(columns: Columns) -> Kind:
-    """Gives the kind that an envelope names for these columns."""
+    """Return the kind that an envelope names for these columns."""
     match columns:
         case LogColumns():
             return "logs"
@@ -148,11 +148,11 @@ def kind_of(columns: Columns) -> Kind:
 
 
 def check_columns(columns: Columns, count: int) -> None:
-    """Refuses columns that break a rule of their kind.
+    """Reject columns that break a rule of their kind.
 
     Args:
         columns: The columns of one frame.
-        count: Number of records that the envelope's range spans.
+        count: Number of records that the envelope's sequence range contains.
 
     Raises:
         InvalidFrame: The error names the column as `docs/protocol.md` does.
@@ -212,7 +212,7 @@ def _check_length(field: str, column: npt.NDArray[np.generic], count: int) -> No
 
 def _check_most(field: str, column: npt.NDArray[np.unsignedinteger], most: int) -> None:
     if len(column) and int(column.max()) > most:
-        raise InvalidFrame(field, f"holds a value above {most}")
+        raise InvalidFrame(field, f"contains a value above {most}")
 
 
 def _check_offsets(field: str, offsets: npt.NDArray[np.int32], count: int, end: int) -> None:
@@ -231,7 +231,7 @@ def _check_text(field: str, column: TextColumn, count: int) -> None:
     if column.data.isascii():
         return
     _check_utf8(field, column.data)
-    # The whole is valid, so a slice is valid unless it starts inside a character.
+    # The whole text is valid, so a slice is valid unless it starts inside a character.
     starts = column.offsets[np.flatnonzero(column.offsets < len(column.data))]
     lead = np.frombuffer(column.data, np.uint8)[starts]
     if np.any((lead & _CONTINUATION_MASK) == _CONTINUATION):
@@ -251,15 +251,15 @@ def _check_utf8(field: str, data: bytes) -> None:
 
 def _check_names(field: str, names: tuple[str, ...], index_field: str, index: U32) -> None:
     if "" in names:
-        raise InvalidFrame(field, "holds an empty name")
+        raise InvalidFrame(field, "contains an empty name")
     if len(set(names)) != len(names):
-        raise InvalidFrame(field, "holds a name twice")
+        raise InvalidFrame(field, "contains a name twice")
     if len(index) and int(index.max()) >= len(names):
         raise InvalidFrame(index_field, f"points past the {len(names)} names")
     used = np.zeros(len(names), np.bool_)
     used[index] = True
     if not used.all():
-        raise InvalidFrame(field, "holds a name that no record uses")
+        raise InvalidFrame(field, "contains a name that no record uses")
 
 
 def _check_key_once(columns: AttributeColumns) -> None:
@@ -274,7 +274,7 @@ def _check_key_once(columns: AttributeColumns) -> None:
 
 
 def _rises_within_records(columns: AttributeColumns) -> bool:
-    # What our own encoder writes: keys rising inside each record need no sort.
+    # Keys that increase inside each record, as our encoder writes them, need no sort.
     keys = columns.keys
     rises = np.ones(len(keys) + 1, np.bool_)
     rises[1:-1] = keys[1:] > keys[:-1]

@@ -1,7 +1,7 @@
-"""The zstd rules of a payload: one frame of a stated size, refused before memory is spent.
+"""The zstd rules of a payload: one frame of a stated size, rejected before memory is allocated.
 
-`ZstdDecompressor.decompress` ignores its limit when the frame states a size of its own, and a
-streaming reader takes truncated and doubled frames without a word; hence the checks before it.
+`ZstdDecompressor.decompress` ignores its size limit when the frame states a size. A streaming
+reader accepts truncated and repeated frames without an error. The checks here exclude both.
 """
 
 from typing import Final
@@ -16,9 +16,10 @@ _MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 
 def compress_payload(raw: bytes) -> bytes:
-    """Compresses a payload into one zstd frame that states its size; no checksum, no dictionary."""
-    # A checksum would repeat what the frame's sha256 says. A window log is set so that one large
-    # payload does not become a single segment, whose window is the whole content.
+    """Compress a payload into one zstd frame that states its size; no checksum, no dictionary."""
+    # A checksum would repeat the frame's sha256. The window log is set so that a large payload does
+    # not
+    # become a single segment, whose window is the whole content.
     parameters = zstandard.ZstdCompressionParameters.from_level(
         COMPRESSION_LEVEL,
         source_size=min(len(raw), WINDOW_BYTES_MAX),
@@ -31,7 +32,7 @@ def compress_payload(raw: bytes) -> bytes:
 
 
 def decompress_payload(stored: memoryview, raw_bytes: int) -> bytes:
-    """Gives the `raw_bytes` bytes that one zstd frame holds.
+    """Decompress a payload to exactly `raw_bytes` bytes.
 
     Args:
         stored: The payload as stored; exactly one zstd frame.

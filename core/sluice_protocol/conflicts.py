@@ -1,10 +1,10 @@
-"""Conflicts and what people decide about them, as pure functions.
+"""Identity conflicts and the decisions of operators about them, as pure functions.
 
-A conflict is a quarantine manifest: bytes that were refused because others own the identity. Its
-id is its key in a form that fits one path segment. A decision is an append-only record:
-`accept_existing` closes a conflict, `quarantine_identity` also shuts out that agent and boot.
-Decisions are folded in the order of their ids; a quarantine is never lifted by a later one, the
-agent comes back under a new boot. Source: ADR 0023.
+A conflict is a quarantine manifest: bytes that were refused because other bytes own the identity.
+Its id is its key in a form that fits one path segment. A decision is an append-only record:
+`accept_existing` closes a conflict, `quarantine_identity` also blocks that agent and boot.
+Decisions are folded in the order of their ids. A later decision never lifts a quarantine; the agent
+returns under a new boot. Source: ADR 0023.
 """
 
 import re
@@ -29,7 +29,7 @@ from sluice_protocol.units import Digest, ObjectKey
 
 DecisionAction = Literal["accept_existing", "quarantine_identity"]
 AgentBoot = tuple[str, str]
-"""An agent id and one boot id of it."""
+"""An agent id and one of its boot ids."""
 
 NOTE_CHARS_MAX: Final = 2000
 RECORD_CHARS_MAX: Final = 1000
@@ -41,7 +41,7 @@ _ID: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictName:
-    """Which refusal: the identity, and the bytes that were refused under it."""
+    """The name of a conflict: the identity, and the digest of the bytes that were refused."""
 
     identity: Identity
     submitted: Digest
@@ -53,24 +53,24 @@ class ConflictName:
 
     @property
     def id(self) -> str:
-        """The conflict's id: one path segment, made of the key alone."""
+        """The conflict's id: one path segment that is derived from the key."""
         who = self.identity
         agent, boot = who.agent_id.encode().hex(), who.boot_id.encode().hex()
         return f"{agent}.{boot}.{who.seq_start:020d}-{who.seq_end:020d}.{self.submitted}"
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person decided about one conflict.
+    """An operator's decision about one conflict.
 
     Attributes:
-        decision_id: ULID; the record's key and its place in the order.
+        decision_id: ULID; the record's key and its position in the order.
         action: What was decided.
-        conflict_id: Which conflict.
-        agent_id: Of the conflict, for readers and for the quarantine.
-        boot_id: See `agent_id`.
+        conflict_id: The conflict.
+        agent_id: Agent of the conflict, for readers and for the quarantine.
+        boot_id: Boot of the conflict.
         decided_by: The principal.
-        decided_at_unix_ns: When, by the clock of who wrote it.
-        note: Why, in the person's words.
+        decided_at_unix_ns: When, by the writer's clock.
+        note: The operator's reason.
     """
 
     schema: Literal["sluice.decision.v1"] = "sluice.decision.v1"
@@ -90,30 +90,31 @@ class Decisions:
 
     Attributes:
         by_conflict: The latest decision about each conflict.
-        quarantined: Agents and boots that are shut out.
+        quarantined: Agents and boots that are blocked.
     """
 
     by_conflict: Mapping[str, Decision] = field(default_factory=dict)
     quarantined: frozenset[AgentBoot] = frozenset()
 
     def state_of(self, conflict_id: str) -> str:
-        """Gives `open`, or the action that was decided."""
+        """Return `open`, or the action that was decided."""
         decision = self.by_conflict.get(conflict_id)
         return "open" if decision is None else decision.action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """How the records of two frames of one identity differ.
+    """The difference between the records of two frames of one identity.
 
     Attributes:
         accepted_count: Records of the frame that owns the identity.
         submitted_count: Records of the frame that was refused.
-        differing_count: Places at which the records differ or one is missing.
-        first_seq: Sequence number of the first such place; None when all records are equal and
+        differing_count: Positions at which the records differ or only one frame has a record.
+        first_seq: Sequence number of the first such position; None when all records are equal and
             only the encoding or the resource differs.
-        accepted_record: The owner's record there as a line of JSON, cut short; None when missing.
-        submitted_record: The refused record there.
+        accepted_record: The owner's record there as a line of JSON, cut short; None when it has
+            none.
+        submitted_record: The refused frame's record there.
     """
 
     accepted_count: int
@@ -125,14 +126,14 @@ class Difference:
 
 
 def parse_conflict_id(text: str) -> ConflictName:
-    """Takes an id apart.
+    """Parse a conflict id.
 
     Raises:
-        BadUsage: The text is no conflict id.
+        BadUsage: The text is not a conflict id.
     """
     found = _ID.fullmatch(text)
     if found is None:
-        raise BadUsage(f"not a conflict id: take one from the list, id=`{text[:64]}`")
+        raise BadUsage(f"not a conflict id: use an id from the list of conflicts, id=`{text[:64]}`")
     try:
         identity = Identity(
             agent_id=bytes.fromhex(found["agent"]).decode(),
@@ -146,17 +147,17 @@ def parse_conflict_id(text: str) -> ConflictName:
 
 
 def conflict_prefix(agent_id: str) -> str:
-    """Gives the prefix of every conflict of one agent."""
+    """Return the prefix of every conflict of one agent."""
     return f"{QUARANTINE_CONFLICTS}agent={agent_id.encode().hex()}/"
 
 
 def decision_key(decision_id: str) -> ObjectKey:
-    """Gives the key of a decision."""
+    """Return the key of a decision."""
     return ObjectKey(f"{DECISIONS}{decision_id}.json")
 
 
 def check_note(note: str) -> str:
-    """Takes a person's note.
+    """Return an operator's note if it is short enough.
 
     Raises:
         BadUsage: It is too long.
@@ -167,7 +168,7 @@ def check_note(note: str) -> str:
 
 
 def fold_decisions(known: Decisions, more: Iterable[Decision]) -> Decisions:
-    """Adds decisions, in any order and any number of times; the result is the same."""
+    """Add decisions, in any order and any number of times, with the same result."""
     latest = dict(known.by_conflict)
     shut = set(known.quarantined)
     for decision in more:
@@ -180,7 +181,7 @@ def fold_decisions(known: Decisions, more: Iterable[Decision]) -> Decisions:
 
 
 def difference_of(accepted: Frame, submitted: Frame) -> Difference:
-    """Compares two frames record by record; takes time in the number of records."""
+    """Compare two frames record by record, in time linear in the number of records."""
     first: tuple[int, str | None, str | None] | None = None
     differing = 0
     pairs = zip_longest(

@@ -1,4 +1,4 @@
-"""The envelope of a frame: whose batch it is, and what it spans."""
+"""The envelope of a frame: the identity, kind, time span and resource of its batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ Resource = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """What a frame says of itself before its columns.
+    """The description of a batch, in front of its columns.
 
     Attributes:
-        agent_id: Who sent it.
-        boot_id: In which life of that agent.
+        agent_id: The agent that sent it.
+        boot_id: The boot of that agent.
         seq_start: First sequence number.
         seq_end: Last sequence number, inclusive.
         count: Number of records.
@@ -64,7 +64,7 @@ class Envelope:
 
 
 def encode_envelope(envelope: Envelope) -> bytes:
-    """Gives the one encoding of an envelope; the resource is sorted.
+    """Return the canonical encoding of an envelope, with the resource sorted.
 
     Raises:
         InvalidFrame: The resource has too many entries, a key twice, or text that is not UTF-8.
@@ -102,7 +102,7 @@ def _encode_resource(resource: Resource) -> bytes:
 
 
 def decode_envelope(view: memoryview) -> Envelope:
-    """Reads an envelope strictly.
+    """Decode an envelope strictly.
 
     Raises:
         InvalidFrame: It breaks a rule; the error names the field.
@@ -115,7 +115,7 @@ def decode_envelope(view: memoryview) -> Envelope:
         reader.field = "envelope"
         key = reader.key(key)
         if key not in _READERS:
-            raise reader.refuse(f"holds an unknown key, key=`{shown(key)}`")
+            raise reader.refuse(f"contains an unknown key, key=`{shown(key)}`")
         reader.field = key
         found[key] = _READERS[key](reader)
     reader.field = "envelope"
@@ -191,6 +191,6 @@ def _build(found: dict[str, object]) -> Envelope:
 def _check_span(envelope: Envelope) -> None:
     if (envelope.min_ts_ns is None) != (envelope.max_ts_ns is None):
         missing = "min_ts" if envelope.min_ts_ns is None else "max_ts"
-        raise InvalidFrame(missing, "is missing while the other end of the span is there")
+        raise InvalidFrame(missing, "is missing although the other end of the time span is set")
     if envelope.min_ts_ns is None and envelope.kind != "entries":
-        raise InvalidFrame("min_ts", f"is missing, {envelope.kind} have it")
+        raise InvalidFrame("min_ts", f"is missing: {envelope.kind} need it")

@@ -1,8 +1,8 @@
-"""The one tree of errors, and what each of them means to an HTTP client and to a shell.
+"""The hierarchy of errors, and their meaning for an HTTP client and for a shell.
 
-A class exists only where a caller would act differently. Every class carries its fields as
-positional arguments, so that it survives pickling to a Spark worker, and a message that says what
-happened, to which object, and what to do next.
+A separate class exists only where a caller acts differently. Every class passes its fields as
+positional arguments, so that it can be pickled to a Spark worker. Its message states what failed,
+on which object, and what to do.
 """
 
 from enum import Enum, StrEnum
@@ -33,7 +33,7 @@ class ErrorCode(StrEnum):
 
 
 class Effect(StrEnum):
-    """What a refused request may have done: nothing, or something that nobody could confirm."""
+    """The possible effect of a refused request: none, or one that could not be confirmed."""
 
     NONE = "none"
     UNKNOWN = "unknown"
@@ -49,7 +49,7 @@ class ExitCode(Enum):
 
 
 def status_of(code: ErrorCode) -> int:  # noqa: C901, PLR0911 - mypy checks that it is complete
-    """Gives the HTTP status of an error code."""
+    """Return the HTTP status of an error code."""
     match code:
         case (
             ErrorCode.INVALID_FRAME
@@ -84,13 +84,13 @@ def status_of(code: ErrorCode) -> int:  # noqa: C901, PLR0911 - mypy checks that
 
 
 def retryable(code: ErrorCode) -> bool:
-    """Tells whether the same bytes may be sent again."""
+    """Return True if the same bytes may be sent again."""
     again = {ErrorCode.DIGEST_MISMATCH, ErrorCode.LENGTH_REQUIRED, ErrorCode.UNSUPPORTED_MEDIA_TYPE}
     return status_of(code) >= 500 or code in again  # noqa: PLR2004 - RFC 9110 section 15.6
 
 
 def effect_of(code: ErrorCode) -> Effect:
-    """Tells whether a request answered with this code may have changed the store."""
+    """Return whether a request that got this code may have changed the store."""
     maybe = {
         ErrorCode.OUTCOME_UNKNOWN,
         ErrorCode.STORE_UNAVAILABLE,
@@ -108,23 +108,21 @@ class SluiceError(Exception):
 
 
 class InvalidFrame(SluiceError):
-    """Bytes that are not a frame of version 1.
+    """The bytes are not a valid frame.
 
     Attributes:
-        field: The field that is wrong, as `docs/protocol.md` names it.
+        field: The wrong field, as `docs/protocol.md` names it.
         reason: What is wrong with it.
     """
 
     code = ErrorCode.INVALID_FRAME
 
     def __init__(self, field: str, reason: str) -> None:
-        """Carries the field and the reason."""
         super().__init__(field, reason)
         self.field = field
         self.reason = reason
 
     def __str__(self) -> str:
-        """Says which field is wrong and why."""
         return f"invalid frame: {self.reason}, field=`{self.field}`"
 
 
@@ -164,14 +162,12 @@ class TooLarge(SluiceError):
     code = ErrorCode.TOO_LARGE
 
     def __init__(self, field: str, size_bytes: int, limit_bytes: int) -> None:
-        """Carries what is too large, its size and the limit."""
         super().__init__(field, size_bytes, limit_bytes)
         self.field = field
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
 
     def __str__(self) -> str:
-        """Says the size and the limit."""
         return (
             f"too large: send a smaller batch, field=`{self.field}`,"
             f" size_bytes=`{self.size_bytes}`, limit_bytes=`{self.limit_bytes}`"
@@ -179,18 +175,16 @@ class TooLarge(SluiceError):
 
 
 class DigestMismatch(SluiceError):
-    """A body that is not what its Content-Digest says: damaged on the way, send it again."""
+    """The body does not match its Content-Digest: it was damaged in transit; send it again."""
 
     code = ErrorCode.DIGEST_MISMATCH
 
     def __init__(self, expected: str, actual: str) -> None:
-        """Carries what was announced and what came."""
         super().__init__(expected, actual)
         self.expected = expected
         self.actual = actual
 
     def __str__(self) -> str:
-        """Says both."""
         return (
             "digest mismatch: send the same bytes again,"
             f" expected=`{self.expected}`, actual=`{self.actual}`"
@@ -198,17 +192,15 @@ class DigestMismatch(SluiceError):
 
 
 class Unauthenticated(SluiceError):
-    """A request whose sender is not known; the reason is for our own log, never for the answer."""
+    """The sender of a request is not known; the reason is only logged, never sent."""
 
     code = ErrorCode.UNAUTHENTICATED
 
     def __init__(self, reason: str) -> None:
-        """Carries the reason."""
         super().__init__(reason)
         self.reason = reason
 
     def __str__(self) -> str:
-        """Says why."""
         return f"unauthenticated: {self.reason}"
 
 
@@ -218,33 +210,31 @@ class InvalidRecord(SluiceError):
     code = ErrorCode.CORRUPT_OBJECT
 
     def __init__(self, key: str, reason: str) -> None:
-        """Carries the key of the record and what is wrong with it."""
         super().__init__(key, reason)
         self.key = key
         self.reason = reason
 
     def __str__(self) -> str:
-        """Says which record and why."""
         return f"stored record is not valid: {self.reason}, key=`{self.key}`"
 
 
 class BadUsage(SluiceError):
-    """Settings, arguments or input of a person that cannot be used as they are."""
+    """Settings, arguments or input that cannot be used as they are."""
 
     code = ErrorCode.BAD_REQUEST
     exit_code = ExitCode.BAD_USAGE
 
 
 class InvariantViolated(SluiceError):
-    """A promise of sluice's own that does not hold: a defect, never the caller's fault."""
+    """A guarantee of sluice is broken: a defect, never the caller's fault."""
 
 
 class StoreError(SluiceError):
     """A definite failure of the object store: the request did nothing.
 
     Attributes:
-        operation: The verb of the port, `create` or `list` say.
-        key: The key or prefix that it was for.
+        operation: The operation of the port, for example `create` or `list`.
+        key: The key or prefix of the request.
         reason: What happened and what to do.
     """
 
@@ -252,51 +242,47 @@ class StoreError(SluiceError):
     exit_code = ExitCode.STORE_UNREACHABLE
 
     def __init__(self, operation: str, key: str, reason: str) -> None:
-        """Carries the verb, the key and the reason."""
         super().__init__(operation, key, reason)
         self.operation = operation
         self.key = key
         self.reason = reason
 
     def __str__(self) -> str:
-        """Says what failed, on which key, and why."""
         return f"object store: {self.reason}, operation=`{self.operation}`, key=`{self.key}`"
 
 
 class StoreUnavailable(StoreError):
-    """The store could not be reached or did not answer a read: the same call may succeed later."""
+    """The store is unreachable or did not respond to a read: the same call may succeed later."""
 
 
 class StoreDenied(StoreError):
-    """The store refused the caller: credentials, policy, or a clock more than 15 minutes off."""
+    """The store rejected the caller: credentials, a policy, or a clock more than 15 minutes off."""
 
 
 class StoreMisconfigured(StoreError):
-    """The store is not what the settings say: no such bucket, not a directory, read-only, full."""
+    """The store does not match the settings: no such bucket, not a directory, read-only, full."""
 
 
 class ChecksumRefused(StoreError):
-    """The store refused a body because it did not match its checksum: corrupted on the way."""
+    """The store rejected a body that did not match its checksum: it was damaged in transit."""
 
 
 class Fenced(SluiceError):
-    """A consumer whose epoch was overtaken: it must stop, and it has changed nothing.
+    """A newer consumer opened the lane: this one must stop, and it has changed nothing.
 
     Attributes:
         register: The key of the queue's register.
-        epoch: The epoch that the caller held.
-        current: The epoch that stands in the register now.
+        epoch: The epoch of the caller.
+        current: The epoch in the register now.
     """
 
     def __init__(self, register: str, epoch: int, current: int) -> None:
-        """Carries the register and both epochs."""
         super().__init__(register, epoch, current)
         self.register = register
         self.epoch = epoch
         self.current = current
 
     def __str__(self) -> str:
-        """Says who fenced whom."""
         return (
             "fenced: another consumer opened this lane, stop this one,"
             f" register=`{self.register}`, epoch=`{self.epoch}`, current=`{self.current}`"
@@ -304,23 +290,21 @@ class Fenced(SluiceError):
 
 
 class OutcomeUnknown(SluiceError):
-    """Bounded tries are spent and nobody knows whether the write landed.
+    """No tries are left, and whether the write was applied is unknown.
 
-    The same call may be made again.
+    The same call may be repeated.
     """
 
     code = ErrorCode.OUTCOME_UNKNOWN
     exit_code = ExitCode.STORE_UNREACHABLE
 
     def __init__(self, operation: str, key: str, tries: int) -> None:
-        """Carries the verb, the key and the tries made."""
         super().__init__(operation, key, tries)
         self.operation = operation
         self.key = key
         self.tries = tries
 
     def __str__(self) -> str:
-        """Says what is unknown."""
         return (
             "outcome unknown: send the same bytes again,"
             f" operation=`{self.operation}`, key=`{self.key}`, tries=`{self.tries}`"

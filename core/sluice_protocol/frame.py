@@ -1,8 +1,8 @@
-"""The frame: header, envelope, payload. What agents send and `raw-blobs/` keeps for ever.
+"""The frame: header, envelope and payload. Agents send it, and `raw-blobs/` stores it permanently.
 
-Nothing here is trusted: a frame is checked in full before anything is written, and no length is
-believed before the bytes for it are there. The layout is stored; a change of it is a new version
-(`docs/protocol.md`, Frame).
+A frame is not trusted: it is checked in full before anything is written, and a length is used only
+after a check that its bytes exist. The layout is stored, so a change is a new version with its
+own row in `FRAME_DECODERS` (`docs/protocol.md`, Frame).
 """
 
 import struct
@@ -29,15 +29,15 @@ _HEADER: Final = struct.Struct("<4sHHIIII")
 _VERSION: Final = struct.Struct("<4sH")
 HEADER_BYTES: Final = _HEADER.size
 HEAD_BYTES_MAX: Final = HEADER_BYTES + ENVELOPE_BYTES_MAX
-"""As many leading bytes of a frame always hold its header and envelope."""
+"""This many leading bytes of a frame always contain its header and envelope."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameHead:
-    """What stands before the payload.
+    """The part of a frame in front of the payload.
 
     Attributes:
-        envelope: Whose batch it is.
+        envelope: The identity and span of the batch.
         flags: Bit 0: the payload is zstd.
         envelope_bytes: Length of the envelope.
         payload_bytes: Length of the payload as stored.
@@ -66,7 +66,7 @@ class Frame:
     """A frame that passed every check.
 
     Attributes:
-        envelope: Whose batch it is, and what it spans.
+        envelope: The identity and span of the batch.
         columns: The records.
         flags: Bit 0: the payload was zstd.
         payload_raw_bytes: Length of the payload after decompression.
@@ -103,7 +103,7 @@ def _decode_head_v1(view: memoryview) -> FrameHead:
 
 def _check_header(flags: int, envelope_bytes: int, reserved: int) -> None:
     if flags & ~FLAG_ZSTD:
-        raise InvalidFrame("flags", "has a bit set that version 1 does not know")
+        raise InvalidFrame("flags", "has a bit set that version 1 does not define")
     if reserved != 0:
         raise InvalidFrame("reserved", "must be 0")
     if envelope_bytes > ENVELOPE_BYTES_MAX:
@@ -131,14 +131,14 @@ def _decode_columns_v1(head: FrameHead, stored: memoryview) -> Columns:
 
 
 def span_of(columns: Columns) -> tuple[int, int] | tuple[None, None]:
-    """Gives the smallest and largest `ts`, Unix ns, or a pair of None where there is no `ts`."""
+    """Return the smallest and largest `ts`, Unix ns, or a pair of None if there is no `ts`."""
     if columns.ts is None:
         return None, None
     return int(np.min(columns.ts)), int(np.max(columns.ts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrameDecoder:
+class FrameVersionDecoder:
     """The two steps that decode a frame of one version.
 
     Attributes:
@@ -150,13 +150,15 @@ class FrameDecoder:
     columns: Callable[[FrameHead, memoryview], Columns]
 
 
-FRAME_DECODERS: Final[Mapping[int, FrameDecoder]] = MappingProxyType(
-    {FRAME_VERSION: FrameDecoder(head=_decode_head_v1, columns=_decode_columns_v1)}
+FRAME_DECODERS: Final[Mapping[int, FrameVersionDecoder]] = MappingProxyType(
+    {FRAME_VERSION: FrameVersionDecoder(head=_decode_head_v1, columns=_decode_columns_v1)}
 )
 """The decoder of each frame version that this build reads."""
 
 
-def _decoder_of(view: memoryview, decoders: Mapping[int, FrameDecoder]) -> FrameDecoder:
+def _version_decoder(
+    view: memoryview, decoders: Mapping[int, FrameVersionDecoder]
+) -> FrameVersionDecoder:
     if len(view) < _VERSION.size:
         raise InvalidFrame("magic", "frame is shorter than its magic and version")
     magic, version = _VERSION.unpack_from(view)
@@ -166,7 +168,7 @@ def _decoder_of(view: memoryview, decoders: Mapping[int, FrameDecoder]) -> Frame
 
 
 def decode_head(
-    data: bytes | memoryview, *, decoders: Mapping[int, FrameDecoder] = FRAME_DECODERS
+    data: bytes | memoryview, *, decoders: Mapping[int, FrameVersionDecoder] = FRAME_DECODERS
 ) -> FrameHead:
     """Decode the header and envelope of a frame whose payload may be cut off.
 
@@ -180,14 +182,14 @@ def decode_head(
         TooLarge: The payload exceeds a limit of its version.
     """
     view = memoryview(data)
-    return _decoder_of(view, decoders).head(view)
+    return _version_decoder(view, decoders).head(view)
 
 
 def decode_frame(
     data: bytes,
     *,
     frame_bytes_max: int = FRAME_BYTES_MAX,
-    decoders: Mapping[int, FrameDecoder] = FRAME_DECODERS,
+    decoders: Mapping[int, FrameVersionDecoder] = FRAME_DECODERS,
 ) -> Frame:
     """Decode a frame and check every rule of its version.
 
@@ -205,14 +207,14 @@ def decode_frame(
     if len(data) > frame_bytes_max:
         raise TooLarge("frame", len(data), frame_bytes_max)
     view = memoryview(data)
-    decoder = _decoder_of(view, decoders)
+    decoder = _version_decoder(view, decoders)
     head = decoder.head(view)
     if len(data) != head.frame_bytes:
-        reason = f"frame must be exactly {head.frame_bytes} bytes, is {len(data)}"
+        reason = f"frame must be exactly {head.frame_bytes} bytes, has {len(data)}"
         raise InvalidFrame("payload_bytes", reason)
     columns = decoder.columns(head, view[head.payload_start :])
     if (head.envelope.min_ts_ns, head.envelope.max_ts_ns) != span_of(columns):
-        raise InvalidFrame("min_ts", "min_ts and max_ts are not those of ts")
+        raise InvalidFrame("min_ts", "min_ts and max_ts do not match the ts column")
     return Frame(
         envelope=head.envelope,
         columns=columns,
@@ -224,17 +226,17 @@ def decode_frame(
 def encode_frame(
     *, identity: Identity, columns: Columns, resource: Resource = (), compress: bool = True
 ) -> bytes:
-    """Gives the bytes of a frame; the same arguments give the same bytes.
+    """Encode a frame; the same arguments result in the same bytes.
 
     Args:
-        identity: Whose batch it is; its range must span exactly the records.
+        identity: Identity of the batch; its range must contain exactly the records.
         columns: The records.
-        resource: Pairs of the resource, at most 64, each key once; order does not matter.
-        compress: Store the payload as zstd where that is smaller.
+        resource: Pairs of the resource, at most 64, each key once, in any order.
+        compress: Store the payload as zstd if that is smaller.
 
     Raises:
         InvalidFrame: The columns or the resource break a rule.
-        TooLarge: The frame or its payload would be over the limits of version 1.
+        TooLarge: The frame or its payload would exceed a limit of version 1.
     """
     check_columns(columns, identity.count)
     envelope = encode_envelope(_envelope(identity, columns, resource))

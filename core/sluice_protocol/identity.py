@@ -1,4 +1,4 @@
-"""The identity of a batch: who sent it, in which life of that agent, and which sequence numbers."""
+"""The identity of a batch: its agent, the boot of that agent, and the sequence numbers."""
 
 import re
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Identity:
-    """Names a batch for ever: (agent, boot, first and last sequence number, both inclusive).
+    """The permanent name of a batch: agent, boot, first and last sequence number, both inclusive.
 
     Raises:
-        InvalidFrame: An id is empty, too long or holds a control character, or the range is not
+        InvalidFrame: An id is empty, too long or contains a control character, or the range is not
             `0 <= seq_start <= seq_end < 2**63`.
     """
 
@@ -25,7 +25,6 @@ class Identity:
     seq_end: int
 
     def __post_init__(self) -> None:
-        """Refuses an identity that no key could carry."""
         check_id("agent_id", self.agent_id, AGENT_ID_BYTES_MAX)
         check_id("boot_id", self.boot_id, BOOT_ID_BYTES_MAX)
         if not 0 <= self.seq_start <= self.seq_end < SEQ_END:
@@ -33,12 +32,12 @@ class Identity:
 
     @property
     def count(self) -> int:
-        """The number of records that the range spans."""
+        """The number of records in the range."""
         return self.seq_end - self.seq_start + 1
 
 
 def check_id(field: str, text: str, limit_bytes: int) -> None:
-    """Refuses an id that is empty, longer than `limit_bytes` of UTF-8, or holds control characters.
+    """Reject an id that is empty, too long in UTF-8, or contains control characters.
 
     Raises:
         InvalidFrame: The id breaks a rule; the error names `field`.
@@ -50,4 +49,4 @@ def check_id(field: str, text: str, limit_bytes: int) -> None:
     if not 1 <= size_bytes <= limit_bytes:
         raise InvalidFrame(field, f"id must be 1 to {limit_bytes} bytes of UTF-8")
     if _CONTROL.search(text) is not None:
-        raise InvalidFrame(field, "id holds a control character")
+        raise InvalidFrame(field, "id contains a control character")

@@ -1,9 +1,9 @@
-"""Index chunks: what data files of logs hold, so that a text search can leave files out.
+"""Index chunks: summaries of data files of logs, with which a text search skips files.
 
-A chunk tells of each file its time range, its agents, and a filter of its text. The filter is a
-bitmap of minimizers: of every 5 neighbouring 6-byte grams the one of the least hash. A text of at
-least 10 bytes has minimizers that depend on its own bytes alone, so a file that lacks one of them
-cannot hold the text, as a whole word or as a part of one. Shorter texts prune nothing.
+For each file a chunk contains its time range, its agents and a filter of its text. The filter is a
+bitmap of minimizers: of every 5 neighbouring 6-byte grams, the one with the smallest hash. The
+minimizers of a text of at least 10 bytes depend only on its own bytes. A file without one of them
+cannot contain the text, neither as a word nor as part of a word. Shorter texts skip no file.
 
 | bytes | field |
 |---|---|
@@ -12,8 +12,10 @@ cannot hold the text, as a whole word or as a part of one. Shorter texts prune n
 | … | head: JSON, canonical |
 | … | the filters, one after another, in the order of the head |
 
-The object is the zstd of it. A chunk is a function of its files, and files never change: two makers
-write the same chunk, late data is another file and so another chunk. Source: ADR 0054.
+The object is the zstd of these bytes. A chunk is a function of its files, and files never change,
+so
+two writers produce the same chunk. Late data is another file and therefore another chunk.
+Source: ADR 0054.
 """
 
 import hashlib
@@ -37,12 +39,12 @@ SCHEMA: Final = "sluice.index.v1"
 GRAM_BYTES: Final = 6
 WINDOW_GRAMS: Final = 5
 TEXT_BYTES_MIN: Final = GRAM_BYTES + WINDOW_GRAMS - 1
-"""A shorter text has no minimizer of its own."""
+"""A shorter text has no minimizer that depends only on its own bytes."""
 AGENTS_MAX: Final = 256
-"""A file of more agents is not told apart by agent."""
+"""For a file of more agents the chunk contains no list of agents."""
 CHUNK_BYTES_MAX: Final = 256 * 1024 * 1024
 FILL_MAX: Final = 0.25
-"""A fuller bitmap is made again at twice the size."""
+"""A bitmap with a larger share of set bits is rebuilt at twice the size."""
 _BITS_LOG2_MIN: Final = 13
 _BITS_LOG2_MAX: Final = 30
 _SLICE_BYTES: Final = 4 * 1024 * 1024
@@ -54,16 +56,16 @@ Hashes = npt.NDArray[np.uint64]
 
 
 class IndexedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a chunk says of one data file.
+    """The entry of one data file in a chunk.
 
     Attributes:
         path: Path within the table.
         size_bytes: Size of the file.
-        records: Its rows.
+        records: Number of its rows.
         min_ts_ns: Earliest time of its records, Unix ns, or None without any.
         max_ts_ns: Latest time.
         agents: Its agents in order, or None when there are more than `AGENTS_MAX`.
-        bits_log2: Two to this many bits are in the filter.
+        bits_log2: The filter has two to this power bits.
     """
 
     path: str
@@ -98,7 +100,7 @@ class FileIndex:
     filter: bytes | memoryview
 
     def may_contain(self, text: bytes) -> bool:
-        """Tells whether the file may hold a text; False is certain."""
+        """Return True if the file may contain a text; False is certain."""
         found = np.unique(minimizers(text))
         bits = np.frombuffer(self.filter, np.uint8)
         places = _places(found, self.file.bits_log2)
@@ -109,7 +111,7 @@ ChunkDecoder = Callable[[str, bytes], tuple[FileIndex, ...]]
 
 
 def minimizers(data: bytes | memoryview) -> Hashes:
-    """Gives the hashes of a text's minimizers, repetitions included; none for a short text."""
+    """Return the hashes of a text's minimizers, with repetitions; none for a short text."""
     count = len(data) - GRAM_BYTES + 1
     if count < WINDOW_GRAMS:
         return np.zeros(0, np.uint64)
@@ -129,7 +131,7 @@ def _places(hashes: Hashes, bits_log2: int) -> Hashes:
 
 
 def _slices(texts: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
-    """Cuts texts so that every window lies whole in one slice."""
+    """Cut texts so that every window is whole in one slice."""
     for text in texts:
         view = memoryview(text)
         for start in range(0, max(len(view), 1), _SLICE_BYTES):
@@ -137,10 +139,10 @@ def _slices(texts: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
 
 
 def build_filter(texts: Sequence[bytes | memoryview]) -> tuple[int, bytes]:
-    """Gives the filter of texts: the binary logarithm of its bits, and the bitmap.
+    """Build the filter of texts and return the binary logarithm of its bits, and the bitmap.
 
     Args:
-        texts: Any pieces of the bodies laid end to end; no body is cut between two pieces.
+        texts: Concatenated bodies in pieces; no body is cut between two pieces.
     """
     size_bytes = sum(len(text) for text in texts)
     bits_log2 = max(_BITS_LOG2_MIN, (size_bytes // 8).bit_length())
@@ -154,12 +156,12 @@ def build_filter(texts: Sequence[bytes | memoryview]) -> tuple[int, bytes]:
 
 
 def chunk_id(paths: Iterable[str]) -> str:
-    """Gives the id of the chunk over these files: a function of their names."""
+    """Return the id of the chunk over these files: a function of their names."""
     return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()[:32]
 
 
 def encode_chunk(table: str, files: Sequence[FileIndex]) -> bytes:
-    """Gives the bytes of a chunk, files in the order of their paths."""
+    """Encode a chunk, with the files in the order of their paths."""
     ordered = sorted(files, key=lambda one: one.file.path)
     head = encode_record(_Head(table=table, files=tuple(one.file for one in ordered)))
     body = b"".join([_HEAD.pack(MAGIC, len(head)), head, *(one.filter for one in ordered)])
@@ -169,7 +171,7 @@ def encode_chunk(table: str, files: Sequence[FileIndex]) -> bytes:
 def _decode_chunk_v1(key: str, raw: bytes) -> tuple[FileIndex, ...]:
     at = _HEAD.size + _HEAD.unpack_from(raw)[1]
     head = decode_record(key, raw[_HEAD.size : at], _Head)
-    # Views: a copy of every filter costs as much as unpacking the chunk.
+    # Views: a copy of every filter costs as much as decompressing the chunk.
     view, found = memoryview(raw), []
     for file in head.files:
         found.append(FileIndex(file=file, filter=view[at : at + file.filter_bytes]))

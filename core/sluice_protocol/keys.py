@@ -1,7 +1,7 @@
-"""The key layout: every key that sluice writes, made here and parsed here.
+"""The key layout: functions that build and parse every key that sluice writes.
 
 All keys are relative to the deployment's prefix. Dates and hours are UTC. The layout is stored, so
-a change of it is a new version and never an edit (`docs/protocol.md`, Keys).
+a change is a new version and never an edit (`docs/protocol.md`, Keys).
 """
 
 import hashlib
@@ -62,12 +62,12 @@ _BLOB: Final = re.compile(r"raw-blobs/v1/sha256/(..)/(..)/([0-9a-f]{64})\.lmbatc
 
 
 def digest_of(body: bytes | memoryview) -> Digest:
-    """Gives the sha256 of `body` as a digest."""
+    """Return the sha256 of `body` as a digest."""
     return Digest(hashlib.sha256(body).hexdigest())
 
 
 def parse_digest(text: str) -> Digest:
-    """Takes 64 lower-case hex digits as a digest.
+    """Return 64 lower-case hex digits as a digest.
 
     Raises:
         ValueError: The text has another form.
@@ -87,33 +87,33 @@ def _who(identity: Identity) -> str:
 
 
 def hour_path(at_ns: int) -> str:
-    """Gives `date=YYYY-MM-DD/hour=HH` of an instant, in UTC."""
+    """Return `date=YYYY-MM-DD/hour=HH` of an instant, in UTC."""
     moment = datetime.fromtimestamp(at_ns // NS_PER_S, UTC)
     return moment.strftime("date=%Y-%m-%d/hour=%H")
 
 
 def agent_prefix(agent_id: str) -> str:
-    """Gives the prefix under `accepted/` that holds every batch of one agent."""
+    """Return the prefix under `accepted/` of every batch of one agent."""
     return f"{ACCEPTED}agent={agent_id.encode().hex()}/"
 
 
 def blob_key(digest: Digest) -> ObjectKey:
-    """Gives the key of the raw blob with these bytes."""
+    """Return the key of the raw blob with these bytes."""
     return ObjectKey(f"{RAW_BLOBS}sha256/{_fan(digest)}.lmbatch")
 
 
 def raw_blob_by_time_key(digest: Digest, at_ns: UnixNs) -> ObjectKey:
-    """Gives the by-time entry of a referenced blob, dated by `accepted_at`."""
+    """Return the key of the by-time entry of a referenced blob, dated by `accepted_at`."""
     return ObjectKey(f"{RAW_BLOBS_BY_TIME}{hour_path(at_ns)}/sha256={digest}.json")
 
 
 def accepted_key(identity: Identity) -> ObjectKey:
-    """Gives the key of the identity manifest: the one place where an identity is decided."""
+    """Return the key of the identity manifest, the only object that decides an identity."""
     return ObjectKey(f"{ACCEPTED}{_who(identity)}.json")
 
 
 def manifest_id(accepted: ObjectKey, accepted_at_ns: UnixNs) -> str:
-    """Gives the id of a by-time entry: a function of the manifest, so every writer makes the same.
+    """Return the id of a by-time entry: a function of the manifest, the same for every writer.
 
     Returns:
         `<accepted_at, 20 digits>-<first 32 hex digits of sha256(the manifest's key)>`.
@@ -122,35 +122,36 @@ def manifest_id(accepted: ObjectKey, accepted_at_ns: UnixNs) -> str:
 
 
 def accepted_by_time_key(accepted: ObjectKey, accepted_at_ns: UnixNs) -> ObjectKey:
-    """Gives the by-time entry of an accepted manifest."""
+    """Return the key of the by-time entry of an accepted manifest."""
     name = manifest_id(accepted, accepted_at_ns)
     return ObjectKey(f"{ACCEPTED_BY_TIME}{hour_path(accepted_at_ns)}/{name}.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSpan:
-    """The instants that the entries of a by-time pack lie between, both inclusive, Unix ns."""
+    """The first and last instant in a packed index object, both inclusive, Unix ns."""
 
     first_ns: UnixNs
     last_ns: UnixNs
 
 
 def pack_key(folder: str, span: PackSpan, content: Digest) -> ObjectKey:
-    """Gives the key of by-time entries of one hour that were packed into one object.
+    """Return the key of a packed index object: by-time entries of one hour in one object.
 
-    The last instant leads, so that who lists from an instant on meets every pack that holds a later
-    entry; the content ends it, so that the same entries make the same object.
+    The last instant is first in the name, so that a listing from an instant on contains every
+    packed
+    object with a later entry. The content hash is last, so that the same entries have the same key.
 
     Args:
         folder: The folder of the hour under `accepted-by-time/` or `raw-blobs-by-time/`.
-        span: Of its entries.
+        span: First and last instant of its entries.
         content: The sha256 of its body.
     """
     return ObjectKey(f"{folder}/{span.last_ns:020d}-{span.first_ns:020d}-{content[:32]}.ndjson")
 
 
 def parse_pack_key(key: str) -> PackSpan | None:
-    """Gives the span of a by-time pack, None for the key of a single entry."""
+    """Return the span of a packed index object, or None for the key of a single entry."""
     found = _PACK.fullmatch(key.rpartition("/")[2])
     if found is None:
         return None
@@ -170,57 +171,57 @@ def key_version(key: str) -> str:
 
 
 def accepted_by_blob_prefix(digest: Digest) -> str:
-    """Gives the prefix of every accepted reference to a blob."""
+    """Return the prefix of every accepted reference to a blob."""
     return f"{ACCEPTED_BY_BLOB}sha256/{_fan(digest)}/"
 
 
 def accepted_by_blob_key(digest: Digest, identity: Identity) -> ObjectKey:
-    """Gives the reverse reference from a blob to an accepted identity."""
+    """Return the key of the reverse reference from a blob to an accepted identity."""
     return ObjectKey(f"{accepted_by_blob_prefix(digest)}{_who(identity)}.json")
 
 
 def high_water_prefix(agent_id: str) -> str:
-    """Gives the prefix of the high-water marks of one agent's lives."""
+    """Return the prefix of the high-water marks of all boots of one agent."""
     return f"{HIGH_WATER}agent={agent_id.encode().hex()}/"
 
 
 def high_water_key(agent_id: str, boot_id: str) -> ObjectKey:
-    """Gives the key of the high-water mark of one (agent, boot)."""
+    """Return the key of the high-water mark of one boot of an agent."""
     return ObjectKey(f"{high_water_prefix(agent_id)}boot={boot_id.encode().hex()}.json")
 
 
 def quarantine_key(identity: Identity, submitted: Digest) -> ObjectKey:
-    """Gives the key of the quarantine manifest of bytes refused under an identity."""
+    """Return the key of the quarantine manifest of bytes refused under an identity."""
     return ObjectKey(f"{QUARANTINE_CONFLICTS}{_who(identity)}/{submitted}.json")
 
 
 def quarantine_by_blob_prefix(digest: Digest) -> str:
-    """Gives the prefix of every quarantine reference to a blob."""
+    """Return the prefix of every quarantine reference to a blob."""
     return f"{QUARANTINE_BY_BLOB}sha256/{_fan(digest)}/"
 
 
 def quarantine_by_blob_key(submitted: Digest, identity: Identity) -> ObjectKey:
-    """Gives the reverse reference from a quarantined blob to the identity it was refused under."""
+    """Return the key of the reverse reference from a quarantined blob to the refused identity."""
     return ObjectKey(f"{quarantine_by_blob_prefix(submitted)}{_who(identity)}.json")
 
 
 def work_list_key(queue: str, lane: int, ulid: str, at_ns: UnixNs) -> ObjectKey:
-    """Gives the key of a work list; `at_ns` is the Date of the writer's last store answer."""
+    """Return the key of a work list; `at_ns` is the Date of the writer's last store response."""
     return ObjectKey(f"{WORK_LISTS}{hour_path(at_ns)}/{at_ns:020d}-{queue}.{lane:03d}-{ulid}.json")
 
 
 def register_key(queue: str, lane: int) -> ObjectKey:
-    """Gives the key of a lane's compare-and-swap register."""
+    """Return the key of a lane's compare-and-swap register."""
     return ObjectKey(f"{QUEUE}{queue}.{lane:03d}/manifest")
 
 
 def segment_key(queue: str, lane: int, first: int, last: int) -> ObjectKey:
-    """Gives the key of an immutable segment of older queue entries."""
+    """Return the key of an immutable segment of older queue entries."""
     return ObjectKey(f"{QUEUE}{queue}.{lane:03d}/segments/{first:020d}-{last:020d}")
 
 
 def metric_segment(name: str) -> str:
-    """Gives the `<metric-name>` path segment: hex of the name, or a hash of a longer one."""
+    """Return the `<metric-name>` path segment: hex of the name, or a hash of a longer one."""
     raw = name.encode()
     if len(raw) <= METRIC_NAME_BYTES_MAX:
         return raw.hex()
@@ -228,18 +229,18 @@ def metric_segment(name: str) -> str:
 
 
 def rollup_key(window: str, metric: str, at_ns: UnixNs, chunk_id: str) -> ObjectKey:
-    """Gives the key of a rollup chunk; `at_ns` lies in the hour that the chunk covers."""
+    """Return the key of a rollup chunk; `at_ns` is an instant in the hour of the chunk."""
     place = f"{ROLLUP}window={window}/{hour_path(at_ns)}/metric={metric_segment(metric)}"
     return ObjectKey(f"{place}/{chunk_id}.lmrollup.zst")
 
 
 def index_key(at_ns: UnixNs, chunk_id: str) -> ObjectKey:
-    """Gives the key of an index chunk; `at_ns` lies in the hour that the chunk covers."""
+    """Return the key of an index chunk; `at_ns` is an instant in the hour of the chunk."""
     return ObjectKey(f"{INDEX}{hour_path(at_ns)}/{chunk_id}.lmindex.zst")
 
 
 def lane_of(agent_id: str, lanes: int) -> int:
-    """Gives the lane of an agent: first 8 bytes of sha256(agent_id), big-endian, mod `lanes`."""
+    """Return the lane of an agent: first 8 bytes of sha256(agent_id), big-endian, mod `lanes`."""
     return int.from_bytes(hashlib.sha256(agent_id.encode()).digest()[:8], "big") % lanes
 
 
@@ -252,7 +253,7 @@ def _identity_of(match: re.Match[str], key: str) -> Identity:
             seq_end=int(match["end"]),
         )
     except (UnicodeDecodeError, InvalidFrame) as error:
-        raise InvalidRecord(key, f"key names no valid identity: {error}") from error
+        raise InvalidRecord(key, f"key does not name a valid identity: {error}") from error
 
 
 def _parse_tail(prefix: str, suffix: str, key: str) -> Identity:
@@ -267,7 +268,7 @@ def _parse_tail(prefix: str, suffix: str, key: str) -> Identity:
 
 
 def parse_accepted_key(key: str) -> Identity:
-    """Gives the identity that an `accepted/` key names.
+    """Return the identity that an `accepted/` key names.
 
     Raises:
         InvalidRecord: The key has another form, or names an identity that is not valid.
@@ -276,7 +277,7 @@ def parse_accepted_key(key: str) -> Identity:
 
 
 def parse_blob_key(key: str) -> Digest:
-    """Gives the digest that a `raw-blobs/` key names.
+    """Return the digest that a `raw-blobs/` key names.
 
     Raises:
         InvalidRecord: The key has another form, or its fan-out does not match its digest.
@@ -290,7 +291,7 @@ def parse_blob_key(key: str) -> Digest:
 
 
 def parse_quarantine_key(key: str) -> tuple[Identity, Digest]:
-    """Gives the identity and the submitted digest that a `quarantine/` key names.
+    """Return the identity and the submitted digest that a `quarantine/` key names.
 
     Raises:
         InvalidRecord: The key has another form.
@@ -303,14 +304,14 @@ def parse_quarantine_key(key: str) -> tuple[Identity, Digest]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobReferenceKey:
-    """A reverse reference: this blob is named by this identity."""
+    """The two parts of a reverse reference's key: the blob, and the identity that names it."""
 
     digest: Digest
     identity: Identity
 
 
 def parse_by_blob_key(key: str) -> BlobReferenceKey:
-    """Gives the digest and identity of an `accepted-by-blob/` or `quarantine-by-blob/` key.
+    """Return the digest and identity of an `accepted-by-blob/` or `quarantine-by-blob/` key.
 
     Raises:
         InvalidRecord: The key has another form.

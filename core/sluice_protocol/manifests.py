@@ -1,7 +1,7 @@
-"""The JSON records of acceptance: manifest, quarantine manifest, reverse reference, work list.
+"""The stored JSON records of acceptance: manifests, reverse references, work lists and markers.
 
-They are written once by the one canonical encoder (UTF-8, sorted keys, no spaces) and read by
-decoders that ignore fields of the future and refuse everything else that is wrong.
+One canonical encoder writes them (UTF-8, sorted keys, no spaces). Decoders ignore unknown fields of
+later versions and reject every other deviation from the schema.
 """
 
 from typing import Final, Literal, TypeVar
@@ -29,12 +29,12 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 
 def encode_record(record: msgspec.Struct) -> bytes:
-    """Gives the canonical bytes of a stored record: sorted keys, no spaces, UTF-8."""
+    """Return the canonical bytes of a stored record: sorted keys, no spaces, UTF-8."""
     return _ENCODER.encode(record)
 
 
 def decode_record(key: str, body: bytes, kind: type[_Record]) -> _Record:
-    """Reads a stored record; unknown fields are ignored.
+    """Decode a stored record; unknown fields are ignored.
 
     Raises:
         InvalidRecord: The body is not JSON of this schema; the error names `key`.
@@ -92,7 +92,7 @@ class AcceptedManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class ConflictManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of bytes that were refused because others own the identity."""
+    """The record of bytes that were refused because other bytes own the identity."""
 
     schema: Literal["lightmetrics.identity_conflict.v1"] = "lightmetrics.identity_conflict.v1"
     agent_id: str
@@ -119,17 +119,17 @@ class ConflictManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlobReference(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of a reverse reference; the key says the same, the body is for people."""
+    """The body of a reverse reference, for readers; the key contains the same information."""
 
     schema: Literal["lightmetrics.blob_reference.v1"] = "lightmetrics.blob_reference.v1"
     manifest_key: str
 
 
 class WorkList(msgspec.Struct, frozen=True, kw_only=True):
-    """The batches that one queue entry stands for, in the order in which they were discovered.
+    """The batches of one queue entry, in the order in which they were discovered.
 
     Attributes:
-        queue: The queue that this list belongs to, and no other.
+        queue: The only queue that this list belongs to.
         lane: The lane that this list belongs to; every batch's agent maps to it.
         batches: Copies of the accepted manifests, so that a reader needs no further request.
     """
@@ -141,7 +141,10 @@ class WorkList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HighWaterMark(msgspec.Struct, frozen=True, kw_only=True):
-    """The highest sequence number that an agent told with an accepted upload."""
+    """The highest sequence number that an agent reported with an accepted upload, per boot.
+
+    It is a hint, written best effort. Only the report of missing batches uses it. Source: ADR 0046.
+    """
 
     schema: Literal["sluice.high_water.v1"] = "sluice.high_water.v1"
     agent_id: str
@@ -150,11 +153,11 @@ class HighWaterMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferMarker(msgspec.Struct, frozen=True, kw_only=True):
-    """Says that a record of the spool stands in the authority.
+    """A marker in a spool: the record has been transferred to the authority. Source: ADR 0024.
 
     Attributes:
         result: `accepted`, `conflict` (its bytes are in quarantine there), or `copied`.
-        landed_at_unix_ns: When, by the landing machine's clock.
+        landed_at_unix_ns: When, by the clock of the transferring machine.
     """
 
     schema: Literal["sluice.landed.v1"] = "sluice.landed.v1"
@@ -163,7 +166,7 @@ class TransferMarker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_accepted(key: str, body: bytes) -> AcceptedManifest:
-    """Reads an accepted manifest and checks that it agrees with the key it stands under.
+    """Decode an accepted manifest and check that it agrees with its key.
 
     Raises:
         InvalidRecord: It is not JSON, has another schema, disagrees with its key, or names a blob
@@ -171,19 +174,21 @@ def decode_accepted(key: str, body: bytes) -> AcceptedManifest:
     """
     manifest = decode_record(key, body, AcceptedManifest)
     try:
-        stands_under = accepted_key(manifest.identity)
-        names = blob_key(parse_digest(manifest.frame_sha256))
+        expected_key = accepted_key(manifest.identity)
+        expected_blob = blob_key(parse_digest(manifest.frame_sha256))
     except (InvalidFrame, ValueError) as error:
-        raise InvalidRecord(key, f"manifest names no valid identity or digest: {error}") from error
-    if stands_under != key:
-        raise InvalidRecord(key, f"manifest belongs under {stands_under}")
-    if names != manifest.raw_blob_key:
-        raise InvalidRecord(key, f"raw_blob_key does not name the blob {names}")
+        raise InvalidRecord(
+            key, f"manifest does not name a valid identity or digest: {error}"
+        ) from error
+    if expected_key != key:
+        raise InvalidRecord(key, f"manifest belongs under {expected_key}")
+    if expected_blob != manifest.raw_blob_key:
+        raise InvalidRecord(key, f"raw_blob_key does not name the blob {expected_blob}")
     return manifest
 
 
 def decode_conflict(key: str, body: bytes) -> ConflictManifest:
-    """Reads a quarantine manifest and checks that it agrees with the key it stands under.
+    """Decode a quarantine manifest and check that it agrees with its key.
 
     Raises:
         InvalidRecord: It is not JSON, has another schema, or disagrees with its key.
@@ -191,19 +196,21 @@ def decode_conflict(key: str, body: bytes) -> ConflictManifest:
     manifest = decode_record(key, body, ConflictManifest)
     try:
         submitted = parse_digest(manifest.submitted_frame_sha256)
-        stands_under = quarantine_key(manifest.identity, submitted)
+        expected_key = quarantine_key(manifest.identity, submitted)
     except (InvalidFrame, ValueError) as error:
-        raise InvalidRecord(key, f"manifest names no valid identity or digest: {error}") from error
-    if stands_under != key:
-        raise InvalidRecord(key, f"manifest belongs under {stands_under}")
+        raise InvalidRecord(
+            key, f"manifest does not name a valid identity or digest: {error}"
+        ) from error
+    if expected_key != key:
+        raise InvalidRecord(key, f"manifest belongs under {expected_key}")
     return manifest
 
 
 def encode_reference(manifest_key: ObjectKey) -> bytes:
-    """Gives the body of the reverse reference to a manifest."""
+    """Return the body of the reverse reference to a manifest."""
     return encode_record(BlobReference(manifest_key=manifest_key))
 
 
 def transfer_marker_key(key: ObjectKey) -> ObjectKey:
-    """Gives the key of the marker of a spooled record."""
+    """Return the key of the transfer marker of a spooled record."""
     return ObjectKey(f"{TRANSFER_MARKERS}{key}")

@@ -1,7 +1,7 @@
-"""Records as lines of JSON, for people and pipes (`docs/protocol.md`, NDJSON).
+"""Records as lines of JSON, for pipes and manual use (`docs/protocol.md`, NDJSON).
 
 `ts` is an RFC 3339 time or an integer of Unix ns, exact to the nanosecond both ways. Keys and
-values of entries are base64. JSON has no NaN and no infinity: they stand as the strings `NaN`,
+values of entries are base64. JSON has no NaN and no infinity, so these are the strings `NaN`,
 `Infinity` and `-Infinity`.
 """
 
@@ -37,7 +37,7 @@ METRIC_TYPES: Final[tuple[Literal["gauge", "delta", "cumulative"], ...]] = (
     "delta",
     "cumulative",
 )
-"""Words of the metric types 0, 1 and 2."""
+"""Names of the metric types 0, 1 and 2."""
 
 _NotFinite = Literal["NaN", "Infinity", "-Infinity"]
 _Line = TypeVar("_Line", bound=msgspec.Struct)
@@ -67,11 +67,11 @@ class _EntryLine(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
 
 
 def columns_from_ndjson(kind: Kind, lines: Iterable[str | bytes]) -> Columns:
-    """Builds columns from lines of JSON; empty lines are passed over.
+    """Build columns from lines of JSON; empty lines are skipped.
 
     Raises:
         BadUsage: A line is not JSON of this kind, or there is no line; the error names the line.
-        InvalidFrame: The records together cannot be a frame.
+        InvalidFrame: The records cannot be encoded as one frame.
     """
     columns: Columns
     match kind:
@@ -82,7 +82,7 @@ def columns_from_ndjson(kind: Kind, lines: Iterable[str | bytes]) -> Columns:
         case "entries":
             columns = entries_from_records(list(_records(lines, _EntryLine, _entry_record)))
     if not len(columns):
-        raise BadUsage("there is no record: give at least one line of JSON")
+        raise BadUsage("no records in the input: give at least one line of JSON")
     return columns
 
 
@@ -135,7 +135,7 @@ def _base64(name: str, text: str) -> bytes:
 
 
 def ndjson_from_columns(columns: Columns) -> Iterator[str]:
-    """Gives one line of JSON for each record, without line ends, in the order of the columns."""
+    """Yield one line of JSON for each record, without line ends, in the order of the columns."""
     match columns:
         case LogColumns():
             lines: Iterator[msgspec.Struct] = _log_lines(columns)
@@ -196,7 +196,7 @@ def _entry_lines(columns: EntryColumns) -> Iterator[_EntryLine]:
 
 
 def attribute_rows(columns: AttributeColumns | None, count: int) -> Iterator[dict[str, str]]:
-    """Gives the attributes of each record as a mapping, in the order of the columns."""
+    """Yield the attributes of each record as a mapping, in the order of the columns."""
     if columns is None:
         yield from ({} for _ in range(count))
         return

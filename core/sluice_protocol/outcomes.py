@@ -1,10 +1,11 @@
-"""What an object store may answer, each answer by name.
+"""The possible outcomes of a request to an object store, each as a type.
 
-Every conditional write ends in one of three ways, and mypy makes a caller name all of them:
-it was applied, it met another state, or nobody knows. "Nobody knows" is neither success nor
-failure: the write may still land. A read that finds nothing proves nothing about it.
+A conditional write has three outcomes, and mypy makes a caller handle each of them: it was applied,
+it found another state, or the outcome is unknown. Unknown is neither success nor failure: the write
+may still be applied later. A read that finds nothing proves nothing about it.
 
-Every answer carries `date_ns`, the store's own clock, whole seconds on S3 (RFC 9110 section 6.6.1).
+Every outcome contains `date_ns`, the store's clock, in whole seconds on S3 (RFC 9110 section
+6.6.1).
 """
 
 from dataclasses import dataclass
@@ -15,12 +16,12 @@ from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """The write is durable and was ours.
+    """The write is durable, and this call made it.
 
     Attributes:
         etag: The tag of the new state, for the next compare-and-swap.
-        incarnation: The version written, or None on a store without versioning.
-        date_ns: The store's clock in this answer.
+        incarnation: The object version written, or None on a store without versioning.
+        date_ns: The store's clock in this response.
     """
 
     etag: ETag
@@ -30,23 +31,26 @@ class Applied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exists:
-    """Create met an object: nothing was written. It may be our own earlier try."""
+    """A create found an object and wrote nothing.
+
+    The object may be from an earlier try of this caller.
+    """
 
     date_ns: UnixNs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """Replace met another state, or none: nothing was written by this try."""
+    """A replace found another state or no object; this try wrote nothing."""
 
     date_ns: UnixNs
 
 
 class UnknownReason(StrEnum):
-    """Why nobody knows whether a write landed."""
+    """Why it is unknown whether a write was applied."""
 
     CONFLICT = "conflict"
-    """S3's 409 ConditionalRequestConflict: evidence of nothing, try again."""
+    """S3's 409 ConditionalRequestConflict: it proves nothing; try again."""
     SERVER_ERROR = "server_error"
     TIMEOUT = "timeout"
     RESET = "reset"
@@ -54,7 +58,7 @@ class UnknownReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """Nobody knows: the write may have landed, may land later, or may never land."""
+    """The write may have been applied, may be applied later, or may never be applied."""
 
     reason: UnknownReason
     detail: str = ""
@@ -62,16 +66,16 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """What the store says of one current object.
+    """The metadata of one current object.
 
     Attributes:
         key: The key, relative to the deployment's prefix.
         size_bytes: Length of the body.
         etag: The tag of this state.
-        incarnation: The version, or None on a store without versioning.
-        last_modified_ns: The store's stamp of this state, whole seconds on S3.
-        sha256: The checksum that the store verified at upload, or None when it holds none.
-        date_ns: The store's clock in this answer.
+        incarnation: The object version, or None on a store without versioning.
+        last_modified_ns: The store's Last-Modified of this state, whole seconds on S3.
+        sha256: The checksum that the store verified at upload, or None when it has none.
+        date_ns: The store's clock in this response.
     """
 
     key: ObjectKey
@@ -85,7 +89,7 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A read that found an object; `body` is the range asked for, or the whole."""
+    """A read found an object; `body` is the requested range, or the whole object."""
 
     info: ObjectInfo
     body: bytes
@@ -93,14 +97,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotFound:
-    """A read that found nothing; it proves nothing of writes in flight."""
+    """A read found no object; this proves nothing about writes in flight."""
 
     date_ns: UnixNs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deleted:
-    """That exact incarnation is gone, whether this call removed it or it was gone before."""
+    """Exactly that object version is deleted, by this call or an earlier one."""
 
     date_ns: UnixNs
 

@@ -1,7 +1,7 @@
 """The payload of a frame: one CBOR map of typed columns, read and written without copies of values.
 
-A decoder copies a column at most once, whole: an array that happens to lie aligned is used where it
-lies, any other is copied in one piece.
+A decoder copies a column at most once, as a whole: an array that is aligned is used in place, any
+other is copied in one piece.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.manifests import Kind
 
 _TAG_OF: Final = {"<u1": 64, "<u4": 70, "<i4": 78, "<i8": 79, "<f8": 86}
-"""RFC 8746 tags of the little-endian arrays that version 1 knows."""
+"""RFC 8746 tags of the little-endian arrays that version 1 defines."""
 _BYTES: Final = "bytes"
 _TEXTS: Final = "texts"
 _ATTRIBUTE_FORMS: Final = {
@@ -56,9 +56,9 @@ _FORMS: Final[Mapping[Kind, Mapping[str, str]]] = {
         "ts": "<i8",
     },
 }
-"""Every column of every kind with its form; the table of protocol section 3."""
+"""Every column of every kind with its form, as in `docs/protocol.md`, Columns."""
 _USED_BY: Final = {"names": "name", "attr_names": "attr_key"}
-"""Which index uses a list of names. It sorts before the list, so it bounds the list's length."""
+"""The index that uses a list of names. It sorts before the list, so it bounds the list's length."""
 _INDEX_BYTES: Final = 4
 
 _Part = npt.NDArray[np.generic] | bytes | tuple[str, ...]
@@ -66,7 +66,7 @@ _Part = npt.NDArray[np.generic] | bytes | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Raw:
-    """The columns of one payload by name, as they lie in it."""
+    """The columns of one payload by name, as views of the payload."""
 
     views: Mapping[str, memoryview]
     texts: Mapping[str, tuple[str, ...]]
@@ -111,7 +111,7 @@ class _Raw:
 
 
 def decode_payload(kind: Kind, payload: memoryview, count: int) -> Columns:
-    """Reads and checks the columns of a payload.
+    """Decode and check the columns of a payload.
 
     Args:
         kind: The kind that the envelope names.
@@ -199,7 +199,7 @@ def _attributes(raw: _Raw) -> AttributeColumns | None:
 
 
 def encode_payload(columns: Columns) -> bytes:
-    """Gives the one encoding of columns that `check_columns` has passed."""
+    """Return the canonical encoding of columns that `check_columns` has accepted."""
     parts = _parts(columns)
     pieces: list[bytes | memoryview] = [encode_map_head(len(parts))]
     for name in sorted(parts, key=key_order):

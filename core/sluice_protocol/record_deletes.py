@@ -1,10 +1,11 @@
-"""Deletes: what people asked to be gone, as immutable records under `deletes/v1/`.
+"""Requests to delete records, as immutable records under `deletes/v1/`.
 
-A delete hides at once what it matches, in every batch that was accepted at or before its cut-off,
-whenever that batch arrives; maintenance removes the rows later. Retention is a delete of old times.
+A delete immediately hides all matching records of every batch that was accepted at or before its
+cut-off, whenever that batch arrives. Maintenance removes the rows later. Retention is a delete of
+old times.
 
-A reader must understand all of a delete: a condition that it does not know would make it hide more
-than was asked. So unknown fields are refused here, unlike in other records.
+A reader must understand all of a delete: with an unknown condition ignored, it would hide more than
+was requested. Unknown fields are therefore rejected here, unlike in other records.
 """
 
 import re
@@ -22,7 +23,7 @@ _KEY: Final = re.compile(re.escape(DELETES) + r"([0-9A-HJKMNP-TV-Z]{26})\.json")
 
 
 class DeleteRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One delete; a record is gone when it meets every condition that is given.
+    """One delete; it matches a record that meets every given condition.
 
     Attributes:
         delete_id: ULID, also in the key.
@@ -32,9 +33,9 @@ class DeleteRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         to_unix_ns: Only records whose time is before it.
         agent_id: Only records of this agent.
         contains: Only logs whose body contains this, or metrics of exactly this name.
-        attributes: Only records that have all these attributes; the resource counts too.
-        reason: Why, for people.
-        principal: Who asked for it.
+        attributes: Only records that have all these attributes, including those of the resource.
+        reason: Why, for readers.
+        principal: The principal that requested it.
     """
 
     schema: Literal["sluice.delete.v1"] = "sluice.delete.v1"
@@ -50,7 +51,7 @@ class DeleteRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     principal: str = ""
 
     def __post_init__(self) -> None:
-        """Refuses a delete without any condition, and one that no record can meet."""
+        """Reject a delete without any condition, and one that no record can meet."""
         span = (self.from_unix_ns, self.to_unix_ns)
         if span == (None, None) and not (self.agent_id or self.contains or self.attributes):
             raise ValueError("a delete needs at least one condition")
@@ -66,21 +67,21 @@ def _check_range(start_ns: int, end_ns: int) -> None:
 
 
 def delete_key(delete_id: str) -> ObjectKey:
-    """Gives the key of a delete."""
+    """Return the key of a delete."""
     return ObjectKey(f"{DELETES}{delete_id}.json")
 
 
 def decode_delete(key: str, body: bytes) -> DeleteRecord:
-    """Reads a delete and checks that it agrees with its key.
+    """Decode a delete and check that it agrees with its key.
 
     Raises:
         InvalidRecord: It is not of this schema, has a field that this build does not know, has no
-            condition, or stands under another key.
+            condition, or disagrees with its key.
     """
     try:
         found = msgspec.json.decode(body, type=DeleteRecord)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRecord(key, f"delete cannot be understood: {error}") from error
+        raise InvalidRecord(key, f"delete is not valid: {error}") from error
     if _KEY.fullmatch(key) is None or delete_key(found.delete_id) != key:
         raise InvalidRecord(key, "delete belongs under another key")
     return found
@@ -108,13 +109,13 @@ _SEARCHED: Final[dict[Kind, str]] = {"logs": "body", "metrics": "name"}
 
 
 def parse_where(text: str, kind: Kind) -> Where:
-    """Reads conditions joined by `and`; a quote inside a text is doubled.
+    """Parse conditions joined by `and`; a quote inside a text is doubled.
 
     `agent = 'a'`, `attributes['k'] = 'v'`, `body contains 'x'` for logs, `name = 'm'` for metrics.
 
     Raises:
-        BadUsage: A condition has another form, stands twice, or is not one of this kind; the error
-            shows where.
+        BadUsage: A condition has another form, occurs twice, or does not exist for this kind; the
+            error shows where.
     """
     plain: dict[str, str] = {}
     attributes: dict[str, str] = {}
@@ -140,7 +141,7 @@ def parse_where(text: str, kind: Kind) -> Where:
 
 def _take(taken: dict[str, str], name: str, quoted: str, near: str) -> None:
     if name in taken:
-        raise BadUsage(f"condition stands twice, near=`{near[:40]}`")
+        raise BadUsage(f"condition occurs twice, near=`{near[:40]}`")
     taken[name] = _unquoted(quoted)
 
 
@@ -150,6 +151,6 @@ def _unquoted(text: str) -> str:
 
 def _not_understood(near: str) -> BadUsage:
     return BadUsage(
-        "conditions are agent = '…', body contains '…', name = '…', attributes['…'] = '…',"
-        f" joined by and, near=`{near}`"
+        f"condition is not valid: use agent = '…', body contains '…', name = '…' or "
+        f"attributes['…'] = '…', joined by and, near=`{near}`"
     )

@@ -1,6 +1,7 @@
-"""Columns from plain records: what agents and the command line have in their hands.
+"""Columns from plain records, as agents and the command line have them.
 
-Every builder is a pure function: the same records in the same order give the same columns, with
+Every builder is a pure function: the same records in the same order result in the same columns,
+with
 names sorted and each record's attributes in the order of the names.
 """
 
@@ -24,7 +25,7 @@ from sluice_protocol.columns import (
 from sluice_protocol.errors import InvalidFrame
 
 RAW_ATTRIBUTE: Final = "sluice.raw"
-"""Holds the original bytes, base64, of a body that was not UTF-8."""
+"""The attribute with the original bytes, in base64, of a body that was not UTF-8."""
 NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
 _OFFSET_MAX: Final = 2**31 - 1
 
@@ -75,10 +76,10 @@ class EntryRecord:
 
 
 def logs_from_records(records: Sequence[LogRecord]) -> LogColumns:
-    """Builds log columns.
+    """Build log columns.
 
     Raises:
-        InvalidFrame: A value is outside its range, or text cannot be UTF-8.
+        InvalidFrame: A value is outside its range, or text cannot be encoded as UTF-8.
     """
     bodies = [_bytes_of("body", record.body) for record in records]
     attributes = [record.attributes for record in records]
@@ -98,7 +99,7 @@ def logs_from_lines(
     *,
     attributes: Mapping[str, str] = NO_ATTRIBUTES,
 ) -> LogColumns:
-    """Builds log columns from raw lines that share their attributes: the fast way of file inputs.
+    """Build log columns from raw lines that share their attributes: the fast path of file inputs.
 
     Args:
         lines: The lines without their line ends; bytes that are not UTF-8 are replaced and kept
@@ -107,7 +108,7 @@ def logs_from_lines(
         attributes: Attributes of every line.
 
     Raises:
-        InvalidFrame: An attribute cannot be UTF-8.
+        InvalidFrame: An attribute cannot be encoded as UTF-8.
     """
     body, own = _readable(lines, [attributes] * len(lines))
     shared = all(each is attributes for each in own)
@@ -121,10 +122,10 @@ def logs_from_lines(
 
 
 def metrics_from_records(points: Sequence[MetricPoint]) -> MetricColumns:
-    """Builds metric columns.
+    """Build metric columns.
 
     Raises:
-        InvalidFrame: A value is outside its range, or text cannot be UTF-8.
+        InvalidFrame: A value is outside its range, or text cannot be encoded as UTF-8.
     """
     names = sorted({point.name for point in points})
     index = {name: place for place, name in enumerate(names)}
@@ -141,7 +142,7 @@ def metrics_from_records(points: Sequence[MetricPoint]) -> MetricColumns:
 
 
 def entries_from_records(records: Sequence[EntryRecord]) -> EntryColumns:
-    """Builds entry columns.
+    """Build entry columns.
 
     Raises:
         InvalidFrame: Some entries have a time and some have none, or one is outside its range.
@@ -157,10 +158,10 @@ def entries_from_records(records: Sequence[EntryRecord]) -> EntryColumns:
 
 
 def text_column(name: str, values: Sequence[bytes]) -> TextColumn:
-    """Lays byte strings end to end.
+    """Concatenate byte strings into a column.
 
     Raises:
-        InvalidFrame: They are longer together than an offset can say; the error names `name`.
+        InvalidFrame: Their total length exceeds the range of an offset; the error names `name`.
     """
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
@@ -170,10 +171,10 @@ def text_column(name: str, values: Sequence[bytes]) -> TextColumn:
 
 
 def attribute_columns(rows: Sequence[Mapping[str, str]]) -> AttributeColumns | None:
-    """Builds the attributes of all records; None when no record has any.
+    """Build the attributes of all records; None when no record has any.
 
     Raises:
-        InvalidFrame: Text cannot be UTF-8.
+        InvalidFrame: Text cannot be encoded as UTF-8.
     """
     names = sorted({name for row in rows for name in row})
     if not names:
@@ -215,7 +216,7 @@ def _shared_attributes(attributes: Mapping[str, str], count: int) -> AttributeCo
 def _readable(
     bodies: Sequence[bytes], attributes: list[Mapping[str, str]]
 ) -> tuple[TextColumn, list[Mapping[str, str]]]:
-    # Nearly every batch is clean, which one look at the whole shows.
+    # Nearly every batch is valid UTF-8, which one check of the whole shows.
     column = text_column("body", bodies)
     if column.data.isascii():
         return column, attributes
@@ -246,7 +247,9 @@ def _bytes_of(name: str, value: str | bytes) -> bytes:
     try:
         return value.encode()
     except UnicodeEncodeError as error:
-        raise InvalidFrame(name, "text holds a lone surrogate, it cannot be UTF-8") from error
+        raise InvalidFrame(
+            name, "text contains a lone surrogate and cannot be encoded as UTF-8"
+        ) from error
 
 
 def _i64(name: str, values: Sequence[int]) -> I64:

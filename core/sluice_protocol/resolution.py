@@ -1,13 +1,13 @@
-"""What an exchange with an object store over HTTP means: the rules, as pure functions.
+"""The meaning of an HTTP exchange with an object store: the rules, as pure functions.
 
 An adapter reports how the exchange ended (`ExchangeResult`) and gets its meaning (`WriteVerdict`,
-`ReadVerdict`, `DeleteVerdict`). mypy makes both sides name every case. The rules stand here and
-nowhere else:
+`ReadVerdict`, `DeleteVerdict`). mypy makes both sides handle every case. These rules exist only
+here:
 
-- 412 on a condition: another state stands, and this exchange wrote nothing.
-- 404 on `If-Match`: the same, the key is gone. 404 for the bucket is a refusal.
-- 409: a concurrent conditional write; evidence of nothing.
-- 5xx, a timeout or a reset after sending began: nobody knows. The write may still land.
+- 412 on a condition: the object has another state, and this exchange wrote nothing.
+- 404 on `If-Match`: the same, the object does not exist. 404 for the bucket is a refusal.
+- 409: a concurrent conditional write; it proves nothing.
+- 5xx, a timeout or a reset after sending began: unknown. The write may still be applied.
 - Never sent: a definite failure.
 
 Source: Amazon S3 User Guide, "How to prevent object overwrites with conditional writes"; RFC 9110
@@ -22,7 +22,7 @@ from sluice_protocol.outcomes import UnknownReason
 
 
 class WriteCondition(Enum):
-    """The precondition that a write carried."""
+    """The precondition of a write."""
 
     IF_ABSENT = auto()
     IF_MATCH = auto()
@@ -31,7 +31,7 @@ class WriteCondition(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Responded:
-    """The store answered, with this status and the error code of its body, if it has one."""
+    """The store responded, with this status and the error code of the body, if it has one."""
 
     status: int
     code: str = ""
@@ -39,14 +39,14 @@ class Responded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotSent:
-    """Not a byte of the request left this machine."""
+    """No byte of the request was sent."""
 
     detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoResponse:
-    """Sending had begun and no whole answer came."""
+    """Sending had begun and no complete response arrived."""
 
     reason: UnknownReason
     detail: str
@@ -56,7 +56,7 @@ ExchangeResult = Responded | NotSent | NoResponse
 
 
 class RefusalReason(Enum):
-    """Why a store definitely did nothing; an adapter raises the error that goes with it."""
+    """Why a store definitely did nothing; an adapter raises the matching error."""
 
     UNREACHABLE = auto()
     DENIED = auto()
@@ -70,17 +70,17 @@ class RefusalReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Succeeded:
-    """The request did what it asked."""
+    """The request had its effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionFailed:
-    """Another state stands; this exchange changed nothing."""
+    """The object has another state; this exchange changed nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSuchObject:
-    """A read met no object, or no such incarnation."""
+    """A read found no object, or no such object version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class PastEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertain:
-    """Nobody knows whether the request was applied or will be."""
+    """Whether the request was applied, or will be, is unknown."""
 
     reason: UnknownReason
 
@@ -124,7 +124,7 @@ _PLACE_CODES: Final = frozenset(
 
 
 def resolve_write(condition: WriteCondition, seen: ExchangeResult) -> WriteVerdict:
-    """Tells what the exchange of a write means under its condition."""
+    """Return the meaning of the exchange of a write under its condition."""
     match seen:
         case Responded(status=412) if condition is not WriteCondition.NONE:
             return ConditionFailed()
@@ -137,12 +137,12 @@ def resolve_write(condition: WriteCondition, seen: ExchangeResult) -> WriteVerdi
 
 
 def _key_is_gone(condition: WriteCondition, code: str) -> bool:
-    """An `If-Match` on a free key is answered 404; without a body it can mean nothing else."""
+    # A 404 on `If-Match` without an error code can only mean a missing object.
     return condition is WriteCondition.IF_MATCH and code in {"", "NoSuchKey", "NotFound", "404"}
 
 
 def resolve_delete(seen: ExchangeResult) -> DeleteVerdict:
-    """Tells what the exchange of a delete of one incarnation means; gone before is gone."""
+    """Return the meaning of a delete of one object version; an earlier delete is a success."""
     if isinstance(seen, Responded) and seen.status == 404 and seen.code != "NoSuchBucket":  # noqa: PLR2004
         return Succeeded()
     if isinstance(seen, Responded) and seen.status == 409:  # noqa: PLR2004
@@ -160,10 +160,8 @@ def _resolve_effect(seen: ExchangeResult) -> DeleteVerdict:  # noqa: PLR0911 - a
             return Succeeded()
         case Responded(code="RequestTimeout"):
             return Uncertain(reason=UnknownReason.TIMEOUT)
-        case Responded(status=501):
-            return RequestRefused(
-                refusal=RefusalReason.UNSUPPORTED
-            )  # it names the header that it does not know
+        case Responded(status=501):  # the response names the unsupported header
+            return RequestRefused(refusal=RefusalReason.UNSUPPORTED)
         case Responded(status=status) if 300 <= status <= 499 and status != 429:  # noqa: PLR2004
             return RequestRefused(refusal=refusal_reason(seen))
         case Responded():
@@ -171,7 +169,7 @@ def _resolve_effect(seen: ExchangeResult) -> DeleteVerdict:  # noqa: PLR0911 - a
 
 
 def resolve_read(seen: ExchangeResult) -> ReadVerdict:  # noqa: PLR0911 - a line per case
-    """Tells what the exchange of a read means; a read has no unknown, it is made again."""
+    """Return the meaning of the exchange of a read; a caller repeats it instead of resolving it."""
     match seen:
         case NotSent() | NoResponse():
             return RequestRefused(refusal=RefusalReason.UNREACHABLE)
@@ -182,7 +180,7 @@ def resolve_read(seen: ExchangeResult) -> ReadVerdict:  # noqa: PLR0911 - a line
         case Responded(status=404, code=code) if code != "NoSuchBucket":
             return NoSuchObject()
         case Responded(status=405, code=code) if code in {"", "MethodNotAllowed"}:
-            return NoSuchObject()  # the incarnation is a delete marker
+            return NoSuchObject()  # the object version is a delete marker
         case Responded(status=status) if status != 501 and (status >= 500 or status in {409, 429}):  # noqa: PLR2004
             return RequestRefused(refusal=RefusalReason.UNREACHABLE)
         case Responded():
@@ -190,7 +188,7 @@ def resolve_read(seen: ExchangeResult) -> ReadVerdict:  # noqa: PLR0911 - a line
 
 
 def refusal_reason(seen: Responded) -> RefusalReason:  # noqa: C901, PLR0911 - a line per case
-    """Tells why the store refused, from its error code where it sent one, else its status."""
+    """Return why the store refused: from its error code if it sent one, else from its status."""
     match seen:
         case Responded(code="RequestTimeTooSkewed"):
             return RefusalReason.CLOCK_SKEWED

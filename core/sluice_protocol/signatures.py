@@ -2,9 +2,9 @@
 
 The profile: exactly one signature, Ed25519, `tag="sluice"`, with `created`, `keyid` and `alg`.
 A request with a body covers `@method`, `@authority`, `@path`, `content-digest`, `content-length`
-and `content-type`; one without a body covers `@method`, `@authority`, `@path` and `@query`; both
-cover every sluice header that is present. Whoever verifies must also compare Content-Digest
-(RFC 9530) with the body that it read: the signature binds the header, not the bytes.
+and `content-type`. A request without a body covers `@method`, `@authority`, `@path` and `@query`.
+Both cover every sluice header that is present. A verifier must also compare Content-Digest
+(RFC 9530) with the body that it read: the signature covers the header, not the bytes.
 
 A replay inside `SIGNATURE_AGE_S_MAX` is harmless by design: acceptance is idempotent by identity
 and digest.
@@ -61,7 +61,7 @@ _SHA256_MEMBER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedView:
-    """What a signature may cover of one request.
+    """The parts of one request that a signature can cover.
 
     Attributes:
         method: The method in upper case.
@@ -80,11 +80,11 @@ class SignedView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignatureClaim:
-    """A well-formed, fresh signature that nobody has checked against a key yet.
+    """A well-formed, fresh signature that has not been checked with a key yet.
 
     Attributes:
-        key_id: Which key it claims.
-        created_s: When it says it was made, Unix seconds.
+        key_id: The id of the key that it claims.
+        created_s: The creation time that it claims, Unix seconds.
         covers_body: Whether Content-Digest is covered; a POST without it is not signed.
         signature: The 64 bytes.
         base: The bytes that were signed.
@@ -98,12 +98,12 @@ class SignatureClaim:
 
 
 def content_digest(digest: Digest) -> str:
-    """Gives the Content-Digest field value of a sha256 (RFC 9530)."""
+    """Return the Content-Digest field value of a sha256 (RFC 9530)."""
     return f"sha-256=:{base64.b64encode(bytes.fromhex(digest)).decode()}:"
 
 
 def parse_content_digest(text: str) -> Digest:
-    """Takes the sha-256 out of a Content-Digest field; other algorithms are passed over.
+    """Return the sha-256 of a Content-Digest field; other algorithms are ignored.
 
     Raises:
         DigestMismatch: There is no sha-256 in it, more than one, or it is not 32 bytes of base64.
@@ -117,14 +117,14 @@ def parse_content_digest(text: str) -> Digest:
 def view_request(
     *, method: str, authority: str, path: str, query: str, headers: Iterable[tuple[str, str]]
 ) -> SignedView:
-    """Makes the view of a request as it came in.
+    """Return the view of a request as it was received.
 
     Args:
         method: The request's method.
         authority: The Host header.
         path: The raw path.
         query: The raw query without `?`.
-        headers: Every field line, in any case of letters.
+        headers: Every field line, names in any case.
 
     Raises:
         Unauthenticated: A field that the profile reads was sent more than once.
@@ -145,7 +145,7 @@ _READ_FIELDS: Final = frozenset(
 )
 
 
-def sign_request(  # noqa: PLR0913 - one keyword for each thing that is signed
+def sign_request(  # noqa: PLR0913 - one keyword for each signed part
     *,
     key: Ed25519PrivateKey,
     key_id: str,
@@ -156,16 +156,17 @@ def sign_request(  # noqa: PLR0913 - one keyword for each thing that is signed
     created_s: int,
     query: str = "",
 ) -> dict[str, str]:
-    """Signs a request by the profile.
+    """Sign a request by the profile.
 
     Args:
         key: The signer's key.
-        key_id: The id under which the verifier knows it: printable ASCII, no quote, no backslash.
+        key_id: The id under which the verifier knows the key: printable ASCII, no quote, no
+            backslash.
         method: The method.
         authority: The Host header that will be sent.
         path: The absolute path that will be sent.
-        headers: What will be sent; with `content-digest` in it the request has a body and
-            `content-length` and `content-type` must be there too.
+        headers: The fields that will be sent. With `content-digest` the request has a body, and
+            `content-length` and `content-type` are required too.
         created_s: The signer's clock, Unix seconds.
         query: The raw query without `?`, covered only when there is no body.
 
@@ -185,7 +186,7 @@ def sign_request(  # noqa: PLR0913 - one keyword for each thing that is signed
 
 
 def signature_base(view: SignedView, names: Sequence[str], params: str) -> bytes:
-    """Gives the bytes that are signed (RFC 9421 section 2.5).
+    """Return the bytes that are signed (RFC 9421 section 2.5).
 
     Raises:
         Unauthenticated: A covered field is not in the request, or is not ASCII.
@@ -204,15 +205,16 @@ def read_signature(
     age_s_max: int = SIGNATURE_AGE_S_MAX,
     skew_s_max: int = SIGNATURE_SKEW_S_MAX,
 ) -> SignatureClaim:
-    """Reads the one signature of a request and holds it against the profile and the clock.
+    """Read the one signature of a request and check it with the profile and the clock.
 
     Raises:
-        Unauthenticated: There is none, more than one, another profile, a component missing or
-            beyond the profile, or it is stale or of the future.
+        Unauthenticated: There is no signature or more than one; it has another profile, or covers
+            too
+            few or too many components; or it is stale or in the future.
     """
     label, params, names, fields = _parse_input(_field(view, "signature-input"))
     if set(names) != set(_components_for(view)) or len(set(names)) != len(names):
-        raise Unauthenticated("the signature covers other components than the profile's")
+        raise Unauthenticated("the signature does not cover exactly the components of the profile")
     if fields.get("alg") != SIGNATURE_ALG or fields.get("tag") != SIGNATURE_TAG:
         raise Unauthenticated("alg is not ed25519 or tag is not sluice")
     created_s = _check_times(fields, now_s, age_s_max, skew_s_max)
@@ -226,7 +228,7 @@ def read_signature(
 
 
 def verify_signature(claim: SignatureClaim, key: Ed25519PublicKey) -> None:
-    """Holds the claim against a key.
+    """Verify the claim with a key.
 
     Raises:
         Unauthenticated: That key did not sign it.
@@ -261,7 +263,7 @@ def _component(view: SignedView, name: str) -> str:
 
 
 def normal_authority(authority: str) -> str:
-    """Gives an authority in lower case and without a default port (RFC 9421 section 2.2.3)."""
+    """Return an authority in lower case and without a default port (RFC 9421 section 2.2.3)."""
     return re.sub(r":(?:80|443)?$", "", authority.lower())
 
 
@@ -290,7 +292,7 @@ def _parse_parameters(tail: str) -> dict[str, str]:
         fields[name] = found["integer"] or found["text"] or ""
         end = found.end()
     if end != len(tail):
-        raise Unauthenticated("Signature-Input has a parameter that the profile does not know")
+        raise Unauthenticated("Signature-Input has a parameter that is not in the profile")
     return fields
 
 
@@ -306,7 +308,7 @@ def _check_times(fields: Mapping[str, str], now_s: int, age_s_max: int, skew_s_m
         raise Unauthenticated("created is missing")
     created_s = int(fields["created"])
     if created_s > now_s + skew_s_max:
-        raise Unauthenticated("created lies in the future: set the signer's clock")
+        raise Unauthenticated("created is in the future: set the signer's clock")
     if created_s < now_s - age_s_max or now_s - skew_s_max > int(fields.get("expires", now_s)):
         raise Unauthenticated("the signature is stale: set the signer's clock and sign again")
     return created_s

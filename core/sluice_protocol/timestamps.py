@@ -16,11 +16,11 @@ _RFC3339: Final = re.compile(
 
 
 def parse_rfc3339(text: str) -> UnixNs:
-    """Gives the instant that an RFC 3339 time names, to the nanosecond.
+    """Return the instant of an RFC 3339 time, to the nanosecond.
 
     Raises:
         BadUsage: The text has another form, more than nine digits of a second, or no such day.
-            A leap second (`:60`) has no Unix time and is refused.
+            A leap second (`:60`) has no Unix time and is rejected.
     """
     found = _RFC3339.fullmatch(text)
     if found is None:
@@ -30,7 +30,7 @@ def parse_rfc3339(text: str) -> UnixNs:
     try:
         moment = datetime(*(int(part) for part in found.groups()[:6]), tzinfo=UTC)  # type: ignore[misc, arg-type] # six numbers
     except ValueError as error:
-        raise BadUsage(f"there is no such time: {error}, time=`{text[:40]}`") from error
+        raise BadUsage(f"time does not exist: {error}, time=`{text[:40]}`") from error
     seconds = (moment - _EPOCH) // timedelta(seconds=1) - _offset_s(found)
     return UnixNs(seconds * NS_PER_S + int((found[7] or "0").ljust(9, "0")))
 
@@ -43,7 +43,7 @@ def _offset_s(found: re.Match[str]) -> int:
 
 
 def format_rfc3339(at_ns: int) -> str:
-    """Gives an instant as RFC 3339 in UTC, always with nine digits of a second."""
+    """Return an instant as RFC 3339 in UTC, always with nine digits of a second."""
     seconds, rest_ns = divmod(at_ns, NS_PER_S)
     moment = _EPOCH + timedelta(seconds=seconds)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}Z"

@@ -1,4 +1,4 @@
-"""Values that are easy to swap, each as a type of its own, and the limits of version 1."""
+"""Types for values that are easily confused with each other, and the limits of version 1."""
 
 from typing import Final, NewType
 
@@ -12,12 +12,12 @@ Digest = NewType("Digest", str)
 """The sha256 of an object's bytes, 64 lower-case hex digits."""
 
 ETag = NewType("ETag", str)
-"""The store's opaque tag of one state of one key, quotes included where the store sends them."""
+"""The store's opaque tag of one state of one key, with its quotes if the store sends them."""
 
 ObjectVersion = NewType("ObjectVersion", str)
-"""One stored version of a key: an S3 version id, or the local store's generation.
+"""One stored version of a key: an S3 version id, or the generation of a local store.
 
-S3 calls the version written while versioning was off or suspended `null`: see `NULL_VERSION`.
+S3 names a version `null` that was written without versioning: see `NULL_VERSION`.
 """
 
 NULL_VERSION: Final = ObjectVersion("null")

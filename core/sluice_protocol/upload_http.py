@@ -20,7 +20,7 @@ _DIGITS_MAX: Final = 19
 
 
 def parse_high_water(text: str | None) -> int | None:
-    """Gives the number of a `Sluice-High-Water` header, None for none or another form."""
+    """Return the number in a `Sluice-High-Water` field; None if absent or malformed."""
     if text is None or len(text) > _DIGITS_MAX or not (text.isascii() and text.isdecimal()):
         return None
     number = int(text)

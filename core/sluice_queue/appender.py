@@ -1,12 +1,14 @@
-"""Appends ready entries to one lane: group commit, one swap in flight, every outcome resolved.
+"""Group commit of entries to one lane, with one swap in flight and every outcome resolved.
 
-Callers of `append` pile up while a swap is in flight; whoever comes next takes all of them into
-one swap. There is no background task: the caller that holds the lock does the work, and the write
-in flight is state of the appender, so a caller that is cancelled leaves it to the next one.
+Callers of `append` queue up while a swap is in flight. The next caller to get the lock commits all
+of them in one swap. There is no background task: the caller that holds the lock does the work. The
+write in flight is part of the appender's state, so another caller continues it if a caller is
+cancelled.
 
-An appender that spent its bounds raises `OutcomeUnknown` and refuses from then on. Whoever has a
-durable note of (producer id, counter) opens a new one with them, and `resolve` tells what became
-of the last write.
+An appender without tries left raises `OutcomeUnknown`, and then rejects every append. A caller with
+a durable append intent (producer id, counter) opens a new appender with them. `takeover` reports
+the
+outcome of the last write.
 """
 
 import asyncio
@@ -15,15 +17,13 @@ from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from sluice_protocol.errors import (
-    InvalidRecord,
     OutcomeUnknown,
     SluiceError,
     StoreError,
     StoreUnavailable,
 )
-from sluice_protocol.keys import segment_key
-from sluice_protocol.outcomes import Applied, Exists, Found, Mismatch, NotFound, Unknown
-from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_protocol.outcomes import Applied, Mismatch, Unknown
+from sluice_protocol.units import NS_PER_S
 from sluice_queue.decisions import (
     AppendAttempt,
     Committed,
@@ -46,24 +46,24 @@ from sluice_queue.register import (
     Writer,
     append,
     encode_register,
-    spill,
 )
+from sluice_queue.segments import spill
 from sluice_queue.settings import ProducerSettings
 from sluice_store.port import ObjectStore
-from sluice_store.retry import RetryLoop
+from sluice_store.retry import RetryBudget
 
 READ_FIRST_SWAPS = 64
-"""After a conflict, so many swaps begin with a read instead of the state that was remembered."""
+"""After a conflict, this many swaps begin with a read instead of the remembered state."""
 
 GROUP_MAX = ENTRIES_MAX // 2
-"""Most entries in one swap, so that one spill always makes room."""
+"""Most entries in one swap, so that one spill always makes enough room."""
 
-_FINAL: Final = (OutcomeUnknown, ProducerSuperseded, RegisterLost)
-"""After these an appender refuses for ever."""
+_FATAL: Final = (OutcomeUnknown, ProducerSuperseded, RegisterLost)
+"""Errors after which an appender rejects every further append."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Waiting:
+class _Caller:
     drafts: tuple[Draft, ...]
     first_sequence: int | None = None
     error: SluiceError | None = None
@@ -71,14 +71,14 @@ class _Waiting:
 
 @dataclass(slots=True, kw_only=True)
 class _Group:
-    """The callers whose entries go into one write, and the write itself once it was sent.
+    """The callers whose entries are committed in one write, and that write once it is sent.
 
-    `doubt` is set while a sent write may have landed without an answer that says so.
+    `in_doubt` is set while a sent write may have been applied without a response that confirms it.
     """
 
-    callers: list[_Waiting]
+    callers: list[_Caller]
     sent: AppendAttempt | None = None
-    doubt: bool = False
+    in_doubt: bool = False
     body: bytes = b""
     after: Register | None = None
     drafts: tuple[Draft, ...] = field(init=False)
@@ -88,11 +88,11 @@ class _Group:
 
 
 class Appender:
-    """One producer's way into one lane.
+    """One producer's append path to one lane.
 
     Attributes:
-        producer_id: 16 bytes that stand for this producer in the register.
-        counter: Writes of it that are known to have landed.
+        producer_id: 16 bytes that identify this producer in the register.
+        counter: Number of its writes that are known to be applied.
     """
 
     def __init__(
@@ -104,58 +104,53 @@ class Appender:
         settings: ProducerSettings | None = None,
         producer: tuple[bytes, int] | None = None,
     ) -> None:
-        """Binds a producer to a lane.
+        """Bind a producer to a lane.
 
-        Args:
-            store: Where the register lies.
-            lane: Which lane.
-            runtime: Time, ids and chance.
-            settings: Bounds.
-            producer: Id and counter of an earlier life, to go on as the same producer and to fence
-                that life off; a fresh id otherwise.
+        `producer` is the id and counter of an earlier process: the appender continues as the same
+        producer and fences that process. Without it the producer gets a new id.
         """
         self._runtime = runtime if runtime is not None else Runtime()
         self._settings = settings if settings is not None else ProducerSettings()
         self._metrics = self._runtime.metrics
         self._client = RegisterClient(store, lane, self._runtime)
         self._lane = lane
-        self._pending: list[_Waiting] = []
+        self._pending: list[_Caller] = []
         self._lock = asyncio.Lock()
         self._group: _Group | None = None
         self._seen: RegisterRead | None = None
-        self._wary = 0
+        self._reads_first = 0
         self._collided = False
         self._pacer = Pacer()
-        self._broken: SluiceError | None = None
+        self._fatal_error: SluiceError | None = None
         fresh = (self._runtime.id_bytes(), 0)
         self.producer_id, self.counter = producer if producer is not None else fresh
 
     @property
     def client(self) -> RegisterClient:
-        """The register's client; it knows the store's time."""
+        """The register's client; it tracks the store's time."""
         return self._client
 
     async def append(self, drafts: Sequence[Draft]) -> int:
-        """Appends entries in order and gives the sequence of the first.
+        """Append entries in order and return the sequence of the first.
 
         Returns when they are durable in the register. Entries of one call are contiguous.
 
         Raises:
-            OutcomeUnknown: The bounds are spent; the entries may stand in the register or not.
+            OutcomeUnknown: No tries are left; the register may or may not contain the entries.
             ProducerSuperseded: Another process took over this producer's id; nothing was written.
-            QueueFull: The lane can take no more; nothing was written.
+            QueueFull: The lane cannot accept more entries; nothing was written.
             StoreError: The store refused; nothing was written.
         """
         if not 0 < len(drafts) <= GROUP_MAX:
             raise QueueFull(self._lane.key, len(drafts))
-        waiting = _Waiting(drafts=tuple(drafts))
+        waiting = _Caller(drafts=tuple(drafts))
         self._pending.append(waiting)
         try:
             async with self._lock:
                 while waiting.first_sequence is None and waiting.error is None:
                     await self._commit_next()
         finally:
-            # A cancelled caller whose entries nobody took yet leaves nothing behind.
+            # A cancelled caller whose entries are not in a group yet is removed.
             if waiting in self._pending:
                 self._pending.remove(waiting)
         if waiting.error is not None:
@@ -163,22 +158,23 @@ class Appender:
         return waiting.first_sequence if waiting.first_sequence is not None else 0
 
     async def _commit_next(self) -> None:
-        """Commits the group in flight, or the next one; tells its callers the outcome."""
+        """Commit the group in flight, or the next one, and set the outcome of its callers."""
         if self._group is None:
             await self._pause()
-            self._group = _Group(callers=self._take())
+            self._group = _Group(callers=self._next_callers())
         group = self._group
-        if self._broken is not None:
-            # Nothing of these was sent, but what an earlier write did is not known: stop here.
+        if self._fatal_error is not None:
+            # No entry of this group was sent, but the outcome of an earlier write is unknown: stop
+            # here.
             self._group = None
-            self._fail(group, self._broken)
+            self._fail(group, self._fatal_error)
             return
         try:
             first = await self._commit(group)
         except SluiceError as error:
             self._group = None
             self._seen = None
-            self._fail(group, self._told(group, error))
+            self._fail(group, self._reported_error(group, error))
             return
         self._group = None
         for one in group.callers:
@@ -186,7 +182,7 @@ class Appender:
             first += len(one.drafts)
 
     async def _pause(self) -> None:
-        """Lets callers pile up while other producers contend for the register."""
+        """Wait for more callers while other producers contend for the register."""
         wait_s = self._pacer.wait_s(self._now_s(), self._runtime.rng)
         if wait_s:
             await self._runtime.clock.sleep(wait_s)
@@ -194,20 +190,20 @@ class Appender:
     def _now_s(self) -> float:
         return self._runtime.clock.monotonic_ns() / NS_PER_S
 
-    def _told(self, group: _Group, error: SluiceError) -> SluiceError:
-        """Gives what the callers may be told: unknown exactly when a write is in doubt."""
-        if isinstance(error, OutcomeUnknown) and not group.doubt:
-            reason = "every swap met another writer's, append again"
+    def _reported_error(self, group: _Group, error: SluiceError) -> SluiceError:
+        """Return the error for the callers: unknown exactly when a write is in doubt."""
+        if isinstance(error, OutcomeUnknown) and not group.in_doubt:
+            reason = "every swap conflicted with another writer, append again"
             return StoreUnavailable("append", self._lane.key, reason)
-        if group.doubt and not isinstance(
+        if group.in_doubt and not isinstance(
             error, OutcomeUnknown | ProducerSuperseded | RegisterLost
         ):
             return OutcomeUnknown("append", self._lane.key, 1)
         return error
 
-    def _take(self) -> list[_Waiting]:
-        """Takes as many waiting callers as one swap may carry."""
-        taken: list[_Waiting] = []
+    def _next_callers(self) -> list[_Caller]:
+        """Return as many waiting callers as fit into one swap."""
+        taken: list[_Caller] = []
         total = 0
         while self._pending and total + len(self._pending[0].drafts) <= GROUP_MAX:
             one = self._pending.pop(0)
@@ -216,55 +212,56 @@ class Appender:
         return taken
 
     def _fail(self, group: _Group, error: SluiceError) -> None:
-        if isinstance(error, _FINAL):
-            self._broken = error
+        if isinstance(error, _FATAL):
+            self._fatal_error = error
         for one in group.callers:
             one.error = error
 
     async def _commit(self, group: _Group) -> int:
-        """Drives one group until its entries stand; gives the first sequence."""
-        budget = RetryLoop("append", self._lane.key, self._runtime.backoff(self._settings.retry))
+        """Commit one group and return its first sequence."""
+        retries = RetryBudget("append", self._lane.key, self._runtime.backoff(self._settings.retry))
         while True:
             started_s = self._now_s()
             try:
-                first = await self._step(group, budget)
+                first = await self._step(group, retries)
             except StoreUnavailable as error:
                 self._seen = None
-                await budget.pause(error)
+                await retries.wait_or_raise(error)
                 continue
             if first is not None:
-                self._pacer.landed(self._now_s(), self._now_s() - started_s)
+                self._pacer.committed(self._now_s(), self._now_s() - started_s)
                 return first
 
-    async def _step(self, group: _Group, budget: RetryLoop) -> int | None:
-        """Resolves or sends the group once."""
+    async def _step(self, group: _Group, retries: RetryBudget) -> int | None:
+        """Resolve the write in flight, or send the group once."""
         seen = self._seen
-        if self._wary and group.sent is None:
-            # Others write too: what is remembered is likely old, and a read costs less than a
-            # register sent in vain.
-            seen, self._wary = None, self._wary - 1
+        if self._reads_first and group.sent is None:
+            # Other producers write too, so the remembered state is probably stale. A read costs
+            # less
+            # than a register sent in vain.
+            seen, self._reads_first = None, self._reads_first - 1
         if seen is None:
-            seen = await self._client.read_as(self.producer_id, self.counter, budget)
+            seen = await self._client.read_as(self.producer_id, self.counter, retries)
         self._seen = seen
-        self._learn(seen)
+        self._note_conflict(seen)
         if group.sent is not None:
             first = self._resolve(group, seen)
             if first is not None:
                 return first
         if group.sent is None:
             await self._build(group, seen)
-        return await self._send(group, seen, budget)
+        return await self._send(group, seen, retries)
 
-    def _learn(self, seen: RegisterRead) -> None:
-        """After a conflict: with another producer there will be more, with the consumer not."""
+    def _note_conflict(self, seen: RegisterRead) -> None:
+        """Expect more conflicts after one with another producer; the consumer conflicts rarely."""
         collided, self._collided = self._collided, False
         writers = seen.state.writers
         if collided and writers and writers[0].producer_id != self.producer_id:
-            self._wary = READ_FIRST_SWAPS
+            self._reads_first = READ_FIRST_SWAPS
             self._pacer.conflicted()
 
     def _resolve(self, group: _Group, seen: RegisterRead) -> int | None:
-        """Judges the write in flight by a read made after it."""
+        """Decide the outcome of the write in flight from a read made after it."""
         if group.sent is None:
             return None
         verdict = decide_append(group.sent, seen)
@@ -275,10 +272,10 @@ class Appender:
             case InFlight():
                 return None
             case NotCommitted():
-                group.sent, group.doubt = None, False
+                group.sent, group.in_doubt = None, False
             case Evicted():
                 self._metrics.maybe_doubled.labels(self._lane.queue).inc()
-                group.sent, group.doubt = None, False
+                group.sent, group.in_doubt = None, False
             case ProducerFenced(counter=counter):
                 raise ProducerSuperseded(self._lane.key, self.counter, counter)
             case _ as never:
@@ -286,7 +283,7 @@ class Appender:
         return None
 
     async def _build(self, group: _Group, seen: RegisterRead) -> None:
-        """Makes the next state on what was seen; a full register first spills its older half."""
+        """Build the next state from the read one; a full register first spills its older half."""
         if over := may_append(seen, self.producer_id, self.counter):
             raise ProducerSuperseded(self._lane.key, self.counter, over.counter)
         state = await self._with_room(seen.state, len(group.drafts))
@@ -304,27 +301,11 @@ class Appender:
         if len(state.segments) >= SEGMENTS_MAX:
             raise QueueFull(self._lane.key, state.waiting)
         moved = spill(self._lane.key, state)
-        ref = moved.ref
-        key = segment_key(self._lane.queue, self._lane.lane, ref.first, ref.last)
-        match await self._client.store.create(key, moved.body):
-            case Applied():
-                self._metrics.segments.labels(self._lane.queue).inc()
-            case Exists() | Unknown():
-                # Sequences are given once, so whoever wrote this key wrote these bytes.
-                await self._check_segment(key, moved.body)
+        await self._client.write_segment(moved)
         return moved.after
 
-    async def _check_segment(self, segment: ObjectKey, body: bytes) -> None:
-        match await self._client.store.get(segment):
-            case Found(body=found) if found == body:
-                return
-            case Found():
-                raise InvalidRecord(segment, "another segment stands under these sequences")
-            case NotFound():
-                raise StoreUnavailable("create", segment, "segment not yet there, try again")
-
-    async def _send(self, group: _Group, seen: RegisterRead, budget: RetryLoop) -> int | None:
-        """Sends the group's bytes on the state that was seen."""
+    async def _send(self, group: _Group, seen: RegisterRead, retries: RetryBudget) -> int | None:
+        """Send the group's bytes as a replacement of the state that was read."""
         after = group.after
         if after is None:
             return None
@@ -336,15 +317,15 @@ class Appender:
         )
         self._metrics.swaps.labels(self._lane.queue, "producer").inc()
         self._metrics.register_bytes.labels(self._lane.queue).inc(len(group.body))
-        # Forgotten before the await: a cancelled caller must not leave a stale state behind.
+        # Forgotten before the await: a cancelled caller must not keep a stale state.
         self._seen = None
-        doubted, group.doubt = group.doubt, True
+        was_in_doubt, group.in_doubt = group.in_doubt, True
         try:
             outcome = await self._client.store.replace(
                 self._lane.key, group.body, if_match=seen.etag
             )
         except StoreError:
-            group.doubt = doubted
+            group.in_doubt = was_in_doubt
             raise
         match outcome:
             case Applied(etag=etag, date_ns=date_ns):
@@ -356,11 +337,11 @@ class Appender:
             case Mismatch(date_ns=date_ns):
                 self._client.observe_date(date_ns)
                 self._metrics.conflicts.labels(self._lane.queue, "producer").inc()
-                group.doubt = doubted
+                group.in_doubt = was_in_doubt
                 self._collided = True
-                if not doubted:
+                if not was_in_doubt:
                     group.sent = None
             case Unknown():
                 self._metrics.unknown.labels(self._lane.queue, "producer").inc()
-        await budget.pause()
+        await retries.wait_or_raise()
         return None

@@ -1,15 +1,15 @@
-"""Deletes work lists and segments that nothing can need any more.
+"""Deletion of work lists and segments that no reader can need any more.
 
-A work list goes when one of two proofs holds:
+A work list is deleted when one of two proofs exists:
 
-- this collector saw the register name it, and its sequence lies at or below `acked_through` since
-  at least the grace period;
+- this collector read a register that named it, and its sequence has been at or below
+  `acked_through` for at least the grace period;
 - no register names it, and it is older than the retry horizon by the store's clock. A producer
-  never appends a list older than an hour, so nothing can begin to name it.
+  never appends a list older than an hour, so no register can name it later.
 
-A segment goes when its last sequence is acknowledged: a producer spills only what is not, so no
-later header can name it. What is missing or cannot be read means keep. Deletes are by incarnation
-and may be repeated.
+A segment is deleted when its last sequence is acknowledged: a producer spills only entries that are
+not, so no later header can name it. Missing or unreadable evidence means keep. Deletes name an
+object version and can be repeated.
 """
 
 import re
@@ -25,7 +25,9 @@ from sluice_queue.lane import Lane, Runtime
 from sluice_store.port import ObjectStore
 
 GRACE_S_DEFAULT: Final = 3600.0
-"""Readers that fetched a descriptor before its acknowledgement may still read the list so long."""
+"""Grace period, seconds: a reader may still read the list of a descriptor it fetched before the
+acknowledgement.
+"""
 
 _WORK_LIST: Final = re.compile(
     re.escape(WORK_LISTS) + r"date=[0-9-]{10}/hour=\d\d/(?P<at>\d{20})-"
@@ -36,7 +38,7 @@ _SEGMENT: Final = re.compile(r".*/segments/(?P<first>\d{20})-(?P<last>\d{20})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What one run deleted.
+    """The objects that one run deleted.
 
     Attributes:
         acked_lists: Lists whose entry was acknowledged.
@@ -50,7 +52,7 @@ class Collected:
 
 
 class Collector:
-    """Remembers which lists the registers named; run it every now and then."""
+    """A collector that remembers which lists the registers named; run it periodically."""
 
     def __init__(
         self,
@@ -60,13 +62,13 @@ class Collector:
         grace_s: float = GRACE_S_DEFAULT,
         runtime: Runtime | None = None,
     ) -> None:
-        """Binds the collector to a store.
+        """Bind the collector to a store.
 
         Args:
-            store: Where the queues lie.
-            retry_horizon_ns: The authority's, in ns.
-            grace_s: Time between an acknowledgement and the delete, seconds.
-            runtime: Where it counts.
+            store: The store with the queues.
+            retry_horizon_ns: The authority's retry horizon, ns.
+            grace_s: Grace period between an acknowledgement and the delete, seconds.
+            runtime: The metrics to count with.
         """
         self._store = store
         self._horizon_ns = retry_horizon_ns
@@ -76,11 +78,11 @@ class Collector:
         self._acked: dict[ObjectKey, tuple[str, UnixNs]] = {}
 
     async def run(self) -> Collected:
-        """Looks at every lane, then deletes what is proved.
+        """Read every lane, then delete what is proved.
 
         Raises:
-            StoreError: The store did not answer; what was deleted stays deleted.
-            InvalidRecord: A register cannot be read; nothing of unnamed lists is deleted then.
+            StoreError: The store is unreachable; earlier deletes remain.
+            InvalidRecord: A register cannot be read; no unnamed list is deleted then.
         """
         views = [await self._observe(lane) for lane in await list_lanes(self._store)]
         now_ns = max((view.date_ns for view in views), default=UnixNs(0))
@@ -90,7 +92,7 @@ class Collector:
         return Collected(acked_lists=acked, unnamed_lists=unnamed, segments=segments)
 
     async def _observe(self, lane: Lane) -> LaneSnapshot:
-        """Takes note of what the register names, and of what it named and is acknowledged now."""
+        """Record the lists that the register names, and those that are acknowledged now."""
         view = await read_lane(self._store, lane.queue, lane.lane)
         named = self._named.setdefault(lane, {})
         for sequence in [one for one in named if one <= view.state.acked_through]:
@@ -122,7 +124,7 @@ class Collector:
         return deleted
 
     async def _delete_unnamed(self) -> int:
-        """Deletes lists past the horizon that no register names; the registers are read after."""
+        """Delete lists older than the horizon that no register names, read after the listing."""
         old: list[tuple[ObjectKey, str]] = []
         async for page in self._store.list(WORK_LISTS):
             edge_ns = page.date_ns - self._horizon_ns
@@ -144,17 +146,17 @@ class Collector:
         for lane in await list_lanes(self._store):
             view = await read_lane(self._store, lane.queue, lane.lane)
             if len(view.descriptors) != view.state.waiting:
-                raise InvalidRecord(lane.key, "not every waiting entry could be read")
+                raise InvalidRecord(lane.key, "not every pending entry could be read")
             named.update(one.location for one in view.descriptors)
         return named
 
     async def _delete(self, key: ObjectKey, queue: str, kind: str) -> bool:
-        """Deletes what stands there now; False when nobody knows whether it is gone."""
+        """Delete the current object; return False if it is unknown whether it was deleted."""
         match await self._store.head(key):
             case NotFound():
                 return True
             case ObjectInfo(incarnation=None):
-                return False  # a store without incarnations: only its own lifecycle may delete
+                return False  # without object versions only the store's lifecycle rules delete
             case ObjectInfo(incarnation=incarnation):
                 pass
         if incarnation is None:

@@ -1,15 +1,15 @@
 """The one consumer of a lane: epoch, read-ahead, acknowledgements.
 
-States and movers. `open` takes the next epoch under a fresh owner id; from then on every read and
-every write checks that both still stand, and raises `Fenced` once they do not. Three cursors:
+`open` claims the next epoch under a new owner id. From then on every read and every write checks
+that the register has this epoch and owner, and raises `Fenced` if it does not. Three cursors:
 
     acked_through   durable, in the register; moved by `ack_through` and by every 100th `ack`
     acked           in memory, moved by `ack`, ahead of the durable one by at most 99
     handed_out      in memory, moved by `next_descriptors` before anything is fetched
 
-`ack_through(n)` does not check that everything below n was processed: whoever fetches out of order
-acknowledges only the highest sequence below which nothing is pending. A descriptor that was lost
-stalls the lane; opening it again hands out everything behind `acked_through` once more.
+`ack_through(n)` does not check that everything below n was processed. A caller that fetches out of
+order acknowledges only the highest sequence below which every entry is processed. A lost descriptor
+stalls the lane; opening the lane again hands out everything after `acked_through` again.
 """
 
 from collections import deque
@@ -39,23 +39,23 @@ from sluice_queue.register import Register, dequeue, open_epoch
 from sluice_queue.settings import ConsumerSettings
 from sluice_queue.worklists import read_work_list
 from sluice_store.port import ObjectStore
-from sluice_store.retry import RetryLoop
+from sluice_store.retry import RetryBudget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchHandle:
-    """Fetches work lists; cheap to copy, safe to use from many tasks, touches no cursor."""
+    """A reader of work lists; cheap to copy, safe to use from many tasks, moves no cursor."""
 
     store: ObjectStore
     lane: Lane
 
     async def fetch(self, descriptor: Descriptor) -> WorkList:
-        """Reads the work list that a descriptor points at.
+        """Read the work list of a descriptor.
 
         Raises:
-            WorkListMissing: It is not there: stop the lane, never skip it.
+            WorkListMissing: The list does not exist: stop the lane, never skip the list.
             InvalidRecord: It is not the list that the entry describes.
-            StoreError: The store did not answer.
+            StoreError: The store is unreachable or refused.
         """
         return await read_work_list(self.store, self.lane, descriptor)
 
@@ -69,7 +69,7 @@ class ConsumedBatch:
 
 
 class Consumer:
-    """Holds one epoch of one lane. Make it with `Consumer.open`."""
+    """The owner of one epoch of one lane; open it with `Consumer.open`."""
 
     def __init__(
         self,
@@ -78,7 +78,6 @@ class Consumer:
         acked_through: int,
         settings: ConsumerSettings,
     ) -> None:
-        """Takes an epoch that `open` won."""
         self._client = client
         self._holder = holder
         self._settings = settings
@@ -99,21 +98,23 @@ class Consumer:
         runtime: Runtime | None = None,
         settings: ConsumerSettings | None = None,
     ) -> "Consumer":
-        """Takes the lane's next epoch and fences every earlier consumer off.
+        """Claim the lane's next epoch and fence every earlier consumer.
 
         Args:
-            store: Where the lane lies.
+            store: The store with the lane.
             queue: Name of the queue.
             lane: Number of the lane.
-            resume_after: The last sequence that the caller persisted with its own results; it is
-                acknowledged at once, and the next descriptor is the one right behind it.
-            runtime: Time, ids and chance.
+            resume_after: The last sequence that the caller stored with its own results. It is
+                acknowledged
+                immediately, and the next descriptor is the one after it.
+            runtime: Time, ids and random numbers.
             settings: Bounds.
 
         Raises:
-            ResumeRefused: The lane is past `resume_after`, or has not come so far: entries would be
-                lost or repeated.
-            OutcomeUnknown: The bounds are spent.
+            ResumeRefused: The lane is past `resume_after`, or has not reached it: entries would be
+                lost
+                or repeated.
+            OutcomeUnknown: No tries are left.
             StoreError: The store refused.
         """
         with_tools = runtime if runtime is not None else Runtime()
@@ -127,23 +128,23 @@ class Consumer:
 
     @property
     def epoch(self) -> int:
-        """The epoch that this consumer holds, or held."""
+        """The epoch that this consumer claimed."""
         return self._holder.epoch
 
     @property
     def acked_through(self) -> int:
-        """The durable frontier as this consumer last knew it."""
+        """The durable acknowledged sequence that this consumer last read or wrote."""
         return self._durable
 
     async def next_descriptors(self, max_count: int) -> tuple[Descriptor, ...]:
-        """Hands out up to `max_count` contiguous descriptors behind those handed out before.
+        """Hand out up to `max_count` contiguous descriptors after those handed out before.
 
-        Reads the register once, so that a fence is noticed; fetches nothing.
+        Reads the register once, so that a fence is noticed; fetches no work list.
 
         Raises:
             Fenced: Another consumer opened the lane.
             InvalidRecord: The register or a segment is malformed.
-            StoreError: The store did not answer.
+            StoreError: The store is unreachable or refused.
         """
         state = (await self._read()).state
         if not self._ahead:
@@ -161,11 +162,11 @@ class Consumer:
         return found
 
     async def next_batch(self) -> ConsumedBatch | None:
-        """Hands out and fetches the next entry, or None when nothing waits.
+        """Hand out and fetch the next entry, or return None when there is no pending entry.
 
         Raises:
             Fenced: Another consumer opened the lane.
-            WorkListMissing: The entry's list is gone; the cursor stays before it.
+            WorkListMissing: The entry's list does not exist; the cursor stays before it.
         """
         found = await self.next_descriptors(1)
         if not found:
@@ -179,16 +180,16 @@ class Consumer:
         return ConsumedBatch(descriptor=found[0], work_list=work_list)
 
     def fetch_handle(self) -> FetchHandle:
-        """Gives a handle that fetches work lists concurrently."""
+        """Return a handle that fetches work lists concurrently."""
         return FetchHandle(store=self._client.store, lane=self._client.lane)
 
     async def ack(self, sequence: int) -> None:
-        """Acknowledges the entry right behind the last; durable with every 100th, or `flush_acks`.
+        """Acknowledge the entry after the last one; durable with every 100th call or `flush_acks`.
 
         Raises:
-            AckRefused: It is not the next one: nothing is skipped by mistake.
+            AckRefused: It is not the next one, so that no entry is skipped by mistake.
             Fenced: Another consumer opened the lane.
-            OutcomeUnknown: The bounds are spent; the same call may be made again.
+            OutcomeUnknown: No tries are left; the same call may be repeated.
         """
         if sequence != self._acked + 1 or sequence > self._handed_out:
             reason = f"acknowledge in order, expected=`{self._acked + 1}`"
@@ -198,34 +199,34 @@ class Consumer:
         self._acked = sequence
 
     async def flush_acks(self) -> None:
-        """Makes every `ack` so far durable."""
+        """Make every `ack` so far durable."""
         if self._acked > self._durable:
             await self.ack_through(self._acked)
 
     async def ack_through(self, sequence: int) -> None:
-        """Moves the durable frontier to `sequence` and dequeues up to it, in one write.
+        """Move the durable acknowledged sequence to `sequence` and dequeue up to it, in one write.
 
-        State changes only on success; the same call may be made again after any error but `Fenced`.
+        State changes only on success; the same call may be repeated after any error but `Fenced`.
 
         Raises:
-            AckRefused: It is not above `acked_through`, or the lane has not given it out yet.
+            AckRefused: It is not above `acked_through`, or the lane has not assigned it yet.
             Fenced: Another consumer opened the lane; nothing was changed.
-            OutcomeUnknown: The bounds are spent.
+            OutcomeUnknown: No tries are left.
             StoreError: The store refused.
         """
         lane = self._client.lane
         if sequence <= self._durable:
             reason = f"already acknowledged, acked_through=`{self._durable}`"
             raise AckRefused(lane.key, sequence, reason)
-        budget = RetryLoop("ack", lane.key, self._client.runtime.backoff(self._settings.retry))
+        retries = RetryBudget("ack", lane.key, self._client.runtime.backoff(self._settings.retry))
         while True:
             try:
                 if await self._try_ack(sequence):
                     break
             except StoreUnavailable as error:
-                await budget.pause(error)
+                await retries.wait_or_raise(error)
                 continue
-            await budget.pause()
+            await retries.wait_or_raise()
         self._durable = sequence
         self._acked = max(self._acked, sequence)
         self._handed_out = max(self._handed_out, sequence)
@@ -243,7 +244,9 @@ class Consumer:
             case RetryAck():
                 pass
         if sequence >= seen.state.next_sequence:
-            reason = f"the lane has not come so far, next=`{seen.state.next_sequence}`"
+            reason = (
+                f"the lane has not assigned this sequence yet, next=`{seen.state.next_sequence}`"
+            )
             raise AckRefused(lane.key, sequence, reason)
         after = dequeue(lane.key, seen.state, sequence, self._client.runtime.id_bytes())
         return await self._swap(seen, after)
@@ -263,7 +266,7 @@ class Consumer:
         return False
 
     async def _read(self) -> RegisterRead:
-        """Reads the register and checks the fence."""
+        """Read the register and check the fence."""
         lane = self._client.lane
         seen = await self._client.read()
         if seen is None or not owns_epoch(seen.state, self._holder):
@@ -275,23 +278,23 @@ class Consumer:
 async def _open(
     client: RegisterClient, settings: ConsumerSettings, resume_after: int | None
 ) -> tuple[EpochClaim, Register]:
-    """Swaps in the next epoch under a fresh owner id; gives the claim and the state it won."""
-    budget = RetryLoop("open", client.lane.key, client.runtime.backoff(settings.retry))
+    """Swap in the next epoch under a new owner id; return the claim and the state with it."""
+    retries = RetryBudget("open", client.lane.key, client.runtime.backoff(settings.retry))
     opening = _Opening(client=client, resume_after=resume_after, owner=client.runtime.id_bytes())
     while True:
         try:
-            won = await opening.step(await client.read_or_create(budget))
+            won = await opening.step(await client.read_or_create(retries))
         except StoreUnavailable as error:
-            await budget.pause(error)
+            await retries.wait_or_raise(error)
             continue
         if won is not None:
             return won
-        await budget.pause()
+        await retries.wait_or_raise()
 
 
 @dataclass(slots=True, kw_only=True)
 class _Opening:
-    """The write that claims the next epoch, once it was sent."""
+    """The write that claims the next epoch, once it is sent."""
 
     client: RegisterClient
     resume_after: int | None
@@ -300,7 +303,7 @@ class _Opening:
     after: Register | None = None
 
     async def step(self, seen: RegisterRead) -> tuple[EpochClaim, Register] | None:
-        """Judges the write in flight, or builds and sends one; gives the claim once it stands."""
+        """Decide the write in flight, or build and send one; return a confirmed claim."""
         if self.after is not None and self.on is not None:
             match decide_open(self._claim(self.after), self.on, seen):
                 case EpochClaim() as claim:
@@ -308,7 +311,7 @@ class _Opening:
                 case RetryOpen():
                     self.after = None
                 case InFlight():
-                    pass  # the same bytes again: only one of them can land
+                    pass  # the same bytes again: only one of the two writes can be applied
         return await self._send(seen)
 
     async def _send(self, seen: RegisterRead) -> tuple[EpochClaim, Register] | None:
@@ -332,13 +335,13 @@ def _check_resume(lane: Lane, state: Register, resume_after: int | None) -> None
         return
     if resume_after < state.acked_through:
         reason = (
-            "entries behind the persisted sequence are acknowledged and gone; run `sluice rebuild`,"
-            f" acked_through=`{state.acked_through}`"
+            f"entries after the stored sequence are acknowledged and deleted; run `sluice "
+            f"rebuild`, acked_through=`{state.acked_through}`"
         )
         raise ResumeRefused(lane.key, resume_after, reason)
     if resume_after >= state.next_sequence:
         reason = (
-            "the lane has not given out the persisted sequence: it is not the lane it was,"
-            f" next_sequence=`{state.next_sequence}`"
+            f"the lane has not assigned the stored sequence: it is another lane, "
+            f"next_sequence=`{state.next_sequence}`"
         )
         raise ResumeRefused(lane.key, resume_after, reason)

@@ -1,14 +1,14 @@
-"""What a read of the register proves about a write whose answer was lost or said "mismatch".
+"""What a read of the register proves about a write whose response was lost or was "mismatch".
 
-One rule carries all of it: a swap names the ETag that it replaces, and no ETag ever recurs, because
-no two bodies are ever equal (revision and nonce). So once a read shows another ETag than the one a
-try was made on, that try either has landed already or never will.
+All decisions follow from one rule. A swap names the ETag that it replaces, and no ETag ever recurs,
+because no two bodies are ever equal (revision and nonce). If a read returns another ETag than the
+one that a write replaces, then the write has been applied already or never will be.
 
-Producers. A try is told from a rival's by `writers`: id and write counter. The list keeps the 64
-latest producers and survives dequeues. A producer that is not in it was pushed out only if at
-least 64 writes came after its own; fewer writes than that, and it never landed.
+Producers. The `writers` of the register distinguish a write from a rival's by id and write counter.
+The list contains the 64 latest producers and survives dequeues. A producer is evicted from it only
+by at least 64 later writes. If there were fewer, its write was never applied.
 
-Consumers. An epoch is one's own only with one's own owner id beside it.
+Consumers. An epoch belongs to a consumer only together with its owner id.
 
 Pure: no I/O, clock or randomness. Source: `docs/queue.md`, Unknown outcomes; ADR 0041.
 """
@@ -20,29 +20,29 @@ from sluice_protocol.units import ETag
 from sluice_queue.register import WRITERS_MAX, Register
 
 TERM_SHIFT: Final = 32
-"""A counter is a producer's life above this bit, and its landed writes of all lives below."""
+"""A counter has the producer's term above this bit, and its applied writes of all terms below."""
 _WRITES_MASK: Final = (1 << TERM_SHIFT) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterRead:
-    """One read of the register."""
+    """A register as read: its state and its ETag."""
 
     state: Register
     etag: ETag
 
 
 def writes_of(counter: int) -> int:
-    """Gives how many writes have landed in all lives."""
+    """Return how many writes have been applied in all terms."""
     return counter & _WRITES_MASK
 
 
 def is_other_register(state: Register | None, producer_id: bytes, counter: int) -> bool:
-    """Tells whether a register is not the one that a producer's writes landed in.
+    """Return True if a register is not the one that a producer's writes were applied to.
 
-    It is gone, or begun anew: the list of writers never shrinks, so with room in it everybody who
-    ever wrote is there; or it is an old copy, which knows of fewer writes. Who goes on appending
-    leaves behind what waited in the lost one.
+    Such a register is missing, new or an old copy. A new one has room in its list of writers, which
+    never shrinks, and does not list the producer. An old copy has fewer writes. A producer that
+    continued to append would lose the pending entries of the old register.
     """
     if writes_of(counter) == 0:
         return False
@@ -59,8 +59,8 @@ class AppendAttempt:
     """One producer's write in flight.
 
     Attributes:
-        producer_id: Who writes.
-        counter: The write counter that it puts beside its id.
+        producer_id: The producer.
+        counter: The write counter that it stores next to its id.
         on: The ETag that it replaces.
         revision: The revision that it writes.
     """
@@ -80,17 +80,17 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """The state written on still stands: send the same bytes again, only one of them can land."""
+    """The replaced state is still current: send the same bytes again; one write is applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotCommitted:
-    """The write is not in the register and can no longer land: build it anew on what stands."""
+    """The write was not applied and never will be: build it again from this state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """So many producers wrote since that nobody can tell. Appending again may double: count it."""
+    """Too many later writes to decide. A repeated append may add the entries twice: count it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ AppendVerdict = Committed | InFlight | NotCommitted | Evicted | ProducerFenced
 
 
 def decide_append(tried: AppendAttempt, seen: RegisterRead) -> AppendVerdict:
-    """Tells what became of a write from a read made after it."""
+    """Decide the outcome of a write from a read made after it."""
     if seen.etag == tried.on:
         return InFlight()
     mine = seen.state.writer(tried.producer_id)
@@ -120,7 +120,7 @@ def decide_append(tried: AppendAttempt, seen: RegisterRead) -> AppendVerdict:
 
 
 def may_append(seen: RegisterRead, producer_id: bytes, counter: int) -> ProducerFenced | None:
-    """Tells whether a producer whose last landed write is `counter` may write on this state."""
+    """Return `ProducerFenced` if this state has a later write of the producer than `counter`."""
     mine = seen.state.writer(producer_id)
     if mine is not None and mine.counter > counter:
         return ProducerFenced(counter=mine.counter)
@@ -136,20 +136,20 @@ class EpochClaim:
 
 
 def owns_epoch(state: Register, holder: EpochClaim) -> bool:
-    """Tells whether the claim stands: the epoch is the holder's only with its id beside it."""
+    """Return True if the register has the epoch and the owner of the claim."""
     return (state.epoch, state.owner) == (holder.epoch, holder.owner)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryOpen:
-    """Another state stands: take the epoch after the one that it shows."""
+    """Another state is current: claim the epoch after the one in it."""
 
 
 OpenVerdict = EpochClaim | InFlight | RetryOpen
 
 
 def decide_open(claim: EpochClaim, on: ETag, seen: RegisterRead) -> OpenVerdict:
-    """Tells from a later read whether a consumer's opening landed."""
+    """Decide from a later read whether a consumer's claim was applied."""
     if seen.etag == on:
         return InFlight()
     return claim if owns_epoch(seen.state, claim) else RetryOpen()
@@ -157,26 +157,26 @@ def decide_open(claim: EpochClaim, on: ETag, seen: RegisterRead) -> OpenVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """The acknowledgement stands."""
+    """The register contains the acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overtaken:
-    """Another consumer opened the lane: nothing more may be changed."""
+    """Another consumer opened the lane: no further change is allowed."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class RetryAck:
-    """The acknowledgement is not in the register: build it on what stands."""
+    """The acknowledgement is not in the register: build it from this state."""
 
 
 AckVerdict = Acked | Overtaken | RetryAck
 
 
 def decide_ack(holder: EpochClaim, through: int, seen: RegisterRead) -> AckVerdict:
-    """Tells from a read whether an acknowledgement stands, may be tried, or is forbidden."""
+    """Decide from a read whether an acknowledgement is applied, may be tried, or is forbidden."""
     if not owns_epoch(seen.state, holder):
         return Overtaken(epoch=seen.state.epoch)
     return Acked() if seen.state.acked_through >= through else RetryAck()

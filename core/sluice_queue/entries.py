@@ -1,4 +1,4 @@
-"""One queue entry: where a work list lies and what it holds, as bytes.
+"""One queue entry, as bytes: the key of a work list and a summary of its batches.
 
 | offset | bytes | field |
 |---|---|---|
@@ -32,17 +32,17 @@ _FIXED: Final = struct.Struct("<QQIQQQQHH")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """An entry before a swap gives it its sequence.
+    """An entry before a swap assigns its sequence.
 
     Attributes:
         location: The key of the work list.
         size_bytes: Size of the work list object.
-        batches: How many batches the list holds.
+        batches: Number of batches in the list.
         frame_bytes: Sum of the sizes of their frames.
         first_accepted_at_ns: The earliest of their acceptance times.
         last_accepted_at_ns: The latest of them.
         ingested_at_ns: The store's clock shortly before the append.
-        metadata: The caller's own bytes, at most 512.
+        metadata: The caller's bytes, at most 512.
     """
 
     location: ObjectKey
@@ -55,7 +55,6 @@ class Draft:
     metadata: bytes = b""
 
     def __post_init__(self) -> None:
-        """Refuses what an entry cannot carry."""
         if len(self.metadata) > METADATA_BYTES_MAX:
             raise BadUsage(
                 f"metadata is at most {METADATA_BYTES_MAX} bytes, found=`{len(self.metadata)}`"
@@ -68,7 +67,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
-    """One entry of a lane as a consumer sees it; the fields are those of `Draft`.
+    """One entry of a lane, as a consumer reads it; the other fields are those of `Draft`.
 
     Attributes:
         sequence: Its number in the lane: 1, 2, 3 … without gaps.
@@ -86,7 +85,7 @@ class Descriptor:
 
 
 def encode_entry(sequence: int, draft: Draft) -> bytes:
-    """Gives the bytes of an entry, its length first."""
+    """Encode an entry, with its length first."""
     location = draft.location.encode()
     fixed = _FIXED.pack(
         sequence,
@@ -104,7 +103,7 @@ def encode_entry(sequence: int, draft: Draft) -> bytes:
 
 
 def decode_entry(key: str, record: bytes) -> Descriptor:
-    """Reads one entry without its length.
+    """Decode one entry without its length.
 
     Raises:
         InvalidRecord: The record is cut short, too long, or its location is not UTF-8.
@@ -116,7 +115,7 @@ def decode_entry(key: str, record: bytes) -> Descriptor:
     )
     tail = record[_FIXED.size :]
     if len(tail) != place_bytes + meta_bytes:
-        raise InvalidRecord(key, f"queue entry {sequence} does not end where it says")
+        raise InvalidRecord(key, f"queue entry {sequence} does not end where its lengths state")
     return Descriptor(
         sequence=sequence,
         location=_location(key, tail[:place_bytes]),
@@ -138,7 +137,7 @@ def _location(key: str, raw: bytes) -> ObjectKey:
 
 
 def skip_entries(key: str, body: bytes | memoryview, start: int, count: int) -> int:
-    """Gives the offset behind `count` entries from `start`, reading only their lengths.
+    """Return the offset after `count` entries from `start`, reading only their lengths.
 
     Raises:
         InvalidRecord: The body ends before.
@@ -156,7 +155,7 @@ def skip_entries(key: str, body: bytes | memoryview, start: int, count: int) -> 
 def decode_entries(
     key: str, body: bytes | memoryview, first_sequence: int
 ) -> tuple[Descriptor, ...]:
-    """Reads entries that fill `body` wholly and count up from `first_sequence`.
+    """Decode entries that fill `body` completely and count up from `first_sequence`.
 
     Raises:
         InvalidRecord: An entry is malformed or out of sequence.

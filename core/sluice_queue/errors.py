@@ -1,21 +1,19 @@
-"""What only the queue can refuse."""
+"""Errors that only the queue raises."""
 
 from sluice_protocol.errors import ErrorCode, SluiceError
 
 
 class QueueFull(SluiceError):
-    """A lane's register names as many segments as it may: the consumer is far behind."""
+    """A lane's register names the maximum of segments: the consumer is far behind."""
 
     code = ErrorCode.OVERLOADED
 
     def __init__(self, register: str, waiting: int) -> None:
-        """Carries the register and how many entries wait."""
         super().__init__(register, waiting)
         self.register = register
         self.waiting = waiting
 
     def __str__(self) -> str:
-        """Says what to do."""
         return (
             "queue is full: start or repair the lane's consumer, then append again,"
             f" register=`{self.register}`, waiting=`{self.waiting}`"
@@ -23,88 +21,78 @@ class QueueFull(SluiceError):
 
 
 class AckRefused(SluiceError):
-    """An acknowledgement of a sequence that the lane cannot take; nothing changed."""
+    """The lane cannot apply an acknowledgement of this sequence; nothing changed."""
 
     code = ErrorCode.BAD_REQUEST
 
     def __init__(self, register: str, sequence: int, reason: str) -> None:
-        """Carries the register, the sequence and the reason."""
         super().__init__(register, sequence, reason)
         self.register = register
         self.sequence = sequence
         self.reason = reason
 
     def __str__(self) -> str:
-        """Says which acknowledgement and why."""
         return f"ack refused: {self.reason}, register=`{self.register}`, sequence=`{self.sequence}`"
 
 
 class ResumeRefused(SluiceError):
-    """A consumer's persisted sequence does not fit the lane: going on would lose or repeat."""
+    """A consumer's stored sequence does not match the lane: entries would be lost or repeated."""
 
     def __init__(self, register: str, sequence: int, reason: str) -> None:
-        """Carries the register, the persisted sequence and the reason."""
         super().__init__(register, sequence, reason)
         self.register = register
         self.sequence = sequence
         self.reason = reason
 
     def __str__(self) -> str:
-        """Says what does not fit."""
         return (
             f"cannot resume: {self.reason}, register=`{self.register}`, sequence=`{self.sequence}`"
         )
 
 
 class WorkListMissing(SluiceError):
-    """An entry names a work list that is not there: the lane stops, the list is never skipped."""
+    """An entry names a work list that does not exist: the lane halts, the list is never skipped."""
 
     code = ErrorCode.CORRUPT_OBJECT
 
     def __init__(self, register: str, sequence: int, location: str) -> None:
-        """Carries the register, the entry's sequence and the key of the list."""
         super().__init__(register, sequence, location)
         self.register = register
         self.sequence = sequence
         self.location = location
 
     def __str__(self) -> str:
-        """Says which list and how it comes back."""
         return (
-            "work list is missing: rebuild it with `sluice rebuild`, the lane waits,"
-            f" register=`{self.register}`, sequence=`{self.sequence}`, key=`{self.location}`"
+            f"work list is missing and the lane is halted: rebuild it with `sluice rebuild`, "
+            f"register=`{self.register}`, sequence=`{self.sequence}`, key=`{self.location}`"
         )
 
 
 class ProducerSuperseded(SluiceError):
-    """Another process appends under this producer's id: this one must stop, nothing was written."""
+    """Another process appends under this producer's id: stop this one; nothing was written."""
 
     def __init__(self, register: str, counter: int, current: int) -> None:
-        """Carries the register and both write counters."""
         super().__init__(register, counter, current)
         self.register = register
         self.counter = counter
         self.current = current
 
     def __str__(self) -> str:
-        """Says who overtook whom."""
         return (
-            "producer superseded: another process took over this producer's id, stop this one,"
-            f" register=`{self.register}`, counter=`{self.counter}`, current=`{self.current}`"
+            f"producer superseded: another process took over its id, stop this one, "
+            f"register=`{self.register}`, counter=`{self.counter}`, current=`{self.current}`"
         )
 
 
 class RegisterLost(SluiceError):
-    """A register that this producer wrote to is gone, or another one was begun in its place."""
+    """The register that this producer wrote to is missing or was replaced by another one."""
 
     def __init__(self, register: str) -> None:
-        """Carries the register."""
         super().__init__(register)
         self.register = register
 
     def __str__(self) -> str:
-        """Says what to do."""
         return (
-            "register lost: what waited in it is not enqueued any more; stop its consumer and run"
-            f" `sluice rebuild`, register=`{self.register}`"
+            f"register lost with its pending entries: stop its consumer and run `sluice "
+            f"rebuild`, register=`{self.register}`"
         )

@@ -1,4 +1,4 @@
-"""Read-only sight of lanes: it bumps no epoch and changes nothing."""
+"""Read-only views of lanes: they claim no epoch and change nothing."""
 
 import re
 from dataclasses import dataclass
@@ -10,13 +10,8 @@ from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_queue.entries import Descriptor
 from sluice_queue.lane import Lane
-from sluice_queue.register import (
-    Register,
-    SegmentRef,
-    body_descriptors,
-    decode_register,
-    decode_segment,
-)
+from sluice_queue.register import Register, SegmentRef, body_descriptors, decode_register
+from sluice_queue.segments import decode_segment
 from sluice_store.port import ObjectStore
 
 _REGISTER: Final = re.compile(r"queue/v1/(?P<queue>[a-z0-9_-]+)\.(?P<lane>\d{3})/manifest")
@@ -24,14 +19,14 @@ _REGISTER: Final = re.compile(r"queue/v1/(?P<queue>[a-z0-9_-]+)\.(?P<lane>\d{3})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSnapshot:
-    """What stood in a lane at one moment.
+    """The state of a lane at one moment.
 
     Attributes:
-        lane: Which lane.
-        state: The register; an empty one where none stands yet.
-        descriptors: Entries in order, without gaps, from the first that was asked for.
-        date_ns: The store's clock in the answer.
-        register_bytes: Size of the register, 0 where none stands.
+        lane: The lane.
+        state: The register; an empty one if none exists yet.
+        descriptors: Entries in order, without gaps, from the first that was requested.
+        date_ns: The store's clock in the response.
+        register_bytes: Size of the register, 0 if none exists.
     """
 
     lane: Lane
@@ -42,7 +37,7 @@ class LaneSnapshot:
 
     @property
     def latest(self) -> int:
-        """The highest sequence given so far; 0 for a lane without entries."""
+        """The highest sequence assigned so far; 0 for a lane without entries."""
         return self.state.next_sequence - 1
 
 
@@ -54,17 +49,17 @@ async def read_lane(
     after: int | None = None,
     entries_max: int | None = None,
 ) -> LaneSnapshot:
-    """Reads a lane's register and its waiting entries, those in segments included.
+    """Read a lane's register and its pending entries, including those in segments.
 
     Args:
-        store: Where the lane lies.
+        store: The store with the lane.
         queue: Name of the queue.
         lane: Number of the lane.
-        after: Only entries with a higher sequence; the acknowledged ones are gone in any case.
-        entries_max: At most so many entries; 0 reads the header alone.
+        after: Only entries with a higher sequence; acknowledged entries are never returned.
+        entries_max: Most entries to return; 0 reads only the header.
 
     Raises:
-        StoreError: The store did not answer.
+        StoreError: The store is unreachable or refused.
         InvalidRecord: The register or a segment is malformed or missing.
     """
     place = Lane(queue=queue, lane=lane)
@@ -88,10 +83,10 @@ async def read_lane(
 async def read_entries(
     store: ObjectStore, lane: Lane, state: Register, *, after: int, entries_max: int | None
 ) -> tuple[Descriptor, ...]:
-    """Gives the entries of a state behind `after`, from its segments and its body.
+    """Return the entries of a state after `after`, from its segments and its body.
 
     Raises:
-        StoreError: The store did not answer.
+        StoreError: The store is unreachable or refused.
         InvalidRecord: A segment is malformed or missing.
     """
     limit = entries_max if entries_max is not None else state.waiting
@@ -100,16 +95,16 @@ async def read_entries(
         if ref.last > after and len(found) < limit:
             found += [one for one in await read_segment(store, lane, ref) if one.sequence > after]
     if len(found) < limit:
-        held = body_descriptors(lane.key, state)
-        found += [one for one in held if one.sequence > after]
+        in_body = body_descriptors(lane.key, state)
+        found += [one for one in in_body if one.sequence > after]
     return tuple(found[:limit])
 
 
 async def read_segment(store: ObjectStore, lane: Lane, ref: SegmentRef) -> tuple[Descriptor, ...]:
-    """Reads one segment.
+    """Read one segment.
 
     Raises:
-        StoreError: The store did not answer.
+        StoreError: The store is unreachable or refused.
         InvalidRecord: It is malformed, of another size, or missing.
     """
     key = segment_key(lane.queue, lane.lane, ref.first, ref.last)
@@ -123,10 +118,10 @@ async def read_segment(store: ObjectStore, lane: Lane, ref: SegmentRef) -> tuple
 
 
 async def list_lanes(store: ObjectStore, queue: str | None = None) -> tuple[Lane, ...]:
-    """Gives every lane that exists, of one queue or of all, in order.
+    """Return every lane that exists, of one queue or of all, in order.
 
     Raises:
-        StoreError: The store did not answer.
+        StoreError: The store is unreachable or refused.
     """
     found: list[Lane] = []
     after = ""
@@ -136,7 +131,7 @@ async def list_lanes(store: ObjectStore, queue: str | None = None) -> tuple[Lane
         if place is None:
             return tuple(found)
         found.append(place)
-        # Everything of this lane lies below its folder: the next lane begins behind it.
+        # All keys of this lane are below its folder: the next lane sorts after it.
         after = f"{QUEUE}{place.queue}.{place.lane:03d}/~"
 
 
@@ -151,18 +146,18 @@ async def _next_register(store: ObjectStore, prefix: str, after: str) -> Lane | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneStatus:
-    """One lane as a person sees it.
+    """The status of one lane, as the command line and metrics report it.
 
     Attributes:
         queue: Name of the queue.
         lane: Number of the lane.
-        latest: Highest sequence given so far, 0 for none.
+        latest: Highest sequence assigned so far, 0 for none.
         acked_through: Highest sequence acknowledged.
-        waiting: Entries not acknowledged.
-        waiting_batches: Batches in them.
-        oldest_waiting_s: Age of the oldest waiting batch since its acceptance, seconds, or None.
+        waiting: Number of pending entries, which are not acknowledged.
+        waiting_batches: Number of batches in them.
+        oldest_waiting_s: Time since the acceptance of the oldest pending batch, seconds, or None.
         epoch: Epoch of the consumer, 0 before the first.
-        segments: Segments that the register names.
+        segments: Number of segments that the register names.
         register_bytes: Size of the register.
     """
 
@@ -179,10 +174,10 @@ class LaneStatus:
 
 
 async def read_status(store: ObjectStore, queue: str | None = None) -> list[LaneStatus]:
-    """Gives the status of every lane, of one queue or of all.
+    """Read the status of every lane, of one queue or of all.
 
     Raises:
-        StoreError: The store did not answer.
+        StoreError: The store is unreachable or refused.
         InvalidRecord: A register or segment is malformed.
     """
     lanes = await list_lanes(store, queue)
@@ -190,7 +185,7 @@ async def read_status(store: ObjectStore, queue: str | None = None) -> list[Lane
 
 
 def status_of(view: LaneSnapshot) -> LaneStatus:
-    """Gives the status that a view shows."""
+    """Return the status of a lane from its snapshot."""
     oldest = min((one.first_accepted_at_ns for one in view.descriptors), default=None)
     return LaneStatus(
         queue=view.lane.queue,

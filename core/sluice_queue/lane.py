@@ -1,6 +1,6 @@
-"""One lane's register on a store: reading it, creating it, and waiting between tries."""
+"""One lane's register on a store: reads, creation, swaps and segments."""
 
-import random  # noqa: TID251 - as a type, and made once below
+import random  # noqa: TID251 - the type, and the default source of jitter
 import re
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,24 +9,25 @@ from ulid import ULID
 
 from sluice_protocol.authority import LANES_MAX
 from sluice_protocol.clock import Clock, IdSource
-from sluice_protocol.errors import BadUsage, StoreUnavailable
-from sluice_protocol.keys import register_key
-from sluice_protocol.outcomes import Found, NotFound, ReplaceOutcome
+from sluice_protocol.errors import BadUsage, InvalidRecord, StoreUnavailable
+from sluice_protocol.keys import register_key, segment_key
+from sluice_protocol.outcomes import Applied, Exists, Found, NotFound, ReplaceOutcome, Unknown
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.decisions import RegisterRead, is_other_register
 from sluice_queue.errors import RegisterLost
 from sluice_queue.metrics import QueueMetrics
 from sluice_queue.register import Register, decode_register, encode_register
+from sluice_queue.segments import Spill
 from sluice_store.port import ObjectStore
-from sluice_store.retry import Backoff, RetryLoop, RetrySettings
+from sluice_store.retry import Backoff, RetryBudget, RetrySettings
 
 _QUEUE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """Names one lane of one queue.
+    """The name of one lane of one queue.
 
     Raises:
         BadUsage: The queue's name is not 1 to 40 of `a-z 0-9 _ -`, or the lane is out of range.
@@ -36,7 +37,6 @@ class Lane:
     lane: int
 
     def __post_init__(self) -> None:
-        """Refuses a name that no key could carry."""
         if _QUEUE_NAME.fullmatch(self.queue) is None:
             raise BadUsage(f"queue name must be 1 to 40 of a-z, 0-9, _ and -, queue=`{self.queue}`")
         if not 0 <= self.lane < LANES_MAX:
@@ -50,13 +50,13 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """Time, ids and chance, as a simulation hands them in.
+    """Time, ids, random numbers and metrics, which a simulation replaces.
 
     Attributes:
         clock: For waits and for bounds; it proves nothing.
         ids: For nonces, owner ids and names of work lists.
         rng: For the jitter of waits.
-        metrics: Where the queue counts.
+        metrics: The queue's counters.
     """
 
     clock: Clock = field(default_factory=SystemClock)
@@ -69,15 +69,14 @@ class Runtime:
         return Backoff(clock=self.clock, rng=self.rng, settings=settings)
 
     def id_bytes(self) -> bytes:
-        """Gives 16 fresh bytes."""
+        """Return 16 fresh bytes."""
         return bytes(ULID.from_str(self.ids.ulid()))
 
 
 class RegisterClient:
-    """Reads and swaps one lane's register, and keeps the newest time that the store told."""
+    """A client of one lane's register that keeps the latest time that the store reported."""
 
     def __init__(self, store: ObjectStore, lane: Lane, runtime: Runtime) -> None:
-        """Binds the lane to a store."""
         self.store = store
         self.lane = lane
         self.runtime = runtime
@@ -85,21 +84,21 @@ class RegisterClient:
         self._dated_at_ns = 0
 
     def observe_date(self, date_ns: UnixNs) -> None:
-        """Takes note of the store's clock in an answer."""
+        """Record the store's clock in a response."""
         self.date_ns = UnixNs(max(self.date_ns, date_ns))
         self._dated_at_ns = self.runtime.clock.monotonic_ns()
 
     @property
     def store_now_ns(self) -> UnixNs:
-        """The store's clock by its last answer plus the time since."""
+        """The store's clock in its last response plus the time since."""
         return UnixNs(self.date_ns + self.runtime.clock.monotonic_ns() - self._dated_at_ns)
 
     async def read(self) -> RegisterRead | None:
-        """Reads the register, or gives None where none stands.
+        """Read the register, or return None if none exists.
 
         Raises:
-            StoreError: The store did not answer.
-            InvalidRecord: The bytes are no register.
+            StoreError: The store is unreachable or refused.
+            InvalidRecord: The bytes are not a register.
         """
         match await self.store.get(self.lane.key):
             case NotFound(date_ns=date_ns):
@@ -109,24 +108,24 @@ class RegisterClient:
                 self.observe_date(info.date_ns)
                 return RegisterRead(state=decode_register(self.lane.key, body), etag=info.etag)
 
-    async def read_as(self, producer_id: bytes, counter: int, budget: RetryLoop) -> RegisterRead:
-        """Reads the register as a producer whose last landed write has this counter.
+    async def read_as(self, producer_id: bytes, counter: int, retries: RetryBudget) -> RegisterRead:
+        """Read the register as a producer whose last applied write has this counter.
 
         Raises:
             RegisterLost: It is not the register that the producer wrote to.
-            StoreError: The store did not answer.
-            OutcomeUnknown: The bounds of `budget` are spent.
+            StoreError: The store is unreachable or refused.
+            OutcomeUnknown: No tries are left.
         """
         seen = await self.read() if counter else None
         if is_other_register(seen.state if seen is not None else None, producer_id, counter):
             raise RegisterLost(self.lane.key)
-        return seen if seen is not None else await self.read_or_create(budget)
+        return seen if seen is not None else await self.read_or_create(retries)
 
-    async def read_or_create(self, budget: RetryLoop) -> RegisterRead:
-        """Reads the register; where none stands, creates an empty one first.
+    async def read_or_create(self, retries: RetryBudget) -> RegisterRead:
+        """Read the register; create an empty one first if none exists.
 
         Raises:
-            OutcomeUnknown: The bounds of `budget` are spent.
+            OutcomeUnknown: No tries are left.
         """
         while True:
             try:
@@ -134,17 +133,41 @@ class RegisterClient:
                 if seen is not None:
                     return seen
                 empty = Register(revision=1, nonce=self.runtime.id_bytes())
-                # Whatever comes of it, the next read shows one register that all agree on.
+                # Whatever the outcome, the next read returns the one register that exists.
                 await self.store.create(self.lane.key, encode_register(empty))
             except StoreUnavailable as error:
-                await budget.pause(error)
+                await retries.wait_or_raise(error)
                 continue
-            await budget.pause()
+            await retries.wait_or_raise()
 
     async def swap(self, seen: RegisterRead, state: Register) -> ReplaceOutcome:
-        """Writes `state` over what was seen.
+        """Replace the register that was read by `state`.
 
         Raises:
             StoreError: The store refused; nothing was written.
         """
         return await self.store.replace(self.lane.key, encode_register(state), if_match=seen.etag)
+
+    async def write_segment(self, moved: Spill) -> None:
+        """Write a segment of the lane.
+
+        Raises:
+            InvalidRecord: The key has other bytes.
+            StoreError: The store refused, or the segment is not visible yet.
+        """
+        key = segment_key(self.lane.queue, self.lane.lane, moved.ref.first, moved.ref.last)
+        match await self.store.create(key, moved.body):
+            case Applied():
+                self.runtime.metrics.segments.labels(self.lane.queue).inc()
+            case Exists() | Unknown():
+                # A sequence is assigned once, so every writer of this key writes the same bytes.
+                await self._check_segment(key, moved.body)
+
+    async def _check_segment(self, key: ObjectKey, body: bytes) -> None:
+        match await self.store.get(key):
+            case Found(body=found) if found == body:
+                return
+            case Found():
+                raise InvalidRecord(key, "segment of these sequences has other bytes")
+            case NotFound():
+                raise StoreUnavailable("create", key, "segment is not visible yet, try again")

@@ -1,14 +1,14 @@
-"""How long a producer lets entries pile up before its next swap, so that rivals seldom collide.
+"""The pause of a producer before its next swap, so that swaps of rivals seldom conflict.
 
-Each conflict doubles the pause, each swap that lands shortens it by 1.5 %: in balance about one
-swap in forty-five collides, however many producers there are, and a producer that is alone never
-waits. A pause is spread by chance, or producers that collided once would collide for ever. Stores
-that allow one write a second per key are met by the same rule, up to the longest pause.
+Each conflict doubles the pause, and each committed swap shortens it by 1.5 %. In balance about one
+swap in 45 conflicts, however many producers there are. A producer without rivals never waits. Each
+pause is random, or producers that conflicted once would conflict again and again. The same rule
+adapts to stores that allow one write a second per key, up to the longest pause.
 
-Pure: time and chance come in as arguments.
+Pure: time and random numbers are arguments.
 """
 
-import random  # noqa: TID251 - as a type
+import random  # noqa: TID251 - only the type
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,32 +19,32 @@ _SHRINK: Final = 0.985
 
 @dataclass(slots=True)
 class Pacer:
-    """The pause of one producer, and when its last swap landed.
+    """The pause of one producer, and the time of its last committed swap.
 
     Attributes:
-        pause_s: How long to wait between two swaps, on average, seconds.
-        swap_s: How long a swap takes from its read on, seconds; a moving average.
-        landed_s: When the last one landed, by the caller's clock.
+        pause_s: Mean wait between two swaps, seconds.
+        swap_s: Moving average of the duration of a swap, including its read, seconds.
+        committed_s: Time of the last committed swap, by the caller's clock.
     """
 
     pause_s: float = 0.0
     swap_s: float = 0.0
-    landed_s: float = 0.0
+    committed_s: float = 0.0
 
     def wait_s(self, now_s: float, rng: random.Random) -> float:
-        """Gives how long to wait now before the next swap."""
+        """Return how long to wait now before the next swap."""
         if not self.pause_s:
             return 0.0
-        return max(0.0, self.landed_s + self.pause_s * rng.uniform(0.5, 1.5) - now_s)
+        return max(0.0, self.committed_s + self.pause_s * rng.uniform(0.5, 1.5) - now_s)
 
     def conflicted(self) -> None:
-        """Takes note that a swap met another writer's."""
+        """Record that a swap conflicted with another writer's."""
         self.pause_s = min(PAUSE_S_MAX, max(2 * self.pause_s, _FIRST_PAUSE_SWAPS * self.swap_s))
 
-    def landed(self, now_s: float, took_s: float) -> None:
-        """Takes note that a swap landed."""
+    def committed(self, now_s: float, took_s: float) -> None:
+        """Record that a swap was committed."""
         self.swap_s = took_s if not self.swap_s else 0.9 * self.swap_s + 0.1 * took_s
-        self.landed_s = now_s
+        self.committed_s = now_s
         self.pause_s *= _SHRINK
         if self.pause_s < self.swap_s:
             self.pause_s = 0.0

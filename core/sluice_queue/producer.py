@@ -1,8 +1,8 @@
-"""Takes batches, gathers them into work lists, and appends those to one lane.
+"""A producer that collects batches into work lists and appends those to one lane.
 
-`produce` returns at once with a handle; what it was given becomes durable by the next flush, which
+`produce` returns immediately with a handle. The batches become durable with the next flush, which
 starts after an interval, at a size, or on request. While a flush writes its list and waits for its
-swap, the next one gathers: everything that piled up behind a swap goes into the one after it.
+swap, the next one collects: everything that was collected during a swap is in the one after it.
 """
 
 import asyncio
@@ -21,34 +21,33 @@ from sluice_store.port import ObjectStore
 
 
 class WriteHandle:
-    """What became of one `produce`."""
+    """The outcome of one `produce`."""
 
     def __init__(self) -> None:
-        """Starts undecided."""
         self._done = asyncio.Event()
         self._sequence = 0
         self._error: SluiceError | None = None
 
     def settle(self, sequence: int, error: SluiceError | None = None) -> None:
-        """Tells the outcome; called once by the producer."""
+        """Set the outcome; the producer calls this once."""
         self._sequence, self._error = sequence, error
         self._done.set()
 
     async def await_durable(self) -> None:
-        """Waits until the batches stand in the queue.
+        """Wait until the batches are durable in the queue.
 
         Raises:
-            OutcomeUnknown: Nobody knows whether they do.
-            SluiceError: They do not.
+            OutcomeUnknown: Whether the queue contains them is unknown.
+            SluiceError: The queue does not contain them.
         """
         await self.result()
 
     async def result(self) -> int:
-        """Waits, then gives the sequence of the entry that carries the batches.
+        """Wait, then return the sequence of the entry with the batches.
 
         Raises:
-            OutcomeUnknown: Nobody knows whether they stand in the queue.
-            SluiceError: They do not.
+            OutcomeUnknown: Whether the queue contains them is unknown.
+            SluiceError: The queue does not contain them.
         """
         await self._done.wait()
         if self._error is not None:
@@ -65,7 +64,7 @@ class _Buffered:
 
 
 class Producer:
-    """One producer of one lane; make it with `Producer.open`."""
+    """A producer of one lane; open it with `Producer.open`."""
 
     def __init__(
         self,
@@ -75,7 +74,6 @@ class Producer:
         runtime: Runtime | None = None,
         settings: ProducerSettings | None = None,
     ) -> None:
-        """Binds a producer to a lane; its flusher runs inside `open`."""
         self._runtime = runtime if runtime is not None else Runtime()
         self._settings = settings if settings is not None else ProducerSettings()
         self._appender = Appender(store, lane, runtime=self._runtime, settings=self._settings)
@@ -97,7 +95,7 @@ class Producer:
         runtime: Runtime | None = None,
         settings: ProducerSettings | None = None,
     ) -> AsyncIterator["Producer"]:
-        """Runs a producer; leaving the block flushes what is left."""
+        """Run a producer; the end of the block flushes what is left."""
         producer = cls(store, Lane(queue=queue, lane=lane), runtime=runtime, settings=settings)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -107,13 +105,13 @@ class Producer:
                 finally:
                     producer.close()
         except BaseExceptionGroup as group:
-            # The caller's own error comes out as it went in, not inside a group.
+            # The caller's own error is raised without the group around it.
             if len(group.exceptions) == 1:
                 raise group.exceptions[0] from None
             raise
 
     def close(self) -> None:
-        """Ends the flusher after one last flush."""
+        """End the flusher after one last flush."""
         self._closing = True
         self._wake.set()
         self._urgent.set()
@@ -121,11 +119,11 @@ class Producer:
     async def produce(
         self, batches: Sequence[AcceptedManifest], metadata: bytes = b""
     ) -> WriteHandle:
-        """Takes batches; waits while more than `max_unflushed_bytes` are not durable.
+        """Accept batches; wait while more than `max_unflushed_bytes` are not durable.
 
         Args:
             batches: At least one; all of agents that map to this lane.
-            metadata: At most 512 bytes that the entry carries; calls with equal metadata share one.
+            metadata: At most 512 bytes of the entry; calls with equal metadata share an entry.
         """
         size_bytes = sum(batch.frame_bytes for batch in batches)
         async with self._room:
@@ -143,17 +141,17 @@ class Producer:
         return handle
 
     def _fits(self, size_bytes: int) -> bool:
-        # One call larger than the whole bound goes alone, or it would wait for ever.
+        # A single call above the whole bound proceeds alone, or it would wait permanently.
         unflushed = self._unflushed_bytes
         return unflushed == 0 or unflushed + size_bytes <= self._settings.max_unflushed_bytes
 
     def flush(self) -> None:
-        """Starts a flush now."""
+        """Start a flush now."""
         self._wake.set()
         self._urgent.set()
 
     async def run(self, tasks: asyncio.TaskGroup) -> None:
-        """Flushes until `close`; each flush is a task of its own, so that swaps group."""
+        """Flush until `close`; each flush is a separate task, so that swaps group."""
         while True:
             await self._wake.wait()
             if not self._closing:
@@ -167,7 +165,7 @@ class Producer:
                 return
 
     async def _gather(self) -> None:
-        """Waits for the interval to pass, or for enough bytes."""
+        """Wait for the interval to pass, or for enough bytes."""
         sleeping = asyncio.ensure_future(self._runtime.clock.sleep(self._settings.flush_interval_s))
         urgent = asyncio.ensure_future(self._urgent.wait())
         try:
@@ -177,7 +175,7 @@ class Producer:
             urgent.cancel()
 
     async def _flush(self, taken: list[_Buffered]) -> None:
-        """Writes the lists, appends their entries in one swap, and tells every caller."""
+        """Write the lists, append their entries in one swap, and settle every caller."""
         groups = _grouped(taken, self._settings.list_batches_max)
         try:
             drafts = [await self._list(group) for group in groups]
@@ -215,15 +213,15 @@ class Producer:
 
 
 def _grouped(taken: list[_Buffered], batches_max: int) -> list[list[_Buffered]]:
-    """Cuts what was taken into lists: equal metadata together, in order, bounded."""
+    """Divide the batches into lists: equal metadata together, in order, bounded."""
     groups: list[list[_Buffered]] = []
-    held = 0
+    count = 0
     for one in taken:
         fits = groups and groups[-1][0].metadata == one.metadata
-        if fits and held + len(one.batches) <= batches_max:
+        if fits and count + len(one.batches) <= batches_max:
             groups[-1].append(one)
-            held += len(one.batches)
+            count += len(one.batches)
         else:
             groups.append([one])
-            held = len(one.batches)
+            count = len(one.batches)
     return groups

@@ -21,7 +21,7 @@
 | … | … | entries (`entries.py`), oldest first; the body ends exactly there |
 
 All integers are little-endian and unsigned. The entries of the body are the newest `count`;
-everything between `acked_through` and them lies in the segments. Append and dequeue copy entries
+older entries after `acked_through` are in the segments. Append and dequeue copy entries
 as bytes and never decode them. Pure: no I/O, clock or randomness.
 
 Source: `docs/queue.md`; ADR 0040.
@@ -38,7 +38,6 @@ from sluice_protocol.versions import decoder_for
 from sluice_queue.entries import Descriptor, Draft, decode_entries, encode_entry, skip_entries
 
 MAGIC: Final = b"LMQ1"
-SEGMENT_MAGIC: Final = b"LMQS"
 VERSION: Final = 1
 ENTRIES_MAX: Final = 4096
 WRITERS_MAX: Final = 64
@@ -50,16 +49,15 @@ _VERSION: Final = struct.Struct("<4sH")
 _HEADER: Final = struct.Struct("<4sHHQ16sQ16sQQIHHII")
 _WRITER: Final = struct.Struct("<16sQQ")
 _SEGMENT: Final = struct.Struct("<QQQ")
-_SEGMENT_HEADER: Final = struct.Struct("<4sHHQQ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """What the register remembers of one producer.
+    """The entry of one producer in the register.
 
     Attributes:
-        producer_id: 16 bytes, unique to one life of one producer.
-        counter: How many writes of it have landed; grows by one with each.
+        producer_id: 16 bytes, unique to one producer.
+        counter: Number of its applied writes, with its term in the upper half.
         first_sequence: The sequence of the first entry of its last write.
     """
 
@@ -70,7 +68,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRef:
-    """An immutable object that holds older entries, both sequences inclusive."""
+    """An immutable object with older entries; both sequences are inclusive."""
 
     first: int
     last: int
@@ -79,7 +77,7 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Register:
-    """One state of a lane. `entries` are the bytes of the newest `count` entries, undecoded."""
+    """One state of a lane; `entries` are the bytes of the newest `count` entries, undecoded."""
 
     revision: int
     nonce: bytes
@@ -94,25 +92,24 @@ class Register:
 
     @property
     def first_held(self) -> int:
-        """The sequence of the first entry of the body; `next_sequence` when it holds none."""
+        """The sequence of the first entry of the body; `next_sequence` if the body has none."""
         return self.next_sequence - self.count
 
     @property
     def waiting(self) -> int:
-        """How many entries are not acknowledged."""
+        """Number of pending entries, which are not acknowledged."""
         return self.next_sequence - 1 - self.acked_through
 
     def writer(self, producer_id: bytes) -> Writer | None:
-        """Gives what is remembered of a producer, or None."""
+        """Return the entry of a producer, or None."""
         return next((one for one in self.writers if one.producer_id == producer_id), None)
 
 
 RegisterDecoder = Callable[[str, bytes], Register]
-SegmentDecoder = Callable[[str, bytes], tuple[Descriptor, ...]]
 
 
 def encode_register(state: Register) -> bytes:
-    """Gives the bytes of a state.
+    """Encode a state.
 
     Raises:
         InvariantViolated: The state breaks a bound of the format.
@@ -145,13 +142,13 @@ def _check(state: Register) -> None:
     if len(state.nonce) != ID_BYTES or len(state.owner) != ID_BYTES:
         raise InvariantViolated("nonce and owner of a register are 16 bytes each")
     if state.count > ENTRIES_MAX or len(state.segments) > SEGMENTS_MAX:
-        raise InvariantViolated(f"register holds too much, count=`{state.count}`")
-    if reason := _broken(state):
+        raise InvariantViolated(f"register exceeds its bounds, count=`{state.count}`")
+    if reason := _inconsistency(state):
         raise InvariantViolated(f"register is inconsistent: {reason}")
 
 
-def _broken(state: Register) -> str | None:
-    """Tells which rule between the fields does not hold, or None."""
+def _inconsistency(state: Register) -> str | None:
+    """Return the broken rule between the fields, or None."""
     if state.next_sequence < 1 or not 0 <= state.acked_through < state.next_sequence:
         return "acked_through is not below next_sequence"
     expected = state.acked_through + 1
@@ -189,7 +186,7 @@ def _decode_register_v1(key: str, body: bytes) -> Register:
     segments_at = _HEADER.size + writers * _WRITER.size
     entries_at = segments_at + segments * _SEGMENT.size
     if len(body) != entries_at + entry_bytes:
-        raise InvalidRecord(key, "queue register does not end where its header says")
+        raise InvalidRecord(key, "queue register does not end where its header states")
     state = Register(
         revision=fields[3],
         nonce=fields[4],
@@ -202,7 +199,7 @@ def _decode_register_v1(key: str, body: bytes) -> Register:
         segments=_segments(body[segments_at:entries_at]),
         entries=body[entries_at:],
     )
-    if reason := _broken(state):
+    if reason := _inconsistency(state):
         raise InvalidRecord(key, f"queue register: {reason}")
     return state
 
@@ -234,27 +231,27 @@ def decode_register(
 
 
 def body_descriptors(key: str, state: Register) -> tuple[Descriptor, ...]:
-    """Decodes the entries of the body.
+    """Decode the entries of the body.
 
     Raises:
         InvalidRecord: They are malformed, out of sequence, or not `count`.
     """
     found = decode_entries(key, state.entries, state.first_held)
     if len(found) != state.count:
-        raise InvalidRecord(key, f"queue register holds {len(found)} entries, not {state.count}")
+        raise InvalidRecord(key, f"queue register has {len(found)} entries, not {state.count}")
     return found
 
 
-# --- moves: each gives the next state; the shell swaps it in -----------------------------------
+# --- transitions: each returns the next state; the caller swaps it in --------------------------
 
 
 def append(state: Register, drafts: tuple[Draft, ...], writer: Writer, nonce: bytes) -> Register:
-    """Gives the state with `drafts` behind the others; existing entries are copied as bytes.
+    """Return the state with `drafts` appended; existing entries are copied as bytes.
 
     Args:
-        state: What stands; the drafts must fit (`room`).
+        state: The current state; the drafts must fit within `ENTRIES_MAX`.
         drafts: At least one.
-        writer: Who appends; its `first_sequence` is set here.
+        writer: The producer; its `first_sequence` is set here.
         nonce: 16 fresh bytes.
     """
     first = state.next_sequence
@@ -272,20 +269,17 @@ def append(state: Register, drafts: tuple[Draft, ...], writer: Writer, nonce: by
     )
 
 
-def room(state: Register) -> int:
-    """Gives how many entries fit before older ones must move to a segment."""
-    return ENTRIES_MAX - state.count
-
-
 def dequeue(key: str, state: Register, through: int, nonce: bytes) -> Register:
-    """Gives the state with everything up to `through` acknowledged and gone.
+    """Return the state with everything up to `through` acknowledged and removed.
 
     Raises:
         InvariantViolated: `through` is not in `acked_through < through < next_sequence`.
         InvalidRecord: The entries are cut short.
     """
     if not state.acked_through < through < state.next_sequence:
-        raise InvariantViolated(f"dequeue past what the lane holds, through=`{through}`")
+        raise InvariantViolated(
+            f"dequeue is not between acked_through and next_sequence, through=`{through}`"
+        )
     dropped = max(0, through + 1 - state.first_held)
     cut = skip_entries(key, state.entries, 0, dropped)
     return replace(
@@ -300,78 +294,7 @@ def dequeue(key: str, state: Register, through: int, nonce: bytes) -> Register:
 
 
 def open_epoch(state: Register, owner: bytes, nonce: bytes) -> Register:
-    """Gives the state in which `owner` holds the next epoch."""
+    """Return the state in which `owner` has the next epoch."""
     return replace(
         state, revision=state.revision + 1, nonce=nonce, epoch=state.epoch + 1, owner=owner
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spill:
-    """The older half of a full register on its way into a segment.
-
-    Attributes:
-        ref: The segment, as the header will name it.
-        body: Its bytes; the same state gives the same bytes.
-        after: The register without those entries; it still has the old revision and nonce, because
-            it is never written by itself: the append that follows is the same swap.
-    """
-
-    ref: SegmentRef
-    body: bytes
-    after: Register
-
-
-def spill(key: str, state: Register) -> Spill:
-    """Moves the older half of the held entries out of the register.
-
-    Raises:
-        InvariantViolated: The register holds fewer than two entries.
-    """
-    half = state.count // 2
-    if half == 0:
-        raise InvariantViolated("nothing to move to a segment")
-    cut = skip_entries(key, state.entries, 0, half)
-    first, last = state.first_held, state.first_held + half - 1
-    body = _SEGMENT_HEADER.pack(SEGMENT_MAGIC, VERSION, 0, first, last) + state.entries[:cut]
-    ref = SegmentRef(first=first, last=last, size_bytes=len(body))
-    after = replace(
-        state,
-        count=state.count - half,
-        segments=(*state.segments, ref),
-        entries=state.entries[cut:],
-    )
-    return Spill(ref=ref, body=body, after=after)
-
-
-def _decode_segment_v1(key: str, body: bytes) -> tuple[Descriptor, ...]:
-    if len(body) < _SEGMENT_HEADER.size:
-        raise InvalidRecord(key, "queue segment is shorter than its header")
-    _, _, flags, first, last = _SEGMENT_HEADER.unpack_from(body)
-    if flags != 0:
-        raise UnsupportedVersion("queue segment flags", flags, (0,), key)
-    found = decode_entries(key, memoryview(body)[_SEGMENT_HEADER.size :], first)
-    if not found or found[-1].sequence != last:
-        raise InvalidRecord(key, "queue segment does not end at its last sequence")
-    return found
-
-
-SEGMENT_DECODERS: Final[Mapping[int, SegmentDecoder]] = MappingProxyType(
-    {VERSION: _decode_segment_v1}
-)
-"""The decoder of each segment version that this build reads."""
-
-
-def decode_segment(
-    key: str, body: bytes, *, decoders: Mapping[int, SegmentDecoder] = SEGMENT_DECODERS
-) -> tuple[Descriptor, ...]:
-    """Decode a segment and all of its entries.
-
-    Raises:
-        InvalidRecord: The bytes are not a segment, or do not contain what the header states.
-        UnsupportedVersion: The segment has a version or flags that this build cannot read.
-    """
-    if len(body) < _VERSION.size or body[:4] != SEGMENT_MAGIC:
-        raise InvalidRecord(key, "not a queue segment")
-    version = _VERSION.unpack_from(body)[1]
-    return decoder_for(decoders, version, field="queue segment version", key=key)(key, body)

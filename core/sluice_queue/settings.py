@@ -15,13 +15,15 @@ class ProducerSettings:
     """How a producer flushes.
 
     Attributes:
-        flush_interval_s: Longest time that a batch waits for others, seconds.
-        flush_bytes: Referenced frame bytes that start a flush at once, bytes.
-        max_unflushed_bytes: Referenced frame bytes that are taken in but not yet durable; more of
-            them wait in `produce`, bytes.
+        flush_interval_s: Longest wait of a batch for others, seconds.
+        flush_bytes: Referenced frame bytes that start a flush immediately, bytes.
+        max_unflushed_bytes: Most referenced frame bytes that are accepted but not yet durable,
+            bytes;
+            `produce` waits above it.
         list_batches_max: Most batches in one work list, count.
-        held_entries_max: Entries that the register holds before the older half moves to a segment,
-            count, at most 4 096.
+        held_entries_max: Entries in the register before its older half moves to a segment, count,
+            at
+            most 4 096.
         retry: Bounds of one swap.
     """
 
@@ -38,7 +40,7 @@ class ConsumerSettings:
     """How a consumer acknowledges.
 
     Attributes:
-        acks_per_dequeue: Calls of `ack` that one write to the register stands for, count.
+        acks_per_dequeue: Calls of `ack` that share one write to the register, count.
         retry: Bounds of one swap.
     """
 

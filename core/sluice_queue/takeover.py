@@ -1,11 +1,11 @@
-"""Goes on as a producer of an earlier life, and fences that life off.
+"""Takeover of a producer by a new process, which fences the earlier process.
 
-A producer that keeps a durable note of what it is about to append (the reconciler) appends under
-one id for ever. Its write counter has two halves: the life (which process, upper 32 bits) and how
-many of its writes have landed in all lives (lower 32 bits). A new life first swaps in its own
-number without any entry. From then on a write of an earlier life cannot land any more: the ETag
-it was made on is gone, and a later try of it meets a higher life. What stood right before that
-swap is the final answer to "did my last write land?".
+A producer with a durable append intent (the reconciler's lane owner) appends under one permanent
+id. Its write counter has two halves: the owner term (upper 32 bits) and the number of its applied
+writes in all terms (lower 32 bits). A new term first swaps in its number without any entry. From
+then on no write of an earlier term can be applied: the ETag that it replaces is no longer current,
+and a later try finds a higher term. The state right before that swap is the final answer to "was my
+last write applied?".
 
 Source: `docs/queue.md`, Producers with a durable note; ADR 0042.
 """
@@ -30,22 +30,22 @@ from sluice_queue.lane import Lane, RegisterClient, Runtime
 from sluice_queue.register import WRITERS_MAX, Register, Writer
 from sluice_queue.settings import ProducerSettings
 from sluice_store.port import ObjectStore
-from sluice_store.retry import RetryLoop
+from sluice_store.retry import RetryBudget
 
 
 def counter_of(term: int, writes: int) -> int:
-    """Gives the write counter of the `writes`-th landed write, made in life `term`."""
+    """Return the write counter of the `writes`-th applied write, made in term `term`."""
     return term << TERM_SHIFT | writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOver:
-    """A lane's producer in a new life.
+    """A lane's producer in a new term.
 
     Attributes:
-        appender: Appends in this life.
-        writes: How many writes of all earlier lives have landed, for ever.
-        forgotten: The register had pushed the producer out: `writes` may be too low.
+        appender: Appends in this term.
+        writes: Final number of applied writes of all earlier terms.
+        forgotten: The register had evicted the producer: `writes` may be too low.
     """
 
     appender: Appender
@@ -62,35 +62,35 @@ async def take_over(
     writes: int = 0,
     runtime: Runtime | None = None,
 ) -> TakenOver:
-    """Fences every earlier life of a producer off and goes on as it.
+    """Fence every earlier term of a producer and continue as that producer.
 
     Args:
-        store: Where the lane lies.
-        lane: Which lane.
-        producer_id: 16 bytes, the same in every life.
-        term: Higher than any life before; the caller's own durable record gives it out.
-        writes: How many landed writes the caller's record knows of.
-        runtime: Time, ids and chance.
+        store: The store with the lane.
+        lane: The lane.
+        producer_id: 16 bytes, the same in every term.
+        term: Higher than any earlier term; the caller's durable record assigns it.
+        writes: Number of applied writes in the caller's record.
+        runtime: Time, ids and random numbers.
 
     Raises:
-        ProducerSuperseded: A higher life stands already.
-        RegisterLost: It is not the register that earlier lives wrote to.
-        OutcomeUnknown: The bounds are spent.
+        ProducerSuperseded: The register has a higher term already.
+        RegisterLost: It is not the register that earlier terms wrote to.
+        OutcomeUnknown: No tries are left.
         StoreError: The store refused.
     """
     with_tools = runtime if runtime is not None else Runtime()
     bounds = ProducerSettings()
     client = RegisterClient(store, lane, with_tools)
-    budget = RetryLoop("take over", lane.key, with_tools.backoff(bounds.retry))
+    retries = RetryBudget("take over", lane.key, with_tools.backoff(bounds.retry))
     fence = _Fence(client=client, producer_id=producer_id, term=term, writes=writes)
     while True:
         try:
-            if await fence.step(await client.read_as(producer_id, writes, budget)):
+            if await fence.step(await client.read_as(producer_id, writes, retries)):
                 break
         except StoreUnavailable as error:
-            await budget.pause(error)
+            await retries.wait_or_raise(error)
             continue
-        await budget.pause()
+        await retries.wait_or_raise()
     counter = counter_of(term, fence.writes)
     appender = Appender(
         store, lane, runtime=with_tools, settings=bounds, producer=(producer_id, counter)
@@ -100,7 +100,7 @@ async def take_over(
 
 @dataclass(slots=True, kw_only=True)
 class _Fence:
-    """The swap that puts the new life into the register, once it was sent."""
+    """The swap that writes the new term into the register, once it is sent."""
 
     client: RegisterClient
     producer_id: bytes
@@ -111,13 +111,14 @@ class _Fence:
     forgotten: bool = False
 
     async def step(self, seen: RegisterRead) -> bool:
-        """Judges the swap in flight, or builds and sends one; True once it stands."""
+        """Decide the swap in flight, or build and send one; return True once it is applied."""
         if self.tried is not None:
             match decide_append(self.tried, seen):
                 case Committed():
                     return True
                 case InFlight():
-                    pass  # the same bytes again: only one of them can land
+                    # The same bytes again: only one of the two writes can be applied.
+                    pass
                 case Evicted():
                     self.after, self.forgotten = None, True
                 case _:
@@ -127,7 +128,7 @@ class _Fence:
         return await self._send(seen)
 
     def _build(self, seen: RegisterRead) -> None:
-        """Makes the state with the new life; what stood before is the last word on old writes."""
+        """Build the state with the new term; the state before it is final for old writes."""
         state, before = seen.state, seen.state.writer(self.producer_id)
         if before is not None and before.counter >= counter_of(self.term, 0):
             raise ProducerSuperseded(self.client.lane.key, self.term, before.counter)

@@ -1,4 +1,4 @@
-"""Work lists: the objects that queue entries point at."""
+"""Work lists: the objects that queue entries name."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,11 +15,11 @@ from sluice_store.port import ObjectStore
 from sluice_store.retry import RetrySettings, create_known
 
 LIST_AGE_S_MAX: Final = 3600
-"""A list older than this, by the store's clock, is never appended: the collector may take it."""
+"""Age in seconds by the store's clock after which a list is never appended: it may be collected."""
 
 
 def too_old(written_at_ns: UnixNs, now_ns: UnixNs) -> bool:
-    """Tells whether a list may no longer be appended and must be written anew."""
+    """Return True if a list may no longer be appended and must be written again."""
     return now_ns - written_at_ns >= LIST_AGE_S_MAX * NS_PER_S
 
 
@@ -30,19 +30,19 @@ async def write_work_list(
     retry: RetrySettings,
     metadata: bytes = b"",
 ) -> Draft:
-    """Writes one work list under a fresh name and gives the entry that points at it.
+    """Write one work list under a new name and return the entry that names it.
 
     An unknown outcome is settled by writing the same bytes under the same name again; the name is
     never used for anything else.
 
     Raises:
-        OutcomeUnknown: The bounds are spent; the list is garbage at worst.
+        OutcomeUnknown: No tries are left; the list is garbage at worst.
         InvariantViolated: There are no batches.
         StoreError: The store refused.
     """
     lane = client.lane
     if not batches:
-        raise InvariantViolated("a work list holds at least one batch")
+        raise InvariantViolated("a work list needs at least one batch")
     body = encode_record(WorkList(queue=lane.queue, lane=lane.lane, batches=tuple(batches)))
     if client.date_ns == 0:
         await client.read()  # the name needs the store's clock
@@ -65,12 +65,12 @@ async def write_work_list(
 
 
 async def read_work_list(store: ObjectStore, lane: Lane, entry: Descriptor) -> WorkList:
-    """Reads the list that an entry points at and checks that it is that list.
+    """Read the list that an entry names and check that it is that list.
 
     Raises:
-        WorkListMissing: It is not there.
-        InvalidRecord: It has another schema, queue or lane than the entry says, or fewer batches.
-        StoreError: The store did not answer.
+        WorkListMissing: The list does not exist.
+        InvalidRecord: It has another schema, queue or lane than the entry, or fewer batches.
+        StoreError: The store is unreachable or refused.
     """
     match await store.get(entry.location):
         case NotFound():
@@ -83,16 +83,16 @@ def _checked(lane: Lane, entry: Descriptor, body: bytes) -> WorkList:
     found = decode_record(entry.location, body, WorkList)
     if (found.queue, found.lane) != (lane.queue, lane.lane):
         raise InvalidRecord(entry.location, f"work list belongs to {found.queue}.{found.lane}")
-    # A list that was rebuilt from `accepted/` may hold more than the entry counted, never less.
+    # A list that was rebuilt from `accepted/` may have more batches than the entry, never fewer.
     if len(found.batches) < entry.batches:
-        raise InvalidRecord(entry.location, f"work list does not hold {entry.batches} batches")
+        raise InvalidRecord(entry.location, f"work list does not have {entry.batches} batches")
     return found
 
 
 def by_lane(
     batches: Sequence[AcceptedManifest], lanes: int
 ) -> dict[int, tuple[AcceptedManifest, ...]]:
-    """Splits batches by the lane of their agent, each lane's in the order given."""
+    """Split batches by the lane of their agent, each lane's in the order given."""
     split: dict[int, list[AcceptedManifest]] = {}
     for batch in batches:
         split.setdefault(lane_of(batch.agent_id, lanes), []).append(batch)

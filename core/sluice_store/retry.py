@@ -6,9 +6,10 @@ Each helper here repeats one call in this way. It pauses between two tries, for 
 a limit that doubles (exponential backoff with full jitter), and raises `OutcomeUnknown` when its
 bounds are spent.
 
-The compare-and-swap loops of the queue and of the lane owner use `RetryLoop` only: how a swap with
-an unknown outcome is settled depends on the record that was written, and each settles it in its
-own state machine.
+The compare-and-swap loops of the queue and of the lane owner use `RetryBudget` only. How a swap
+with an unknown outcome is settled depends on the record that was written, so each loop settles it
+in its state machine. The acceptance machine of the gateway decides after each outcome what to send
+next, and bounds its tries itself.
 """
 
 import random  # noqa: TID251 - the type of the source of jitter, which the caller passes
@@ -63,7 +64,7 @@ class Backoff:
         return cls(clock=clock, rng=rng, settings=settings)
 
 
-class RetryLoop:
+class RetryBudget:
     """The tries of one operation: counts them and pauses between them."""
 
     def __init__(self, operation: str, key: ObjectKey, backoff: Backoff) -> None:
@@ -73,7 +74,7 @@ class RetryLoop:
         self._ends_ns = backoff.clock.monotonic_ns() + int(backoff.settings.total_s * NS_PER_S)
         self.tries = 0
 
-    async def pause(self, cause: Exception | None = None) -> None:
+    async def wait_or_raise(self, cause: Exception | None = None) -> None:
         """Count a try without a known outcome and wait before the next one.
 
         Args:
@@ -130,18 +131,18 @@ async def create_known(
         OutcomeUnknown: The bounds are spent; the same call may be made again.
         StoreError: The store refused the request, or it was not sent.
     """
-    loop = RetryLoop("create", key, backoff)
+    budget = RetryBudget("create", key, backoff)
     while True:
         try:
             outcome = await store.create(key, body)
         except StoreUnavailable as error:
             if not retry_unsent:
                 raise
-            await loop.pause(error)
+            await budget.wait_or_raise(error)
             continue
         if not isinstance(outcome, Unknown):
             return outcome
-        await loop.pause()
+        await budget.wait_or_raise()
 
 
 async def create_once(
@@ -156,7 +157,7 @@ async def create_once(
         OutcomeUnknown: The bounds are spent; the same call may be made again.
         StoreError: The store refused a request, or it was not sent.
     """
-    loop = RetryLoop("create", key, backoff)
+    budget = RetryBudget("create", key, backoff)
     while True:
         outcome = await store.create(key, body)
         if isinstance(outcome, Applied):
@@ -165,7 +166,7 @@ async def create_once(
             read = await store.get(key)
             if isinstance(read, Found):
                 return SameBytes() if read.body == body else OtherBytes(body=read.body)
-        await loop.pause()  # unknown, or deleted between the create and the read
+        await budget.wait_or_raise()  # unknown, or deleted between the create and the read
 
 
 async def overwrite_known(
@@ -177,9 +178,9 @@ async def overwrite_known(
         OutcomeUnknown: The bounds are spent; the same call may be made again.
         StoreError: The store refused the request, or it was not sent.
     """
-    loop = RetryLoop("overwrite", key, backoff)
+    budget = RetryBudget("overwrite", key, backoff)
     while True:
         outcome = await store.overwrite(key, body)
         if isinstance(outcome, Applied):
             return outcome
-        await loop.pause()
+        await budget.wait_or_raise()

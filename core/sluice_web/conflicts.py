@@ -17,7 +17,7 @@ from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import check_json_type, decode_body, json_response
 from sluice_web.paging import AFTER
 from sluice_web.parameters import IntegerParameter, TextParameter
-from sluice_web.problems import RequestRefused
+from sluice_web.problems import HttpRefusal
 
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 500
@@ -65,10 +65,10 @@ class ConflictAccess:
         """Check that the sender may see conflicts of an agent.
 
         Raises:
-            RequestRefused: 403.
+            HttpRefusal: 403.
         """
         if self.agents is not None and agent_id not in self.agents:
-            raise RequestRefused(ErrorCode.FORBIDDEN_AGENT, "")
+            raise HttpRefusal(ErrorCode.FORBIDDEN_AGENT, "")
 
 
 class ConflictsApi:
@@ -145,7 +145,7 @@ class ConflictsApi:
     async def _resolve(self, request: web.Request) -> web.Response:
         access = self._access(request)
         if not access.may_resolve:
-            raise RequestRefused(ErrorCode.FORBIDDEN, "")
+            raise HttpRefusal(ErrorCode.FORBIDDEN, "")
         name = parse_conflict_id(request.match_info["id"])
         check_json_type(request)
         wanted = decode_body(await self._read_body(request), ResolveRequest)
@@ -157,5 +157,5 @@ class ConflictsApi:
 
 def _found(value: _Value | None, name: ConflictName) -> _Value:
     if value is None:
-        raise RequestRefused(ErrorCode.NOT_FOUND, f"no such conflict: list them, id=`{name.id}`")
+        raise HttpRefusal(ErrorCode.NOT_FOUND, f"no such conflict: list them, id=`{name.id}`")
     return value

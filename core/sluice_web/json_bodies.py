@@ -6,7 +6,7 @@ import msgspec
 from aiohttp import web
 
 from sluice_protocol.errors import BadUsage, ErrorCode, TooLarge
-from sluice_web.problems import RequestRefused
+from sluice_web.problems import HttpRefusal
 
 JSON_TYPE: Final = "application/json"
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
@@ -35,22 +35,22 @@ def check_json_type(request: web.Request) -> None:
     """Check that a request body is announced as JSON without a Content-Encoding.
 
     Raises:
-        RequestRefused: 415.
+        HttpRefusal: 415.
     """
     if request.content_type != JSON_TYPE or "Content-Encoding" in request.headers:
-        raise RequestRefused(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {JSON_TYPE}")
+        raise HttpRefusal(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {JSON_TYPE}")
 
 
 def check_length(request: web.Request, bytes_max: int) -> int:
     """Return the announced length of a body.
 
     Raises:
-        RequestRefused: 411 without Content-Length.
+        HttpRefusal: 411 without Content-Length.
         TooLarge: The announced length is above the limit.
     """
     length = request.content_length
     if length is None:
-        raise RequestRefused(ErrorCode.LENGTH_REQUIRED, "send Content-Length, not chunks")
+        raise HttpRefusal(ErrorCode.LENGTH_REQUIRED, "send Content-Length, not chunks")
     if length > bytes_max:
         raise TooLarge("body", length, bytes_max)
     return length

@@ -17,7 +17,7 @@ from sluice_protocol.errors import BadUsage
 
 BACKLOG: Final = 1024
 READ_BYTES: Final = 64 * 1024
-"""Half of the bytes that a connection may hold unread before flow control stops the sender."""
+"""Half of the unread bytes of a connection before flow control stops the sender."""
 _PORT_MAX: Final = 65_535
 
 ProtocolWrapper = Callable[[asyncio.Protocol], asyncio.Protocol]

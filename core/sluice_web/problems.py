@@ -68,7 +68,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     effect: Effect
 
 
-class RequestRefused(SluiceError):
+class HttpRefusal(SluiceError):
     """A request that a service refuses with a given code.
 
     Attributes:
@@ -158,7 +158,7 @@ def _log_error(request: web.Request, error: SluiceError, problem: Problem) -> No
     """Log the reason where the response does not contain it, or where an operator must act."""
     if error.code in {ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN_AGENT}:
         log.info("request_refused", code=error.code.value, reason=str(error), peer=request.remote)
-    elif not isinstance(error, RequestRefused) and problem.status >= 500:  # noqa: PLR2004
+    elif not isinstance(error, HttpRefusal) and problem.status >= 500:  # noqa: PLR2004
         log.error("request_error", code=error.code.value, path=request.path, reason=str(error))
 
 

@@ -1,60 +1,71 @@
-"""The composition root: every part of one worker is made here and nowhere else."""
+"""The composition root of a gateway: the parts of one worker, and how they are served."""
 
-import asyncio
-import random  # noqa: TID251 - where the seeded source is made
+import random  # noqa: TID251 - the seeded source is created here
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
-import structlog
-
-from sluice_gateway.accept import Acceptor
-from sluice_gateway.admit import Budget
-from sluice_gateway.api import make_app, make_health_app
-from sluice_gateway.cache import AcceptedCache
-from sluice_gateway.decode import FrameDecoder
-from sluice_gateway.gateway import Gateway
-from sluice_gateway.guard import ConnectionGuard, Gate
-from sluice_gateway.high_water import HIGH_WATER_AFTER_S, HighWaterMarks, flush_guarded
-from sluice_gateway.lander import Lander, Spool
-from sluice_gateway.lifecycle import Lifecycle
-from sluice_gateway.metrics import GatewayMetrics
-from sluice_gateway.observe import ObservedStore
+from sluice_gateway.accepted_cache import AcceptedCache
+from sluice_gateway.acceptor import Acceptor
+from sluice_gateway.admission import BodyBudget, ModeWatch, RunningUploads
+from sluice_gateway.api import GatewayApi
+from sluice_gateway.connection_guard import ConnectionGuard, ConnectionLimits
+from sluice_gateway.frame_reader import BodyPace, FrameReader
+from sluice_gateway.high_water import HighWaterMarks
+from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_gateway.principals import PrincipalsFile
-from sluice_gateway.readiness import ask_doctor, ask_store
+from sluice_gateway.readiness import Readiness
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.spool import claim
-from sluice_protocol.authority import Authority, mode_switch_key
-from sluice_protocol.errors import BadUsage, InvalidRecord, StoreError
-from sluice_protocol.outcomes import ObjectInfo
+from sluice_gateway.spool import claim_authority
+from sluice_gateway.spool_transfer import SpoolStores, SpoolTransfer
+from sluice_gateway.upload_service import UploadService
+from sluice_protocol.authority import Authority
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
 from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_on, server_tls
 
-DECISIONS_AFTER_S: Final = 5.0
-DOCTOR_AFTER_S: Final = 60.0
-MODE_AFTER_S: Final = 5.0
-LOOK_AFTER_S: Final = 1.0
-"""How often a worker looks at its principals file and at a silent store."""
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """The parts of one worker.
 
-log = structlog.get_logger()
+    Attributes:
+        settings: The settings of the gateway.
+        clock: The clocks of this machine.
+        metrics: The metrics of this worker.
+        store: The store that accepts, with its calls measured.
+        mode: Whether the acceptance mode of the authority is known.
+        readiness: Whether an upload can be accepted now.
+        uploads: Accepts uploads.
+        api: The HTTP surface.
+    """
+
+    settings: GatewaySettings
+    clock: Clock
+    metrics: GatewayMetrics
+    store: ObservedStore
+    mode: ModeWatch
+    readiness: Readiness
+    uploads: UploadService
+    api: GatewayApi
 
 
 def check_authority_fits(
     authority: Authority, settings: GatewaySettings, collector_id: str
 ) -> None:
-    """Refuses to serve against what the deployment agreed on.
+    """Check that the settings agree with the authority.
 
     Raises:
-        BadUsage: The acceptance mode differs, or another gateway is the one spool writer.
+        BadUsage: The acceptance mode differs, or another gateway is the spool writer.
     """
     if authority.acceptance != settings.acceptance:
         raise BadUsage(
-            "the authority accepts elsewhere: set acceptance to what it says,"
+            "the acceptance mode differs from that of the authority: change the setting,"
             f" authority=`{authority.acceptance}`, settings=`{settings.acceptance}`"
         )
     if authority.acceptance == "local_spool" and authority.spool_writer != collector_id:
@@ -65,73 +76,97 @@ def check_authority_fits(
 
 
 def build_gateway(
-    store: ObjectStore, authority: Authority, settings: GatewaySettings, collector_id: str
+    store: ObjectStore,
+    authority: Authority,
+    settings: GatewaySettings,
+    collector_id: str,
+    *,
+    transfers_to: ObjectStore | None = None,
+    mode_checked_at_ns: int | None = None,
 ) -> Gateway:
-    """Makes one worker's parts on an open store.
+    """Create the parts of one worker over an open store.
+
+    Args:
+        store: The store that accepts: the authority, or a spool.
+        authority: The settings of the authority.
+        settings: The settings of the gateway.
+        collector_id: The name of this gateway in manifests.
+        transfers_to: The authority of a spool; None where `store` is the authority.
+        mode_checked_at_ns: When the mode was confirmed, as in `ModeWatch`.
 
     Raises:
         BadUsage: The principals file is not valid, or settings and authority differ.
     """
     check_authority_fits(authority, settings, collector_id)
-    clock, metrics = SystemClock(), GatewayMetrics()
+    clock, ids, metrics = SystemClock(), SystemIds(), GatewayMetrics()
     rng = random.Random()  # noqa: S311 - jitter, not a secret
     observed = ObservedStore(store, metrics, clock)
-    return Gateway(
-        settings=settings,
-        collector_id=collector_id,
-        clock=clock,
-        ids=SystemIds(),
-        metrics=metrics,
-        store=observed,
-        principals=PrincipalsFile(settings.principals),
-        lifecycle=Lifecycle(metrics),
-        budget=Budget(settings.inflight_bytes_max, metrics, rng),
-        decoder=FrameDecoder(settings.frame_bytes_max),
-        cache=AcceptedCache(settings.cache_entries_max),
-        acceptor=Acceptor(
-            store=observed,
+    running, mode = RunningUploads(metrics), ModeWatch(clock, mode_checked_at_ns)
+
+    def acceptor_into(target: ObjectStore) -> Acceptor:
+        return Acceptor(
+            store=target,
             authority=authority,
             collector_id=collector_id,
             clock=clock,
             rng=rng,
             time_s_max=settings.upload_time_s_max,
-        ),
-        decisions=DecisionsReader(observed),
-        high_water=HighWaterMarks(observed),
-    )
+        )
 
-
-def attach_lander(
-    gateway: Gateway, local: ObjectStore, remote: ObjectStore, authority: Authority
-) -> None:
-    """Gives a spooling gateway what carries its batches to the authority."""
-    settings, collector_id = gateway.settings, gateway.collector_id
-    acceptor = Acceptor(
-        store=remote,
-        authority=authority,
+    transfer = None
+    if transfers_to is not None:
+        stores = SpoolStores(
+            local=store,
+            remote=transfers_to,
+            acceptor=acceptor_into(transfers_to),
+            clock=clock,
+            ids=ids,
+            claim=partial(claim_authority, store, transfers_to, ids, collector_id),
+        )
+        interval_s = settings.object_landing_interval_ms / 1000
+        transfer = SpoolTransfer(stores, metrics, interval_s)
+    uploads = UploadService(
+        frame_bytes_max=settings.frame_bytes_max,
         collector_id=collector_id,
-        clock=gateway.clock,
-        rng=random.Random(),  # noqa: S311 - jitter, not a secret
-        time_s_max=settings.upload_time_s_max,
+        clock=clock,
+        ids=ids,
+        metrics=metrics,
+        principals=PrincipalsFile(settings.principals),
+        running=running,
+        budget=BodyBudget(settings.inflight_bytes_max, metrics, rng),
+        frames=_frame_reader(settings),
+        cache=AcceptedCache(settings.cache_entries_max),
+        mode=mode,
+        acceptor=acceptor_into(observed),
+        decisions=DecisionsReader(observed),
+        high_water=HighWaterMarks(transfers_to or observed),
+        transfer=transfer,
     )
-    spool = Spool(
-        local=local,
-        remote=remote,
-        acceptor=acceptor,
-        clock=gateway.clock,
-        ids=gateway.ids,
-        claim=partial(claim, local, remote, gateway.ids, collector_id),
+    readiness = Readiness(
+        store=observed, running=running, mode=mode, clock=clock, skip_probe=settings.skip_probe
     )
-    interval_s = settings.object_landing_interval_ms / 1000
-    gateway.high_water = HighWaterMarks(remote)
-    gateway.lander = Lander(spool, gateway.metrics, interval_s)
+    return Gateway(
+        settings=settings,
+        clock=clock,
+        metrics=metrics,
+        store=observed,
+        mode=mode,
+        readiness=readiness,
+        uploads=uploads,
+        api=GatewayApi(uploads, readiness, observed),
+    )
+
+
+def _frame_reader(settings: GatewaySettings) -> FrameReader:
+    pace = BodyPace(grace_s=settings.body_grace_s, rate_min=settings.body_rate_min_bytes_per_s)
+    return FrameReader(frame_bytes_max=settings.frame_bytes_max, pace=pace)
 
 
 @asynccontextmanager
 async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
     """Serve on a bound socket until the block ends; open requests have a second to end."""
     settings = gateway.settings
-    gate = Gate(
+    limits = ConnectionLimits(
         connections_max=settings.connections_max,
         per_address_max=settings.connections_per_address_max,
         head_timeout_s=settings.head_timeout_s,
@@ -140,23 +175,24 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
     )
     try:
         async with listening_on(
-            make_app(gateway),
+            gateway.api.application(),
             sock,
             _server_options(settings),
-            wrap=lambda protocol: ConnectionGuard(protocol, gate),
+            wrap=lambda protocol: ConnectionGuard(protocol, limits),
             tls=server_tls(_tls_files(settings)),
             handshake_s=settings.head_timeout_s,
         ):
             yield
     finally:
-        gateway.decoder.close()
+        gateway.uploads.frames.close()
 
 
 @asynccontextmanager
 async def serving_health(gateway: Gateway, host: str, port: int) -> AsyncIterator[None]:
     """Serve the health checks and metrics of this worker on a separate port."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    async with listening(make_health_app(gateway), address, _server_options(gateway.settings)):
+    application = gateway.api.health_application()
+    async with listening(application, address, _server_options(gateway.settings)):
         yield
 
 
@@ -177,56 +213,3 @@ def _tls_files(settings: GatewaySettings) -> TlsFiles | None:
         key=settings.tls_key,
         client_ca=settings.tls_client_ca,
     )
-
-
-async def look_after(gateway: Gateway) -> None:
-    """Reloads principals and asks a silent store, for as long as the worker lives."""
-    while True:
-        await gateway.clock.sleep(LOOK_AFTER_S)
-        gateway.principals.reload()
-        gateway.metrics.principals_stale.set(gateway.principals.failed)
-        await ask_store(gateway)
-
-
-async def follow_doctor(gateway: Gateway) -> None:
-    """Reads the newest result of a probe now and then, for `/readyz`."""
-    while True:
-        await gateway.clock.sleep(DOCTOR_AFTER_S)
-        await ask_doctor(gateway)
-
-
-async def follow_decisions(gateway: Gateway) -> None:
-    """Reads what people decided, often enough that a quarantine holds within 30 s everywhere."""
-    while True:
-        await gateway.clock.sleep(DECISIONS_AFTER_S)
-        try:
-            async with asyncio.timeout(DECISIONS_AFTER_S):
-                await gateway.decisions.refresh()
-        except (StoreError, InvalidRecord, TimeoutError) as error:
-            log.warning("decisions not read, the known ones hold", reason=str(error))
-
-
-async def follow_mode(gateway: Gateway, next_number: int, stop: asyncio.Event) -> None:
-    """Looks for a switch of the acceptance mode; stops this gateway when there is one."""
-    while True:
-        await gateway.clock.sleep(MODE_AFTER_S)
-        asked_at_ns = gateway.clock.monotonic_ns()
-        try:
-            async with asyncio.timeout(MODE_AFTER_S):
-                found = await gateway.store.head(mode_switch_key(next_number))
-        except (StoreError, TimeoutError) as error:
-            log.warning("authority not read", reason=str(error))
-            continue
-        if isinstance(found, ObjectInfo):
-            log.error("the authority was switched: this gateway leaves", key=found.key)
-            gateway.switched = True
-            stop.set()
-            return
-        gateway.looked_at_ns = asked_at_ns
-
-
-async def keep_high_water(gateway: Gateway) -> None:
-    """Writes what agents say they have made, beside the uploads."""
-    while True:
-        await gateway.clock.sleep(HIGH_WATER_AFTER_S)
-        await flush_guarded(gateway.high_water)

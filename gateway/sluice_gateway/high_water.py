@@ -1,8 +1,8 @@
-"""Keeps what agents say they have made, where the reconciler can see it.
+"""High-water marks: the highest sequence that each agent reports, stored for the reconciler.
 
-`note` stands behind an acceptance and only writes to memory; `flush` runs beside the uploads, a few
-seconds apart, and writes what the accepted batches do not show by themselves. Best effort: what is
-lost here is told again with the agent's next upload. Source: ADR 0046.
+`note` is called after an acceptance and only changes memory. `flush` runs every few seconds, in a
+separate task, and writes the marks that accepted batches do not show. The marks are a hint: a lost
+mark is reported again with the next upload of the agent. Source: ADR 0046.
 """
 
 from collections import OrderedDict
@@ -17,12 +17,12 @@ from sluice_protocol.manifests import HighWaterMark, decode_record, encode_recor
 from sluice_protocol.outcomes import Applied, Found
 from sluice_store.port import ObjectStore
 
-HIGH_WATER_AFTER_S: Final = 5.0
+FLUSH_INTERVAL_S: Final = 5.0
 """Between two flushes, and so between two writes of one (agent, boot) by one worker."""
-LIVES_MAX: Final = 10_000
-"""Lives whose mark waits to be written; the one that was noted first is dropped."""
+BOOTS_MAX: Final = 10_000
+"""Boots with a mark that is not written yet; above this the oldest is dropped."""
 WRITES_MAX: Final = 64
-"""Marks written in one flush; the others wait for the next."""
+"""Marks written in one flush; the next flush writes further ones."""
 
 log = structlog.get_logger()
 
@@ -31,42 +31,40 @@ class HighWaterMarks:
     """The marks of one worker that are not written yet."""
 
     def __init__(self, store: ObjectStore) -> None:
-        """Takes the store that the reconciler reads."""
         self._store = store
-        self._waiting: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._unwritten: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def __len__(self) -> int:
-        """Gives how many lives wait."""
-        return len(self._waiting)
+        return len(self._unwritten)
 
     def note(self, who: Identity, high_water: int | None) -> None:
-        """Takes the mark of an accepted upload; a mark that the batch itself reaches is nothing."""
-        life = (who.agent_id, who.boot_id)
-        high = max(self._waiting.get(life, -1), -1 if high_water is None else high_water)
+        """Note the mark of an accepted upload, unless the batch itself reaches it."""
+        boot = (who.agent_id, who.boot_id)
+        high = max(self._unwritten.get(boot, -1), -1 if high_water is None else high_water)
         if high <= who.seq_end:
-            self._waiting.pop(life, None)
+            self._unwritten.pop(boot, None)
             return
-        self._waiting[life] = high
-        if len(self._waiting) > LIVES_MAX:
-            self._waiting.popitem(last=False)
+        self._unwritten[boot] = high
+        if len(self._unwritten) > BOOTS_MAX:
+            self._unwritten.popitem(last=False)
 
     async def flush(self) -> int:
-        """Writes the marks that waited longest; gives how many reached the store or stood there.
+        """Write the oldest marks; return how many of them the store contains now.
 
         Raises:
-            StoreError: The store did not answer; the mark in hand is dropped, the others wait.
+            StoreError: The store is unreachable; this mark is dropped, the others are kept.
         """
         done = 0
-        for _ in range(min(WRITES_MAX, len(self._waiting))):
-            (agent_id, boot_id), high = self._waiting.popitem(last=False)
+        for _ in range(min(WRITES_MAX, len(self._unwritten))):
+            (agent_id, boot_id), high = self._unwritten.popitem(last=False)
             mark = HighWaterMark(agent_id=agent_id, boot_id=boot_id, seq_end=high)
             done += await self._raise_to(mark)
         return done
 
     async def _raise_to(self, mark: HighWaterMark) -> bool:
-        """Writes a mark unless a higher one stands. A rival's write or an unknown outcome ends it.
+        """Write a mark unless the store has a higher one; a concurrent write ends the attempt.
 
-        Values under one key only rise, so equal bytes never recur and an ETag is proof enough.
+        Values under one key only rise, so bytes never recur and an ETag is sufficient proof.
         """
         key, body = high_water_key(mark.agent_id, mark.boot_id), encode_record(mark)
         read = await self._store.get(key)
@@ -76,13 +74,13 @@ class HighWaterMarks:
             if decode_record(key, read.body, HighWaterMark).seq_end >= mark.seq_end:
                 return True
         except InvalidRecord as error:
-            log.warning("high-water mark unreadable, written anew", key=key, reason=error.reason)
+            log.warning("high_water_mark_unreadable", key=key, reason=error.reason)
         return isinstance(await self._store.replace(key, body, if_match=read.info.etag), Applied)
 
 
 async def flush_guarded(marks: HighWaterMarks) -> None:
-    """Flushes once; trouble of the store is logged and waited out."""
+    """Flush once; an error of the store is logged, and a later flush tries again."""
     try:
         await marks.flush()
     except StoreError as error:
-        log.warning("high-water mark not written", reason=str(error))
+        log.warning("high_water_mark_not_written", reason=str(error))

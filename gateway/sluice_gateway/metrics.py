@@ -1,28 +1,46 @@
-"""What the gateway counts. Labels are closed sets; an agent id is never one.
+"""The metrics of a gateway, and the wrappers that measure phases and store calls.
+
+Label values are closed sets; an agent id is never a label.
 
 | name | type | labels | meaning |
 |---|---|---|---|
-| sluice_accepts_total | counter | outcome | uploads answered, by outcome |
-| sluice_accept_duration_seconds | histogram | | from head read to answer ready, of uploads |
+| sluice_accepts_total | counter | outcome | uploads that got a response, by outcome |
+| sluice_accept_duration_seconds | histogram | | of an upload, from its head to its response |
 | sluice_accept_phase_seconds | histogram | phase | receive, validate, blob, manifest, quarantine |
-| sluice_accepted_bytes_total | counter | | frame bytes of uploads answered 200, not duplicates |
-| sluice_inflight_bytes | gauge | | body bytes promised or held |
+| sluice_accepted_bytes_total | counter | | frame bytes of uploads accepted for the first time |
+| sluice_inflight_bytes | gauge | | announced bytes of bodies in memory |
 | sluice_connections | gauge | | open connections |
-| sluice_connections_closed_total | counter | reason | connections that the gateway cut |
+| sluice_connections_closed_total | counter | reason | connections that the gateway closed |
 | sluice_store_requests_total | counter | op, result | store calls |
 | sluice_store_request_seconds | histogram | op | time of a store call |
-| sluice_store_own_write_412_total | counter | | our own write, met again after an unknown outcome |
-| sluice_healed_blobs_total | counter | | wrong blobs met and overwritten: someone must look |
-| sluice_cache_hits_total | counter | | duplicates answered without the store |
+| sluice_store_own_write_412_total | counter | | own write found after an unknown outcome |
+| sluice_healed_blobs_total | counter | | wrong blobs found and overwritten: investigate |
+| sluice_cache_hits_total | counter | | duplicates accepted without a store call |
 | sluice_principals_stale | gauge | | 1 while a broken principals file is ignored |
 | sluice_draining | gauge | | 1 after SIGTERM |
-| sluice_spool_pending_batches | gauge | | local_spool: batches not yet landed |
-| sluice_spool_landed_total | counter | result | local_spool: batches landed |
+| sluice_spool_pending_batches | gauge | | local_spool: records not yet transferred |
+| sluice_spool_landed_total | counter | result | local_spool: records transferred |
 """
 
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import StoreError
+from sluice_protocol.outcomes import (
+    CreateOutcome,
+    DeleteOutcome,
+    GetOutcome,
+    HeadOutcome,
+    OverwriteOutcome,
+    ReplaceOutcome,
+    Unknown,
+)
+from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
+from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
 
 ACCEPTS: Final = "sluice_accepts"
 ACCEPT_DURATION: Final = "sluice_accept_duration_seconds"
@@ -41,49 +59,70 @@ DRAINING: Final = "sluice_draining"
 SPOOL_PENDING: Final = "sluice_spool_pending_batches"
 SPOOL_LANDED: Final = "sluice_spool_landed"
 
+_Result = TypeVar("_Result")
 _SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0)
 
 
 class GatewayMetrics:
-    """One worker's metrics in a registry of its own.
+    """The metrics of one worker in a separate registry.
 
-    `count` and `observe` keep the labelled children that the hot path uses: looking one up in the
+    `count` and `observe` cache the labelled children that the hot path uses: a lookup in the
     library takes a lock and several times longer.
     """
 
     def __init__(self) -> None:
-        """Makes every metric at zero."""
-        made = self.registry = CollectorRegistry()
+        registry = self.registry = CollectorRegistry()
         self._children: dict[tuple[int, tuple[str, ...]], Counter | Histogram] = {}
-        self.accepts = Counter(ACCEPTS, "Uploads answered.", ["outcome"], registry=made)
+        self.accepts = Counter(
+            ACCEPTS, "Uploads that got a response.", ["outcome"], registry=registry
+        )
         self.duration = Histogram(
-            ACCEPT_DURATION, "Time of one upload.", buckets=_SECONDS, registry=made
+            ACCEPT_DURATION, "Time of one upload.", buckets=_SECONDS, registry=registry
         )
         self.phase = Histogram(
-            ACCEPT_PHASE, "Time of one phase.", ["phase"], buckets=_SECONDS, registry=made
+            ACCEPT_PHASE, "Time of one phase.", ["phase"], buckets=_SECONDS, registry=registry
         )
-        self.accepted_bytes = Counter(ACCEPTED_BYTES, "New frame bytes.", registry=made)
-        self.inflight_bytes = Gauge(INFLIGHT_BYTES, "Body bytes held.", registry=made)
-        self.connections = Gauge(CONNECTIONS, "Open connections.", registry=made)
+        self.accepted_bytes = Counter(ACCEPTED_BYTES, "New frame bytes.", registry=registry)
+        self.inflight_bytes = Gauge(
+            INFLIGHT_BYTES, "Announced bytes of bodies in memory.", registry=registry
+        )
+        self.connections = Gauge(CONNECTIONS, "Open connections.", registry=registry)
         self.closed = Counter(
-            CONNECTIONS_CLOSED, "Connections cut by the gateway.", ["reason"], registry=made
+            CONNECTIONS_CLOSED,
+            "Connections that the gateway closed.",
+            ["reason"],
+            registry=registry,
         )
         self.store_requests = Counter(
-            STORE_REQUESTS, "Store calls.", ["op", "result"], registry=made
+            STORE_REQUESTS, "Store calls.", ["op", "result"], registry=registry
         )
         self.store_seconds = Histogram(
-            STORE_REQUEST_SECONDS, "Time of a store call.", ["op"], buckets=_SECONDS, registry=made
+            STORE_REQUEST_SECONDS,
+            "Time of a store call.",
+            ["op"],
+            buckets=_SECONDS,
+            registry=registry,
         )
-        self.own_write_412 = Counter(OWN_WRITE_412, "Our own write met again.", registry=made)
-        self.healed = Counter(HEALED_BLOBS, "Wrong blobs overwritten.", registry=made)
-        self.cache_hits = Counter(CACHE_HITS, "Duplicates without the store.", registry=made)
-        self.principals_stale = Gauge(PRINCIPALS_STALE, "Broken file ignored.", registry=made)
-        self.draining = Gauge(DRAINING, "1 after SIGTERM.", registry=made)
-        self.spool_pending = Gauge(SPOOL_PENDING, "Batches not yet landed.", registry=made)
-        self.spool_landed = Counter(SPOOL_LANDED, "Batches landed.", ["result"], registry=made)
+        self.own_write_412 = Counter(
+            OWN_WRITE_412, "Own write found after an unknown outcome.", registry=registry
+        )
+        self.healed = Counter(HEALED_BLOBS, "Wrong blobs found and overwritten.", registry=registry)
+        self.cache_hits = Counter(
+            CACHE_HITS, "Duplicates accepted without a store call.", registry=registry
+        )
+        self.principals_stale = Gauge(
+            PRINCIPALS_STALE, "1 while an invalid principals file is ignored.", registry=registry
+        )
+        self.draining = Gauge(DRAINING, "1 after SIGTERM.", registry=registry)
+        self.spool_pending = Gauge(
+            SPOOL_PENDING, "Spooled records not yet transferred.", registry=registry
+        )
+        self.spool_landed = Counter(
+            SPOOL_LANDED, "Spooled records transferred.", ["result"], registry=registry
+        )
 
     def count(self, metric: Counter, *labels: str) -> None:
-        """Adds one to a labelled counter."""
+        """Add one to a labelled counter."""
         child = self._children.get((id(metric), labels))
         if child is None:
             child = self._children[id(metric), labels] = metric.labels(*labels)
@@ -91,9 +130,125 @@ class GatewayMetrics:
             child.inc()
 
     def observe(self, metric: Histogram, label: str, seconds: float) -> None:
-        """Adds a time to a labelled histogram."""
+        """Add a time to a labelled histogram."""
         child = self._children.get((id(metric), (label,)))
         if child is None:
             child = self._children[id(metric), (label,)] = metric.labels(label)
         if isinstance(child, Histogram):
             child.observe(seconds)
+
+
+class UploadPhases:
+    """The seconds of each phase of one upload, for `Server-Timing` and the histograms."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._started_ns = clock.monotonic_ns()
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of the block to a phase."""
+        started_ns = self._clock.monotonic_ns()
+        try:
+            yield
+        finally:
+            self.add({name: (self._clock.monotonic_ns() - started_ns) / 1e9})
+
+    def add(self, seconds: Mapping[str, float]) -> None:
+        """Add times that were measured elsewhere."""
+        for name, spent_s in seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent_s
+
+    def total_s(self) -> float:
+        """Return the seconds since the start."""
+        return (self._clock.monotonic_ns() - self._started_ns) / 1e9
+
+    def server_timing(self) -> str:
+        """Return the value of the Server-Timing field (W3C), durations in milliseconds."""
+        parts = [f"{name};dur={spent_s * 1e3:.2f}" for name, spent_s in self.seconds.items()]
+        return ", ".join([*parts, f"total;dur={self.total_s() * 1e3:.2f}"])
+
+
+class ObservedStore:
+    """A store whose calls are counted and timed.
+
+    Attributes:
+        responded_at_ns: When the store last responded, on the monotonic clock.
+        healthy: Whether the last call had a known outcome.
+    """
+
+    def __init__(self, inner: ObjectStore, metrics: GatewayMetrics, clock: Clock) -> None:
+        self._inner = inner
+        self._metrics = metrics
+        self._clock = clock
+        self.responded_at_ns = clock.monotonic_ns()
+        self.healthy = True
+
+    async def _measure(self, op: str, call: Awaitable[_Result]) -> _Result:
+        started_ns = self._clock.monotonic_ns()
+        result = "error"
+        try:
+            value = await call
+            result = type(value).__name__.lower()
+            self._note(healthy=not isinstance(value, Unknown))
+        except StoreError:
+            self._note(healthy=False)
+            raise
+        finally:
+            elapsed_s = (self._clock.monotonic_ns() - started_ns) / 1e9
+            self._metrics.count(self._metrics.store_requests, op, result)
+            self._metrics.observe(self._metrics.store_seconds, op, elapsed_s)
+        return value
+
+    def _note(self, *, healthy: bool) -> None:
+        self.healthy = healthy
+        self.responded_at_ns = self._clock.monotonic_ns()
+
+    async def create(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> CreateOutcome:
+        """See `ObjectStore.create`."""
+        return await self._measure("create", self._inner.create(key, body, sha256=sha256))
+
+    async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
+        """See `ObjectStore.replace`."""
+        return await self._measure("replace", self._inner.replace(key, body, if_match=if_match))
+
+    async def overwrite(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> OverwriteOutcome:
+        """See `ObjectStore.overwrite`."""
+        return await self._measure("overwrite", self._inner.overwrite(key, body, sha256=sha256))
+
+    async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
+        """See `ObjectStore.get`."""
+        return await self._measure("get", self._inner.get(key, first=first, last=last))
+
+    async def head(self, key: ObjectKey) -> HeadOutcome:
+        """See `ObjectStore.head`."""
+        return await self._measure("head", self._inner.head(key))
+
+    async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
+        """See `ObjectStore.head_incarnation`."""
+        return await self._measure("head", self._inner.head_incarnation(key, incarnation))
+
+    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
+        """See `ObjectStore.delete`."""
+        return await self._measure("delete", self._inner.delete(key, incarnation))
+
+    def list(
+        self, prefix: str, *, start_after: str = "", end_at: str | None = None
+    ) -> AsyncIterator[ListPage]:
+        """See `ObjectStore.list`."""
+        return self._inner.list(prefix, start_after=start_after, end_at=end_at)
+
+    def list_incarnations(
+        self, prefix: str, *, start_after: str = "", end_at: str | None = None
+    ) -> AsyncIterator[IncarnationPage]:
+        """See `ObjectStore.list_incarnations`."""
+        return self._inner.list_incarnations(prefix, start_after=start_after, end_at=end_at)
+
+    async def read_versioning(self) -> Versioning:
+        """See `ObjectStore.read_versioning`."""
+        return await self._measure("versioning", self._inner.read_versioning())

@@ -1,4 +1,7 @@
-"""Who may send for which agents: a TOML file, read again when it changes, the last good one kept.
+"""Principals: who may send for which agents, and who sent a request.
+
+The principals file is TOML. It is read again when it changes; while it is invalid, the last valid
+content stays in effect.
 
     [[principals]]
     name = "host-1"
@@ -9,6 +12,10 @@
     agent_template = "spiffe://td/agent/{agent}"
 
 `{agent}` is one whole path segment: the lower-case hex of the agent id. Source: ADR 0021.
+
+A request is authenticated from its head, before a byte of its body is read: by an Ed25519
+signature, or by the SPIFFE id of its client certificate. A signature covers Content-Digest, which
+`frame_reader` compares with the body.
 """
 
 import base64
@@ -24,21 +31,27 @@ from typing import Final, Literal
 
 import msgspec
 import structlog
+from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from sluice_protocol.errors import BadUsage, Unauthenticated
-from sluice_protocol.signatures import KEY_ID_CHARS_MAX
+from sluice_protocol.signatures import (
+    KEY_ID_CHARS_MAX,
+    read_signature,
+    verify_signature,
+    view_request,
+)
 
 Role = Literal["agent", "operator"]
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 _AGENT_SEGMENT: Final = r"(?P<agent>(?:[0-9a-f]{2}){1,120})"
-_PLACE: Final = "{agent}"
+_PLACEHOLDER: Final = "{agent}"
 
 log = structlog.get_logger()
 
 
 class KeyEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One public key of a principal; `not_after` lets an old one run out by itself."""
+    """One public key of a principal; it is not accepted after `not_after`."""
 
     id: str
     ed25519: str
@@ -46,7 +59,7 @@ class KeyEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class PrincipalEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One principal as the file has it."""
+    """One principal of the file."""
 
     name: str
     roles: tuple[Role, ...] = ("agent",)
@@ -63,13 +76,13 @@ class PrincipalsDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sender:
-    """Who sent a request, as far as it was proved.
+class VerifiedSender:
+    """The sender of a request, as far as it was proved.
 
     Attributes:
-        principal: The name that goes into the manifest.
+        principal: The name that the manifest records.
         agents: The agent ids that it may send for.
-        operator: Whether it may read and resolve everybody's conflicts.
+        operator: Whether it may read and resolve all conflicts.
     """
 
     principal: str
@@ -79,16 +92,16 @@ class Sender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownKey:
-    """A public key and whose it is."""
+    """A public key and its owner."""
 
     key: Ed25519PublicKey
-    sender: Sender
+    sender: VerifiedSender
     not_after_s: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principals:
-    """The file's content, ready to be asked.
+    """The content of the file, indexed for lookups.
 
     Attributes:
         keys: Known keys by id.
@@ -97,14 +110,14 @@ class Principals:
     """
 
     keys: Mapping[str, KnownKey]
-    spiffe: Mapping[str, Sender]
+    spiffe: Mapping[str, VerifiedSender]
     templates: tuple[tuple[re.Pattern[str], bool], ...]
 
     def key_of(self, key_id: str, now_s: int) -> KnownKey:
-        """Gives the key with this id.
+        """Return the key with this id.
 
         Raises:
-            Unauthenticated: There is none, or its time has run out.
+            Unauthenticated: No principal has the key, or it has expired.
         """
         known = self.keys.get(key_id)
         if known is None:
@@ -113,8 +126,8 @@ class Principals:
             raise Unauthenticated("the key's not_after has passed")
         return known
 
-    def spiffe_sender(self, uri: str) -> Sender:
-        """Gives who presents this SPIFFE id.
+    def spiffe_sender(self, uri: str) -> VerifiedSender:
+        """Return the sender with this SPIFFE id.
 
         Raises:
             Unauthenticated: No principal has it.
@@ -126,12 +139,12 @@ class Principals:
             found = pattern.fullmatch(uri)
             if found is not None:
                 agents = frozenset({_agent_of(found["agent"])})
-                return Sender(principal=uri, agents=agents, operator=operator)
+                return VerifiedSender(principal=uri, agents=agents, operator=operator)
         raise Unauthenticated("no principal has this SPIFFE id")
 
 
 def parse_principals(text: str) -> Principals:
-    """Reads the file.
+    """Parse the text of a principals file.
 
     Raises:
         BadUsage: It is not TOML of this form, or two principals share a name, key id or SPIFFE id.
@@ -141,9 +154,9 @@ def parse_principals(text: str) -> Principals:
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise BadUsage(f"principals file is not valid: {error}") from error
     entries = document.principals
-    _refuse_twice("name", [entry.name for entry in entries])
-    _refuse_twice("key id", [key.id for entry in entries for key in entry.keys])
-    _refuse_twice("spiffe", [entry.spiffe for entry in entries if entry.spiffe is not None])
+    _refuse_duplicates("name", [entry.name for entry in entries])
+    _refuse_duplicates("key id", [key.id for entry in entries for key in entry.keys])
+    _refuse_duplicates("spiffe", [entry.spiffe for entry in entries if entry.spiffe is not None])
     return Principals(
         keys={key.id: _known(entry, key) for entry in entries for key in entry.keys},
         spiffe={entry.spiffe: _sender(entry) for entry in entries if entry.spiffe is not None},
@@ -156,55 +169,100 @@ def parse_principals(text: str) -> Principals:
 
 
 def read_principals(path: Path) -> Principals:
-    """Reads the file at `path`.
+    """Read the file at `path`.
 
     Raises:
         BadUsage: It cannot be read, is too large, or is not valid.
     """
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
-            raise BadUsage(f"principals file is over {FILE_BYTES_MAX} bytes, path=`{path}`")
+            raise BadUsage(f"principals file is larger than {FILE_BYTES_MAX} bytes, path=`{path}`")
         return parse_principals(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise BadUsage(f"principals file cannot be read: {error}, path=`{path}`") from error
+        raise BadUsage(f"cannot read principals file: {error}, path=`{path}`") from error
 
 
 class PrincipalsFile:
-    """The file on disk and its last good content; the whole content changes at once."""
+    """The file on disk and its last valid content, which is replaced as a whole."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the file for the first time.
+        """Read the file for the first time.
 
         Raises:
             BadUsage: It is not valid; a gateway does not start without it.
         """
         self._path = path
-        self._stamp = _stamp(path)
+        self._file_state = _file_state(path)
         self.current = read_principals(path)
         self.failed = False
 
     def reload(self) -> bool:
-        """Reads the file again if it changed; keeps the last good content otherwise.
+        """Read the file again where it changed; keep the last content where it is not valid.
 
         Returns:
-            Whether new content is in force.
+            Whether new content is in effect.
         """
-        stamp = _stamp(self._path)
-        if stamp == self._stamp:
+        stamp = _file_state(self._path)
+        if stamp == self._file_state:
             return False
-        self._stamp = stamp
+        self._file_state = stamp
         try:
             self.current = read_principals(self._path)
         except BadUsage as error:
             self.failed = True
-            log.error("principals kept", reason=str(error))  # noqa: TRY400 - no trace of a typo
+            log.error("principals_invalid", reason=str(error))  # noqa: TRY400 - a typo needs no traceback
             return False
         self.failed = False
-        log.info("principals reloaded", keys=len(self.current.keys))
+        log.info("principals_reloaded", keys=len(self.current.keys))
         return True
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
+def authenticate(request: web.Request, principals: Principals, now_s: int) -> VerifiedSender:
+    """Return the sender of a request.
+
+    Raises:
+        Unauthenticated: It has neither a valid signature nor a known client certificate.
+    """
+    if "Signature-Input" in request.headers:
+        return _by_signature(request, principals, now_s)
+    certificate = request.get_extra_info("peercert")
+    if not certificate:
+        raise Unauthenticated("neither a signature nor a client certificate")
+    return principals.spiffe_sender(spiffe_id(certificate))
+
+
+def spiffe_id(certificate: Mapping[str, object]) -> str:
+    """Return the one URI SAN of a verified certificate of `ssl.SSLSocket.getpeercert`.
+
+    Raises:
+        Unauthenticated: It has none, more than one, or one of another scheme.
+    """
+    names = certificate.get("subjectAltName")
+    pairs = names if isinstance(names, tuple) else ()
+    uris = [value for kind, value in pairs if kind == "URI"]
+    if len(uris) != 1 or not uris[0].startswith("spiffe://"):
+        raise Unauthenticated("the client certificate has not exactly one SPIFFE URI SAN")
+    return str(uris[0])
+
+
+def _by_signature(request: web.Request, principals: Principals, now_s: int) -> VerifiedSender:
+    path, _, query = request.raw_path.partition("?")
+    view = view_request(
+        method=request.method,
+        authority=request.headers.get("Host", ""),
+        path=path,
+        query=query,
+        headers=request.headers.items(),
+    )
+    claim = read_signature(view, now_s=now_s)
+    known = principals.key_of(claim.key_id, now_s)
+    verify_signature(claim, known.key)
+    if request.method == "POST" and not claim.covers_body:
+        raise Unauthenticated("the signature of a POST must cover content-digest")
+    return known.sender
+
+
+def _file_state(path: Path) -> tuple[int, int, int]:
     try:
         found = path.stat()
     except OSError:
@@ -212,14 +270,14 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
-def _refuse_twice(what: str, names: list[str]) -> None:
+def _refuse_duplicates(what: str, names: list[str]) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise BadUsage(f"principals file names a {what} twice, {what}=`{twice[0]}`")
+        raise BadUsage(f"principals file contains a duplicate {what}, {what}=`{twice[0]}`")
 
 
-def _sender(entry: PrincipalEntry) -> Sender:
-    return Sender(
+def _sender(entry: PrincipalEntry) -> VerifiedSender:
+    return VerifiedSender(
         principal=entry.name,
         agents=frozenset(entry.agents if "agent" in entry.roles else ()),
         operator="operator" in entry.roles,
@@ -248,12 +306,16 @@ def _seconds(key: KeyEntry) -> int | None:
 def _template(entry: PrincipalEntry) -> re.Pattern[str]:
     text = entry.agent_template or ""
     segments = text.split("/")
-    if segments.count(_PLACE) != 1 or text.count("{") != 1 or not text.startswith("spiffe://"):
+    if (
+        segments.count(_PLACEHOLDER) != 1
+        or text.count("{") != 1
+        or not text.startswith("spiffe://")
+    ):
         raise BadUsage(
-            "agent_template is a SPIFFE id with {agent} as one whole segment,"
+            "agent_template must be a SPIFFE id with {agent} as one whole segment,"
             f" name=`{entry.name}`"
         )
-    head, _, tail = text.partition(_PLACE)
+    head, _, tail = text.partition(_PLACEHOLDER)
     return re.compile(re.escape(head) + _AGENT_SEGMENT + re.escape(tail))
 
 

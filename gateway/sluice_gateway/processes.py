@@ -1,4 +1,4 @@
-"""Several workers on one port: started, kept alive, and ended together."""
+"""Several worker processes on one port: started, supervised and stopped together."""
 
 import multiprocessing
 import signal
@@ -13,33 +13,34 @@ from typing import Final
 
 import structlog
 
-from sluice_gateway.logs import configure_logs
 from sluice_gateway.settings import GatewaySettings, check_settings
-from sluice_gateway.worker import WorkerPlan, run_worker, worker_main
+from sluice_gateway.worker import WorkerPlan, configure_logs, run_worker, worker_main
 from sluice_protocol.errors import BadUsage
 from sluice_web.listening import bind_shared, parse_listen
 
-LOOK_S: Final = 0.5
+CHECK_INTERVAL_S: Final = 0.5
 END_MARGIN_S: Final = 10.0
 
 log = structlog.get_logger()
 
 
 def run_gateway(settings: GatewaySettings, store_url: str) -> int:
-    """Serves with `settings.workers` processes until a signal ends it.
+    """Serve with `settings.workers` processes until a signal.
 
     Returns:
-        The exit code: 0 when every running upload was answered.
+        The exit code: 0 when every running upload got a response.
 
     Raises:
-        BadUsage: The settings cannot be served.
+        BadUsage: The settings are not valid, or the address cannot be bound.
     """
     check_settings(settings)
     host, port = parse_listen(settings.listen)
     try:
         reserved = bind_shared(host, port)
     except OSError as error:
-        raise BadUsage(f"cannot listen: {error}, listen=`{settings.listen}`") from error
+        raise BadUsage(
+            f"cannot listen: {error}; choose another address, listen=`{settings.listen}`"
+        ) from error
     with closing(reserved):
         plan = WorkerPlan(
             settings=settings,
@@ -62,8 +63,8 @@ def _run_workers(plan: WorkerPlan) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     workers = [_start(replace(plan, index=index)) for index in range(plan.settings.workers)]
-    code = _keep(plan, workers, stopping)
-    return _end(plan, workers) or code
+    code = _supervise(plan, workers, stopping)
+    return _stop(plan, workers) or code
 
 
 def _start(plan: WorkerPlan) -> SpawnProcess:
@@ -73,23 +74,23 @@ def _start(plan: WorkerPlan) -> SpawnProcess:
     return process
 
 
-def _keep(plan: WorkerPlan, workers: list[SpawnProcess], stopping: threading.Event) -> int:
-    """Replaces workers that were killed; ends all when one refuses to start."""
+def _supervise(plan: WorkerPlan, workers: list[SpawnProcess], stopping: threading.Event) -> int:
+    """Replace workers that were killed; return when one exits with a code."""
     while not stopping.is_set():
-        wait([worker.sentinel for worker in workers], timeout=LOOK_S)
+        wait([worker.sentinel for worker in workers], timeout=CHECK_INTERVAL_S)
         for index, worker in enumerate(workers):
             code = worker.exitcode
             if code is None or stopping.is_set():
                 continue
             if code >= 0:
                 return code
-            log.error("worker killed, starting another", index=index, signal=-code)
+            log.error("worker_killed", index=index, signal=-code, action="start another worker")
             workers[index] = _start(replace(plan, index=index))
     return 0
 
 
-def _end(plan: WorkerPlan, workers: list[SpawnProcess]) -> int:
-    """Drains all workers within a bound; gives the worst exit code."""
+def _stop(plan: WorkerPlan, workers: list[SpawnProcess]) -> int:
+    """Drain all workers within a bound; return the highest exit code."""
     for worker in workers:
         worker.terminate()
     for worker in workers:
@@ -101,6 +102,6 @@ def _end(plan: WorkerPlan, workers: list[SpawnProcess]) -> int:
 
 
 def _code_of(worker: SpawnProcess) -> int:
-    """Gives a worker's exit code; one that SIGTERM ended had not begun to serve yet."""
+    """Return the exit code of a worker; one that SIGTERM ended was not serving yet."""
     code = worker.exitcode or 0
     return 0 if code == -signal.SIGTERM else abs(code)

@@ -1,4 +1,4 @@
-"""The gateway's settings: values only, read once at start."""
+"""The settings of a gateway: values only, read once at start."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,36 +11,36 @@ from sluice_web.listening import parse_listen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """How one gateway serves uploads. The authority's own settings stand in the store.
+    """How one gateway serves uploads. The settings of the authority are in the store.
 
     Attributes:
-        listen: Address and port; port 0 takes a free one and logs it.
-        workers: Processes that share the port (SO_REUSEPORT).
+        listen: Address and port; port 0 selects a free one and logs it.
+        workers: Number of processes that share the port (SO_REUSEPORT).
         principals: TOML file of who may send for which agents; read again when it changes.
-        collector_id: This gateway's name in manifests; empty means the host's name.
-        acceptance: Where acceptance happens; must agree with the authority.
+        collector_id: The name of this gateway in manifests; empty for the host name.
+        acceptance: The acceptance mode; must agree with the authority.
         spool: In `local_spool`, the directory that accepts, as a `file://` URL.
-        object_landing_interval_ms: In `local_spool`, pause between two landing passes.
-        switch_settle_s: In `local_spool`, how long after a switch the spool waits for gateways of
-            the old mode to stop; less than 60 only when all of them are known to be stopped.
-        frame_bytes_max: Largest frame taken, at most 16 MiB; more is answered 413.
-        inflight_bytes_max: Bytes of bodies held at once by one worker, each counted 1.25 times for
-            its copies; more is answered 503.
-        connections_max: Open connections of one worker.
-        connections_per_address_max: Of these, from one address.
+        object_landing_interval_ms: In `local_spool`, pause between two transfer passes.
+        switch_settle_s: In `local_spool`, time after a mode switch before the spool accepts, so
+            that gateways of the old mode stop; less than 60 only when all of them are stopped.
+        frame_bytes_max: Largest frame, at most 16 MiB; a larger one is refused with 413.
+        inflight_bytes_max: Bytes of bodies that one worker has in memory, each counted 1.25
+            times for its copies; further uploads are refused with 503.
+        connections_max: Most open connections of one worker.
+        connections_per_address_max: Most open connections from one address.
         head_timeout_s: Time from a connection, or the first byte of a request, to its last header.
-        idle_timeout_s: Time that a connection may rest between two requests.
-        body_grace_s: Time that a body may take before its rate is looked at.
-        body_rate_min_bytes_per_s: Slowest body taken after that.
-        upload_time_s_max: Total time of one upload's store calls; the authority's margin is built
-            on 30 s, so it is never more.
-        drain_time_s_max: Time that running uploads get after SIGTERM.
-        cache_entries_max: Identities remembered per worker to answer duplicates; 0 turns it off.
-        metrics_port: Port for worker 0's own health and metrics, worker n at port + n; 0 for none.
+        idle_timeout_s: Time that a connection may be idle between two requests.
+        body_grace_s: Time that a body may take before its rate is checked.
+        body_rate_min_bytes_per_s: Minimum rate of a body after that.
+        upload_time_s_max: Total time of the store calls of one upload; at most 30 s, because the
+            safety margin of the authority depends on it.
+        drain_time_s_max: Time that running uploads have to end after SIGTERM.
+        cache_entries_max: Accepted frames that a worker remembers for duplicates; 0 for none.
+        metrics_port: Port of health and metrics of worker 0; worker n uses port + n; 0 for none.
         tls_certificate: PEM chain; with `tls_key` the gateway serves TLS.
         tls_key: PEM key of the chain.
         tls_client_ca: PEM of the authorities of client certificates; turns mTLS on.
-        skip_probe: Serve on a store that no doctor has proved; said in every log line.
+        skip_probe: Serve on a store that the doctor has not examined; every log line reports it.
     """
 
     listen: str = "127.0.0.1:8080"
@@ -70,18 +70,18 @@ class GatewaySettings:
 
 
 def check_settings(settings: GatewaySettings) -> None:
-    """Refuses settings that cannot be served.
+    """Check the settings.
 
     Raises:
-        BadUsage: A limit is out of range, or options that need each other stand alone.
+        BadUsage: A limit is out of range, or one of two dependent options is missing.
     """
     _check_limits(settings)
     if (settings.tls_certificate is None) != (settings.tls_key is None):
-        raise BadUsage("tls_certificate and tls_key are given together or not at all")
+        raise BadUsage("set both tls_certificate and tls_key, or neither")
     if settings.tls_client_ca is not None and settings.tls_certificate is None:
         raise BadUsage("tls_client_ca needs tls_certificate and tls_key")
     if (settings.acceptance == "local_spool") != bool(settings.spool):
-        raise BadUsage("spool is given with acceptance local_spool, and only then")
+        raise BadUsage("set spool with acceptance local_spool, and only then")
     if settings.acceptance == "local_spool" and settings.workers != 1:
         raise BadUsage("local_spool has one writer: set workers to 1")
     parse_listen(settings.listen)

@@ -1,7 +1,7 @@
-"""Opens a spool: the local store that accepts, tied to one authority and to one process.
+"""The spool: a local store that accepts, bound to one authority and to one process.
 
-Three things refuse a second writer: the authority names the one collector, a claim in the authority
-names the one spool directory, and a lock in that directory admits one process.
+Three records prevent a second writer: the authority names one collector, a claim in the authority
+names one spool directory, and a lock in that directory admits one process.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 
 class SpoolClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """Ties an authority to one spool directory; the same record stands in both.
+    """Binds an authority to one spool directory; both contain the same record.
 
     Attributes:
         spool_id: ULID of the directory.
@@ -45,11 +45,11 @@ class SpoolClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def locked(url: str) -> Iterator[None]:
-    """Holds the directory of a spool for this process.
+def lock_spool(url: str) -> Iterator[None]:
+    """Lock the directory of a spool for this process.
 
     Raises:
-        BadUsage: Another process holds it.
+        BadUsage: Another process has the lock.
     """
     folder = parse_local_path(url)
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,48 +58,52 @@ def locked(url: str) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as error:
-        raise BadUsage(f"another gateway holds this spool: stop it, spool=`{url}`") from error
+        raise BadUsage(f"another gateway has locked this spool: stop it, spool=`{url}`") from error
     finally:
         os.close(handle)
 
 
-async def agree(local: ObjectStore, remote: ObjectStore, clock: Clock) -> AuthorityHistory:
-    """Gives the authority's settings, kept in the spool too so that it starts without a network.
+async def mirror_authority(
+    local: ObjectStore, remote: ObjectStore, clock: Clock
+) -> AuthorityHistory:
+    """Copy the settings of the authority to the spool, which then starts without a network.
 
     Raises:
-        BadUsage: The spool was made for another authority, or a switch of it was only begun.
-        StoreError: The authority cannot be read and the spool does not know it yet.
+        BadUsage: The spool belongs to another authority, or a mode switch is unfinished.
+        StoreError: The authority cannot be read and the spool has no copy.
     """
     try:
         history = await read_history(remote)
     except StoreUnavailable as error:
-        log.warning("authority not reached, the spool's copy holds", reason=str(error))
+        log.warning("authority_unreachable", reason=str(error), settings="copy in the spool")
         return await read_history(local)
     backoff = Backoff.seeded_by(clock)
     await _mirror(local, AUTHORITY_SETTINGS, history.created, backoff)
     for switch, body in history.switches:
         await _mirror(local, mode_switch_key(switch.number), body, backoff)
     if isinstance(await local.head(mode_switch_key(history.next_number)), ObjectInfo):
-        raise BadUsage("a switch away from this spool was begun: run `sluice switch` again")
+        raise BadUsage("a switch away from this spool is unfinished: run `sluice switch` again")
     return history
 
 
 async def _mirror(local: ObjectStore, key: ObjectKey, body: bytes, backoff: Backoff) -> None:
     if isinstance(await create_once(local, key, body, backoff), OtherBytes):
         raise BadUsage(
-            f"the spool belongs to another authority: take another directory, key=`{key}`"
+            f"the spool belongs to another authority: choose another directory, key=`{key}`"
         )
 
 
-async def claim(local: ObjectStore, remote: ObjectStore, ids: IdSource, collector_id: str) -> None:
-    """Claims the authority for this spool, or finds that it is claimed so already.
+async def claim_authority(
+    local: ObjectStore, remote: ObjectStore, ids: IdSource, collector_id: str
+) -> None:
+    """Claim the authority for this spool; a claim that exists already is confirmed.
 
     Raises:
-        BadUsage: Another spool has claimed it: landing would mix two writers.
-        StoreError: No answer; call again.
+        BadUsage: Another spool has claimed it: a transfer would mix two writers.
+        StoreError: The store is unreachable; call again.
     """
     body = await _own_claim(local, ids, collector_id)
-    # One try only: an unreachable authority must not delay the start, and the lander tries again.
+    # One try only: an unreachable authority must not delay the start; the transfer tries again.
     match await remote.create(CLAIM, body):
         case Applied():
             return
@@ -107,9 +111,11 @@ async def claim(local: ObjectStore, remote: ObjectStore, ids: IdSource, collecto
             found = await remote.get(CLAIM)
             if isinstance(found, Found) and found.body == body:
                 return
-            raise BadUsage("another spool lands on this authority: nothing was landed")
+            raise BadUsage("another spool has claimed this authority: nothing was transferred")
         case _:
-            raise StoreUnavailable("create", CLAIM, "the claim may not have landed: tried again")
+            raise StoreUnavailable(
+                "create", CLAIM, "the outcome of the claim is unknown: it is tried again"
+            )
 
 
 async def _own_claim(local: ObjectStore, ids: IdSource, collector_id: str) -> bytes:
@@ -119,6 +125,6 @@ async def _own_claim(local: ObjectStore, ids: IdSource, collector_id: str) -> by
         return body
     found = await local.get(CLAIM)
     if not isinstance(found, Found):
-        raise StoreError("get", CLAIM, "the spool's claim cannot be read")
+        raise StoreError("get", CLAIM, "the claim of the spool cannot be read")
     decode_record(CLAIM, found.body, SpoolClaim)
     return found.body

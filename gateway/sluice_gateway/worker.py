@@ -1,7 +1,8 @@
-"""One worker process: opens the store, serves, drains on SIGTERM, leaves with an exit code."""
+"""One worker process: opens the store, serves, drains on SIGTERM, exits with a code."""
 
 import asyncio
 import gc
+import logging
 import multiprocessing
 import sys
 from contextlib import AsyncExitStack
@@ -10,24 +11,14 @@ from typing import Final
 
 import structlog
 import uvloop
+from structlog.typing import EventDict, Processor, WrappedLogger
 
-from sluice_gateway.app import (
-    attach_lander,
-    build_gateway,
-    follow_decisions,
-    follow_doctor,
-    follow_mode,
-    keep_high_water,
-    look_after,
-    serving,
-    serving_health,
-)
-from sluice_gateway.gateway import Gateway
-from sluice_gateway.logs import configure_logs
-from sluice_gateway.probe import prove
+from sluice_gateway.app import Gateway, build_gateway, serving, serving_health
+from sluice_gateway.background import start_background_tasks
+from sluice_gateway.mode_switch import adopt_records
+from sluice_gateway.readiness import require_proof
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.spool import agree, claim, locked
-from sluice_gateway.switch import adopt
+from sluice_gateway.spool import claim_authority, lock_spool, mirror_authority
 from sluice_protocol.errors import SluiceError, StoreError
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
@@ -35,19 +26,20 @@ from sluice_store.authority import read_history
 from sluice_web.listening import bind_shared, stop_event
 
 GC_THRESHOLD: Final = 20_000
-"""Objects made before the youngest are looked through; an upload makes some hundred."""
+"""Allocations between two collections of the youngest objects; an upload makes some hundred."""
+LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlan:
-    """What one worker is told; it crosses a process boundary.
+    """The arguments of one worker; they are sent to another process.
 
     Attributes:
-        settings: The gateway's settings.
+        settings: The settings of the gateway.
         store_url: The authority.
-        collector_id: The gateway's name in manifests.
+        collector_id: The name of the gateway in manifests.
         host: Address to bind.
         port: Port to bind, never 0.
         index: Number of this worker, from 0.
@@ -62,7 +54,7 @@ class WorkerPlan:
 
 
 def run_worker(plan: WorkerPlan) -> int:
-    """Serves until SIGTERM or SIGINT; gives the exit code."""
+    """Serve until SIGTERM or SIGINT; return the exit code."""
     configure_logs(worker=plan.index, skip_probe=plan.settings.skip_probe)
     code, drained = 0, False
     try:
@@ -71,7 +63,7 @@ def run_worker(plan: WorkerPlan) -> int:
     except* SluiceError as group:
         error = _first(group)
         code = error.exit_code.value
-        log.error("gateway stopped", reason=str(error))  # noqa: TRY400 - it says all
+        log.error("gateway_stopped", reason=str(error))  # noqa: TRY400 - the reason is complete
     return code or int(not drained)
 
 
@@ -81,7 +73,7 @@ def _first(group: BaseExceptionGroup[SluiceError]) -> SluiceError:
 
 
 def worker_main(plan: WorkerPlan) -> None:
-    """Runs a worker as the whole life of a child process."""
+    """Run a worker as the main function of a child process."""
     sys.exit(run_worker(plan))
 
 
@@ -89,21 +81,22 @@ async def _serve(plan: WorkerPlan) -> bool:
     stop = _stop_event()
     async with AsyncExitStack() as stack:
         gateway, next_number = await _open(plan, stack)
-        await gateway.decisions.refresh()
+        await gateway.uploads.decisions.refresh()
         await stack.enter_async_context(serving(gateway, bind_shared(plan.host, plan.port)))
         if plan.settings.metrics_port:
             port = plan.settings.metrics_port + plan.index
             await stack.enter_async_context(serving_health(gateway, plan.host, port))
         settle_memory()
-        log.info("listening", host=plan.host, port=plan.port, collector_id=plan.collector_id)
+        log.info(
+            "gateway_listening", host=plan.host, port=plan.port, collector_id=plan.collector_id
+        )
         return await _until_drained(gateway, next_number, stop)
 
 
 def settle_memory() -> None:
-    """Takes what was made at start out of the garbage collector's rounds.
+    """Exclude the objects of the start from garbage collection.
 
-    Modules and the SDK's models live as long as the process; going through them again and again
-    frees nothing.
+    Modules and the models of the SDK live as long as the process; scanning them frees nothing.
     """
     gc.collect()
     gc.freeze()
@@ -111,68 +104,70 @@ def settle_memory() -> None:
 
 
 async def _open(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway, int]:
-    """Opens the stores and makes the gateway's parts; gives the number of the next switch too."""
+    """Open the stores and build the gateway; return it with the number of the next mode switch."""
     if plan.settings.acceptance == "local_spool":
         return await _open_spool(plan, stack)
     store = await stack.enter_async_context(open_store(plan.store_url))
     asked_at_ns = SystemClock().monotonic_ns()
     history = await read_history(store)
-    await prove(store, plan.store_url, plan.settings)
-    gateway = build_gateway(store, history.current, plan.settings, plan.collector_id)
-    gateway.looked_at_ns = asked_at_ns
+    await require_proof(store, plan.store_url, plan.settings)
+    gateway = build_gateway(
+        store,
+        history.current,
+        plan.settings,
+        plan.collector_id,
+        mode_checked_at_ns=asked_at_ns,
+    )
     return gateway, history.next_number
 
 
 async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway, int]:
-    stack.enter_context(locked(plan.settings.spool))
+    stack.enter_context(lock_spool(plan.settings.spool))
     local = await stack.enter_async_context(open_store(plan.settings.spool))
     remote = await stack.enter_async_context(open_store(plan.store_url))
-    history = await agree(local, remote, SystemClock())
-    authority = history.current
-    await prove(local, plan.settings.spool, plan.settings)
-    gateway = build_gateway(local, authority, plan.settings, plan.collector_id)
-    attach_lander(gateway, local, remote, authority)
-    await adopt(local, remote, history, gateway.clock, plan.settings.switch_settle_s)
+    history = await mirror_authority(local, remote, SystemClock())
+    await require_proof(local, plan.settings.spool, plan.settings)
+    gateway = build_gateway(
+        local, history.current, plan.settings, plan.collector_id, transfers_to=remote
+    )
+    await adopt_records(local, remote, history, gateway.clock, plan.settings.switch_settle_s)
     try:
-        await claim(local, remote, gateway.ids, plan.collector_id)
+        await claim_authority(local, remote, gateway.uploads.ids, plan.collector_id)
     except StoreError as error:
-        log.warning("authority not reached, batches wait in the spool", reason=str(error))
+        log.warning("authority_unreachable", reason=str(error), batches="kept in the spool")
     return gateway, history.next_number
 
 
 async def _until_drained(gateway: Gateway, next_number: int, stop: asyncio.Event) -> bool:
-    """Waits for the signal, then for the running uploads; gives whether all ended in time."""
+    """Wait for the signal, then for running uploads; return whether all of them ended in time."""
     async with asyncio.TaskGroup() as group:
-        keeping = (look_after, follow_decisions, follow_doctor, keep_high_water)
-        keepers = [group.create_task(keep(gateway)) for keep in keeping]
-        if gateway.lander is not None:
-            keepers.append(group.create_task(gateway.lander.run()))
-        else:  # a spool is locked while it runs: nobody can switch away from it
-            keepers.append(group.create_task(follow_mode(gateway, next_number, stop)))
+        tasks = start_background_tasks(group, gateway, next_number, stop)
         await stop.wait()
-        gateway.lifecycle.drain()
-        log.info("draining", running=gateway.lifecycle.running)
-        drained = await gateway.lifecycle.wait_idle(gateway.settings.drain_time_s_max)
-        for keeper in keepers:
-            keeper.cancel()
-    await _land_the_rest(gateway)
-    log.info("drained", complete=drained)
+        running = gateway.uploads.running
+        running.drain()
+        log.info("gateway_draining", running=running.count)
+        drained = await running.wait_idle(gateway.settings.drain_time_s_max)
+        for task in tasks:
+            task.cancel()
+    await _transfer_rest(gateway)
+    log.info("gateway_drained", complete=drained)
     return drained
 
 
-async def _land_the_rest(gateway: Gateway) -> None:
-    """Lands what came in last, so that a spool that was stopped can be switched away from."""
-    if gateway.lander is None:
+async def _transfer_rest(gateway: Gateway) -> None:
+    """Transfer the last records, so that a stopped spool can be switched away from."""
+    transfer = gateway.uploads.transfer
+    if transfer is None:
         return
     try:
         async with asyncio.timeout(gateway.settings.drain_time_s_max / 4):
-            await gateway.lander.land_once()
+            await transfer.transfer_once()
     except (SluiceError, TimeoutError) as error:
-        log.warning("not all landed", reason=str(error), pending=gateway.lander.pending)
+        log.warning("spool_transfer_incomplete", reason=str(error), pending=transfer.pending)
 
 
 def _stop_event() -> asyncio.Event:
-    """Gives an event that a signal sets, or the death of the process that started this one."""
+    """Return an event that a signal sets, or the end of the parent process."""
     stop, loop = stop_event(), asyncio.get_running_loop()
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -183,3 +178,30 @@ def _stop_event() -> asyncio.Event:
 def _orphaned(loop: asyncio.AbstractEventLoop, sentinel: int, stop: asyncio.Event) -> None:
     loop.remove_reader(sentinel)
     stop.set()
+
+
+def configure_logs(*, worker: int, skip_probe: bool, level: str = "info") -> None:
+    """Configure the logs of this process; each line reports a store whose probe was skipped."""
+
+    def bind(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+        del logger, name
+        event["worker"] = worker
+        if skip_probe:
+            event["store_probe"] = "skipped"
+        return event
+
+    render: Processor = structlog.processors.JSONRenderer()
+    if sys.stderr.isatty():
+        render = structlog.dev.ConsoleRenderer()
+    structlog.configure(
+        processors=[
+            bind,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            render,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )

@@ -47,7 +47,7 @@ from sluice_protocol.outcomes import Deleted, NotFound
 from sluice_protocol.units import ObjectKey, ObjectVersion, UnixNs
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore, Versioning
-from sluice_store.retry import Backoff, OtherBytes, RetryLoop, create_known, create_once
+from sluice_store.retry import Backoff, OtherBytes, RetryBudget, create_known, create_once
 
 _ATTEMPTS_MAX: Final = 1000
 
@@ -345,10 +345,10 @@ async def delete_version(store: ObjectStore, candidate: Candidate, backoff: Back
     Raises:
         StoreError: The store refused a request.
     """
-    loop = RetryLoop("delete", candidate.key, backoff)
+    budget = RetryBudget("delete", candidate.key, backoff)
     try:
         while not isinstance(await store.delete(candidate.key, candidate.incarnation), Deleted):
-            await loop.pause()
+            await budget.wait_or_raise()
     except OutcomeUnknown:
         return False
     return True

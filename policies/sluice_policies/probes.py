@@ -1,16 +1,15 @@
-"""Requests that try the live policies, each doing nothing when it is let through.
+"""Requests that test the live policies; each has no effect even if it is allowed.
 
-What must come of each is asked of the simulator over the rendered documents, so a probe is also a
-comparison of the simulator with a real store.
+The expected result of each probe is what the simulator decides over the rendered documents. A
+probe therefore also compares the simulator with a real store.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sluice_policies.evaluate import evaluate
+from sluice_policies.evaluate import evaluate, request_for
 from sluice_policies.policy_set import PolicySet
-from sluice_policies.request import request_for
 from sluice_policies.settings import RoleName
 from sluice_protocol import keys
 from sluice_store.administration import Trial
@@ -32,8 +31,8 @@ PROBE_FOLDER = "sluice-probe/"
 OUTSIDE = "sluice-probe-outside/"
 
 
-class Outcome(StrEnum):
-    """What came of a probe."""
+class ProbeOutcome(StrEnum):
+    """The result of a probe."""
 
     AS_REQUIRED = "as required"
     CANNOT = "the target cannot refuse it"
@@ -42,17 +41,17 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """One try.
+class PolicyProbe:
+    """One request that a store must allow or deny.
 
     Attributes:
         name: Its name in reports and in `docs/policies.md`.
-        role: Whose credentials.
-        trial: What is sent.
-        place: The prefix in which the probe folder lies.
-        refuse: Whether the protocol requires that a policy refuses it.
-        headers: Arguments of the call beside its key.
-        tries: The requirements (`requirements`) that it tries.
+        role: The role whose credentials are used.
+        trial: The request.
+        place: The prefix that contains the probe folder.
+        refuse: Whether the protocol requires that a policy denies it.
+        headers: Further arguments of the call.
+        tries: Names of the requirements (`requirements`) that it tests.
     """
 
     name: str
@@ -65,22 +64,24 @@ class Probe:
 
     @property
     def action(self) -> str:
-        """Gives the action that it needs."""
+        """The action that the request needs."""
         return _ACTIONS[self.trial]
 
     def key(self, run: str) -> str:
-        """Gives the key, relative to the deployment, for one run of the probes."""
+        """Return the key, relative to the deployment, for one run of the probes."""
         return f"{self.place}{PROBE_FOLDER}{run}"
 
 
-def _no(name: str, role: RoleName, trial: Trial, place: str, *tries: str, **headers: str) -> Probe:
-    return Probe(
+def _no(
+    name: str, role: RoleName, trial: Trial, place: str, *tries: str, **headers: str
+) -> PolicyProbe:
+    return PolicyProbe(
         name=name, role=role, trial=trial, place=place, refuse=True, headers=headers, tries=tries
     )
 
 
-def _yes(name: str, role: RoleName, trial: Trial, place: str, **headers: str) -> Probe:
-    return Probe(
+def _yes(name: str, role: RoleName, trial: Trial, place: str, **headers: str) -> PolicyProbe:
+    return PolicyProbe(
         name=name,
         role=role,
         trial=trial,
@@ -91,7 +92,7 @@ def _yes(name: str, role: RoleName, trial: Trial, place: str, **headers: str) ->
     )
 
 
-def _accepting() -> Iterator[Probe]:
+def _accepting() -> Iterator[PolicyProbe]:
     gateway, put = RoleName.GATEWAY, Trial.PUT
     yield _no("put-without-header", gateway, put, keys.ACCEPTED, "create-only")
     yield _yes("put-with-header", gateway, put, keys.ACCEPTED, **_CREATE)
@@ -107,7 +108,7 @@ def _accepting() -> Iterator[Probe]:
     yield _yes("spark-put-lake", RoleName.SPARK, put, keys.LAKE)
 
 
-def _deleting() -> Iterator[Probe]:
+def _deleting() -> Iterator[PolicyProbe]:
     for role in (RoleName.GATEWAY, RoleName.GC, RoleName.OPERATOR):
         name = f"{role.value}-delete-accepted"
         yield _no(name, role, Trial.DELETE, keys.ACCEPTED, "never-deleted")
@@ -119,7 +120,7 @@ def _deleting() -> Iterator[Probe]:
     yield _yes("gc-delete-blob", RoleName.GC, version, keys.RAW_BLOBS)
 
 
-def _administering() -> Iterator[Probe]:
+def _administering() -> Iterator[PolicyProbe]:
     configure = Trial.CONFIGURE
     yield _no("operator-reconfigure", RoleName.OPERATOR, configure, "", "deployer-alone")
     yield _no("gc-reconfigure", RoleName.GC, configure, "", "deployer-alone")
@@ -134,7 +135,7 @@ PROBES = (*_accepting(), *_deleting(), *_administering())
 """Every probe, in order."""
 
 
-def _request_headers(probe: Probe) -> dict[str, str]:
+def _request_headers(probe: PolicyProbe) -> dict[str, str]:
     headers = {_HEADERS[name]: value for name, value in probe.headers.items()}
     if probe.trial is Trial.COPY:
         headers["x-amz-copy-source"] = "/bucket/key"
@@ -143,8 +144,8 @@ def _request_headers(probe: Probe) -> dict[str, str]:
     return headers
 
 
-def simulated_refusal(policies: PolicySet, probe: Probe) -> bool:
-    """Tells whether the documents refuse a probe, by the simulator."""
+def simulated_refusal(policies: PolicySet, probe: PolicyProbe) -> bool:
+    """Return True if the simulator denies a probe over these documents."""
     key = None if probe.trial is Trial.CONFIGURE else probe.key("run")
     request = request_for(policies, probe.role.value, probe.action, key, _request_headers(probe))
     return not evaluate(policies, request).allowed

@@ -1,4 +1,4 @@
-"""DuckDB as sluice uses it: in memory, bounded, interruptible, with no way out to the network."""
+"""DuckDB as sluice uses it: in memory, bounded, interruptible and without network access."""
 
 import asyncio
 import tempfile
@@ -9,78 +9,78 @@ from typing import Any, Final, TypeVar
 
 import duckdb
 
+from sluice_lake.data_files import DataFile
+from sluice_lake.errors import TableRefused
+from sluice_lake.locations import TableLocation, open_filesystem
 from sluice_protocol.errors import BadUsage
-from sluice_query.errors import LakeRefused, QueryTimedOut, QueryTooLarge
-from sluice_query.files import open_dataset
-from sluice_query.segments import Segment
+from sluice_query.errors import QueryTimedOut, QueryTooLarge
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import Statement
-from sluice_store.lake import TableLocation
+from sluice_query.sql import SqlStatement
 
 LAKE: Final = "lake"
-TAIL: Final = "tail"
+PENDING: Final = "pending"
+_S3: Final = "s3://"
 
 _Result = TypeVar("_Result")
 
 
-class Engine:
+class QueryEngine:
     """One connection for one query."""
 
     def __init__(self, opening: Future[Any], settings: QuerySettings) -> None:
-        """Takes a connection that is being opened."""
         self._opening = opening
         self._settings = settings
 
     @property
-    def _connection(self) -> Any:  # noqa: ANN401 - untyped
+    def _connection(self) -> Any:  # noqa: ANN401 - DuckDB is untyped
         return self._opening.result()
 
     def check_pattern(self, pattern: str) -> None:
-        """Refuses a pattern that RE2 does not take.
+        """Check that RE2 accepts a pattern.
 
         Raises:
-            BadUsage: It does not compile, or would need too much memory.
+            BadUsage: The pattern does not compile, or would need too much memory.
         """
         try:
             self._connection.execute("SELECT regexp_matches('', ?)", [pattern]).fetchall()
         except duckdb.InvalidInputException as error:
             raise BadUsage(f"regex does not compile: {_reason(error)}") from error
 
-    def show_files(self, name: str, files: Sequence[Segment], location: TableLocation) -> None:
-        """Makes Parquet files of one table readable under a name.
+    def register_files(self, name: str, files: Sequence[DataFile], location: TableLocation) -> None:
+        """Make data files of one table readable under a name.
 
         Raises:
-            LakeRefused: A file cannot be read.
+            TableRefused: A file cannot be read.
         """
-        paths = [segment.path for segment in files]
-        with _translated(location.uri):
+        paths = [location.uri_of(file.path) for file in files]
+        with _errors_translated(location.uri):
             if location.is_local:
                 self._connection.read_parquet(paths, hive_partitioning=False).create_view(name)
             else:
-                self._connection.register(name, open_dataset(location, paths))
+                self._connection.register(name, _open_dataset(location, paths))
 
-    def show_table(self, name: str, table: Any) -> None:  # noqa: ANN401 - pyarrow is not typed
-        """Makes an Arrow table readable under a name."""
+    def register_table(self, name: str, table: Any) -> None:  # noqa: ANN401 - pyarrow is untyped
+        """Make an Arrow table readable under a name."""
         self._connection.register(name, table)
 
-    def rows(self, statement: Statement) -> list[tuple[Any, ...]]:
-        """Runs a statement and gives every row.
+    def rows(self, statement: SqlStatement) -> list[tuple[Any, ...]]:
+        """Run a statement and return every row.
 
         Raises:
-            LakeRefused: A file cannot be read.
-            QueryTooLarge: The memory bound is spent and disk did not help.
+            TableRefused: A file cannot be read.
+            QueryTooLarge: The memory limit is exceeded in spite of spilling to disk.
         """
-        with _translated(LAKE):
+        with _errors_translated(LAKE):
             found: list[tuple[Any, ...]] = self._connection.execute(
-                statement.text, statement.values
+                statement.text, list(statement.values)
             ).fetchall()
             return found
 
     async def bounded(self, work: Callable[[], _Result], left_s: float) -> _Result:
-        """Runs blocking work in a thread for at most `left_s` seconds, then interrupts it.
+        """Run blocking work in a thread and interrupt it after `left_s` seconds.
 
         Raises:
-            QueryTimedOut: It took longer.
+            QueryTimedOut: The work took longer.
         """
         task = asyncio.create_task(asyncio.to_thread(work))
         done, _ = await self._wait(task, left_s)
@@ -99,7 +99,7 @@ class Engine:
             raise
 
     async def _stop(self, task: asyncio.Task[_Result]) -> None:
-        # The thread must be out of the connection before it is closed.
+        # The connection may be closed only after the thread has stopped using it.
         while not task.done():
             self._connection.interrupt()
             await asyncio.wait({task}, timeout=0.05)
@@ -108,8 +108,8 @@ class Engine:
 
 
 @contextmanager
-def open_engine(settings: QuerySettings) -> Iterator[Engine]:
-    """Opens an engine with a folder of its own for what does not fit into memory."""
+def open_engine(settings: QuerySettings) -> Iterator[QueryEngine]:
+    """Open an engine with a temporary folder for data that does not fit into memory."""
     with tempfile.TemporaryDirectory(prefix="sluice-query-") as spill:
         config = {
             "memory_limit": f"{settings.memory_bytes_max}B",
@@ -118,17 +118,29 @@ def open_engine(settings: QuerySettings) -> Iterator[Engine]:
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
         }
-        # Opening takes as long as reading the log of a table, so both are done at once.
+        # Opening takes as long as reading a table's log, so the two run concurrently.
         with ThreadPoolExecutor(1, "sluice-engine") as thread:
             opening = thread.submit(duckdb.connect, ":memory:", config=config)
             try:
-                yield Engine(opening, settings)
+                yield QueryEngine(opening, settings)
             finally:
                 opening.result().close()
 
 
+def _open_dataset(location: TableLocation, paths: Sequence[str]) -> Any:  # noqa: ANN401 - pyarrow is untyped
+    """Open Parquet files of a bucket, given as `s3://bucket/key`, as one dataset.
+
+    pyarrow contains an S3 client; DuckDB would download its own as an extension at run time.
+    """
+    import pyarrow.dataset as ds  # noqa: PLC0415 - imports pandas, which a local query can avoid
+
+    filesystem, _ = open_filesystem(location)
+    keys = [path.removeprefix(_S3) for path in paths]
+    return ds.dataset(keys, format="parquet", filesystem=filesystem)
+
+
 @contextmanager
-def _translated(place: str) -> Iterator[None]:
+def _errors_translated(table: str) -> Iterator[None]:
     try:
         yield
     except duckdb.OutOfMemoryException as error:
@@ -136,8 +148,8 @@ def _translated(place: str) -> Iterator[None]:
     except (duckdb.InterruptException, duckdb.ParserException, duckdb.CatalogException):
         raise
     except (duckdb.Error, OSError) as error:
-        reason = f"a data file cannot be read, ask again: {_reason(error)}"
-        raise LakeRefused(place, reason) from error
+        reason = f"a data file cannot be read, retry: {_reason(error)}"
+        raise TableRefused(table, reason) from error
 
 
 def _reason(error: Exception) -> str:

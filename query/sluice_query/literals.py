@@ -1,4 +1,4 @@
-"""What a question's text must contain letter by letter, so that an index can be asked for it."""
+"""Texts that every match of a query contains, so that an index can be searched for them."""
 
 import re
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from sluice_query.request import Query
 
 _UNSURE: Final = re.compile(r"\||\(\?|\\Q|\\[pPxCoO0-9]")
-"""With alternatives, flags, quotes or numbered characters a pattern is not looked into."""
+"""A pattern with alternatives, flags, quotes or numbered characters is not analysed."""
 _TOKEN: Final = re.compile(
     r"(?P<set>\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\])"
     r"|(?P<count>[*+?]|\{\d*(?:,\d*)?\})"
@@ -18,16 +18,16 @@ _TOKEN: Final = re.compile(
 
 
 def required_texts(query: Query) -> tuple[str, ...]:
-    """Gives texts that every match of the query's text has in it; none where that is not sure."""
+    """Return texts that every match of the query's text contains; none when that is not certain."""
     if query.text is None or query.ignore_case:
         return ()
     return literals_of(query.text) if query.regex else (query.text,)
 
 
 def literals_of(pattern: str) -> tuple[str, ...]:
-    """Gives the runs of plain characters that every match of an RE2 pattern contains.
+    """Return the sequences of plain characters that every match of an RE2 pattern contains.
 
-    It is cautious: what stands in a group, in a set, or before a count is left out.
+    Characters in a group, in a set, or before a repetition count are left out.
     """
     if _UNSURE.search(pattern):
         return ()
@@ -37,7 +37,7 @@ def literals_of(pattern: str) -> tuple[str, ...]:
         letter = token["plain"] or token["escaped"]
         depth += {"(": 1, ")": -1}.get(token["other"] or "", 0)
         if token["count"]:
-            # What is counted may be there not at all; a run before it stays without its last one.
+            # A counted character may occur zero times, so it ends the run without being part of it.
             runs[-1] = runs[-1][:-1]
             runs.append("")
         elif letter is not None and depth == 0:

@@ -1,33 +1,33 @@
-"""A series drawn for a terminal, or as a plain table where nobody watches."""
+"""A series as a plot for a terminal, or as a plain table."""
 
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-import plotext
-
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
-from sluice_query.answer import Point
 from sluice_query.request import Series
+from sluice_query.result import SeriesPoint
 
 _HEIGHT: Final = 20
 
 
-def draw_series(series: Series, points: Sequence[Point], width: int | None) -> str:
-    """Gives a series as text.
+def draw_series(series: Series, points: Sequence[SeriesPoint], width: int | None) -> str:
+    """Return a series as text.
 
     Args:
-        series: What was asked for.
+        series: What was queried.
         points: Its points, in order.
-        width: Columns of the terminal of a person who watches; None gives one line for each point.
+        width: Columns of the terminal; None returns one line for each point instead of a plot.
     """
     drawn = [one for one in points if one.value is not None and math.isfinite(one.value)]
     if width is None or not drawn:
         return "".join(
             f"{format_rfc3339(one.step_ns)} {one.agent_id or '-'} {one.value}\n" for one in points
         )
+    import plotext  # noqa: PLC0415 - takes 0.6 s to import; few queries draw
+
     figure = plotext.figure
     figure.clear()
     plotext.terminal.limit(False, False)  # noqa: FBT003 - the library's own signature
@@ -36,7 +36,9 @@ def draw_series(series: Series, points: Sequence[Point], width: int | None) -> s
     figure.title(f"{series.aggregate.value} of {series.metric}")
     figure.date("x").activate(form="%Y-%m-%d %H:%M:%S")
     for agent in sorted({one.agent_id for one in drawn}):
-        mine = [one for one in drawn if one.agent_id == agent]
-        when = [datetime.fromtimestamp(one.step_ns / NS_PER_S, UTC) for one in mine]
-        figure.draw(figure.signal(when, [one.value for one in mine]).lines().label(agent))
+        points_of_agent = [one for one in drawn if one.agent_id == agent]
+        when = [datetime.fromtimestamp(one.step_ns / NS_PER_S, UTC) for one in points_of_agent]
+        figure.draw(
+            figure.signal(when, [one.value for one in points_of_agent]).lines().label(agent)
+        )
     return str(figure.build().string()).rstrip("\n") + "\n"

@@ -1,27 +1,27 @@
-"""What is asked: a time range and conditions, checked once, here."""
+"""A query as a value: a time range and conditions, and the check that it can be answered."""
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
-from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
-from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_protocol.timestamps import format_rfc3339
+from sluice_protocol.units import UnixNs
 
 LIMIT_DEFAULT: Final = 1_000
 LIMIT_MAX: Final = 100_000
-BUCKETS_MAX: Final = 100_000
+STEPS_MAX: Final = 100_000
 PATTERN_BYTES_MAX: Final = 1_000
-_UNITS_NS: Final = {
-    "ms": NS_PER_S // 1000,
-    "s": NS_PER_S,
-    "m": 60 * NS_PER_S,
-    "h": 3600 * NS_PER_S,
-    "d": 86_400 * NS_PER_S,
-}
-_DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)", re.ASCII)
+
+ParameterName = Callable[[str], str]
+"""Returns the name under which the caller knows a parameter: a command line has `--by-agent`."""
+
+
+def plain_name(parameter: str) -> str:
+    """Return the parameter's own name, which an HTTP client uses."""
+    return parameter
 
 
 class Aggregate(StrEnum):
@@ -37,13 +37,13 @@ class Aggregate(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """That a metric is asked for as a series.
+    """A series to compute from the points of one metric.
 
     Attributes:
-        metric: Its name.
+        metric: The metric's name.
         step_ns: Width of a step, ns.
         aggregate: How the points of one step become one value.
-        by_agent: Whether each agent has a series of its own.
+        by_agent: Whether each agent has a separate series.
     """
 
     metric: str
@@ -54,21 +54,21 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """One question. `check_query` has passed on it wherever it is used.
+    """One query.
 
     Attributes:
         kind: Kind of the records.
-        from_ns: First instant, Unix ns.
-        to_ns: First instant that is out again, Unix ns.
-        text: What the body (of a log) or the name (of a metric) must contain, or match.
+        from_ns: First instant of the time range, Unix ns.
+        to_ns: End of the time range, exclusive, Unix ns.
+        text: What a log's body, or a metric's name, must contain or match.
         regex: Whether `text` is an RE2 pattern.
-        ignore_case: Whether letters match in either case.
-        agents: Only these agents; none means all.
-        attributes: Pairs that the record's attributes or its batch's resource must hold.
-        stats_only: Count, and give no records.
-        limit: Most records to give.
-        newest_first: Whether the latest records come first.
-        series: What series to make of a metric, or None for records.
+        ignore_case: Whether `text` is compared without regard to case.
+        agents: The agents whose records are searched; empty means all.
+        attributes: Pairs that must be among the record's attributes or its batch's resource.
+        stats_only: Whether records are counted and not returned.
+        limit: Most records to return.
+        newest_first: Whether the latest records are returned first.
+        series: The series to compute, or None for records.
     """
 
     from_ns: UnixNs
@@ -85,85 +85,57 @@ class Query:
     series: Series | None = None
 
 
-def check_query(query: Query) -> Query:
-    """Gives the query when it can be answered.
+def check_query(query: Query, name: ParameterName = plain_name) -> Query:
+    """Return the query if it can be answered.
+
+    Args:
+        query: The query.
+        name: Names of the parameters for error messages.
 
     Raises:
-        BadUsage: The range ends before it starts, a limit is passed, or conditions do not fit the
+        BadUsage: The range ends before it starts, a limit is exceeded, or conditions do not fit the
             kind.
     """
     if query.to_ns <= query.from_ns:
         raise BadUsage(
-            "time range ends before it starts: swap --from and --to,"
+            f"time range ends before it starts: swap {name('from')} and {name('to')},"
             f" from=`{format_rfc3339(query.from_ns)}`, to=`{format_rfc3339(query.to_ns)}`"
         )
     if not 1 <= query.limit <= LIMIT_MAX:
-        raise BadUsage(f"limit must be 1 to {LIMIT_MAX}, limit=`{query.limit}`")
-    _check_text(query)
+        raise BadUsage(f"{name('limit')} must be 1 to {LIMIT_MAX}, limit=`{query.limit}`")
+    _check_text(query, name)
     if query.series is not None:
-        _check_series(query, query.series)
+        _check_series(query, query.series, name)
     return query
 
 
-def _check_text(query: Query) -> None:
+def _check_text(query: Query, name: ParameterName) -> None:
     if query.text is None:
         if query.regex or query.ignore_case:
-            raise BadUsage("a regex or a case needs a text: give -q")
+            used = "regex" if query.regex else "ignore_case"
+            raise BadUsage(f"{name(used)} needs a text: add {name('q')}")
         return
     if query.kind == "entries":
-        raise BadUsage("entries are opaque bytes and cannot be searched for text: leave out -q")
+        raise BadUsage(
+            f"entries are opaque bytes and cannot be searched for text: omit {name('q')}"
+        )
     try:
         size_bytes = len(query.text.encode())
     except UnicodeEncodeError as error:
-        raise BadUsage("text is not valid UTF-8") from error
+        raise BadUsage(f"{name('q')} is not valid UTF-8") from error
     if not 1 <= size_bytes <= PATTERN_BYTES_MAX:
-        raise BadUsage(f"text must be 1 to {PATTERN_BYTES_MAX} bytes, bytes=`{size_bytes}`")
+        raise BadUsage(f"{name('q')} must be 1 to {PATTERN_BYTES_MAX} bytes, bytes=`{size_bytes}`")
 
 
-def _check_series(query: Query, series: Series) -> None:
+def _check_series(query: Query, series: Series, name: ParameterName) -> None:
     if query.kind != "metrics":
-        raise BadUsage("a series is made of metrics: leave out --kind, or --metric")
+        raise BadUsage(
+            f"a series is computed from metrics: omit {name('kind')} or {name('metric')}"
+        )
     if query.stats_only:
-        raise BadUsage("a series has no stats-only form: leave one of them out")
-    buckets = -(-(query.to_ns - query.from_ns) // series.step_ns)
-    if buckets > BUCKETS_MAX:
-        raise BadUsage(f"step is too short for this range: {buckets} steps, most=`{BUCKETS_MAX}`")
-
-
-def parse_duration(text: str) -> int:
-    """Gives a duration like `90s`, `15m`, `2h`, `1d` in ns.
-
-    Raises:
-        BadUsage: It has another form.
-    """
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise BadUsage(f"duration must be a number and ms, s, m, h or d, duration=`{text[:40]}`")
-    return int(found[1]) * _UNITS_NS[found[2]]
-
-
-def parse_instant(text: str, now_ns: UnixNs) -> UnixNs:
-    """Gives the instant of an RFC 3339 time, a number of Unix ns, `now`, or `15m` ago.
-
-    Raises:
-        BadUsage: It is none of them.
-    """
-    if text == "now":
-        return now_ns
-    if re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII):
-        return UnixNs(int(text))
-    if _DURATION.fullmatch(text.removeprefix("-")):
-        return UnixNs(now_ns - parse_duration(text.removeprefix("-")))
-    return parse_rfc3339(text)
-
-
-def parse_pair(text: str) -> tuple[str, str]:
-    """Gives the two sides of `KEY=VALUE`.
-
-    Raises:
-        BadUsage: There is no `=`.
-    """
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise BadUsage(f"attribute must be KEY=VALUE, attribute=`{text[:80]}`")
-    return key, value
+        raise BadUsage(f"a series has no counts: omit {name('stats_only')} or {name('metric')}")
+    steps = -(-(query.to_ns - query.from_ns) // series.step_ns)
+    if steps > STEPS_MAX:
+        raise BadUsage(
+            f"{name('step')} is too short for the time range, steps=`{steps}`, most=`{STEPS_MAX}`"
+        )

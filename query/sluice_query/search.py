@@ -1,194 +1,228 @@
-"""One query from question to answer: spool and queue, then tables, then the engine over all."""
+"""One query from start to result: spool and queue, then tables, then the engine over all."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
-import pyarrow as pa
-
+from sluice_lake.records import records_table
+from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.clock import Clock
 from sluice_protocol.identity import Identity
-from sluice_protocol.lake import RECORD_TABLES
-from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.keys import DELETES
+from sluice_protocol.outcomes import Found, NotFound
+from sluice_protocol.record_deletes import DeleteRecord, decode_delete
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
-from sluice_query.answer import Answer, Point, Row, Summary
-from sluice_query.arrow import frame_table
-from sluice_query.dead import find_dead
-from sluice_query.deletes import read_deletes
-from sluice_query.engine import LAKE, TAIL, Engine, open_engine
-from sluice_query.index import prune_by_index
-from sluice_query.ledger import read_ledger
+from sluice_query.engine import LAKE, PENDING, QueryEngine, open_engine
+from sluice_query.ledger import find_dead_letters, read_ledger
+from sluice_query.pending import (
+    FetchedBatches,
+    PendingSnapshot,
+    choose_pending,
+    fetch_batches,
+    read_pending,
+)
+from sluice_query.pruning import SelectedFiles, prune_by_index, select_files
 from sluice_query.request import Query, check_query
-from sluice_query.segments import Segments, select_segments
+from sluice_query.result import QueryResult, QuerySummary, Row, SeriesPoint
 from sluice_query.settings import QuerySettings
-from sluice_query.spooled import Spool, Spooled, choose_spooled, read_spooled
+from sluice_query.spool import SearchedSpool, SpooledBatches, choose_spooled, read_spooled
 from sluice_query.sql import (
-    Sources,
+    RecordSources,
     counts_sql,
     records_sql,
+    returned_columns,
     series_sql,
-    shown_columns,
 )
-from sluice_query.waiting import Tail, Waiting, choose_missing, fetch_tail, read_waiting
 from sluice_store.port import ObjectStore
 
-_NS_PER_MS = NS_PER_S // 1000
+_NS_PER_MS: Final = NS_PER_S // 1000
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searcher:
-    """Answers queries over one store.
+    """Runs queries over one store.
 
     Attributes:
         store: The store, open.
-        store_url: Its URL; the lake's files are found by it.
-        settings: Bounds.
+        store_url: Its URL, by which the lake's files are opened.
+        settings: Bounds of each query.
         clock: Time.
-        spool: The spool that lands on the store, where a gateway spools.
+        spool: The spool of the store's gateway, or None.
     """
 
     store: ObjectStore
     store_url: str
     settings: QuerySettings
     clock: Clock
-    spool: Spool | None = None
+    spool: SearchedSpool | None = None
 
-    async def answer(self, query: Query) -> Answer:
-        """Answers one query.
+    async def search(self, query: Query) -> QueryResult:
+        """Run one query.
 
         Raises:
-            BadUsage: The question cannot be answered as it is.
-            LakeRefused: A table cannot be read rightly.
-            InvalidRecord: A delete cannot be understood.
-            QueryTimedOut: It took longer than it may.
-            QueryTooLarge: It needs more memory than it may have.
-            StoreError: The store did not answer.
+            BadUsage: The query cannot be answered.
+            TableRefused: A table cannot be used safely.
+            InvalidRecord: A delete cannot be decoded.
+            QueryTimedOut: The time limit is exceeded.
+            QueryTooLarge: The memory limit is exceeded.
+            StoreError: The store is unreachable.
         """
         check_query(query)
         started_ns = self.clock.monotonic_ns()
         with open_engine(self.settings) as engine:
             if query.regex and query.text is not None:
                 engine.check_pattern(query.text)
-            run = _Run(searcher=self, engine=engine, query=query, started_ns=started_ns)
-            return await run.answer()
+            search = _Search(searcher=self, engine=engine, query=query, started_ns=started_ns)
+            return await search.run()
+
+
+async def read_deletes(store: ObjectStore, query: Query) -> tuple[DeleteRecord, ...]:
+    """Return the deletes that may hide records of a query.
+
+    Raises:
+        InvalidRecord: A delete cannot be decoded. Continuing would return deleted records.
+        StoreError: The store is unreachable.
+    """
+    found: list[DeleteRecord] = []
+    async for page in store.list(DELETES):
+        for listed in page.objects:
+            match await store.get(listed.key):
+                case Found(body=body):
+                    found.append(decode_delete(listed.key, body))
+                case NotFound():
+                    continue
+    return tuple(record for record in found if delete_applies(record, query))
+
+
+def delete_applies(record: DeleteRecord, query: Query) -> bool:
+    """Return False if kind, agent and times show that a delete hides no record of the query."""
+    if record.kind != query.kind:
+        return False
+    if query.agents and record.agent_id is not None and record.agent_id not in query.agents:
+        return False
+    starts_late = record.from_unix_ns is not None and record.from_unix_ns >= query.to_ns
+    ends_early = record.to_unix_ns is not None and record.to_unix_ns <= query.from_ns
+    return not starts_late and not ends_early
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """One query on its way."""
+class _Search:
+    """One query in progress."""
 
     searcher: Searcher
-    engine: Engine
+    engine: QueryEngine
     query: Query
     started_ns: int
 
-    async def answer(self) -> Answer:
+    async def run(self) -> QueryResult:
         store, settings = self.searcher.store, self.searcher.settings
         spooled = await self._read_spool()
-        waiting = await read_waiting(store, settings)
+        pending = await read_pending(store, settings)
         deletes = await read_deletes(store, self.query)
-        segments, known, dead = await self._bounded(lambda: self._open(waiting))
-        segments = await prune_by_index(store, segments, self.query)
-        missing = choose_missing(waiting, self.query, segments.lanes, known)
-        spooled = await self._still_spooled(spooled, waiting, segments)
-        tail = await fetch_tail(self._blobs(), [*missing, *spooled.batches], settings)
-        answer = await self._bounded(lambda: self._read(segments, tail, deletes))
-        trouble = (*spooled.trouble, *waiting.trouble, *tail.trouble, *dead)
-        return self._with_summary(answer, segments, tail, trouble, len(deletes))
+        files, ledger, dead = await self._bounded(lambda: self._open_tables(pending))
+        files = await prune_by_index(store, files, self.query)
+        missing = choose_pending(pending, self.query, files.lanes, ledger)
+        spooled = await self._not_returned_yet(spooled, pending, files)
+        fetched = await fetch_batches(self._blob_stores(), [*missing, *spooled.batches], settings)
+        result = await self._bounded(lambda: self._evaluate(files, fetched, deletes))
+        problems = (*spooled.problems, *pending.problems, *fetched.problems, *dead)
+        summary = self._complete(result.summary, files, fetched, problems, len(deletes))
+        return replace(result, summary=summary)
 
-    async def _read_spool(self) -> Spooled:
+    async def _read_spool(self) -> SpooledBatches:
         if self.searcher.spool is None:
-            return Spooled()
+            return SpooledBatches()
         return await read_spooled(self.searcher.spool, self.query, self.searcher.settings)
 
-    async def _still_spooled(
-        self, spooled: Spooled, waiting: Waiting, segments: Segments
-    ) -> Spooled:
+    async def _not_returned_yet(
+        self, spooled: SpooledBatches, pending: PendingSnapshot, files: SelectedFiles
+    ) -> SpooledBatches:
         if not spooled.batches:
             return spooled
-        # After the records were opened, the queue before the ledger: why is told in `spooled`.
-        later = await read_waiting(self.searcher.store, self.searcher.settings)
+        # The order matters: records, then queue, then ledger (see `spool`).
+        later = await read_pending(self.searcher.store, self.searcher.settings)
         url = self.searcher.store_url
         ledger = await self._bounded(lambda: read_ledger(self.engine, url, spooled.batches))
-        return choose_spooled(spooled, (waiting, later), ledger, segments.lanes)
+        return choose_spooled(spooled, (pending, later), ledger, files.lanes)
 
-    def _lanes(self, waiting: Waiting) -> range | tuple[int, ...]:
-        # A lane may get its first entry while the query runs: with a spool every lane counts.
-        return waiting.lanes if self.searcher.spool is None else range(self.searcher.spool.lanes)
+    def _lanes(self, pending: PendingSnapshot) -> range | tuple[int, ...]:
+        # With a spool every lane is needed: one may get its first entry while the query runs.
+        return pending.lanes if self.searcher.spool is None else range(self.searcher.spool.lanes)
 
-    def _blobs(self) -> tuple[ObjectStore, ...]:
+    def _blob_stores(self) -> tuple[ObjectStore, ...]:
         spool = self.searcher.spool
         return (self.searcher.store,) if spool is None else (spool.store, self.searcher.store)
 
-    async def _bounded(self, work: Any) -> Any:  # noqa: ANN401 - a thread's result
+    async def _bounded(self, work: Callable[[], _Result]) -> _Result:
         used_s = (self.searcher.clock.monotonic_ns() - self.started_ns) / NS_PER_S
         return await self.engine.bounded(work, self.searcher.settings.time_s_max - used_s)
 
-    def _open(self, waiting: Waiting) -> tuple[Segments, list[Identity], tuple[str, ...]]:
-        # The ledger before the records: what the ledger has, the later state of the records has.
-        # The other way round a batch that enters between the two would be dropped here and missing
-        # there. What the records have and the ledger lacks is known by its queue sequence.
+    def _open_tables(
+        self, pending: PendingSnapshot
+    ) -> tuple[SelectedFiles, list[Identity], tuple[str, ...]]:
+        # The ledger is read before the records: the later state of the records contains every
+        # batch of the ledger. With the opposite order a batch that is ingested between the two
+        # readings would be dropped as ingested and be missing from the records. A batch that is in
+        # the records and not in the ledger is recognised by its queue sequence.
         url = self.searcher.store_url
-        known = [one.identity for one in read_ledger(self.engine, url, waiting.manifests)]
+        ledger = [row.identity for row in read_ledger(self.engine, url, pending.manifests)]
         table = RECORD_TABLES[self.query.kind]
-        segments = select_segments(url, table, self.query, self._lanes(waiting))
-        return segments, known, find_dead(self.engine, url, self.query)
+        files = select_files(url, table, self.query, self._lanes(pending))
+        return files, ledger, find_dead_letters(self.engine, url, self.query)
 
-    def _read(self, segments: Segments, tail: Tail, deletes: tuple[DeleteRecord, ...]) -> Answer:
+    def _evaluate(
+        self, files: SelectedFiles, fetched: FetchedBatches, deletes: tuple[DeleteRecord, ...]
+    ) -> QueryResult:
         names = []
-        if segments.read:
-            self.engine.show_files(LAKE, segments.read, segments.location)
+        if files.read:
+            self.engine.register_files(LAKE, files.read, files.location)
             names.append(LAKE)
-        if tail.frames:
-            tables = [frame_table(one.frame, one.accepted_at_ns) for one in tail.frames]
-            self.engine.show_table(TAIL, pa.concat_tables(tables))
-            names.append(TAIL)
+        if fetched.batches:
+            table = records_table(self.query.kind, fetched.batches, plain=True)
+            self.engine.register_table(PENDING, table)
+            names.append(PENDING)
         if not names:
-            return Answer(kind=self.query.kind, summary=Summary())
-        return self._ask(Sources(names=tuple(names), deletes=deletes))
+            return QueryResult(kind=self.query.kind, summary=QuerySummary())
+        return self._select(RecordSources(names=tuple(names), deletes=deletes))
 
-    def _ask(self, sources: Sources) -> Answer:
+    def _select(self, sources: RecordSources) -> QueryResult:
         query, kind = self.query, self.query.kind
         if query.series is not None:
             rows = self.engine.rows(series_sql(query, query.series, sources))
-            points = [Point(step_ns=row[0], agent_id=row[1], value=row[2]) for row in rows]
-            return Answer(kind=kind, points=points, summary=Summary(results=len(points)))
+            points = [SeriesPoint(step_ns=row[0], agent_id=row[1], value=row[2]) for row in rows]
+            return QueryResult(kind=kind, points=points, summary=QuerySummary(results=len(points)))
         if query.stats_only:
             count, first, last = self.engine.rows(counts_sql(query, sources))[0]
-            summary = Summary(results=count, first_ts=_time(first), last_ts=_time(last))
-            return Answer(kind=kind, summary=summary)
-        columns = shown_columns(kind)
+            summary = QuerySummary(results=count, first_ts=_time(first), last_ts=_time(last))
+            return QueryResult(kind=kind, summary=summary)
+        columns = returned_columns(kind)
         found = self.engine.rows(records_sql(query, sources))
         records: list[Row] = [dict(zip(columns, row, strict=True)) for row in found[: query.limit]]
-        more = len(found) > query.limit
-        return Answer(kind=kind, records=records, summary=Summary(results=len(records), more=more))
+        summary = QuerySummary(results=len(records), more=len(found) > query.limit)
+        return QueryResult(kind=kind, records=records, summary=summary)
 
-    def _with_summary(
+    def _complete(
         self,
-        answer: Answer,
-        segments: Segments,
-        tail: Tail,
-        trouble: tuple[str, ...],
+        summary: QuerySummary,
+        files: SelectedFiles,
+        fetched: FetchedBatches,
+        problems: tuple[str, ...],
         deletes: int,
-    ) -> Answer:
-        found = answer.summary
+    ) -> QuerySummary:
         elapsed_ns = self.searcher.clock.monotonic_ns() - self.started_ns
-        summary = Summary(
-            results=found.results,
-            more=found.more,
-            first_ts=found.first_ts,
-            last_ts=found.last_ts,
-            segments_read=len(segments.read),
-            segments_pruned=segments.pruned,
-            bytes_read=segments.size_bytes + sum(one.frame_bytes for one in tail.frames),
-            waiting_batches=len(tail.frames),
+        return replace(
+            summary,
+            segments_read=len(files.read),
+            segments_pruned=files.pruned,
+            bytes_read=files.size_bytes + fetched.size_bytes,
+            waiting_batches=len(fetched.batches),
             deletes_applied=deletes,
-            partial=bool(trouble),
-            reasons=trouble,
+            partial=bool(problems),
+            reasons=problems,
             elapsed_ms=elapsed_ns // _NS_PER_MS,
-        )
-        return Answer(
-            kind=answer.kind, records=answer.records, points=answer.points, summary=summary
         )
 
 

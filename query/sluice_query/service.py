@@ -1,68 +1,25 @@
 """`GET /v1/query`: queries over HTTP, with the results as streamed NDJSON."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from aiohttp import web
-from multidict import MultiMapping
 
-from sluice_protocol.manifests import Kind
-from sluice_protocol.units import UnixNs
-from sluice_query.answer import answer_lines
-from sluice_query.request import (
-    LIMIT_DEFAULT,
-    LIMIT_MAX,
-    Aggregate,
-    Query,
-    Series,
-    parse_duration,
-    parse_instant,
-    parse_pair,
-)
+from sluice_query.parameters import PARAMETERS, parse_query
+from sluice_query.result import result_lines
 from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
 from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint
 from sluice_web.listening import listening, parse_listen, stop_event
-from sluice_web.parameters import (
-    ChoiceParameter,
-    FlagParameter,
-    IntegerParameter,
-    Parameter,
-    TextParameter,
-    check_names,
-)
 from sluice_web.tokens import check_token_or_loopback
 
 QUERIES_MAX: Final = 4
 """Queries that run concurrently; further ones wait."""
 NDJSON: Final = "application/x-ndjson"
 _CHUNK_BYTES: Final = 64 << 10
-_KINDS: Final[Mapping[str, Kind]] = {"logs": "logs", "metrics": "metrics", "entries": "entries"}
-
-_FROM: Final = TextParameter(name="from")
-_TO: Final = TextParameter(name="to")
-_TEXT: Final = TextParameter(name="q")
-_REGEX: Final = FlagParameter(name="regex")
-_IGNORE_CASE: Final = FlagParameter(name="ignore_case")
-_KIND: Final = ChoiceParameter(name="kind", choices=tuple(_KINDS), default="logs")
-_AGENTS: Final = TextParameter(name="agent", repeated=True)
-_ATTRIBUTES: Final = TextParameter(name="attribute", repeated=True)
-_STATS_ONLY: Final = FlagParameter(name="stats_only")
-_LIMIT: Final = IntegerParameter(name="limit", default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
-_NEWEST_FIRST: Final = FlagParameter(name="newest_first")
-_METRIC: Final = TextParameter(name="metric")
-_STEP: Final = TextParameter(name="step")
-_AGGREGATE: Final = ChoiceParameter(
-    name="agg", choices=tuple(one.value for one in Aggregate), default="avg"
-)
-_BY_AGENT: Final = FlagParameter(name="by_agent")
-PARAMETERS: Final[tuple[Parameter, ...]] = (
-    *(_FROM, _TO, _TEXT, _REGEX, _IGNORE_CASE, _KIND, _AGENTS, _ATTRIBUTES, _STATS_ONLY),
-    *(_LIMIT, _NEWEST_FIRST, _METRIC, _STEP, _AGGREGATE, _BY_AGENT),
-)
 
 
 def make_app(searcher: Searcher, api_token: str = "") -> web.Application:
@@ -70,13 +27,14 @@ def make_app(searcher: Searcher, api_token: str = "") -> web.Application:
     running = asyncio.Semaphore(QUERIES_MAX)
 
     async def send_results(request: web.Request) -> web.StreamResponse:
-        query = parse_parameters(request.query, searcher.clock.now_ns())
+        given = {name: request.query.getall(name) for name in request.query}
+        query = parse_query(given, searcher.clock.now_ns())
         async with running:
-            answer = await searcher.answer(query)
+            result = await searcher.search(query)
         response = web.StreamResponse(headers={"Content-Type": NDJSON})
         await response.prepare(request)
         chunk = bytearray()
-        for line in answer_lines(answer):
+        for line in result_lines(result):
             chunk += line
             if len(chunk) >= _CHUNK_BYTES:
                 await response.write(bytes(chunk))
@@ -116,35 +74,3 @@ async def serve_queries(
     async with listening(make_app(searcher, settings.api_token), settings.listen) as urls:
         ready(urls[0])
         await stop.wait()
-
-
-def parse_parameters(given: MultiMapping[str], now_ns: UnixNs) -> Query:
-    """Return the query of URL parameters, which are named like the options of `sluice query`.
-
-    Raises:
-        BadUsage: A parameter is unknown, is repeated, or has another form.
-    """
-    check_names(given, PARAMETERS)
-    metric = _METRIC.read(given)
-    series = None
-    if metric is not None:
-        series = Series(
-            metric=metric,
-            step_ns=parse_duration(given.get("step", "1m")),
-            aggregate=Aggregate(_AGGREGATE.read(given)),
-            by_agent=_BY_AGENT.read(given),
-        )
-    return Query(
-        from_ns=parse_instant(given.get("from", "1h"), now_ns),
-        to_ns=parse_instant(given.get("to", "now"), now_ns),
-        kind="metrics" if series else _KINDS[_KIND.read(given)],
-        text=_TEXT.read(given),
-        regex=_REGEX.read(given),
-        ignore_case=_IGNORE_CASE.read(given),
-        agents=tuple(given.getall("agent", [])),
-        attributes=tuple(parse_pair(text) for text in given.getall("attribute", [])),
-        stats_only=_STATS_ONLY.read(given),
-        limit=_LIMIT.read(given),
-        newest_first=_NEWEST_FIRST.read(given),
-        series=series,
-    )

@@ -1,10 +1,7 @@
-"""How much a query may use."""
+"""Settings of queries and of the query service."""
 
 import os
 from dataclasses import dataclass, field
-from typing import Final
-
-MEMORY_BYTES_MIN: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,16 +9,16 @@ class QuerySettings:
     """Bounds of one query.
 
     Attributes:
-        memory_bytes_max: Memory of the query engine, bytes; what is more spills to disk.
+        memory_bytes_max: Memory of the query engine, bytes; more data is spilled to disk.
         threads: Threads of the query engine.
-        time_s_max: Longest a query may take, seconds.
-        tail_bytes_max: Most bytes of frames to read that are not in the lake yet; what is left
-            out makes the answer partial.
-        tail_frames_max: Most of such frames to read.
-        tail_lists_max: Most work lists of each lane to read, the newest of them.
-        landed_s: How long after its landing a batch is still looked for in the spool, seconds;
-            it must be longer than landed batches wait to be enqueued.
-        fetches: How many of them are read at once.
+        time_s_max: Longest time for one query, seconds.
+        tail_bytes_max: Most bytes of pending batches' blobs to read; what is left out makes the
+            result partial.
+        tail_frames_max: Most pending batches to read.
+        tail_lists_max: Most work lists to read of each lane, the newest of them.
+        landed_s: How long after its transfer a spooled batch is still searched in the spool,
+            seconds; it must be longer than transferred batches wait to be enqueued.
+        fetches: Pending batches that are read concurrently.
     """
 
     memory_bytes_max: int = 1 << 30
@@ -36,13 +33,13 @@ class QuerySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
-    """Where queries are served, and to whom.
+    """Where queries are served, and to which callers.
 
     Attributes:
-        listen: Address and port, HOST:PORT; port 0 takes a free one.
-        api_token: What callers must send as `Authorization: Bearer …`; without it the service
-            listens on a loopback address only. Better in a file or in the environment than in a
-            command line, which others can see.
+        listen: Address and port, HOST:PORT; port 0 selects a free port.
+        api_token: The token that callers send as `Authorization: Bearer …`. Without it the service
+            listens on a loopback address only. Set it in a file or in the environment: other users
+            of the machine can read a command line.
     """
 
     listen: str = "127.0.0.1:8383"

@@ -1,142 +1,205 @@
-"""A query as SQL of DuckDB: text with placeholders, and the values for them.
+"""SQL of DuckDB for a query: text with placeholders, and the values of the placeholders.
 
-No value of a person stands in the text. Patterns run in RE2, whose time grows with the text alone.
+The text never contains a value from a request. Patterns run in RE2, whose time is linear in the
+length of the searched text.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from sluice_protocol.lake import RECORD_TABLES
+from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_query.request import Aggregate, Query, Series
 
 SEARCHED: Final[dict[Kind, str]] = {"logs": "body", "metrics": "name"}
-"""The column that a text is looked for in."""
+"""The column that a text is searched in."""
 _ACCEPTED_NS: Final = "epoch_us(accepted_at) * 1000"
 _ORDER: Final = "at_ns, agent_id, boot_id, seq"
 _REVERSED: Final = "at_ns DESC, agent_id DESC, boot_id DESC, seq DESC"
-_LEFT_OUT: Final = frozenset({"ts", "queue_sequence", "accepted_date"})
+_NOT_RETURNED: Final = frozenset({"ts", "queue_sequence", "accepted_date"})
+_IDENTITY: Final = "agent_id, boot_id, seq_start, seq_end"
+_HOUR: Final = "strftime(make_timestamp(accepted_at_ns // 1000), '%Y-%m-%dT%H')"
 
-Value = str | int | float | list[str]
+SqlValue = str | int | float | list[str]
 
 
-@dataclass(slots=True)
-class Statement:
-    """SQL and the values of its placeholders, in order."""
+@dataclass(frozen=True, slots=True)
+class SqlStatement:
+    """SQL text, and the values of its placeholders in order."""
 
     text: str
-    values: list[Value] = field(default_factory=list)
-
-
-def shown_columns(kind: Kind) -> list[str]:
-    """Gives the columns of a kind that a record of an answer has."""
-    names = [column.name for column in RECORD_TABLES[kind].columns]
-    return [name for name in names if name not in _LEFT_OUT]
-
-
-def when(kind: Kind) -> str:
-    """Gives the time of a record; one without a time counts by the acceptance of its batch."""
-    return f"coalesce(ts_ns, {_ACCEPTED_NS})" if kind == "entries" else "ts_ns"
-
-
-def condition(query: Query, deletes: Sequence[DeleteRecord] = ()) -> Statement:
-    """Gives the condition that a record must meet."""
-    # The plain comparisons come first: row groups are skipped by them.
-    at = when(query.kind)
-    parts = [Statement(f"{at} >= ? AND {at} < ?", [query.from_ns, query.to_ns])]
-    if query.agents:
-        marks = ", ".join("?" for _ in query.agents)
-        parts.append(Statement(f"agent_id IN ({marks})", [*query.agents]))
-    parts += [_attribute(key, value) for key, value in query.attributes]
-    if query.series is not None:
-        parts.append(Statement("name = ?", [query.series.metric]))
-    if query.text is not None:
-        parts.append(_text(query, query.text))
-    parts += [_not_deleted(record) for record in deletes]
-    return _all(parts)
-
-
-def _all(parts: Sequence[Statement]) -> Statement:
-    values = [value for part in parts for value in part.values]
-    return Statement(" AND ".join(part.text for part in parts), values)
-
-
-def _attribute(key: str, value: str) -> Statement:
-    return Statement("(attributes[?] = ? OR resource[?] = ?)", [key, value, key, value])
-
-
-def _not_deleted(record: DeleteRecord) -> Statement:
-    at = when(record.kind)
-    parts = [Statement(f"{_ACCEPTED_NS} <= ?", [record.accepted_until_unix_ns])]
-    if record.from_unix_ns is not None:
-        parts.append(Statement(f"{at} >= ?", [record.from_unix_ns]))
-    if record.to_unix_ns is not None:
-        parts.append(Statement(f"{at} < ?", [record.to_unix_ns]))
-    if record.agent_id is not None:
-        parts.append(Statement("agent_id = ?", [record.agent_id]))
-    if record.contains is not None:
-        plain = "name = ?" if record.kind == "metrics" else "contains(body, ?)"
-        parts.append(Statement(plain, [record.contains]))
-    parts += [_attribute(key, value) for key, value in record.attributes.items()]
-    met = _all(parts)
-    # A record without attributes compares as unknown, which is not deleted.
-    return Statement(f"NOT coalesce({met.text}, false)", met.values)
-
-
-def _text(query: Query, text: str) -> Statement:
-    column = SEARCHED[query.kind]
-    if query.regex:
-        options = "i" if query.ignore_case else "c"
-        return Statement(f"regexp_matches({column}, ?, '{options}')", [text])
-    if query.ignore_case:
-        return Statement(f"contains(lower({column}), lower(?))", [text])
-    return Statement(f"contains({column}, ?)", [text])
+    values: tuple[SqlValue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """What records are taken from, and what hides some of them.
+class RecordSources:
+    """The sources of a query's records, and the deletes that hide some of them.
 
     Attributes:
         names: Tables or views of the engine, each with the columns of the lake.
-        deletes: Deletes of the kind that is asked for.
+        deletes: Deletes of the queried kind.
     """
 
     names: tuple[str, ...]
     deletes: tuple[DeleteRecord, ...] = ()
 
 
-def records_sql(query: Query, sources: Sources) -> Statement:
-    """Gives the records of a query in order, at most `limit + 1` of them."""
-    columns = ", ".join(shown_columns(query.kind))
-    inner = _from(query, f"{when(query.kind)} AS at_ns, {columns}", sources)
+def returned_columns(kind: Kind) -> list[str]:
+    """Return the columns that a returned record of a kind has."""
+    names = [column.name for column in RECORD_TABLES[kind].columns]
+    return [name for name in names if name not in _NOT_RETURNED]
+
+
+def records_sql(query: Query, sources: RecordSources) -> SqlStatement:
+    """Return the statement for a query's records, in order, at most `limit + 1` of them."""
+    columns = ", ".join(returned_columns(query.kind))
+    inner = _select(query, f"{_record_time(query.kind)} AS at_ns, {columns}", sources)
     order = _REVERSED if query.newest_first else _ORDER
-    # One more than asked for tells whether there are more.
-    inner.text = f"SELECT {columns} FROM ({inner.text}) ORDER BY {order} LIMIT ?"  # noqa: S608 - names of ours
-    inner.values.append(query.limit + 1)
-    return inner
-
-
-def counts_sql(query: Query, sources: Sources) -> Statement:
-    """Gives how many records match, and the first and last of their times."""
-    inner = _from(query, f"{when(query.kind)} AS at_ns", sources)
-    inner.text = f"SELECT count(*), min(at_ns), max(at_ns) FROM ({inner.text})"  # noqa: S608 - names of ours
-    return inner
-
-
-def series_sql(query: Query, series: Series, sources: Sources) -> Statement:
-    """Gives (start of the step, agent, value) of a series in order; the agent is '' for all."""
-    agent = "agent_id" if series.by_agent else "''"
-    inner = _from(query, f"ts_ns, {agent} AS agent, value, boot_id, seq", sources)
-    # Steps begin at whole multiples of their width, so that two questions have the same steps.
-    step = f"ts_ns - ((ts_ns % {series.step_ns}) + {series.step_ns}) % {series.step_ns}"
-    inner.text = (
-        f"SELECT {step} AS step, agent, {_aggregate(series.aggregate)}"  # noqa: S608 - numbers of ours
-        f" FROM ({inner.text}) GROUP BY ALL ORDER BY ALL"
+    # One record over the limit shows whether there are more.
+    return SqlStatement(
+        f"SELECT {columns} FROM ({inner.text}) ORDER BY {order} LIMIT ?",  # noqa: S608 - constants
+        (*inner.values, query.limit + 1),
     )
-    return inner
+
+
+def counts_sql(query: Query, sources: RecordSources) -> SqlStatement:
+    """Return the statement for the number of matching records, their first and last time."""
+    inner = _select(query, f"{_record_time(query.kind)} AS at_ns", sources)
+    return SqlStatement(
+        f"SELECT count(*), min(at_ns), max(at_ns) FROM ({inner.text})",  # noqa: S608 - constants
+        inner.values,
+    )
+
+
+def series_sql(query: Query, series: Series, sources: RecordSources) -> SqlStatement:
+    """Return the statement for (start of the step, agent, value); the agent is '' for all."""
+    agent = "agent_id" if series.by_agent else "''"
+    inner = _select(query, f"ts_ns, {agent} AS agent, value, boot_id, seq", sources)
+    # Steps begin at multiples of their width, so that two queries have the same steps.
+    step = f"ts_ns - ((ts_ns % {series.step_ns}) + {series.step_ns}) % {series.step_ns}"
+    return SqlStatement(
+        f"SELECT {step} AS step, agent, {_aggregate(series.aggregate)}"  # noqa: S608 - integers and constants
+        f" FROM ({inner.text}) GROUP BY ALL ORDER BY ALL",
+        inner.values,
+    )
+
+
+def condition(query: Query, deletes: Sequence[DeleteRecord] = ()) -> SqlStatement:
+    """Return the condition that a record must meet."""
+    # The plain comparisons are first, because the engine skips row groups by them.
+    at = _record_time(query.kind)
+    parts = [SqlStatement(f"{at} >= ? AND {at} < ?", (query.from_ns, query.to_ns))]
+    if query.agents:
+        parts.append(_is_agent(query.agents))
+    parts += [_attribute(key, value) for key, value in query.attributes]
+    if query.series is not None:
+        parts.append(SqlStatement("name = ?", (query.series.metric,)))
+    if query.text is not None:
+        parts.append(_text(query, query.text))
+    parts += [_not_deleted(record) for record in deletes]
+    return _all(parts)
+
+
+def ledger_sql(source: str, agents: list[str]) -> SqlStatement:
+    """Return the statement for the identities, lanes and sequences of some agents' batches."""
+    return SqlStatement(
+        f"SELECT {_IDENTITY}, lane, queue_sequence FROM {source}"  # noqa: S608 - constants
+        " WHERE list_contains(?, agent_id)",
+        (agents,),
+    )
+
+
+def dead_letters_condition(query: Query, until_ns: int) -> SqlStatement:
+    """Return the condition for dead letters that a query may need, accepted before `until_ns`."""
+    parts = [
+        SqlStatement(
+            "accepted_at_ns >= ? AND accepted_at_ns < ? AND kind = ?",
+            (query.from_ns, until_ns, query.kind),
+        )
+    ]
+    if query.agents:
+        parts.append(_is_agent(query.agents))
+    return _all(parts)
+
+
+def dead_letter_hours_sql(source: str, wanted: SqlStatement) -> SqlStatement:
+    """Return the statement for the accepted hours of dead letters."""
+    return SqlStatement(
+        f"SELECT DISTINCT {_HOUR} FROM {source} WHERE {wanted.text}",  # noqa: S608 - constants
+        wanted.values,
+    )
+
+
+def dead_letters_sql(source: str, wanted: SqlStatement, ledger: str | None) -> SqlStatement:
+    """Return the statement for the number of dead letters and the first of their reasons.
+
+    Args:
+        source: Name of the dead letters in the engine.
+        wanted: Condition for dead letters.
+        ledger: Name of the ledger in the engine: what it contains does not count. None counts all.
+    """
+    text = f"SELECT count(DISTINCT ({_IDENTITY})), min(reason) FROM {source} WHERE {wanted.text}"  # noqa: S608 - constants
+    if ledger is not None:
+        text += f" AND ({_IDENTITY}) NOT IN (SELECT ({_IDENTITY}) FROM {ledger})"  # noqa: S608 - constants
+    return SqlStatement(text, wanted.values)
+
+
+def _select(query: Query, columns: str, sources: RecordSources) -> SqlStatement:
+    where = condition(query, sources.deletes)
+    selects = [
+        f"SELECT {columns} FROM {source} WHERE {where.text}"  # noqa: S608 - constants
+        for source in sources.names
+    ]
+    return SqlStatement(" UNION ALL ".join(selects), where.values * len(sources.names))
+
+
+def _record_time(kind: Kind) -> str:
+    """Return the time of a record; a record without one has the acceptance of its batch."""
+    return f"coalesce(ts_ns, {_ACCEPTED_NS})" if kind == "entries" else "ts_ns"
+
+
+def _all(parts: Sequence[SqlStatement]) -> SqlStatement:
+    values = tuple(value for part in parts for value in part.values)
+    return SqlStatement(" AND ".join(part.text for part in parts), values)
+
+
+def _is_agent(agents: Sequence[str]) -> SqlStatement:
+    placeholders = ", ".join("?" for _ in agents)
+    return SqlStatement(f"agent_id IN ({placeholders})", tuple(agents))
+
+
+def _attribute(key: str, value: str) -> SqlStatement:
+    return SqlStatement("(attributes[?] = ? OR resource[?] = ?)", (key, value, key, value))
+
+
+def _not_deleted(record: DeleteRecord) -> SqlStatement:
+    at = _record_time(record.kind)
+    parts = [SqlStatement(f"{_ACCEPTED_NS} <= ?", (record.accepted_until_unix_ns,))]
+    if record.from_unix_ns is not None:
+        parts.append(SqlStatement(f"{at} >= ?", (record.from_unix_ns,)))
+    if record.to_unix_ns is not None:
+        parts.append(SqlStatement(f"{at} < ?", (record.to_unix_ns,)))
+    if record.agent_id is not None:
+        parts.append(SqlStatement("agent_id = ?", (record.agent_id,)))
+    if record.contains is not None:
+        plain = "name = ?" if record.kind == "metrics" else "contains(body, ?)"
+        parts.append(SqlStatement(plain, (record.contains,)))
+    parts += [_attribute(key, value) for key, value in record.attributes.items()]
+    deleted = _all(parts)
+    # For a record without attributes the comparison is NULL, which means not deleted.
+    return SqlStatement(f"NOT coalesce({deleted.text}, false)", deleted.values)
+
+
+def _text(query: Query, text: str) -> SqlStatement:
+    column = SEARCHED[query.kind]
+    if query.regex:
+        options = "i" if query.ignore_case else "c"
+        return SqlStatement(f"regexp_matches({column}, ?, '{options}')", (text,))
+    if query.ignore_case:
+        return SqlStatement(f"contains(lower({column}), lower(?))", (text,))
+    return SqlStatement(f"contains({column}, ?)", (text,))
 
 
 def _aggregate(aggregate: Aggregate) -> str:
@@ -145,12 +208,3 @@ def _aggregate(aggregate: Aggregate) -> str:
     if aggregate is Aggregate.LAST:
         return "arg_max(value, (ts_ns, boot_id, seq))"
     return f"{aggregate.value}(value)"
-
-
-def _from(query: Query, columns: str, sources: Sources) -> Statement:
-    where = condition(query, sources.deletes)
-    selects = [
-        f"SELECT {columns} FROM {source} WHERE {where.text}"  # noqa: S608 - names of ours
-        for source in sources.names
-    ]
-    return Statement(" UNION ALL ".join(selects), where.values * len(sources.names))

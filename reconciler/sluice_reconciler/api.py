@@ -9,7 +9,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from sluice_protocol.errors import BadUsage, ErrorCode
+from sluice_protocol.errors import ErrorCode
 from sluice_protocol.keys import AUDIT, GC_PLANS
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.inspection import LaneStatus, read_status
@@ -22,8 +22,7 @@ from sluice_reconciler.audit_summaries import (
     list_plans,
 )
 from sluice_reconciler.completeness import BootReport
-from sluice_reconciler.events import parse_events
-from sluice_reconciler.live_window import LiveView
+from sluice_reconciler.events import parse_counted_events
 from sluice_reconciler.queue_api import QUEUE, QueueApi
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.verify import HoldRecord, list_hold_records
@@ -61,14 +60,14 @@ class BootList(msgspec.Struct, frozen=True):
 
 
 class HoldList(msgspec.Struct, frozen=True):
-    """Batches that are held back; `partial` is true where there are more."""
+    """The hold records; `partial` is true if there are more."""
 
     marks: tuple[HoldRecord, ...]
     partial: bool
 
 
 class EventCount(msgspec.Struct, frozen=True):
-    """How many keys of an event were accepted, and how many were no batches of this deployment."""
+    """How many keys were queued, and how many events were not about an accepted batch."""
 
     taken: int
     foreign: int
@@ -131,7 +130,7 @@ class OperatorApi:
 
     def __init__(self, reconciler: Reconciler) -> None:
         self._reconciler = reconciler
-        self._store = reconciler.intake.store
+        self._store = reconciler.store
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return all endpoints."""
@@ -173,7 +172,7 @@ class OperatorApi:
                 method="GET",
                 path="/v1/unhealthy",
                 handler=self._unhealthy,
-                summary="List the batches that are held back, and why",
+                summary="List the held batches, with reasons",
                 result=HoldList,
             ),
             Endpoint(
@@ -272,20 +271,14 @@ class OperatorApi:
         return json_response(await list_plans(self._store, after, limit))
 
     async def _live(self, request: web.Request) -> web.Response:
-        """Return recent records; with `wait`, wait for new ones where there are none."""
-        intake, query = self._reconciler.intake, request.query
-        agent, after, limit = _AGENT.read(query), AFTER.read(query), _LIVE_LIMIT.read(query)
-        wait_s = _LIVE_WAIT.read(query)
-
-        def view() -> LiveView:
-            now_ns = intake.waiting.now_ns()
-            return intake.live.view(now_ns, agent_id=agent, after=after, limit=limit)
-
-        # A record of any agent ends the wait, so that `next` advances in every response.
-        seen, place = view(), intake.live.place
-        if wait_s and not seen.lines:
-            await intake.live_reader.wait(place, wait_s)
-            seen = view()
+        """Return recent records; with `wait`, wait for a new record if there are none."""
+        query = request.query
+        seen = await self._reconciler.live.view(
+            agent_id=_AGENT.read(query),
+            after=AFTER.read(query),
+            limit=_LIVE_LIMIT.read(query),
+            wait_s=_LIVE_WAIT.read(query),
+        )
         summary = {"partial": seen.partial, "reasons": seen.reasons, "next": seen.next}
         last = msgspec.json.encode({"summary": summary | {"more": seen.more}})
         body = b"".join(line + b"\n" for line in (*seen.lines, last))
@@ -293,14 +286,7 @@ class OperatorApi:
 
     async def _events(self, request: web.Request) -> web.Response:
         """Accept an object event as a hint: the store is read for the keys that it names."""
-        metrics = self._reconciler.metrics
-        try:
-            hints = parse_events(await request.read())
-        except BadUsage:
-            metrics.events.labels("invalid").inc()
-            raise
-        metrics.events.labels("accepted").inc(len(hints.keys))
-        metrics.events.labels("foreign").inc(hints.foreign)
+        hints = parse_counted_events(await request.read(), self._reconciler.metrics)
         taken = self._reconciler.hint(hints.keys)
         return json_response(EventCount(taken=taken, foreign=hints.foreign))
 

@@ -8,7 +8,7 @@ from sluice_protocol.units import ObjectKey
 from sluice_queue.inspection import list_lanes
 from sluice_reconciler.api import make_app
 from sluice_reconciler.full_pass import PassReport
-from sluice_reconciler.inventory import InventoryScanResult, scan_inventory
+from sluice_reconciler.scanners import InventoryScanResult
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.port import ObjectStore
@@ -19,31 +19,31 @@ from sluice_web.tokens import check_token_or_loopback
 log = structlog.get_logger()
 
 LEDGER_LOG = f"{LAKE}batches/_delta_log/"
-"""Where something stands once the lake has a ledger."""
+"""Prefix that has objects once the lake has its ledger of ingested batches."""
 
 
 async def refuse_lost_queue(store: ObjectStore, settings: ReconcilerSettings) -> None:
-    """Refuses to begin Spark's queue at 1 where the lake was already fed from it.
+    """Refuse to start Spark's queue at sequence 1 if the lake was filled from it before.
 
-    The ingest would take the first entries for those that it has.
+    The ingest would treat the first entries as those that it has already persisted.
 
     Raises:
-        BadUsage: No lane of the queue is left, and the lake has its ledger.
-        StoreError: The store did not answer.
+        BadUsage: The queue has no lane, and the lake has its ledger.
+        StoreError: The store is unreachable or refused the request.
     """
     if INGEST_QUEUE not in settings.queue_names or await list_lanes(store, INGEST_QUEUE):
         return
     async for page in store.list(LEDGER_LOG):
         if page.objects:
             raise BadUsage(
-                f"the queue `{INGEST_QUEUE}` is gone, but the lake was fed from it: run"
-                " `sluice rebuild`, which goes on where the lake stands"
+                "queue is lost, but the lake was filled from it: run `sluice rebuild`, which"
+                f" continues behind the last sequence in the lake, queue=`{INGEST_QUEUE}`"
             )
         return
 
 
 async def run_once(url: str, settings: ReconcilerSettings) -> PassReport:
-    """Opens the store, makes one full pass, and closes it.
+    """Open a store, make one full pass, and close the store.
 
     Raises:
         SluiceError: As `Reconciler.once`.
@@ -55,15 +55,16 @@ async def run_once(url: str, settings: ReconcilerSettings) -> PassReport:
 
 
 async def run_inventory(url: str, settings: ReconcilerSettings, report: str) -> InventoryScanResult:
-    """Takes what an inventory report names, and stores what the lanes were given.
+    """Process what an inventory report names, and store what the lanes were given.
 
     Args:
-        url: The store.
-        settings: How the reconciler works.
-        report: The store URL of the bucket that holds the report, `#`, and its `manifest.json`.
+        url: URL of the store.
+        settings: Settings of the reconciler.
+        report: Store URL of the bucket with the report, `#`, and the key of its `manifest.json`.
 
     Raises:
-        BadUsage: The report is not named so, is not there, or does not match its checksum.
+        BadUsage: The argument has another form, or there is no such report, or the report does not
+            match its checksum.
         SluiceError: As `Reconciler.once`.
     """
     place, _, key = report.partition("#")
@@ -72,15 +73,11 @@ async def run_inventory(url: str, settings: ReconcilerSettings, report: str) -> 
     async with open_store(url) as store, open_store(place) as reports:
         await refuse_lost_queue(store, settings)
         reconciler = await Reconciler.of(store, settings=settings.on(url))
-        for desk in reconciler.intake.desks.values():
-            await desk.refresh()
-        found = await scan_inventory(reconciler.intake, reports, ObjectKey(key))
-        await reconciler.intake.close()
-        return found
+        return await reconciler.scan_inventory(reports, ObjectKey(key))
 
 
 async def serve(url: str, settings: ReconcilerSettings) -> None:
-    """Runs service and operator API until SIGTERM or SIGINT.
+    """Run service and operator API until SIGTERM or SIGINT.
 
     Raises:
         SluiceError: The store cannot be opened, or the address cannot be used.

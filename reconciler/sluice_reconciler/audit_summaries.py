@@ -1,7 +1,7 @@
-"""What audits and deletion plans say of themselves, a page at a time, for operators.
+"""Summaries of audits and deletion plans, one page at a time, for operators.
 
-Read from the stored records alone, field by field; that a record is signed and that its evidence
-holds is for `sluice audit verify` and `sluice gc` to prove, not for this page.
+They contain the fields of the stored records and prove nothing: `sluice audit verify` and
+`sluice gc` check the signature and the evidence of a record.
 """
 
 from collections.abc import AsyncIterator
@@ -23,18 +23,18 @@ PAGE_DEFAULT: Final = 20
 
 
 class AuditOverview(msgspec.Struct, frozen=True, kw_only=True):
-    """One complete audit, as its certificate says.
+    """One complete audit, as recorded in its certificate.
 
     Attributes:
-        key: The certificate, at its place in the chain.
-        audit_id: ULID.
-        chain_index: Its place in the chain.
-        started_at_unix_ns: The store's clock before any evidence was asked.
+        key: The key of the certificate.
+        audit_id: ULID of the audit.
+        chain_index: Position of the certificate in the chain.
+        started_at_unix_ns: The store's clock before any evidence was read.
         finished_at_unix_ns: The store's clock at the end.
-        deep: The share of blobs that were read again whole.
+        deep: Share of the blobs that were read and hashed.
         counts: What was found, by name.
-        evidence_files: How many files hold the listed rows.
-        key_id: Whose signature it carries; not checked here.
+        evidence_files: Number of files with the listed rows.
+        key_id: The key that signed it; the signature is not checked here.
     """
 
     key: str
@@ -49,20 +49,20 @@ class AuditOverview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanOverview(msgspec.Struct, frozen=True, kw_only=True):
-    """One deletion plan, as it says.
+    """One deletion plan, as recorded in the plan.
 
     Attributes:
-        key: The plan.
-        plan_id: ULID.
-        audit_id: The certificate that it rests on.
-        made_at_unix_ns: The store's clock.
-        blobs: Incarnations that the audit listed, with their bytes.
-        orphans: Of them those that may go because nothing names them.
-        superseded: Old versions of named blobs that may go.
-        kept: What stays, by the clause that keeps it.
-        candidate_files: How many files hold the candidates.
+        key: The key of the plan.
+        plan_id: ULID of the plan.
+        audit_id: The audit that it is based on.
+        made_at_unix_ns: The store's clock when it was made.
+        blobs: Object versions that the audit listed, and their bytes.
+        orphans: Of these, the versions that may be deleted because no record names them.
+        superseded: Noncurrent versions of named blobs that may be deleted.
+        kept: Versions that are kept, by the clause that keeps them.
+        candidate_files: Number of files with the candidates.
         state: `planned`, `stopped` by a finding, or `finished`.
-        key_id: Whose signature it carries; not checked here.
+        key_id: The key that signed it; the signature is not checked here.
     """
 
     key: str
@@ -79,7 +79,7 @@ class PlanOverview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnreadableRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that is not what its key says."""
+    """A record that cannot be decoded."""
 
     key: str
     unreadable: str
@@ -125,10 +125,10 @@ class _SignedPlan(msgspec.Struct, frozen=True):
 
 
 async def list_audits(store: ObjectStore, after: str, limit: int) -> AuditPage:
-    """Gives complete audits in the order of their chain, oldest first.
+    """Return complete audits in the order of their chain, oldest first.
 
     Raises:
-        StoreError: The store did not answer.
+        StoreError: The store is unreachable or refused the request.
     """
     found: list[AuditOverview | UnreadableRecord] = []
     async for key in _keys(store, CHAIN, after):
@@ -149,16 +149,16 @@ async def _audit(store: ObjectStore, key: ObjectKey) -> AuditOverview | Unreadab
         signed = await _read(store, key, _SignedCertificate)
     except InvalidRecord as error:
         return UnreadableRecord(key=key, unreadable=error.reason)
-    said = signed.certificate
+    certificate = signed.certificate
     return AuditOverview(
         key=key,
-        audit_id=said.audit_id,
-        chain_index=said.chain_index,
-        started_at_unix_ns=said.started_at_unix_ns,
-        finished_at_unix_ns=said.finished_at_unix_ns,
-        deep=said.deep,
-        counts=said.counts,
-        evidence_files=len(said.evidence),
+        audit_id=certificate.audit_id,
+        chain_index=certificate.chain_index,
+        started_at_unix_ns=certificate.started_at_unix_ns,
+        finished_at_unix_ns=certificate.finished_at_unix_ns,
+        deep=certificate.deep,
+        counts=certificate.counts,
+        evidence_files=len(certificate.evidence),
         key_id=signed.key_id,
     )
 
@@ -169,15 +169,15 @@ _Stored = TypeVar("_Stored", bound=msgspec.Struct)
 async def _read(store: ObjectStore, key: ObjectKey, kind: type[_Stored]) -> _Stored:
     read = await store.get(key)
     if not isinstance(read, Found):
-        raise InvalidRecord(key, "it is not there")
+        raise InvalidRecord(key, "no such object")
     return decode_record(key, read.body, kind)
 
 
 async def list_plans(store: ObjectStore, after: str, limit: int) -> PlanPage:
-    """Gives deletion plans, oldest first; a folder without a plan is one that was not finished.
+    """Return deletion plans, oldest first; a folder without `plan.json` is an unfinished plan.
 
     Raises:
-        StoreError: The store did not answer.
+        StoreError: The store is unreachable or refused the request.
     """
     found: list[PlanOverview | UnreadableRecord] = []
     folder = await _next_folder(store, after)
@@ -189,9 +189,9 @@ async def list_plans(store: ObjectStore, after: str, limit: int) -> PlanPage:
 
 
 async def _next_folder(store: ObjectStore, after: str) -> str | None:
-    """Gives the folder of the first plan behind the one that a key belongs to."""
+    """Return the folder of the first plan behind the plan of a key."""
     place = after.removeprefix(GC_PLANS).partition("/")[0] if after.startswith(GC_PLANS) else ""
-    # A plan's folder holds thousands of files: skip to behind the last that it can have.
+    # A plan's folder has thousands of files: skip to behind the last one that is possible.
     start_after = f"{GC_PLANS}{place}/~" if place else ""
     async for page in store.list(GC_PLANS, start_after=start_after):
         for one in page.objects:
@@ -205,17 +205,17 @@ async def _plan(store: ObjectStore, folder: str) -> PlanOverview | UnreadableRec
         signed = await _read(store, key, _SignedPlan)
     except InvalidRecord as error:
         return UnreadableRecord(key=key, unreadable=error.reason)
-    said = signed.plan
+    plan = signed.plan
     return PlanOverview(
         key=key,
-        plan_id=said.plan_id,
-        audit_id=said.audit_id,
-        made_at_unix_ns=said.made_at_unix_ns,
-        blobs=said.summary.blobs,
-        orphans=said.summary.orphans,
-        superseded=said.summary.superseded,
-        kept=said.summary.kept,
-        candidate_files=len(said.candidates),
+        plan_id=plan.plan_id,
+        audit_id=plan.audit_id,
+        made_at_unix_ns=plan.made_at_unix_ns,
+        blobs=plan.summary.blobs,
+        orphans=plan.summary.orphans,
+        superseded=plan.summary.superseded,
+        kept=plan.summary.kept,
+        candidate_files=len(plan.candidates),
         state=await _state(store, folder),
         key_id=signed.key_id,
     )

@@ -1,9 +1,8 @@
-"""Reads the high-water marks that gateways keep. Source: ADR 0046.
+"""Which sequence numbers are missing: the gaps of each (agent, boot) in `accepted/`.
 
-What is missing: per (agent, boot) the gaps between what was accepted.
-
-Read from `accepted/` itself, so it is right whatever a reconciler did or did not do yet. What is
-missing at the end of a life is known from the agent's high-water mark alone (ADR 0046).
+The report is computed from a listing of `accepted/`, so it is correct whatever the reconciler has
+done so far. What is missing at the end of a boot is known only from the agent's high-water mark,
+which gateways store (ADR 0046).
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -32,15 +31,15 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedHighWater:
-    """What an agent said of one life.
+    """What an agent reported about one boot.
 
     Attributes:
-        seq_end: The highest number made.
-        told_at_ns: When a gateway wrote it, by the store's clock.
+        seq_end: The highest sequence number that the agent assigned.
+        reported_at_ns: When a gateway stored it, by the store's clock.
     """
 
     seq_end: int
-    told_at_ns: UnixNs
+    reported_at_ns: UnixNs
 
 
 HighWaterMarks = Mapping[tuple[str, str], ReportedHighWater]
@@ -48,18 +47,17 @@ HighWaterMarks = Mapping[tuple[str, str], ReportedHighWater]
 
 
 class HighWaterReader:
-    """Lists the marks and reads those that changed since it last did."""
+    """Reads high-water marks, and only those that changed since its last read."""
 
     def __init__(self, store: ObjectStore) -> None:
-        """Binds the reader; it holds one small entry per mark."""
         self._store = store
         self._known: dict[ObjectKey, tuple[ETag, HighWaterMark | None]] = {}
 
     async def read(self, agent_id: str | None = None) -> HighWaterMarks:
-        """Gives the marks of one agent or of all; one that is unreadable is logged and left out.
+        """Return the marks of one agent or of all; an unreadable one is logged and omitted.
 
         Raises:
-            StoreError: The store did not answer.
+            StoreError: The store is unreachable or refused the request.
         """
         prefix = HIGH_WATER if agent_id is None else high_water_prefix(agent_id)
         found: dict[tuple[str, str], ReportedHighWater] = {}
@@ -69,8 +67,9 @@ class HighWaterReader:
                 mark = await self._mark(one)
                 kept[one.key] = one.etag, mark
                 if mark is not None:
-                    told = ReportedHighWater(seq_end=mark.seq_end, told_at_ns=one.last_modified_ns)
-                    found[mark.agent_id, mark.boot_id] = told
+                    found[mark.agent_id, mark.boot_id] = ReportedHighWater(
+                        seq_end=mark.seq_end, reported_at_ns=one.last_modified_ns
+                    )
         self._known = kept
         return found
 
@@ -85,28 +84,28 @@ class HighWaterReader:
         try:
             mark = decode_record(key, read.body, HighWaterMark)
         except InvalidRecord as error:
-            log.warning("high-water mark unreadable", key=key, reason=error.reason)
+            log.warning("high_water_unreadable", key=key, reason=error.reason)
             return None
         if high_water_key(mark.agent_id, mark.boot_id) != key:
-            log.warning("high-water mark names another life than its key", key=key)
+            log.warning("high_water_unreadable", key=key, reason="names another boot than its key")
             return None
         return mark
 
 
 LISTED_MAX: Final = 1000
-"""Ranges and gaps of one life that are listed one by one; the rest are counted."""
+"""Ranges and gaps of one boot that are listed individually; further ones are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceGap:
-    """Sequence numbers that never arrived although later ones did.
+    """Sequence numbers that were not accepted although later ones exist.
 
     Attributes:
         seq_start: First missing number.
         seq_end: Last missing number.
-        age_s: Time since the store took the first batch behind the gap, or the high-water mark
-            where no batch is behind it, seconds.
-        tail: Whether the high-water mark alone tells of it: no later batch was accepted yet.
+        age_s: Time since the first batch behind the gap was accepted, or, without such a batch,
+            since the high-water mark was stored, seconds.
+        tail: Whether only the high-water mark shows the gap: no later batch was accepted yet.
     """
 
     seq_start: int
@@ -117,20 +116,20 @@ class SequenceGap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootReport:
-    """One life of one agent.
+    """One boot of one agent.
 
     Attributes:
         agent_id: The agent.
-        boot_id: Which life.
-        batches: Accepted batches.
-        ranges: The union of their ranges, disjoint, in order, the first 1 000.
-        overlaps: Batches that share a number with an earlier one.
-        gaps: What is missing up to the highest accepted number or the high-water mark; a boot
-            starts at 0. The first 1 000, and the one at the end.
-        gaps_more: How many gaps there are beside those.
-        oldest_gap_s: The age of the oldest gap, listed or not, 0 for none, seconds.
-        last_accepted_s: Time since the store took the latest batch, seconds.
-        high_water: The highest number that the agent is known to have made.
+        boot_id: The boot.
+        batches: Number of accepted batches.
+        ranges: The union of their sequence numbers, disjoint and in order; the first 1 000.
+        overlaps: Number of batches that share a sequence number with an earlier one.
+        gaps: What is missing from 0 to the highest accepted number or the high-water mark; the
+            first 1 000 gaps, and the one at the end.
+        gaps_more: Number of gaps that are not listed.
+        oldest_gap_s: Age of the oldest gap, listed or not, 0 for none, seconds.
+        last_accepted_s: Time since the latest batch was accepted, seconds.
+        high_water: The highest number that the agent is known to have assigned.
     """
 
     agent_id: str
@@ -146,20 +145,20 @@ class BootReport:
 
     @property
     def tail_missing(self) -> int:
-        """How many records the agent made that neither came nor have a later one that did."""
+        """Number of records that are missing behind the last accepted one."""
         return sum(gap.seq_end - gap.seq_start + 1 for gap in self.gaps if gap.tail)
 
 
 async def read_completeness(
     store: ObjectStore, agent_id: str | None = None
 ) -> AsyncIterator[BootReport]:
-    """Gives a report of every boot, agent by agent, from a listing and the high-water marks.
+    """Return a report of every boot, agent by agent, from a listing and the high-water marks.
 
     Raises:
-        StoreError: The store did not answer.
+        StoreError: The store is unreachable or refused the request.
     """
     prefix = ACCEPTED if agent_id is None else agent_prefix(agent_id)
-    # Before the batches: what is accepted in between is no gap then.
+    # Before the batches, so that a batch accepted in between is not reported as a gap.
     marks = await HighWaterReader(store).read(agent_id)
     tally: BootTally | None = None
     boot: tuple[str, str] | None = None
@@ -192,10 +191,9 @@ def _dated(listed: ListedObject) -> tuple[Identity, int] | None:
 
 
 class BootTally:
-    """Adds one boot's batches up as a listing brings them, in key order."""
+    """The ranges and gaps of one boot, computed from its batches in key order."""
 
     def __init__(self, agent_id: str, boot_id: str) -> None:
-        """Starts a boot."""
         self._agent_id = agent_id
         self._boot_id = boot_id
         self._batches = 0
@@ -209,7 +207,7 @@ class BootTally:
         self._latest_ns = 0
 
     def add(self, who: Identity, appeared_ns: int) -> None:
-        """Takes the next batch."""
+        """Add the next batch of the listing."""
         expected = self._end + 1
         self._batches += 1
         self._latest_ns = max(self._latest_ns, appeared_ns)
@@ -233,7 +231,7 @@ class BootTally:
         self._oldest_ns = min(oldest_ns, since_ns)
 
     def report(self, now_ns: int, marks: HighWaterMarks) -> BootReport:
-        """Gives what the boot holds and lacks, up to its high-water mark."""
+        """Return the accepted ranges and the gaps of the boot, up to its high-water mark."""
         gaps = tuple(
             SequenceGap(seq_start=start, seq_end=end, age_s=_age_s(since, now_ns))
             for start, end, since in self._gaps
@@ -242,7 +240,7 @@ class BootTally:
         oldest_s = 0.0 if oldest_ns is None else _age_s(oldest_ns, now_ns)
         mark = marks.get((self._agent_id, self._boot_id))
         if mark is not None and mark.seq_end > end:
-            age_s = _age_s(mark.told_at_ns, now_ns)
+            age_s = _age_s(mark.reported_at_ns, now_ns)
             gaps += (SequenceGap(seq_start=end + 1, seq_end=mark.seq_end, age_s=age_s, tail=True),)
             oldest_s = max(oldest_s, age_s)
         return BootReport(

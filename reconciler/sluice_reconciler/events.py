@@ -1,14 +1,13 @@
 """Object events as hints: which accepted keys they name, whatever service wrapped them.
 
-Shapes taken: S3 notifications (also as servers push them to a webhook, and inside an SNS envelope,
-as SQS delivers them), EventBridge "Object Created", and S3's test event. Events come twice, late,
-out of order or never; keys come URL-encoded or not. A key of ours holds neither `%` nor `+`, so
-decoding is always safe. An event is only a hint: what it names is read from the store. Pure.
+Accepted shapes: S3 notifications (also as servers push them to a webhook, and inside an SNS
+envelope, as SQS delivers them), EventBridge "Object Created", and S3's test event. Events arrive
+twice, late, out of order or never; keys are URL-encoded or not. An accepted key contains neither
+`%` nor `+`, so decoding is always safe. An event is only a hint: the store is read for what it
+names.
 
 Source: docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html and
 ev-events.html.
-
-Takes object events from a queue: receive, take what they name, then say that they are done.
 """
 
 from collections.abc import Sequence
@@ -22,11 +21,13 @@ import structlog
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import ACCEPTED, parse_accepted_key
 from sluice_protocol.units import ObjectKey
+from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
 
-if TYPE_CHECKING:  # the SDK is an extra: only who opens a queue needs it
+if TYPE_CHECKING:  # The AWS SDK is an extra: only a process that opens an event queue needs it.
     from sluice_store.s3.events import EventMessage
 
+log = structlog.get_logger()
 
 KEYS_MAX: Final = 10_000
 _DEPTH_MAX: Final = 3
@@ -50,7 +51,7 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 class _Envelope(msgspec.Struct, frozen=True):
-    """Every field that any of the shapes has; what is absent stays empty."""
+    """Every field of any of the shapes; absent ones keep their default."""
 
     Records: tuple[_Record, ...] | None = None
     Event: str | None = None
@@ -62,11 +63,11 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventHints:
-    """What some events named.
+    """The keys that some events named.
 
     Attributes:
         keys: Accepted keys, each once, in order.
-        foreign: Events about other keys, or about deletions.
+        foreign: Number of events about other keys, or about deletions.
     """
 
     keys: tuple[ObjectKey, ...]
@@ -74,10 +75,10 @@ class EventHints:
 
 
 def parse_events(body: bytes) -> EventHints:
-    """Reads one message of any of the shapes.
+    """Parse one message of any accepted shape.
 
     Raises:
-        BadUsage: It is not JSON, has none of the shapes, or names more than 10 000 keys.
+        BadUsage: The message is not JSON, has none of the shapes, or names more than 10 000 keys.
     """
     named = _named(body, 0)
     if len(named) > KEYS_MAX:
@@ -88,7 +89,7 @@ def parse_events(body: bytes) -> EventHints:
 
 
 def _named(body: bytes | str, depth: int) -> list[str]:
-    """Gives the raw keys of created objects; an empty text for an event about anything else."""
+    """Return the raw keys of created objects, and an empty string for any other event."""
     try:
         seen = msgspec.json.decode(body, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -109,7 +110,7 @@ def _named(body: bytes | str, depth: int) -> list[str]:
 
 
 def accepted_of(raw: str) -> ObjectKey | None:
-    """Gives the accepted key, relative to the deployment's prefix, that a full key names."""
+    """Return the accepted key that a full key names, relative to the deployment's prefix."""
     at = raw.rfind(ACCEPTED)
     if at < 0 or (at > 0 and raw[at - 1] != "/"):
         return None
@@ -120,43 +121,53 @@ def accepted_of(raw: str) -> ObjectKey | None:
     return ObjectKey(raw[at:])
 
 
-log = structlog.get_logger()
-
-
 class EventSource(Protocol):
-    """Where events come from."""
+    """A queue of object events."""
 
     async def receive(self) -> "list[EventMessage]":
-        """Waits for messages and gives them."""
+        """Wait for messages and return them."""
         ...
 
     async def done(self, messages: "Sequence[EventMessage]") -> None:
-        """Removes messages whose keys were taken."""
+        """Remove messages from the queue."""
         ...
 
 
-async def process_events(source: EventSource, intake: BatchPipeline) -> PipelineResult:
-    """Takes one round of messages to its end.
-
-    A message that cannot be read is counted, logged and removed: it would come back for ever, and
-    the full pass finds what it may have named.
+def parse_counted_events(body: bytes, metrics: ReconcilerMetrics) -> EventHints:
+    """Parse one message and count its events.
 
     Raises:
-        StoreError: Messages or store could not be reached; the messages come again.
-        OutcomeUnknown: The bounds of a write are spent; the messages come again.
+        BadUsage: As `parse_events`; the message is counted as invalid.
+    """
+    try:
+        hints = parse_events(body)
+    except BadUsage:
+        metrics.events.labels("invalid").inc()
+        raise
+    metrics.events.labels("accepted").inc(len(hints.keys))
+    metrics.events.labels("foreign").inc(hints.foreign)
+    return hints
+
+
+async def process_events(
+    source: EventSource, pipeline: BatchPipeline, metrics: ReconcilerMetrics
+) -> PipelineResult:
+    """Receive messages, process the keys they name, and remove the messages.
+
+    A message that cannot be parsed is counted, logged and removed. It would be delivered again
+    forever, and the full pass finds what it may have named.
+
+    Raises:
+        StoreError: Messages or store are unreachable; the messages are delivered again.
+        OutcomeUnknown: The retries of a write are spent; the messages are delivered again.
     """
     messages = await source.receive()
     keys: list[ObjectKey] = []
-    for one in messages:
+    for message in messages:
         try:
-            hints = parse_events(one.body)
+            keys += parse_counted_events(message.body, metrics).keys
         except BadUsage as error:
-            intake.metrics.events.labels("invalid").inc()
-            log.warning("event not understood", reason=str(error))
-            continue
-        intake.metrics.events.labels("accepted").inc(len(hints.keys))
-        intake.metrics.events.labels("foreign").inc(hints.foreign)
-        keys += hints.keys
-    outcome = await intake.take_new(keys) if keys else PipelineResult()
+            log.warning("event_invalid", reason=str(error))
+    outcome = await pipeline.process_new(keys) if keys else PipelineResult()
     await source.done(messages)
     return outcome

@@ -1,4 +1,4 @@
-"""The whole path of one batch, read from the store alone: it works with every service down."""
+"""The path of one batch through the store; it needs no running service."""
 
 from dataclasses import dataclass, field
 
@@ -27,15 +27,15 @@ from sluice_store.port import ObjectStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePosition:
-    """Where a batch stands in one queue.
+    """The state of a batch in one queue.
 
     Attributes:
         queue: Name of the queue.
         lane: Number of the lane.
-        enqueued: Whether the reconciler gave it to the lane.
-        sequence: The waiting entry that carries it; None when it was acknowledged, or never given.
-        acked_through: The lane's frontier.
-        work_list: The key of the list that carries it, while it waits.
+        enqueued: Whether the batch was enqueued.
+        sequence: The pending entry that contains it; None if it was acknowledged or not enqueued.
+        acked_through: The acknowledged sequence of the lane.
+        work_list: The key of the work list that contains it, while the entry is pending.
     """
 
     queue: str
@@ -48,17 +48,17 @@ class QueuePosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPath:
-    """All that the store knows of one identity.
+    """Everything that the store contains about one identity.
 
     Attributes:
-        identity: Who.
-        manifest_key: Where its manifest belongs.
-        manifest: The manifest, or None when the identity was never accepted.
+        identity: The identity.
+        manifest_key: The key of its manifest.
+        manifest: The manifest, or None if the identity was not accepted.
         accepted_for_s: Age of the manifest, seconds.
         blob: `ok`, or what is wrong with the blob.
-        indexes: Each derived key and whether its entry stands, alone or in a pack.
-        queues: Where it stands in each queue.
-        mark: Why the reconciler holds it back, or None.
+        indexes: Each derived key, and whether its entry exists, alone or packed.
+        queues: Its state in each queue.
+        mark: Key of its hold record, or None if it is not held.
         quarantined: Keys of quarantine manifests of other bytes under this identity.
     """
 
@@ -74,16 +74,16 @@ class BatchPath:
 
 
 def parse_subject(text: str) -> Identity | Digest:
-    """Takes `agent/boot/start-end`, an accepted key, or 64 hex digits.
+    """Parse `agent/boot/start-end`, or the SHA-256 of a blob in 64 hex digits.
 
     Raises:
-        BadUsage: It is none of them.
+        BadUsage: The text has neither form.
     """
     if len(text) == 64 and "/" not in text:  # noqa: PLR2004 - a sha256 in hex
         try:
             return parse_digest(text)
         except ValueError as error:
-            raise BadUsage(f"a sha256 is 64 lower-case hex digits, found=`{text}`") from error
+            raise BadUsage(f"a SHA-256 has 64 lower-case hex digits, found=`{text}`") from error
     parts = text.rsplit("/", 2)
     bounds = parts[-1].split("-")
     try:
@@ -95,21 +95,21 @@ def parse_subject(text: str) -> Identity | Digest:
         )
     except (IndexError, ValueError, InvalidFrame) as error:
         raise BadUsage(
-            f"name a batch as agent/boot/start-end or by its sha256, found=`{text}`"
+            f"name a batch as agent/boot/start-end or by its SHA-256, found=`{text}`"
         ) from error
 
 
 async def explain(store: ObjectStore, subject: Identity | Digest) -> list[BatchPath]:
-    """Gives the path of an identity, or of every identity that names a blob.
+    """Return the path of an identity, or of every identity that names a blob.
 
     Raises:
-        StoreError: The store did not answer.
+        StoreError: The store is unreachable or refused the request.
     """
     if isinstance(subject, Identity):
         return [await _path(store, subject)]
     accepted = await _references(store, accepted_by_blob_prefix(subject))
-    refused = await _references(store, quarantine_by_blob_prefix(subject))
-    return [await _path(store, who) for who in sorted({*accepted, *refused})]
+    quarantined = await _references(store, quarantine_by_blob_prefix(subject))
+    return [await _path(store, who) for who in sorted({*accepted, *quarantined})]
 
 
 async def _references(store: ObjectStore, prefix: str) -> list[Identity]:
@@ -148,7 +148,7 @@ async def _path(store: ObjectStore, who: Identity) -> BatchPath:
 
 
 async def _indexes(store: ObjectStore, sound: VerifiedBatch) -> dict[str, bool]:
-    """Gives the keys of the three entries and whether each stands, alone or in a pack."""
+    """Return the keys of the three index entries, and whether each entry exists."""
     by_time, raw = by_time_of(sound)
     by_blob, _ = by_blob_of(sound)
     return {
@@ -170,7 +170,7 @@ async def _quarantined(store: ObjectStore, who: Identity) -> tuple[str, ...]:
 
 
 async def _queues(store: ObjectStore, who: Identity) -> tuple[QueuePosition, ...]:
-    """Looks into the lane of the batch's agent in every queue."""
+    """Inspect the lane of the batch's agent in every queue."""
     lanes = await list_lanes(store)
     found: list[QueuePosition] = []
     for queue in sorted({lane.queue for lane in lanes}):
@@ -186,7 +186,7 @@ async def _place(store: ObjectStore, lane: Lane, who: Identity) -> QueuePosition
     boot = ledger.boot(who.agent_id, who.boot_id)
     if boot is None:
         return None
-    done = ledger.standing(who) is not EnqueueStatus.NEW
+    done = ledger.status(who) is not EnqueueStatus.NEW
     if done:
         done = not (await new_batches(store, ledger, [who]))[0]
     view = await read_lane(store, lane.queue, lane.lane)

@@ -1,15 +1,13 @@
-"""The full pass: lists all of `accepted/` and `quarantine/` and takes what is not done to its end.
+"""The full pass: it lists all of `accepted/` and `quarantine/` and completes what is not done.
 
-Keys come in order, so the batches of one boot come together. A run of the ledger is compared as a
-whole: the seal of what is listed inside it against its own. When they agree, nothing of it needs a
-request; when they do not, the run is sorted out. Memory: one chunk of new keys, and the runs of one
-boot.
+Keys are listed in order, so the batches of one boot are adjacent. Each sequence range of the ledger
+is compared as a whole: the seal of what is listed inside it with its stored seal. If they are
+equal, nothing in the range costs a request; if not, the new batches in it are identified. Memory:
+one chunk of new keys, and the sequence ranges of one boot.
 """
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-
-import structlog
 
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
@@ -18,28 +16,22 @@ from sluice_protocol.keys import (
     QUARANTINE,
     QUARANTINE_BY_BLOB,
     accepted_key,
-    lane_of,
     parse_accepted_key,
     parse_quarantine_key,
 )
 from sluice_protocol.manifests import decode_conflict
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_reconciler.completeness import BootReport, BootTally
+from sluice_reconciler.completeness import BootReport, BootTally, HighWaterReader
+from sluice_reconciler.concurrency import RequestLimit, run_all
 from sluice_reconciler.indexes import put_derived, quarantine_entry
-from sluice_reconciler.lane_worker import LaneWorker, Takeover
-from sluice_reconciler.new_batches import KeyHashSet, new_batches
+from sluice_reconciler.lane_worker import LaneWorker, LaneWorkers, Takeover
+from sluice_reconciler.new_batches import KeyHashSet, boot_prefix, identity_of, new_batches
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
-from sluice_reconciler.sequence_ranges import (
-    SEAL_MASK,
-    BootRanges,
-    EnqueueStatus,
-    SequenceRange,
-    seal_of,
-)
-from sluice_reconciler.verify import UNHEALTHY, HoldReason, HoldRecord
-
-log = structlog.get_logger()
+from sluice_reconciler.sequence_ranges import SEAL_MASK, BootRanges, EnqueueStatus, seal_of
+from sluice_reconciler.verify import HoldReason, HoldRecord, HoldRecords
+from sluice_store.port import ListPage, ObjectStore
+from sluice_store.retry import Backoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +40,11 @@ class PassReport:
 
     Attributes:
         listed: Keys under `accepted/`.
-        outcome: What became of those that were not done.
-        quarantined: Reverse references of quarantine manifests written.
-        held_back: Marks that stand after the pass.
-        boots: What each boot holds and lacks.
-        registers_lost: Registers that batches went to and that are gone: their lanes stand.
+        outcome: What the pipeline did with those that were not done.
+        quarantined: Reverse references of quarantine manifests that were written.
+        held_back: Hold records that exist after the pass.
+        boots: The accepted ranges and gaps of each boot.
+        registers_lost: Registers that batches went to and that are missing; their lanes are halted.
     """
 
     listed: int
@@ -63,125 +55,132 @@ class PassReport:
     registers_lost: tuple[ObjectKey, ...] = ()
 
 
-@dataclass(slots=True, kw_only=True)
-class _RunSum:
-    """What was listed so far inside one run."""
-
-    batches: int = 0
-    seal: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class _BootScan:
-    """The comparison of one boot's listing with one queue's ledger, as it stood before the boot."""
-
-    desk: LaneWorker
-    before: BootRanges
-    sums: dict[int, _RunSum] = field(default_factory=dict)
-
-    def is_new(self, who: Identity) -> bool:
-        """Tells whether a batch is surely new; what may be done is only added up."""
-        match self.before.standing(who.seq_start, who.seq_end):
-            case EnqueueStatus.NEW:
-                return True
-            case EnqueueStatus.DONE if (who.seq_start, who.seq_end) in self.before.extras:
-                return False
-            case EnqueueStatus.DONE | EnqueueStatus.MAYBE:
-                run = self.before.run_of(who.seq_start, who.seq_end)
-                if run is not None:
-                    held = self.sums.setdefault(run.start, _RunSum())
-                    held.batches += 1
-                    held.seal = (held.seal + seal_of(who.seq_start, who.seq_end)) & SEAL_MASK
-                return False
-
-    def suspects(self) -> list[tuple[int, int]]:
-        """Gives the runs whose listing does not agree with their seal."""
-        return [
-            (run.start, run.end)
-            for run in self.before.runs
-            if (self._sum(run.start).batches, self._sum(run.start).seal) != (run.batches, run.seal)
-        ]
-
-    def _sum(self, start: int) -> _RunSum:
-        return self.sums.get(start, _RunSum())
-
-
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FullPass:
-    """One pass over everything; make a new one for each pass."""
+    """Full passes over one store.
 
-    def __init__(
-        self,
-        intake: BatchPipeline,
-        *,
-        takeover: Takeover | None = None,
-        saw: Callable[[ObjectKey], None] | None = None,
-    ) -> None:
-        """Binds the pass to an intake; `saw` is told the last key of each boot."""
-        self._saw = saw
-        self._intake = intake
-        self._store = intake.store
-        self._takeover = takeover
+    Attributes:
+        store: The acceptance authority.
+        pipeline: Completes what is not done.
+        workers: The lanes, with their ledgers.
+        holds: The records of held objects.
+        requests: The bound on requests in flight.
+        backoff: How a write of unknown outcome is retried.
+        high_water: Reads what agents reported as their highest sequence numbers.
+        shards: Spans of agents that are listed concurrently.
+        chunk: Keys that are passed to the pipeline together, at most.
+        on_page: Called with each listed page of `accepted/`.
+        on_boot: Called with the last accepted key of each boot.
+    """
 
-    async def run(self) -> PassReport:
-        """Makes the pass.
+    store: ObjectStore
+    pipeline: BatchPipeline
+    workers: LaneWorkers
+    holds: HoldRecords
+    requests: RequestLimit
+    backoff: Backoff
+    high_water: HighWaterReader
+    shards: int
+    chunk: int
+    on_page: Callable[[ListPage], None]
+    on_boot: Callable[[ObjectKey], None]
+
+    async def run(self, takeover: Takeover | None = None) -> PassReport:
+        """Make one pass.
+
+        Args:
+            takeover: As in `BatchPipeline.process`.
 
         Raises:
-            StoreError: The store did not answer; what was done so far stands.
-            OutcomeUnknown: The bounds of a write are spent; so for that.
+            StoreError: The store is unreachable or refused a request; what was done so far is kept.
+            OutcomeUnknown: The retries of a write are spent; what was done so far is kept.
         """
-        await self._read_marks()
-        told = await self._intake.high_water.read()
-        for desk in self._intake.desks.values():
-            await desk.refresh()
-        spans = spans_of(self._intake.settings.shards)
-        walks = [_Walk(self._intake, span, self._takeover, self._saw) for span in spans]
-        await self._intake.all_of([walk.run() for walk in walks])
-        quarantine = _Walk(self._intake, spans[0], self._takeover, None)
-        quarantined = await quarantine.quarantine()
-        outcome = quarantine.outcome
+        await self.holds.refresh()
+        reported = await self.high_water.read()
+        await self.workers.refresh()
+        walks = [_SpanWalk(self, span, takeover) for span in spans_of(self.shards)]
+        await run_all([walk.run() for walk in walks])
+        quarantine = _QuarantineWalk(self)
+        await quarantine.run()
+        outcome = PipelineResult(held_back=quarantine.held)
         for walk in walks:
             outcome = outcome.plus(walk.outcome)
         date_ns = max(walk.date_ns for walk in walks)
         return PassReport(
             listed=sum(walk.listed for walk in walks),
             outcome=outcome,
-            quarantined=quarantined,
-            held_back=len(self._intake.marked),
-            boots=tuple(tally.report(date_ns, told) for walk in walks for tally in walk.tallies),
+            quarantined=quarantine.written,
+            held_back=len(self.holds),
+            boots=tuple(
+                tally.report(date_ns, reported) for walk in walks for tally in walk.tallies
+            ),
         )
-
-    async def _read_marks(self) -> None:
-        self._intake.marked = {
-            listed.key async for page in self._store.list(UNHEALTHY) for listed in page.objects
-        }
 
 
 def spans_of(shards: int) -> list[tuple[str, str | None]]:
-    """Cuts `accepted/` into spans of keys, each (after, up to), that no agent straddles.
+    """Return spans of `accepted/`, each (after, up to), such that each agent is in one span.
 
-    The cuts are even over the letters and digits that agent ids begin with; keys of any other form
-    fall into some span too.
+    The spans divide the letters and digits that agent ids begin with evenly. Keys of any other form
+    are in some span too.
     """
     low, high = ord("0"), ord("z")
     cuts = sorted({low + (high - low) * number // shards for number in range(1, shards)})
-    marks = [f"{ACCEPTED}agent={cut:02x}" for cut in cuts]
-    return list(zip(["", *marks], [*marks, None], strict=True))
+    bounds = [f"{ACCEPTED}agent={cut:02x}" for cut in cuts]
+    return list(zip(["", *bounds], [*bounds, None], strict=True))
 
 
-class _Walk:
-    """One span of `accepted/`, key by key; several walk at once."""
+@dataclass(slots=True, kw_only=True)
+class _ListedSum:
+    """The number and the seal of the batches listed so far inside one sequence range."""
+
+    batches: int = 0
+    seal: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _BootComparison:
+    """One boot's listing compared with one queue's ledger, as it was before the boot was listed."""
+
+    worker: LaneWorker
+    before: BootRanges
+    sums: dict[int, _ListedSum] = field(default_factory=dict)
+
+    def is_new(self, who: Identity) -> bool:
+        """Return True if a batch is certainly new; otherwise add it to the sum of its range."""
+        match self.before.status(who.seq_start, who.seq_end):
+            case EnqueueStatus.NEW:
+                return True
+            case EnqueueStatus.DONE if (who.seq_start, who.seq_end) in self.before.extras:
+                return False
+            case EnqueueStatus.DONE | EnqueueStatus.MAYBE:
+                sealed = self.before.range_of(who.seq_start, who.seq_end)
+                if sealed is not None:
+                    total = self.sums.setdefault(sealed.start, _ListedSum())
+                    total.batches += 1
+                    total.seal = (total.seal + seal_of(who.seq_start, who.seq_end)) & SEAL_MASK
+                return False
+
+    def mismatches(self) -> list[tuple[int, int]]:
+        """Return the ranges whose listing differs from their seal."""
+        return [
+            (sealed.start, sealed.end)
+            for sealed in self.before.ranges
+            if self._sum(sealed.start) != (sealed.batches, sealed.seal)
+        ]
+
+    def _sum(self, start: int) -> tuple[int, int]:
+        total = self.sums.get(start)
+        return (0, 0) if total is None else (total.batches, total.seal)
+
+
+class _SpanWalk:
+    """The walk over one span of `accepted/`, key by key; several run concurrently."""
 
     def __init__(
-        self,
-        intake: BatchPipeline,
-        span: tuple[str, str | None],
-        takeover: Takeover | None,
-        saw: Callable[[ObjectKey], None] | None,
+        self, full_pass: FullPass, span: tuple[str, str | None], takeover: Takeover | None
     ) -> None:
-        self._saw = saw
+        self._pass = full_pass
         self._span = span
-        self._intake = intake
-        self._store = intake.store
         self._takeover = takeover
         self._chunk: list[ObjectKey] = []
         self.outcome = PipelineResult()
@@ -190,139 +189,131 @@ class _Walk:
         self.tallies: list[BootTally] = []
 
     async def run(self) -> None:
-        """Walks the span to its end."""
         boot: tuple[str, str] | None = None
-        scans: list[_BootScan] = []
+        comparisons: list[_BootComparison] = []
         last: ObjectKey | None = None
         async for key, who, appeared_ns in self._keys():
             if boot != (who.agent_id, who.boot_id):
-                await self._finish_boot(boot, scans)
-                self._tell(last)
+                await self._finish_boot(boot, comparisons, last)
                 boot = (who.agent_id, who.boot_id)
-                scans = self._scans(*boot)
+                comparisons = self._comparisons(*boot)
                 self.tallies.append(BootTally(*boot))
             self.tallies[-1].add(who, appeared_ns)
             last = key
-            if any([scan.is_new(who) for scan in scans]):  # noqa: C419 - each must add up
-                await self._take(key)
-        await self._finish_boot(boot, scans)
-        self._tell(last)
+            if any([one.is_new(who) for one in comparisons]):  # noqa: C419 - each adds to its sum
+                await self._add(key)
+        await self._finish_boot(boot, comparisons, last)
         await self._flush()
 
-    def _tell(self, last: ObjectKey | None) -> None:
-        if last is not None and self._saw is not None:
-            self._saw(last)
-
     async def _keys(self) -> AsyncIterator[tuple[ObjectKey, Identity, UnixNs]]:
-        """Lists the span; a key of another form is marked and passed over."""
+        """List the span; a key of another form is held."""
         after, end_at = self._span
-        async for page in self._store.list(ACCEPTED, start_after=after, end_at=end_at):
+        async for page in self._pass.store.list(ACCEPTED, start_after=after, end_at=end_at):
             self.listed += len(page.objects)
             self.date_ns = page.date_ns
-            self._intake.waiting.dated(page.date_ns)
-            self._intake.live.watch(page.date_ns)
-            self._intake.metrics.listed.inc(len(page.objects))
+            self._pass.on_page(page)
             for one in page.objects:
                 try:
                     yield one.key, parse_accepted_key(one.key), one.last_modified_ns
                 except InvalidRecord as error:
-                    await self._hold_back(
-                        one.key, HoldReason.FOREIGN_KEY, error.reason, page.date_ns
+                    record = HoldRecord(
+                        key=one.key,
+                        reason=HoldReason.FOREIGN_KEY,
+                        detail=error.reason,
+                        seen_at_unix_ns=page.date_ns,
                     )
+                    await self._pass.holds.hold(record)
+                    self.outcome = self.outcome.plus(PipelineResult(held_back=1))
 
-    async def _hold_back(
-        self, key: ObjectKey, reason: HoldReason, detail: str, at_ns: UnixNs
-    ) -> None:
-        mark = HoldRecord(key=key, reason=reason, detail=detail, seen_at_unix_ns=at_ns)
-        await self._intake.mark(mark)
-        self.outcome = self.outcome.plus(PipelineResult(held_back=1))
-
-    def _scans(self, agent_id: str, boot_id: str) -> list[_BootScan]:
-        """Freezes what each queue was given of a boot, before anything is added to it."""
-        lane = lane_of(agent_id, self._intake.lanes)
-        found: list[_BootScan] = []
-        for queue in self._intake.settings.queue_names:
-            desk = self._intake.desks[queue, lane]
-            now = desk.ledger.boot(agent_id, boot_id) or BootRanges()
-            frozen = BootRanges(runs=[_copy(run) for run in now.runs], extras=list(now.extras))
-            found.append(_BootScan(desk=desk, before=frozen))
+    def _comparisons(self, agent_id: str, boot_id: str) -> list[_BootComparison]:
+        """Copy what each queue was given of a boot, before anything is added to it."""
+        found: list[_BootComparison] = []
+        for worker in self._pass.workers.of_agent(agent_id):
+            now = worker.ledger.boot(agent_id, boot_id) or BootRanges()
+            before = BootRanges(ranges=[one.copy() for one in now.ranges], extras=list(now.extras))
+            found.append(_BootComparison(worker=worker, before=before))
         return found
 
-    async def _finish_boot(self, boot: tuple[str, str] | None, scans: list[_BootScan]) -> None:
-        """Sorts out the runs that do not agree with what was listed."""
-        if boot is None:
+    async def _finish_boot(
+        self,
+        boot: tuple[str, str] | None,
+        comparisons: list[_BootComparison],
+        last: ObjectKey | None,
+    ) -> None:
+        """Find the new batches in every range whose listing differs from its seal."""
+        if boot is None or last is None:
             return
-        for scan in scans:
-            for start, end in scan.suspects():
-                await self._sort_out(boot, scan, start, end)
+        for comparison in comparisons:
+            for start, end in comparison.mismatches():
+                await self._add_new_inside(boot, comparison, start, end)
+        self._pass.on_boot(last)
 
-    async def _sort_out(self, boot: tuple[str, str], scan: _BootScan, start: int, end: int) -> None:
+    async def _add_new_inside(
+        self, boot: tuple[str, str], comparison: _BootComparison, start: int, end: int
+    ) -> None:
         await self._flush()
-        prefix = accepted_key(
-            Identity(agent_id=boot[0], boot_id=boot[1], seq_start=start, seq_end=end)
-        ).rpartition("/")[0]
-        inside: list[Identity] = []
-        last = f"{prefix}/{end:020d}-{end:020d}.json"
-        async for page in self._store.list(
-            f"{prefix}/", start_after=f"{prefix}/{start:020d}", end_at=last
+        prefix, inside = boot_prefix(*boot), list[Identity]()
+        async for page in self._pass.store.list(
+            prefix,
+            start_after=f"{prefix}{start:020d}",
+            end_at=f"{prefix}{end:020d}-{end:020d}.json",
         ):
-            inside += [who for one in page.objects if (who := _parsed(one.key)) is not None]
-        todo, _ = await new_batches(self._store, scan.desk.ledger, inside)
+            inside += [who for one in page.objects if (who := identity_of(one.key)) is not None]
+        todo, _ = await new_batches(self._pass.store, comparison.worker.ledger, inside)
         for who in todo:
-            await self._take(accepted_key(who))
+            await self._add(accepted_key(who))
 
-    async def _take(self, key: ObjectKey) -> None:
+    async def _add(self, key: ObjectKey) -> None:
         self._chunk.append(key)
-        if len(self._chunk) >= self._intake.settings.list_batches_max:
+        if len(self._chunk) >= self._pass.chunk:
             await self._flush()
 
     async def _flush(self) -> None:
-        # Another route may have taken some since this boot's ledger was frozen.
-        chunk, self._chunk = [key for key in self._chunk if not self._intake.is_done(key)], []
+        # Another route may have completed some since this boot's ledger was copied.
+        pipeline = self._pass.pipeline
+        chunk, self._chunk = [key for key in self._chunk if not pipeline.is_completed(key)], []
         if chunk:
-            done = await self._intake.take(chunk, takeover=self._takeover)
+            done = await pipeline.process(chunk, takeover=self._takeover)
             self.outcome = self.outcome.plus(done)
 
-    async def quarantine(self) -> int:
-        """Writes the reverse reference of every quarantine manifest that has none."""
-        standing = KeyHashSet()
-        async for page in self._store.list(QUARANTINE_BY_BLOB):
-            standing.add(one.key for one in page.objects)
-        written = 0
-        async for page in self._store.list(QUARANTINE):
-            found = await self._intake.each(
-                [(one.key, page.date_ns) for one in page.objects],
-                lambda item: self._quarantine_one(*item, standing=standing),
-            )
-            written += sum(found)
-        return written
 
-    async def _quarantine_one(
-        self, key: ObjectKey, date_ns: UnixNs, *, standing: KeyHashSet
-    ) -> bool:
+class _QuarantineWalk:
+    """The walk over `quarantine/`: it writes the reverse references that do not exist."""
+
+    def __init__(self, full_pass: FullPass) -> None:
+        self._pass = full_pass
+        self._existing = KeyHashSet()
+        self.written = 0
+        self.held = 0
+
+    async def run(self) -> None:
+        async for page in self._pass.store.list(QUARANTINE_BY_BLOB):
+            self._existing.add(one.key for one in page.objects)
+        async for page in self._pass.store.list(QUARANTINE):
+            items = [(one.key, page.date_ns) for one in page.objects]
+            self.written += sum(await self._pass.requests.each(items, self._index))
+
+    async def _index(self, listed: tuple[ObjectKey, UnixNs]) -> bool:
+        key, date_ns = listed
+        store = self._pass.store
         try:
             who, submitted = parse_quarantine_key(key)
             place, body = quarantine_entry(key, who, submitted)
-            if place in standing:
+            if place in self._existing:
                 return False
-            match await self._store.get(key):
+            match await store.get(key):
                 case NotFound():
                     return False
                 case Found(body=found):
                     decode_conflict(key, found)
         except InvalidRecord as error:
-            await self._hold_back(key, HoldReason.INVALID_MANIFEST, error.reason, date_ns)
+            record = HoldRecord(
+                key=key,
+                reason=HoldReason.INVALID_MANIFEST,
+                detail=error.reason,
+                seen_at_unix_ns=date_ns,
+            )
+            await self._pass.holds.hold(record)
+            self.held += 1
             return False
-        return await put_derived(self._store, place, body, self._intake.backoff)
-
-
-def _copy(run: SequenceRange) -> SequenceRange:
-    """Gives a copy of a run."""
-    return SequenceRange(start=run.start, end=run.end, batches=run.batches, seal=run.seal)
-
-
-def _parsed(key: ObjectKey) -> Identity | None:
-    try:
-        return parse_accepted_key(key)
-    except InvalidRecord:
-        return None
+        return await put_derived(store, place, body, self._pass.backoff)

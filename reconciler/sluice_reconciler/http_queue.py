@@ -1,8 +1,8 @@
-"""A queue of its own for consumers that speak HTTP; this process is its one fenced consumer.
+"""A queue for HTTP consumers; this process is its one fenced consumer.
 
-The shell around `leases.py`: opens lanes, reads entries, acknowledges the frontier. When another
-reconciler opened a lane, everything known of it is dropped and the next request opens it again:
-entries in flight are handed out twice, none is lost.
+It is the shell around `leases.py`: it opens lanes, reads entries, and acknowledges what is
+committed. If another reconciler opened a lane, everything known of it is dropped, and the next
+request opens it again: entries that are leased are delivered twice, and none is lost.
 """
 
 import asyncio
@@ -26,35 +26,33 @@ log = structlog.get_logger()
 READ_AHEAD: Final = 100
 CLAIMS_MAX: Final = 100
 LEASES_MAX: Final = 10_000
-"""Entries of one lane in consumers' hands; past it only what comes back is handed out."""
+"""Claimed entries of one lane; beyond it no further entries are read from the lane."""
 
 
 class LeaseLost(SluiceError):
-    """The lease ran out and its entry was handed out again: this work counts for nothing."""
+    """The lease has ended, and its entry was or will be claimed again."""
 
     code = ErrorCode.NOT_FOUND
 
     def __init__(self, lease_ids: tuple[str, ...]) -> None:
-        """Carries the leases that hold nothing."""
         super().__init__(lease_ids)
         self.lease_ids = lease_ids
 
     def __str__(self) -> str:
-        """Says which leases."""
-        return f"lease lost: claim again, lease_ids=`{', '.join(self.lease_ids)}`"
+        return f"lease has ended: claim the entry again, lease_ids=`{', '.join(self.lease_ids)}`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedEntry:
-    """One entry handed out over HTTP.
+    """One entry claimed over HTTP.
 
     Attributes:
-        lease_id: To commit, fail or extend it.
-        lane: Which lane it came from.
-        sequence: Its number there.
-        attempts: How often it was handed out before.
-        lease_s: How long it is held, seconds.
-        batches: What it carries.
+        lease_id: Identifies the claim in commit, failed and heartbeat.
+        lane: The lane of the entry.
+        sequence: Its sequence number in the lane.
+        attempts: How often it was claimed before.
+        lease_s: Duration of the lease, seconds.
+        batches: The batches of the entry.
     """
 
     lease_id: str
@@ -72,10 +70,9 @@ class _Lane:
 
 
 class HttpQueue:
-    """Hands a queue's entries out under leases."""
+    """The entries of one queue, claimed under leases."""
 
     def __init__(self, store: ObjectStore, queue: str, runtime: Runtime, *, lease_s: float) -> None:
-        """Binds a queue; its lanes are opened by the first request."""
         self.queue = queue
         self._store = store
         self._runtime = runtime
@@ -84,12 +81,12 @@ class HttpQueue:
         self._lock = asyncio.Lock()
 
     async def claim(self, count: int, consumer: str) -> list[ClaimedEntry]:
-        """Hands out up to `count` entries, oldest first within a lane.
+        """Claim up to `count` entries, oldest first within a lane.
 
         Raises:
             BadUsage: The count is not 1 to 100.
-            WorkListMissing: An entry's list is gone; its lane stops until it is rebuilt.
-            StoreError: The store did not answer.
+            WorkListMissing: The work list of an entry is lost; its lane is halted until a rebuild.
+            StoreError: The store is unreachable or refused the request.
         """
         if not 1 <= count <= CLAIMS_MAX:
             raise BadUsage(f"max must be 1 to {CLAIMS_MAX}, max=`{count}`")
@@ -108,10 +105,10 @@ class HttpQueue:
         try:
             lane = await self._open(number)
             lane.leases.expire(self._runtime.clock.monotonic_ns())
-            if lane.leases.waiting < count and len(lane.leases.leases) < LEASES_MAX:
+            if lane.leases.pending < count and len(lane.leases.leases) < LEASES_MAX:
                 lane.leases.offer(await lane.consumer.next_descriptors(READ_AHEAD))
         except Fenced:
-            log.warning("http queue fenced", queue=self.queue, lane=number)
+            log.warning("http_queue_fenced", queue=self.queue, lane=number)
             self._lanes.pop(number, None)
             return []
         found: list[ClaimedEntry] = []
@@ -150,11 +147,12 @@ class HttpQueue:
         )
 
     async def commit(self, lease_ids: list[str]) -> int:
-        """Commits entries and acknowledges what is contiguous; gives how many were committed.
+        """Commit entries and acknowledge the contiguous ones; return how many were committed.
 
         Raises:
-            LeaseLost: None of those that are named holds an entry any more; the others count.
-            StoreError: The store did not answer; the commits stand, in memory.
+            LeaseLost: Some of the leases have ended; the entries of the others are committed.
+            StoreError: The store is unreachable or refused the request; the commits are kept in
+                memory.
         """
         async with self._lock:
             lost = [one for one in lease_ids if not self._with(one, LaneLeases.commit)]
@@ -166,31 +164,31 @@ class HttpQueue:
 
     async def _acknowledge(self, number: int) -> None:
         lane = self._lanes[number]
-        through = lane.leases.frontier()
+        through = lane.leases.acknowledgeable()
         if through <= lane.leases.acked_through:
             return
         try:
             await lane.consumer.ack_through(through)
         except Fenced:
-            log.warning("http queue fenced", queue=self.queue, lane=number)
+            log.warning("http_queue_fenced", queue=self.queue, lane=number)
             self._lanes.pop(number, None)
             return
         lane.leases.acknowledged(through)
 
     async def fail(self, lease_ids: list[str]) -> None:
-        """Gives entries back at once.
+        """Return claimed entries to the queue.
 
         Raises:
-            LeaseLost: Some of the leases hold nothing.
+            LeaseLost: Some of the leases have ended.
         """
         async with self._lock:
             self._refuse([one for one in lease_ids if not self._with(one, LaneLeases.fail)])
 
     async def extend(self, lease_ids: list[str]) -> None:
-        """Holds entries for another lease time.
+        """Extend leases by the lease duration from now.
 
         Raises:
-            LeaseLost: Some of the leases hold nothing.
+            LeaseLost: Some of the leases have ended.
         """
         ends_ns = self._ends_ns()
         async with self._lock:

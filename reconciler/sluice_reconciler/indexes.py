@@ -1,11 +1,10 @@
-"""By-time entries of one flush, packed into one object per hour. Source: ADR 0047.
+"""The derived indexes of accepted and quarantined batches; every writer creates the same objects.
 
-A pack is lines of JSON, one per entry, in the order of their keys:
-`{"entry":<the exact bytes of the entry>,"key":"<the key that it would have alone>"}`. Its name says
-between which instants they lie and ends in the hash of its bytes. An entry may stand in several
-packs, and alone beside them; readers take both shapes. Pure, but for `Packed` and `is_indexed`.
-
-The derived indexes of one accepted or quarantined batch; every writer makes the same objects.
+The by-time entries of batches that are processed together may be packed into one object per hour
+(ADR 0047). A packed index object contains lines of JSON, one per entry, in key order:
+`{"entry":<the exact bytes of the entry>,"key":"<the key that it would have alone>"}`. Its name
+contains the first and the last instant of its entries and ends in the hash of its bytes. An entry
+may be in several packed objects and exist alone too; readers accept both forms.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ from sluice_store.retry import Backoff, create_known
 
 PACK_ENTRIES_MAX: Final = 4096
 REMEMBERED_MAX: Final = 500_000
-"""Entries of packs that `Packed` remembers, about 200 bytes each."""
+"""Entries that `PackIndex` remembers, about 200 bytes each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,7 @@ class TimeEntry:
 
     Attributes:
         at_ns: The instant that it is sorted by.
-        key: Where it stands when it stands alone.
+        key: The key that it has when it is not packed.
         body: Its exact bytes.
     """
 
@@ -68,9 +67,9 @@ _LINES: Final = msgspec.json.Decoder(_Line)
 
 
 def pack(entries: Iterable[TimeEntry]) -> list[tuple[ObjectKey, bytes, int]]:
-    """Gives the objects that hold the entries: key, bytes, and how many entries each holds.
+    """Return the objects that contain the entries: key, bytes, and number of entries of each.
 
-    An entry that is alone in its hour, or whose bytes a line could not keep, stands by itself.
+    An entry that is the only one in its hour, or whose bytes do not fit a line, is not packed.
     """
     folders: dict[str, list[TimeEntry]] = {}
     made: list[tuple[ObjectKey, bytes, int]] = []
@@ -105,10 +104,10 @@ def _unpack_v1(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
     try:
         lines = _LINES.decode_lines(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRecord(key, f"the pack is no lines of entries: {error}") from error
+        raise InvalidRecord(key, f"the packed object is not lines of entries: {error}") from error
     folder = key.rpartition("/")[0]
     if any(one.key.rpartition("/")[0] != folder for one in lines):
-        raise InvalidRecord(key, "the pack holds an entry of another folder")
+        raise InvalidRecord(key, "the packed object contains an entry of another folder")
     return [(ObjectKey(one.key), bytes(one.entry)) for one in lines]
 
 
@@ -119,16 +118,16 @@ PACK_DECODERS: Final[Mapping[str, PackDecoder]] = MappingProxyType({"v1": _unpac
 def unpack(
     key: ObjectKey, body: bytes, *, decoders: Mapping[str, PackDecoder] = PACK_DECODERS
 ) -> list[tuple[ObjectKey, bytes]]:
-    """Gives key and bytes of each entry of a pack, or the one entry that stands alone.
+    """Return key and bytes of each entry of a packed object, or the one entry that is not packed.
 
     Raises:
-        InvalidRecord: The pack has other bytes than its name says, or holds what does not belong
-            into its folder.
+        InvalidRecord: The bytes of the packed object do not match its name, or it contains an entry
+            of another folder.
     """
     if parse_pack_key(key) is None:
         return [(key, body)]
     if f"-{digest_of(body)[:32]}." not in key:
-        raise InvalidRecord(key, "the pack has other bytes than its name says")
+        raise InvalidRecord(key, "the bytes of the packed object do not match the hash in its name")
     try:
         decode = decoder_for(decoders, key_version(key), field="key version", key=key)
     except UnsupportedVersion as error:
@@ -137,28 +136,28 @@ def unpack(
 
 
 async def is_indexed(store: ObjectStore, entry: TimeEntry) -> bool:
-    """Tells whether an entry stands, alone or in a pack of its hour.
+    """Return True if an entry exists, alone or in a packed object of its hour.
 
     Raises:
-        StoreError: The store did not answer.
+        StoreError: The store is unreachable or refused the request.
     """
     if isinstance(await store.head(entry.key), ObjectInfo):
         return True
     folder = entry.key.rpartition("/")[0] + "/"
-    # A pack that holds it ends at its instant or later; names of packs begin with a digit.
+    # A packed object with this entry ends at its instant or later; its name begins with a digit.
     after, end_at = f"{folder}{entry.at_ns:020d}", f"{folder}:"
     async for page in store.list(folder, start_after=after, end_at=end_at):
         for one in page.objects:
             span = parse_pack_key(one.key)
             if span is not None and span.first_ns <= entry.at_ns <= span.last_ns:
-                held = await _entries(store, one.key)
-                if entry.key in held:
+                entries = await _entries(store, one.key)
+                if entry.key in entries:
                     return True
     return False
 
 
 async def _entries(store: ObjectStore, key: ObjectKey) -> dict[ObjectKey, Digest]:
-    """Gives the entries of a pack by their hash; none when it is gone or cannot be read."""
+    """Return the hash of each entry of a packed object; none if it is missing or unreadable."""
     read = await store.get(key)
     if not isinstance(read, Found):
         return {}
@@ -169,25 +168,24 @@ async def _entries(store: ObjectStore, key: ObjectKey) -> dict[ObjectKey, Digest
 
 
 class PackIndex:
-    """What stands in packs, an hour's folder at a time; the one asked longest ago is forgotten."""
+    """The hashes of packed entries, read and dropped one hour at a time."""
 
     def __init__(self, store: ObjectStore) -> None:
-        """Starts with nothing read."""
         self._store = store
         self._folders: OrderedDict[str, dict[ObjectKey, Digest]] = OrderedDict()
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def digest(self, key: ObjectKey) -> Digest | None:
-        """Gives the hash of an entry that stands in a pack that can be read, else None.
+        """Return the hash of an entry of a readable packed object, else None.
 
         Raises:
-            StoreError: The store did not answer.
+            StoreError: The store is unreachable or refused the request.
         """
         folder = key.rpartition("/")[0] + "/"
-        async with self._turn:
+        async with self._lock:
             if folder not in self._folders:
                 self._folders[folder] = await self._read(folder)
-                self._forget()
+                self._drop_oldest()
             self._folders.move_to_end(folder)
             return self._folders[folder].get(key)
 
@@ -199,7 +197,7 @@ class PackIndex:
                     found |= await _entries(self._store, one.key)
         return found
 
-    def _forget(self) -> None:
+    def _drop_oldest(self) -> None:
         while len(self._folders) > 1 and self._count() > REMEMBERED_MAX:
             self._folders.popitem(last=False)
 
@@ -208,35 +206,35 @@ class PackIndex:
 
 
 async def put_derived(store: ObjectStore, key: ObjectKey, body: bytes, backoff: Backoff) -> bool:
-    """Create a derived object and return True when it did not exist.
+    """Create a derived object; return True if it did not exist.
 
     Raises:
-        OutcomeUnknown: No try had a known outcome; the next pass tries again.
-        StoreError: The store refused the request, or it was not sent.
+        OutcomeUnknown: No attempt had a known outcome; the next pass retries.
+        StoreError: The store is unreachable or refused the request.
     """
     return isinstance(await create_known(store, key, body, backoff), Applied)
 
 
-def by_time_of(sound: VerifiedBatch) -> tuple[TimeEntry, TimeEntry]:
-    """Gives the two by-time entries of an accepted batch."""
-    manifest = sound.manifest
-    at_ns, reference = manifest.accepted_at_ns, encode_reference(sound.key)
-    by_time = accepted_by_time_key(sound.key, at_ns)
+def by_time_of(batch: VerifiedBatch) -> tuple[TimeEntry, TimeEntry]:
+    """Return the two by-time entries of an accepted batch."""
+    manifest = batch.manifest
+    at_ns, reference = manifest.accepted_at_ns, encode_reference(batch.key)
+    by_time = accepted_by_time_key(batch.key, at_ns)
     raw = raw_blob_by_time_key(manifest.digest, at_ns)
     return (
-        TimeEntry(at_ns=at_ns, key=by_time, body=sound.body),
+        TimeEntry(at_ns=at_ns, key=by_time, body=batch.body),
         TimeEntry(at_ns=at_ns, key=raw, body=reference),
     )
 
 
-def by_blob_of(sound: VerifiedBatch) -> tuple[ObjectKey, bytes]:
-    """Gives the reverse reference of an accepted batch, key and bytes."""
-    manifest = sound.manifest
-    return accepted_by_blob_key(manifest.digest, manifest.identity), encode_reference(sound.key)
+def by_blob_of(batch: VerifiedBatch) -> tuple[ObjectKey, bytes]:
+    """Return the reverse reference of an accepted batch, key and bytes."""
+    manifest = batch.manifest
+    return accepted_by_blob_key(manifest.digest, manifest.identity), encode_reference(batch.key)
 
 
 def quarantine_entry(
     key: ObjectKey, identity: Identity, submitted: Digest
 ) -> tuple[ObjectKey, bytes]:
-    """Gives the reverse reference of a quarantine manifest, key and bytes."""
+    """Return the reverse reference of a quarantine manifest, key and bytes."""
     return quarantine_by_blob_key(submitted, identity), encode_reference(key)

@@ -1,18 +1,20 @@
-"""Owns one lane of one queue: enqueues each batch once, over crashes and against rivals.
+"""The owner of one lane of one queue: it enqueues each batch once, despite crashes and rivals.
 
-One flush, and what a crash after each step leaves:
+The steps of one append, and what the next owner does after a crash behind each of them:
 
-    1 write the work list                  a list that no register names; the collector takes it
-    2 swap the note: pending = its batches  the next life asks the register: not landed, forget it
-    3 append to the register               the next life asks the register: landed, keep it
-    4 fold pending into the ledger          stored with the next note; until then as after step 3
+    1 write the work list                  no register names it; the collector deletes it
+    2 swap in the append intent            the append is not in the register: drop the intent
+    3 append to the register               the append is in the register: add it to the ledger
+    4 add the intent to the ledger         as after step 3; stored with the next intent
 
-Taking over: raise `life` in the lane's state by a swap, then put it into the register
-(`sluice_queue.takeover`). A rival of an earlier life fails at its next swap of either object and
-raises `LaneLost`; it has then changed nothing that the new life does not know.
+To take a lane over, a process raises the owner term in the lane's state by a swap, then writes it
+into the register (`sluice_queue.takeover`). An earlier owner fails at its next swap of either
+object and raises `LaneTakenOver`. It has then changed nothing that the new owner does not know.
 """
 
 from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from sluice_protocol.errors import SluiceError, StoreUnavailable
 from sluice_protocol.identity import Identity
@@ -25,9 +27,9 @@ from sluice_queue.settings import SWAP_RETRY
 from sluice_queue.takeover import take_over
 from sluice_queue.worklists import write_work_list
 from sluice_reconciler.lane_state import (
+    IntendedBatch,
     LaneRecord,
     Ledger,
-    PendingBatch,
     StoredLaneState,
     encode_lane,
     lane_key,
@@ -35,25 +37,26 @@ from sluice_reconciler.lane_state import (
 )
 from sluice_reconciler.sequence_ranges import EnqueueStatus
 from sluice_store.port import ObjectStore
-from sluice_store.retry import RetryLoop
+from sluice_store.retry import RetryBudget
 
 
 class LaneTakenOver(SluiceError):
-    """Another reconciler took the lane over; read its state before going on."""
+    """Another reconciler took the lane over; read the lane's state before the next attempt."""
 
-    def __init__(self, lane_key: str, life: int) -> None:
-        """Carries the key of the lane's state and the life that was overtaken."""
-        super().__init__(lane_key, life)
+    def __init__(self, lane_key: str, owner_term: int) -> None:
+        super().__init__(lane_key, owner_term)
         self.lane_key = lane_key
-        self.life = life
+        self.owner_term = owner_term
 
     def __str__(self) -> str:
-        """Says which lane."""
-        return f"another reconciler took this lane over, key=`{self.lane_key}`, life=`{self.life}`"
+        return (
+            "another reconciler took this lane over,"
+            f" key=`{self.lane_key}`, owner_term=`{self.owner_term}`"
+        )
 
 
 class LaneOwner:
-    """One process's hold on one lane. Make it with `LaneOwner.take`."""
+    """One process's ownership of one lane. Create it with `LaneOwner.take`."""
 
     def __init__(
         self,
@@ -63,7 +66,6 @@ class LaneOwner:
         appender: Appender,
         runtime: Runtime,
     ) -> None:
-        """Takes a lane that `take` won."""
         self._store = store
         self._lane = lane
         self._stored = stored
@@ -72,88 +74,90 @@ class LaneOwner:
         self._retry = SWAP_RETRY
         self.ledger = Ledger(stored.record.boots)
         self.forgotten = False
+        """Whether the register no longer shows what became of an append intent."""
 
     @classmethod
     async def take(cls, store: ObjectStore, lane: Lane, runtime: Runtime) -> "LaneOwner":
-        """Takes the lane over and settles what an earlier life left pending.
+        """Take the lane over and resolve the append intent of an earlier owner.
 
         Raises:
-            LaneLost: A rival took it over at the same time.
-            RegisterLost: The lane's register is gone, or another one.
-            OutcomeUnknown: The bounds of a write are spent.
-            StoreError: The store refused.
+            LaneTakenOver: A rival took the lane over at the same time.
+            RegisterLost: The lane's register is missing or was replaced.
+            OutcomeUnknown: The retries of a write are spent.
+            StoreError: The store is unreachable or refused the request.
         """
-        stored = await _raise_life(store, lane, runtime)
+        stored = await _raise_owner_term(store, lane, runtime)
         record = stored.record
         try:
             taken = await take_over(
                 store,
                 lane,
                 producer_id=bytes.fromhex(record.producer_id),
-                term=record.life,
+                term=record.owner_term,
                 writes=record.writes,
                 runtime=runtime,
             )
         except ProducerSuperseded as error:
-            raise LaneTakenOver(lane_key(lane), record.life) from error
+            raise LaneTakenOver(lane_key(lane), record.owner_term) from error
         owner = cls(store, lane, stored, taken.appender, runtime)
         owner.forgotten = taken.forgotten and bool(record.pending)
         if taken.writes > record.writes:
-            for one in record.pending:
-                owner.ledger.add(one)
+            for batch in record.pending:
+                owner.ledger.add(batch)
         await owner._write(writes=max(taken.writes, record.writes), pending=())
         return owner
 
     async def enqueue(self, batches: Sequence[AcceptedManifest]) -> int:
-        """Enqueues the batches that were not, in one work list; gives how many those were.
+        """Enqueue the batches that were not enqueued yet, in one work list.
 
-        All belong to agents of this lane. A batch that stands inside a run must be sorted out by
-        the caller before (`Standing.MAYBE`): here it counts as not enqueued.
+        All batches must belong to agents of this lane. A batch whose status is
+        `EnqueueStatus.MAYBE` is treated as not enqueued: the caller decides those before.
+
+        Returns:
+            How many batches were enqueued.
 
         Raises:
-            LaneLost: A rival took the lane over; what of this call landed, its state knows.
-            OutcomeUnknown: The bounds are spent; take the lane again to learn what landed.
-            StoreError: The store refused.
+            LaneTakenOver: A rival took the lane over; its state contains what this call appended.
+            OutcomeUnknown: The retries are spent; take the lane again to learn what was appended.
+            StoreError: The store is unreachable or refused the request.
         """
-        once = {one.identity: one for one in batches}
-        fresh = [one for who, one in once.items() if self._is_fresh(who)]
-        if not fresh:
+        by_identity = {one.identity: one for one in batches}
+        new = [one for who, one in by_identity.items() if self._is_new(who)]
+        if not new:
             return 0
-        draft = await write_work_list(self._appender.client, fresh, retry=self._retry)
-        pending = tuple(_pending(one.identity) for one in fresh)
+        draft = await write_work_list(self._appender.client, new, retry=self._retry)
+        pending = tuple(_pending(one.identity) for one in new)
         writes = self._stored.record.writes
         await self._write(writes=writes, pending=pending)
         try:
             await self._appender.append([draft])
         except ProducerSuperseded as error:
-            raise LaneTakenOver(lane_key(self._lane), self._stored.record.life) from error
-        for one in pending:
-            self.ledger.add(one)
+            raise LaneTakenOver(lane_key(self._lane), self._stored.record.owner_term) from error
+        for batch in pending:
+            self.ledger.add(batch)
         self._stored = StoredLaneState(
-            record=_with(self._stored.record, writes=writes + 1, pending=()),
+            # The next write adds the boots.
+            record=replace(self._stored.record, writes=writes + 1, pending=(), boots=()),
             etag=self._stored.etag,
         )
-        return len(fresh)
+        return len(new)
 
-    def _is_fresh(self, who: Identity) -> bool:
-        return self.ledger.standing(who) is not EnqueueStatus.DONE
+    def _is_new(self, who: Identity) -> bool:
+        return self.ledger.status(who) is not EnqueueStatus.DONE
 
     async def close(self) -> None:
-        """Stores the ledger as it stands, so that the next life has nothing to settle.
+        """Store the ledger, so that the next owner has no append intent to resolve.
 
         Raises:
-            LaneLost: A rival took the lane over.
+            LaneTakenOver: A rival took the lane over.
         """
         await self._write(writes=self._stored.record.writes, pending=())
 
-    async def _write(self, *, writes: int, pending: tuple[PendingBatch, ...]) -> None:
-        """Swaps the lane's state; only this life's own state is ever replaced."""
-        record = LaneRecord(
-            queue=self._lane.queue,
-            lane=self._lane.lane,
+    async def _write(self, *, writes: int, pending: tuple[IntendedBatch, ...]) -> None:
+        """Swap the lane's state. Only a state that this owner wrote is ever replaced."""
+        record = replace(
+            self._stored.record,
             nonce=self._runtime.id_bytes().hex(),
-            producer_id=self._stored.record.producer_id,
-            life=self._stored.record.life,
             writes=writes,
             pending=pending,
             boots=self.ledger.stored(),
@@ -161,8 +165,8 @@ class LaneOwner:
         self._stored = await _swap(self._store, self._lane, self._stored, record, self._runtime)
 
 
-def _pending(who: Identity) -> PendingBatch:
-    return PendingBatch(
+def _pending(who: Identity) -> IntendedBatch:
+    return IntendedBatch(
         agent_id=who.agent_id,
         boot_id=who.boot_id,
         seq_start=who.seq_start,
@@ -170,30 +174,17 @@ def _pending(who: Identity) -> PendingBatch:
     )
 
 
-def _with(record: LaneRecord, *, writes: int, pending: tuple[PendingBatch, ...]) -> LaneRecord:
-    """Gives the record with other counts; its boots are stored anew with the next write."""
-    return LaneRecord(
-        queue=record.queue,
-        lane=record.lane,
-        nonce=record.nonce,
-        producer_id=record.producer_id,
-        life=record.life,
-        writes=writes,
-        pending=pending,
-    )
-
-
 async def _swap(
     store: ObjectStore, lane: Lane, stored: StoredLaneState, record: LaneRecord, runtime: Runtime
 ) -> StoredLaneState:
-    """Replaces the state that was read; an unknown outcome is settled by the record's nonce.
+    """Replace the state that was read. The nonce identifies a write of unknown outcome.
 
     Raises:
-        LaneLost: Another state stands.
-        OutcomeUnknown: The bounds are spent.
+        LaneTakenOver: Another process wrote the state.
+        OutcomeUnknown: The retries are spent.
     """
     key, body = lane_key(lane), encode_lane(record)
-    budget = RetryLoop("swap", key, runtime.backoff(SWAP_RETRY))
+    budget = RetryBudget("swap", key, runtime.backoff(SWAP_RETRY))
     while True:
         try:
             outcome = await store.replace(key, body, if_match=stored.etag)
@@ -203,43 +194,34 @@ async def _swap(
                 case Mismatch() | Unknown():
                     now = await read_lane_state(store, lane)
         except StoreUnavailable as error:
-            await budget.pause(error)
+            await budget.wait_or_raise(error)
             continue
         if now is not None and now.record.nonce == record.nonce:
             return now
         if now is None or now.etag != stored.etag:
-            raise LaneTakenOver(key, record.life)
-        await budget.pause()
+            raise LaneTakenOver(key, record.owner_term)
+        await budget.wait_or_raise()
 
 
-async def _raise_life(store: ObjectStore, lane: Lane, runtime: Runtime) -> StoredLaneState:
-    """Puts the next life into the lane's state; creates the state where none stands."""
-    budget = RetryLoop("take", lane_key(lane), runtime.backoff(SWAP_RETRY))
+async def _raise_owner_term(store: ObjectStore, lane: Lane, runtime: Runtime) -> StoredLaneState:
+    """Write the next owner term into the lane's state; create the state if there is none."""
+    budget = RetryBudget("take", lane_key(lane), runtime.backoff(SWAP_RETRY))
     while True:
         stored = await read_lane_state(store, lane)
         if stored is None:
             await _create(store, lane, runtime)
         else:
             old = stored.record
-            record = LaneRecord(
-                queue=old.queue,
-                lane=old.lane,
-                nonce=runtime.id_bytes().hex(),
-                producer_id=old.producer_id,
-                life=old.life + 1,
-                writes=old.writes,
-                pending=old.pending,
-                boots=old.boots,
-            )
+            record = replace(old, nonce=runtime.id_bytes().hex(), owner_term=old.owner_term + 1)
             try:
                 return await _swap(store, lane, stored, record, runtime)
             except LaneTakenOver:
-                pass  # a rival swapped first: raise the life above its own
-        await budget.pause()
+                pass  # A rival swapped first: raise the term above its own.
+        await budget.wait_or_raise()
 
 
 async def _create(store: ObjectStore, lane: Lane, runtime: Runtime) -> None:
-    """Creates an empty state; whatever comes of it, the next read shows one that all agree on."""
+    """Create an empty state. Whatever the outcome, the next read returns the one that exists."""
     record = LaneRecord(
         queue=lane.queue,
         lane=lane.lane,

@@ -1,14 +1,14 @@
-"""What one lane of one queue has been given: runs per (agent, boot), as a stored record.
+"""The stored state of one lane: which batches it was given, and which process may append to it.
 
-`reconciler/v1/lanes/<queue>.<lane>` is zstd over one JSON record, swapped with If-Match. It is at
-once the ledger of what was enqueued and the note of what is about to be:
+`reconciler/v1/lanes/<queue>.<lane>` is one JSON record in a zstd frame, replaced with If-Match. It
+is the ledger of what was enqueued and the append intent for what is enqueued next:
 
-- `life`: which process may append; whoever raises it by a swap fences the others off;
-- `writes`: how many appends of all lives have landed;
-- `pending`: the batches of the append that comes next, written down before it is made.
+- `life`: the owner term. A process that raises it by a swap fences all earlier owners.
+- `writes`: the number of appends, over all owner terms, that are in the register.
+- `pending`: the append intent: the batches of the next append, stored before it is made.
 
-A crash between the note and the append leaves a pending one; the next life learns from the queue's
-register whether it landed, and nothing is enqueued twice or forgotten.
+A crash between the intent and the append leaves `pending` set. The next owner reads from the
+queue's register whether the append is there, so no batch is enqueued twice or forgotten.
 Source: `docs/reconciler.md`, Exactly once; ADR 0042.
 """
 
@@ -36,15 +36,15 @@ LANES: Final = f"{RECONCILER}lanes/"
 
 
 class StoredBoot(msgspec.Struct, frozen=True, array_like=True):
-    """One (agent, boot) of the stored record."""
+    """The enqueued batches of one (agent, boot) in the stored record."""
 
     agent_id: str
     boot_id: str
-    runs: BootRanges
+    ranges: BootRanges
 
 
-class PendingBatch(msgspec.Struct, frozen=True, array_like=True):
-    """One batch of the append that comes next."""
+class IntendedBatch(msgspec.Struct, frozen=True, array_like=True):
+    """One batch of an append intent."""
 
     agent_id: str
     boot_id: str
@@ -59,11 +59,11 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
         queue: Name of the queue.
         lane: Number of the lane.
         nonce: Fresh with every write, so that no ETag recurs.
-        producer_id: 32 hex digits: under which id this state's owner appends, for ever.
-        life: Raised by each process that takes the lane over.
-        writes: Appends of all lives that have landed.
-        pending: The batches of append number `writes + 1`, if it was begun.
-        boots: What is enqueued.
+        producer_id: 32 hex digits: the id under which every owner of this lane appends.
+        owner_term: Raised by each process that takes the lane over; stored as `life`.
+        writes: Appends of all owner terms that are in the register.
+        pending: The batches of append number `writes + 1`, if its intent was stored.
+        boots: The batches that were enqueued.
     """
 
     schema: Literal["sluice.reconciler_lane.v1"] = "sluice.reconciler_lane.v1"
@@ -71,27 +71,27 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     lane: int
     nonce: str
     producer_id: str
-    life: int = 0
+    owner_term: int = msgspec.field(name="life", default=0)
     writes: int = 0
-    pending: tuple[PendingBatch, ...] = ()
+    pending: tuple[IntendedBatch, ...] = ()
     boots: tuple[StoredBoot, ...] = ()
 
 
 def lane_key(lane: Lane) -> ObjectKey:
-    """Gives the key of a lane's state."""
+    """Return the key of a lane's state."""
     return ObjectKey(f"{LANES}{lane.queue}.{lane.lane:03d}")
 
 
 def encode_lane(record: LaneRecord) -> bytes:
-    """Gives the stored bytes: canonical JSON in one zstd frame."""
+    """Return the stored bytes: canonical JSON in one zstd frame."""
     return zstandard.ZstdCompressor(level=3).compress(encode_record(record))
 
 
 def decode_lane(key: ObjectKey, body: bytes) -> LaneRecord:
-    """Reads the stored bytes.
+    """Decode the stored bytes of a lane's state.
 
     Raises:
-        InvalidRecord: They are not that.
+        InvalidRecord: The bytes are not a zstd frame with a lane record.
     """
     try:
         raw = zstandard.ZstdDecompressor().decompress(body, max_output_size=STATE_BYTES_MAX)
@@ -104,46 +104,49 @@ class Ledger:
     """The batches that one lane was given, in memory."""
 
     def __init__(self, boots: tuple[StoredBoot, ...] = ()) -> None:
-        """Starts from a stored record."""
-        self._boots = {(boot.agent_id, boot.boot_id): boot.runs for boot in boots}
+        self._boots = {(boot.agent_id, boot.boot_id): boot.ranges for boot in boots}
 
-    def standing(self, who: Identity) -> EnqueueStatus:
-        """Tells whether a batch was enqueued."""
+    def status(self, who: Identity) -> EnqueueStatus:
+        """Return whether a batch was enqueued, without reading the store."""
         boot = self._boots.get((who.agent_id, who.boot_id))
-        return boot.standing(who.seq_start, who.seq_end) if boot is not None else EnqueueStatus.NEW
+        return boot.status(who.seq_start, who.seq_end) if boot is not None else EnqueueStatus.NEW
 
     def boot(self, agent_id: str, boot_id: str) -> BootRanges | None:
-        """Gives what is known of one boot."""
+        """Return the enqueued batches of one boot, or None if there are none."""
         return self._boots.get((agent_id, boot_id))
 
-    def add(self, one: PendingBatch) -> None:
-        """Marks a batch as enqueued."""
-        boot = self._boots.setdefault((one.agent_id, one.boot_id), BootRanges())
-        boot.add(one.seq_start, one.seq_end)
-
-    def items(self) -> list[tuple[str, str, BootRanges]]:
-        """Gives every (agent, boot) in order."""
-        return [(agent, boot, runs) for (agent, boot), runs in sorted(self._boots.items())]
+    def add(self, batch: IntendedBatch) -> None:
+        """Record a batch as enqueued."""
+        boot = self._boots.setdefault((batch.agent_id, batch.boot_id), BootRanges())
+        boot.add(batch.seq_start, batch.seq_end)
 
     def stored(self) -> tuple[StoredBoot, ...]:
-        """Gives the record's form, in order."""
-        return tuple(StoredBoot(agent_id=a, boot_id=b, runs=runs) for a, b, runs in self.items())
+        """Return the entries of the stored record, sorted by (agent, boot)."""
+        return tuple(
+            StoredBoot(agent_id=agent, boot_id=boot, ranges=ranges)
+            for (agent, boot), ranges in sorted(self._boots.items())
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLaneState:
-    """A lane's state as it was read."""
+    """A lane's state as it was read.
+
+    Attributes:
+        record: The state.
+        etag: Its ETag, for the next swap.
+    """
 
     record: LaneRecord
     etag: ETag
 
 
 async def read_lane_state(store: ObjectStore, lane: Lane) -> StoredLaneState | None:
-    """Reads a lane's state, or gives None where none stands.
+    """Read a lane's state; return None if the lane has none yet.
 
     Raises:
-        InvalidRecord: The bytes are no state.
-        StoreError: The store did not answer.
+        InvalidRecord: The stored bytes are malformed.
+        StoreError: The store is unreachable or refused the request.
     """
     key = lane_key(lane)
     match await store.get(key):
@@ -154,13 +157,16 @@ async def read_lane_state(store: ObjectStore, lane: Lane) -> StoredLaneState | N
 
 
 async def read_ledger(store: ObjectStore, lane: Lane) -> tuple[Ledger, bool]:
-    """Gives what a lane was given, without taking it, and whether somebody ever took it.
+    """Read what a lane was given, without taking the lane over.
 
-    A pending append counts when the register shows that it landed.
+    Batches of an append intent are included if the register contains the append.
+
+    Returns:
+        The ledger, and whether any process has ever owned the lane.
 
     Raises:
         InvalidRecord: The state or the register is malformed.
-        StoreError: The store did not answer.
+        StoreError: The store is unreachable or refused the request.
     """
     stored = await read_lane_state(store, lane)
     if stored is None:
@@ -171,17 +177,17 @@ async def read_ledger(store: ObjectStore, lane: Lane) -> tuple[Ledger, bool]:
         view = await read_lane(store, lane.queue, lane.lane, entries_max=0)
         writer = view.state.writer(bytes.fromhex(record.producer_id))
         if writer is not None and writes_of(writer.counter) > record.writes:
-            for one in record.pending:
-                ledger.add(one)
-    return ledger, record.life > 0
+            for batch in record.pending:
+                ledger.add(batch)
+    return ledger, record.owner_term > 0
 
 
 async def is_register_lost(store: ObjectStore, lane: Lane) -> bool:
-    """Tells whether the register that a lane's appends landed in is gone, or another one.
+    """Return True if the register that the lane's appends went to is missing or was replaced.
 
     Raises:
         InvalidRecord: The state or the register is malformed.
-        StoreError: The store did not answer.
+        StoreError: The store is unreachable or refused the request.
     """
     stored = await read_lane_state(store, lane)
     if stored is None:

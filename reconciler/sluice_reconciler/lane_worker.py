@@ -1,109 +1,125 @@
-"""One lane's desk: it knows what the lane was given, and takes the lane over when it must.
+"""Lane workers: each knows what its lane was given, and takes the lane over when it must.
 
-A desk reads the lane's state until there is work. It takes the lane over when nobody has it, or
-when a batch has waited longer than another reconciler should leave it; a lane lost to a rival is
-read again, and only what the rival did not enqueue is tried again.
+A worker reads the lane's state until there is work. It takes the lane over if no process owns it,
+or if a batch has waited longer than another reconciler may leave it. After it lost the lane to a
+rival, it reads the state again and retries only what the rival did not enqueue.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 
 import structlog
 
 from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.identity import Identity
+from sluice_protocol.keys import accepted_key, lane_of, parse_accepted_key
 from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.units import ObjectKey
 from sluice_queue.errors import RegisterLost
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lane_owner import LaneOwner, LaneTakenOver
 from sluice_reconciler.lane_state import Ledger, is_register_lost, read_ledger
 from sluice_reconciler.metrics import ReconcilerMetrics
-from sluice_reconciler.new_batches import new_batches
+from sluice_reconciler.new_batches import ComparedRanges, new_batches
+from sluice_reconciler.sequence_ranges import EnqueueStatus
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
 
 RIVALS_MAX = 5
-"""How often one enqueue may lose its lane before the pass leaves the batches to the next pass."""
+"""How often one enqueue may lose its lane before its batches are left to the next pass."""
 
 
 class Takeover(Enum):
-    """When a desk may take a lane that another reconciler holds."""
+    """When a worker may take a lane that another reconciler owns."""
 
-    AT_ONCE = "at_once"
-    IF_FREE = "if_free"
+    ALWAYS = "always"
+    IF_UNOWNED = "if_unowned"
 
 
 class LaneWorker:
-    """Reads, takes and feeds one lane."""
+    """The worker of one lane."""
 
     def __init__(
         self, store: ObjectStore, lane: Lane, runtime: Runtime, metrics: ReconcilerMetrics
     ) -> None:
-        """Binds a lane; nothing is read yet."""
         self._store = store
         self.lane = lane
         self._runtime = runtime
         self._metrics = metrics
         self._owner: LaneOwner | None = None
         self._lock = asyncio.Lock()
-        self._held_by_other = False
-        self.ledger = Ledger()
+        self._owned_by_rival = False
+        self._ledger = Ledger()
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the lane was given, as last read or written."""
+        return self._ledger
 
     async def refresh(self) -> None:
-        """Reads the lane's state anew, unless this process holds the lane.
+        """Read the lane's state again, unless this process owns the lane.
 
         Raises:
-            StoreError: The store did not answer.
+            StoreError: The store is unreachable or refused the request.
         """
         async with self._lock:
             if self._owner is None:
                 await self._read()
 
     async def _read(self) -> None:
-        self.ledger, self._held_by_other = await read_ledger(self._store, self.lane)
+        self._ledger, self._owned_by_rival = await read_ledger(self._store, self.lane)
 
     async def enqueue(
         self, batches: Sequence[AcceptedManifest], *, takeover: Takeover
     ) -> int | None:
-        """Gives the lane what it was not given; None when a rival holds it or its register is lost.
+        """Enqueue the batches that the lane was not given yet.
+
+        Returns:
+            How many were enqueued; None if a rival owns the lane or its register is lost.
 
         Raises:
-            OutcomeUnknown: The bounds are spent; the next pass settles it.
-            StoreError: The store refused.
+            OutcomeUnknown: The retries are spent; the next pass resolves the append.
+            StoreError: The store is unreachable or refused the request.
         """
         async with self._lock:
-            if self._owner is None and takeover is Takeover.IF_FREE and self._held_by_other:
+            if self._owner is None and takeover is Takeover.IF_UNOWNED and self._owned_by_rival:
                 return None
             for _ in range(RIVALS_MAX):
                 try:
                     return await self._enqueue(batches)
                 except LaneTakenOver:
-                    log.warning("lane lost", queue=self.lane.queue, lane=self.lane.lane)
+                    log.warning("lane_taken_over", queue=self.lane.queue, lane=self.lane.lane)
                     self._metrics.lanes_lost.labels(self.lane.queue).inc()
                     self._owner = None
                     await self._read()
-                    if takeover is Takeover.IF_FREE:
+                    if takeover is Takeover.IF_UNOWNED:
                         return None
                 except RegisterLost as error:
-                    # Going on would leave behind what waited: the lane stands until a rebuild.
-                    log.error("lane stands", reason=str(error))  # noqa: TRY400 - it says all
+                    # An append to a new register would skip the pending entries of the lost one,
+                    # so the lane is halted until a rebuild.
+                    log.error(  # noqa: TRY400 - the reason names the register
+                        "lane_halted",
+                        queue=self.lane.queue,
+                        lane=self.lane.lane,
+                        reason=str(error),
+                    )
                     self._owner = None
                     return None
                 except OutcomeUnknown:
-                    # Taking the lane again settles what became of the last append.
+                    # Taking the lane again resolves what became of the last append.
                     self._owner = None
             return None
 
     async def _enqueue(self, batches: Sequence[AcceptedManifest]) -> int:
         if self._owner is None:
             self._owner = await LaneOwner.take(self._store, self.lane, self._runtime)
-            self.ledger = self._owner.ledger
+            self._ledger = self._owner.ledger
             if self._owner.forgotten:
                 self._metrics.maybe_doubled.labels(self.lane.queue).inc()
         by_identity: dict[Identity, AcceptedManifest] = {one.identity: one for one in batches}
-        todo, sure = await new_batches(self._store, self.ledger, by_identity)
+        todo, sure = await new_batches(self._store, self._ledger, by_identity)
         if not todo:
             return 0
         if not sure:
@@ -113,20 +129,20 @@ class LaneWorker:
         return done
 
     async def is_register_lost(self) -> bool:
-        """Tells whether the register that the lane's batches went to is gone, or another one.
+        """Return True if the register that the lane's batches went to is missing or was replaced.
 
         Raises:
-            InvalidRecord: Its state or register is malformed.
-            StoreError: The store did not answer.
+            InvalidRecord: The lane's state or its register is malformed.
+            StoreError: The store is unreachable or refused the request.
         """
         return await is_register_lost(self._store, self.lane)
 
     async def close(self) -> None:
-        """Stores the ledger, if this process holds the lane.
+        """Store the ledger, if this process owns the lane.
 
         Raises:
-            OutcomeUnknown: The bounds are spent; the next life settles it.
-            StoreError: The store refused.
+            OutcomeUnknown: The retries are spent; the next owner resolves the write.
+            StoreError: The store is unreachable or refused the request.
         """
         async with self._lock:
             owner, self._owner = self._owner, None
@@ -135,3 +151,83 @@ class LaneWorker:
                     await owner.close()
                 except LaneTakenOver:
                     return
+
+
+class LaneWorkers:
+    """The workers of every lane of every queue that batches are appended to."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        lanes: int,
+        queues: Sequence[str],
+        runtime: Runtime,
+        metrics: ReconcilerMetrics,
+    ) -> None:
+        self._store = store
+        self._lanes = lanes
+        self._workers = tuple(
+            LaneWorker(store, Lane(queue=queue, lane=lane), runtime, metrics)
+            for queue in queues
+            for lane in range(lanes)
+        )
+        self._by_lane = tuple(self._workers[lane::lanes] for lane in range(lanes))
+
+    def __iter__(self) -> Iterator[LaneWorker]:
+        return iter(self._workers)
+
+    def of_agent(self, agent_id: str) -> tuple[LaneWorker, ...]:
+        """Return the worker of an agent's lane in every queue."""
+        return self._by_lane[lane_of(agent_id, self._lanes)]
+
+    async def refresh(self) -> None:
+        """Read the state of every lane that this process does not own.
+
+        Raises:
+            StoreError: The store is unreachable or refused the request.
+        """
+        for worker in self:
+            await worker.refresh()
+
+    async def close(self) -> None:
+        """Store the ledger of every lane that this process owns.
+
+        Raises:
+            OutcomeUnknown: The retries are spent; the next owner resolves the write.
+            StoreError: The store is unreachable or refused the request.
+        """
+        for worker in self:
+            await worker.close()
+
+    def has_batch(self, key: ObjectKey) -> bool:
+        """Return True if, by the ledgers in memory, every queue was given a batch.
+
+        A ledger that was emptied by a rebuild no longer contains it.
+        """
+        who = parse_accepted_key(key)
+        return all(
+            worker.ledger.status(who) is not EnqueueStatus.NEW
+            for worker in self.of_agent(who.agent_id)
+        )
+
+    async def new_keys(
+        self, keys: Sequence[ObjectKey], compared: ComparedRanges | None
+    ) -> set[ObjectKey]:
+        """Return the accepted keys whose batch some queue was not given yet.
+
+        Args:
+            keys: Accepted keys.
+            compared: As in `new_batches`.
+
+        Raises:
+            StoreError: The store is unreachable or refused the request.
+        """
+        by_lane: dict[int, list[Identity]] = {}
+        for who in map(parse_accepted_key, keys):
+            by_lane.setdefault(lane_of(who.agent_id, self._lanes), []).append(who)
+        found: set[ObjectKey] = set()
+        for worker in self:
+            batches = by_lane.get(worker.lane.lane, ())
+            todo, _ = await new_batches(self._store, worker.ledger, batches, compared)
+            found.update(map(accepted_key, todo))
+        return found

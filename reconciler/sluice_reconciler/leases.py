@@ -1,17 +1,17 @@
-"""Leases over one lane for consumers that speak HTTP: they share it without knowing each other.
+"""Leases over one lane, shared by HTTP consumers that do not know each other.
 
-States of an entry, and who moves it:
+States of an entry, and its transitions:
 
-    waiting    handed out by `claim`                                → leased
+    pending    `claim`                                              → leased
     leased     `commit` by its lease                                → committed
-               `fail` by its lease, or the lease ran out            → waiting again, attempts + 1
-               `extend` by its lease                                → leased, longer
-    committed  everything below it is committed too                 → acknowledged, by the shell
+               `fail` by its lease, or the lease expired            → pending, attempts + 1
+               `extend` by its lease                                → leased, with a later end
+    committed  every entry below it is committed too                → acknowledged, by the shell
 
-Each hand-out has a lease id of its own; a commit under an older id is refused once the entry was
-handed out again, so two consumers never both believe to have committed it. Delivery is at least
-once: a consumer that finished after its lease ran out did the work for nothing. Leases live in
-memory alone; after a restart everything behind `acked_through` waits again.
+Each claim has a separate lease id. A commit under an older id is refused after the entry was
+claimed again, so two consumers never both believe that they committed it. Delivery is at least
+once: the work of a consumer that finished after its lease expired is repeated. Leases exist in
+memory only; after a restart every entry behind `acked_through` is pending again.
 
 Pure: no I/O, clock or randomness.
 """
@@ -23,14 +23,14 @@ from sluice_queue.entries import Descriptor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """One entry in somebody's hands.
+    """One claimed entry.
 
     Attributes:
-        lease_id: Names this hand-out and no other.
-        entry: What was handed out.
-        consumer: Who said it was asking.
-        ends_ns: When it may be handed out again.
-        attempts: How often it was handed out before.
+        lease_id: Identifies this claim.
+        entry: The claimed entry.
+        consumer: The name that the consumer gave.
+        ends_ns: When the entry may be claimed again, by the monotonic clock.
+        attempts: How often the entry was claimed before.
     """
 
     lease_id: str
@@ -42,17 +42,17 @@ class Lease:
 
 @dataclass(slots=True, kw_only=True)
 class LaneLeases:
-    """What became of the entries of one lane behind `acked_through`."""
+    """The states of the entries of one lane behind `acked_through`."""
 
     acked_through: int
-    _waiting: list[tuple[int, Descriptor]] = field(default_factory=list)
+    _pending: list[tuple[int, Descriptor]] = field(default_factory=list)
     _leased: dict[int, Lease] = field(default_factory=dict)
     _committed: set[int] = field(default_factory=set)
 
     @property
-    def waiting(self) -> int:
-        """How many known entries are in nobody's hands."""
-        return len(self._waiting)
+    def pending(self) -> int:
+        """Number of entries that are not claimed."""
+        return len(self._pending)
 
     @property
     def leases(self) -> tuple[Lease, ...]:
@@ -60,11 +60,11 @@ class LaneLeases:
         return tuple(self._leased[sequence] for sequence in sorted(self._leased))
 
     def offer(self, entries: tuple[Descriptor, ...]) -> None:
-        """Takes in entries that the lane handed out for the first time."""
-        self._waiting += [(0, entry) for entry in entries]
+        """Add entries that were read from the lane."""
+        self._pending += [(0, entry) for entry in entries]
 
     def expire(self, now_ns: int) -> int:
-        """Puts entries back whose lease ran out; gives how many."""
+        """Return entries whose lease expired to the pending ones; return their number."""
         ended = [lease for lease in self._leased.values() if lease.ends_ns <= now_ns]
         for lease in ended:
             self._put_back(lease)
@@ -72,14 +72,14 @@ class LaneLeases:
 
     def _put_back(self, lease: Lease) -> None:
         del self._leased[lease.entry.sequence]
-        self._waiting.append((lease.attempts + 1, lease.entry))
-        self._waiting.sort(key=lambda one: one[1].sequence)
+        self._pending.append((lease.attempts + 1, lease.entry))
+        self._pending.sort(key=lambda one: one[1].sequence)
 
     def claim(self, lease_id: str, consumer: str, ends_ns: int) -> Lease | None:
-        """Hands the oldest waiting entry out, or gives None."""
-        if not self._waiting:
+        """Lease the oldest pending entry; return None if there is none."""
+        if not self._pending:
             return None
-        attempts, entry = self._waiting.pop(0)
+        attempts, entry = self._pending.pop(0)
         lease = Lease(
             lease_id=lease_id, entry=entry, consumer=consumer, ends_ns=ends_ns, attempts=attempts
         )
@@ -87,7 +87,7 @@ class LaneLeases:
         return lease
 
     def commit(self, lease_id: str) -> bool:
-        """Marks the leased entry as done; False when that lease no longer holds anything."""
+        """Commit the leased entry; return False if the lease has ended."""
         lease = self._find(lease_id)
         if lease is None:
             return False
@@ -96,14 +96,14 @@ class LaneLeases:
         return True
 
     def fail(self, lease_id: str) -> bool:
-        """Puts the leased entry back at once; False when that lease no longer holds anything."""
+        """Return the leased entry to the pending ones; return False if the lease has ended."""
         lease = self._find(lease_id)
         if lease is not None:
             self._put_back(lease)
         return lease is not None
 
     def extend(self, lease_id: str, ends_ns: int) -> bool:
-        """Moves the end of a lease; False when it no longer holds anything."""
+        """Set a later end of a lease; return False if the lease has ended."""
         lease = self._find(lease_id)
         if lease is not None:
             self._leased[lease.entry.sequence] = replace(lease, ends_ns=ends_ns)
@@ -112,14 +112,14 @@ class LaneLeases:
     def _find(self, lease_id: str) -> Lease | None:
         return next((one for one in self._leased.values() if one.lease_id == lease_id), None)
 
-    def frontier(self) -> int:
-        """Gives the highest sequence below which everything is committed."""
+    def acknowledgeable(self) -> int:
+        """Return the highest sequence through which every entry is committed."""
         at = self.acked_through
         while at + 1 in self._committed:
             at += 1
         return at
 
     def acknowledged(self, through: int) -> None:
-        """Takes note that the lane was acknowledged up to `through`."""
+        """Record that the lane was acknowledged through a sequence."""
         self.acked_through = max(self.acked_through, through)
         self._committed = {one for one in self._committed if one > self.acked_through}

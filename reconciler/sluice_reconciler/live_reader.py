@@ -1,7 +1,7 @@
-"""Reads the blobs of newly accepted batches for the live state, beside the reconciler's work.
+"""Reading the blobs of newly accepted batches for the live window, concurrently to other work.
 
-One at a time, and only what waits: when more come than it can read, the oldest are passed over and
-the live state says so. Nothing waits for it. Source: ADR 0048.
+Batches are read one by one. If more arrive than can be read, the oldest are skipped, and the live
+window reports it. No other work waits for this. Source: ADR 0048.
 """
 
 import asyncio
@@ -27,87 +27,126 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler.live_window import LINE_OVERHEAD_BYTES, LiveWindow
+from sluice_reconciler.live_window import LINE_OVERHEAD_BYTES, LiveView, LiveWindow
+from sluice_reconciler.metrics import StoreClock
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
 
-WAITING_MAX: Final = 1000
-"""Batches that wait to be read; about 1 KiB each."""
+BACKLOG_MAX: Final = 1000
+"""Batches queued to be read; about 1 KiB each."""
 
 
 class LiveReader:
-    """Feeds a live state."""
+    """Reads the blobs of newly accepted batches into a live window."""
 
-    def __init__(self, store: ObjectStore, live: LiveWindow) -> None:
-        """Binds the reader; nothing is read yet."""
+    def __init__(self, store: ObjectStore, window: LiveWindow, clock: StoreClock) -> None:
         self._store = store
-        self._live = live
-        self._waiting: deque[AcceptedManifest] = deque()
+        self._window = window
+        self._clock = clock
+        self._backlog: deque[AcceptedManifest] = deque()
         self._work = asyncio.Event()
         self._grew = asyncio.Condition()
 
-    def saw(self, batches: Sequence[AcceptedManifest], now_ns: int) -> None:
-        """Takes note of batches whose blob was proved; only those of the window are read."""
-        self._live.watch(now_ns)
-        if not self._live.on:
+    @property
+    def on(self) -> bool:
+        """Whether anything is kept in the window."""
+        return self._window.on
+
+    def watch(self) -> None:
+        """Begin the window, now that the store has reported its time."""
+        self._window.watch(self._clock.now_ns())
+
+    def offer(self, batches: Sequence[AcceptedManifest]) -> None:
+        """Queue verified batches; only those accepted within the window are read."""
+        if not batches:
             return
-        young = [one for one in batches if one.accepted_at_ns > now_ns - self._live.window_ns]
-        self._waiting.extend(sorted(young, key=lambda one: one.accepted_at_unix_ns))
-        while len(self._waiting) > WAITING_MAX:
-            self._waiting.popleft()
-            self._live.pass_over()
+        now_ns = self._clock.now_ns()
+        self._window.watch(now_ns)
+        if not self._window.on:
+            return
+        young = [one for one in batches if one.accepted_at_ns > now_ns - self._window.window_ns]
+        self._backlog.extend(sorted(young, key=lambda one: one.accepted_at_unix_ns))
+        while len(self._backlog) > BACKLOG_MAX:
+            self._backlog.popleft()
+            self._window.skip()
         if young:
             self._work.set()
 
     async def run(self) -> None:
-        """Reads what waits, for ever."""
+        """Read queued batches until cancelled."""
         while True:
             await self._work.wait()
             self._work.clear()
-            while self._waiting:
-                await self._read(self._waiting.popleft())
+            while self._backlog:
+                await self._read(self._backlog.popleft())
 
     async def _read(self, manifest: AcceptedManifest) -> None:
         try:
             found = await self._store.get(ObjectKey(manifest.raw_blob_key))
             if not isinstance(found, Found):
-                self._live.pass_over()
+                self._window.skip()
                 return
             lines = await asyncio.to_thread(
-                newest_lines, manifest, found.body, self._live.agent_bytes_max
+                newest_lines, manifest, found.body, self._window.agent_bytes_max
             )
         except (StoreError, InvalidFrame, UnsupportedVersion, TooLarge) as error:
-            log.warning("batch not shown live", key=manifest.raw_blob_key, reason=str(error))
-            self._live.pass_over()
+            log.warning("live_batch_skipped", key=manifest.raw_blob_key, reason=str(error))
+            self._window.skip()
             return
-        self._live.add(manifest.agent_id, lines, cut=manifest.record_count - len(lines))
+        self._window.add(manifest.agent_id, lines, cut=manifest.record_count - len(lines))
         async with self._grew:
             self._grew.notify_all()
 
-    async def wait(self, place: int, seconds: float) -> None:
-        """Waits until the live state goes beyond a place, so many seconds at most."""
+    async def view(
+        self, *, agent_id: str | None, after: str | None, limit: int, wait_s: float
+    ) -> LiveView:
+        """Return recent records; if there are none, wait for the next record of any agent.
+
+        Args:
+            agent_id: The agent whose records are returned; None for all.
+            after: The `next` of an earlier view; without it the newest records are returned.
+            limit: Number of records, at most.
+            wait_s: Time to wait, at most, seconds.
+
+        Raises:
+            BadUsage: `after` is not a cursor.
+        """
+        position = self._window.position
+        found = self._view(agent_id, after, limit)
+        if not wait_s or found.lines:
+            return found
+        # A record of another agent ends the wait too, so that `next` advances with it.
+        await self.wait(position, wait_s)
+        return self._view(agent_id, after, limit)
+
+    def _view(self, agent_id: str | None, after: str | None, limit: int) -> LiveView:
+        now_ns = self._clock.now_ns()
+        return self._window.view(now_ns, agent_id=agent_id, after=after, limit=limit)
+
+    async def wait(self, position: int, seconds: float) -> None:
+        """Wait until the window has a record behind a position, for `seconds` at most."""
         try:
             async with asyncio.timeout(seconds), self._grew:
-                await self._grew.wait_for(lambda: self._live.place > place)
+                await self._grew.wait_for(lambda: self._window.position > position)
         except TimeoutError:
             return
 
 
 def newest_lines(manifest: AcceptedManifest, blob: bytes, bytes_max: int) -> list[bytes]:
-    """Gives the newest records of a frame as lines of JSON, so many bytes of them at most.
+    """Return the newest records of a frame as lines of JSON, at most `bytes_max` of them.
 
-    A line is that of `docs/protocol.md`, NDJSON, with agent_id, boot_id, seq, kind,
-    accepted_at_unix_ns and the frame's resource beside it.
+    A line is an NDJSON record as in `docs/protocol.md`, with agent_id, boot_id, seq, kind,
+    accepted_at_unix_ns and the frame's resource added.
 
     Raises:
-        InvalidFrame: The blob is no frame.
-        UnsupportedVersion: It is one of another version.
-        TooLarge: It is over the limits.
+        InvalidFrame: The blob is not a frame.
+        UnsupportedVersion: The frame has another version.
+        TooLarge: The frame exceeds the limits.
     """
     frame = decode_frame(blob)
     count = len(frame.columns)
-    # JSON is hardly ever smaller than the columns: more of them could not be kept.
+    # JSON is hardly ever smaller than the columns, so no more records than these can fit.
     few = min(count, 1 + count * bytes_max // max(1, frame.payload_raw_bytes))
     start = count - few
     lines = [
@@ -135,7 +174,7 @@ def _line(manifest: AcceptedManifest, frame: Frame, number: int, text: str) -> b
 
 
 def _from(columns: Columns, start: int) -> Columns:
-    """Gives the columns from a record on."""
+    """Return the columns of the records from index `start` on."""
     match columns:
         case LogColumns(severity=severity):
             return replace(

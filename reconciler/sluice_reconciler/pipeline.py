@@ -1,62 +1,41 @@
-"""Takes accepted keys from any route to the end: verified, indexed, enqueued, or marked.
+"""The batch pipeline: verify, index, enqueue.
 
-Every route (full pass, scanner, events) hands keys in here and ends in the same state, in any
-order and any number of times.
+Every route (full pass, scanners, events) passes accepted keys to the pipeline. The result is the
+same for any order and any number of repetitions: a batch is enqueued once, or held.
 """
 
 import asyncio
 import random  # noqa: TID251 - as a type
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
 
-import structlog
-
-from sluice_protocol.identity import Identity
-from sluice_protocol.keys import accepted_key, lane_of, parse_accepted_key
-from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.lane import Lane, Runtime
-from sluice_reconciler.completeness import HighWaterReader
+from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.indexes import by_blob_of, by_time_of, pack, put_derived
-from sluice_reconciler.lane_worker import LaneWorker, Takeover
+from sluice_reconciler.lane_worker import LaneWorker, LaneWorkers, Takeover
 from sluice_reconciler.live_reader import LiveReader
-from sluice_reconciler.live_window import LiveWindow
-from sluice_reconciler.metrics import ReconcilerMetrics, Stage, StageBacklog
-from sluice_reconciler.new_batches import ComparedRanges, RecentKeys, new_batches
-from sluice_reconciler.sequence_ranges import EnqueueStatus
-from sluice_reconciler.settings import CONCURRENCY, ReconcilerSettings
-from sluice_reconciler.verify import (
-    HoldRecord,
-    VerifiedBatch,
-    delete_hold_record,
-    hold_record_key,
-    put_hold_record,
-    verify_batch,
-)
+from sluice_reconciler.metrics import ReconcilerMetrics, Stage, StageBacklog, StoreClock
+from sluice_reconciler.new_batches import ComparedRanges, RecentKeys
+from sluice_reconciler.settings import ReconcilerSettings
+from sluice_reconciler.verify import HoldRecord, HoldRecords, VerifiedBatch, verify_batch
 from sluice_store.port import ObjectStore
-from sluice_store.retry import WRITE_RETRY
-
-log = structlog.get_logger()
+from sluice_store.retry import Backoff
 
 RECENT_MAX = 100_000
-"""Keys taken to their end that a process remembers."""
-
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
+"""Completed keys that a process remembers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineResult:
-    """What became of some keys.
+    """Counts of what a route did.
 
     Attributes:
-        sound: Batches whose blob was proved and whose indexes stand.
+        sound: Batches that were verified and indexed.
         enqueued: Batches appended, counted once per queue.
-        indexed: Index entries that were not there before.
-        left: Batches that another reconciler holds the lane of, or whose append was not written;
-            the next pass looks at them again.
-        held_back: Objects that were marked.
+        indexed: Index entries that did not exist before.
+        left: Batches that were not appended, because another reconciler owns the lane or the append
+            failed; the next pass retries them.
+        held_back: Objects that are held.
     """
 
     sound: int = 0
@@ -66,7 +45,7 @@ class PipelineResult:
     held_back: int = 0
 
     def plus(self, other: "PipelineResult") -> "PipelineResult":
-        """Gives the sum of both."""
+        """Return the sum of both."""
         return PipelineResult(
             sound=self.sound + other.sound,
             enqueued=self.enqueued + other.enqueued,
@@ -76,273 +55,205 @@ class PipelineResult:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineParts:
+    """What the stages of a pipeline use.
+
+    Attributes:
+        store: The acceptance authority.
+        workers: The lanes that batches are appended to.
+        holds: The records of held batches.
+        requests: The bound on requests in flight.
+        live: Reads newly indexed batches for the live window.
+        clock: The store's time.
+        backlog: Batches pending at each stage.
+        backoff: How a write of unknown outcome is retried.
+        metrics: Where the pipeline counts.
+        rng: Selects the blobs that are read in full.
+    """
+
+    store: ObjectStore
+    workers: LaneWorkers
+    holds: HoldRecords
+    requests: RequestLimit
+    live: LiveReader
+    clock: StoreClock
+    backlog: StageBacklog
+    backoff: Backoff
+    metrics: ReconcilerMetrics
+    rng: random.Random
+
+
 class BatchPipeline:
     """Verifies, indexes and enqueues accepted batches."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        lanes: int,
-        *,
-        settings: ReconcilerSettings,
-        runtime: Runtime,
-        metrics: ReconcilerMetrics,
-    ) -> None:
-        """Binds a desk for every lane of every queue.
+    def __init__(self, parts: PipelineParts, settings: ReconcilerSettings) -> None:
+        self._parts = parts
+        self._settings = settings
+        self._in_progress: dict[ObjectKey, asyncio.Future[None]] = {}
+        # Completed keys and their by-time objects: repeated hints of them cost no request.
+        self._completed = RecentKeys(RECENT_MAX)
+        self._indexed = RecentKeys(RECENT_MAX)
 
-        Args:
-            store: The acceptance authority.
-            lanes: Lane count of the authority.
-            settings: How the reconciler works.
-            runtime: Time, ids and chance.
-            metrics: Where it counts.
-        """
-        self.store = store
-        self.lanes = lanes
-        self.settings = settings
-        self.metrics = metrics
-        self._rng: random.Random = runtime.rng
-        self.backoff = runtime.backoff(WRITE_RETRY)
-        self._gate = asyncio.Semaphore(settings.concurrency or CONCURRENCY)
-        self.marked: set[ObjectKey] = set()
-        self._taking: dict[ObjectKey, asyncio.Future[None]] = {}
-        # What was taken to its end, and its by-time objects: repeated hints of it cost nothing.
-        self._recent = RecentKeys(RECENT_MAX)
-        self.indexed = RecentKeys(RECENT_MAX)
-        self.live = LiveWindow(
-            process=runtime.ids.ulid(),
-            bytes_max=settings.live_bytes_max,
-            agent_bytes_max=settings.live_agent_bytes_max,
-        )
-        self.live_reader = LiveReader(store, self.live)
-        self.high_water = HighWaterReader(store)
-        self.waiting = StageBacklog(runtime.clock)
-        for stage in Stage:
-            gauge = metrics.oldest_waiting.labels(stage.value)
-            gauge.set_function(partial(self.waiting.oldest_s, stage))
-        self.date_ns = UnixNs(0)
-        self.desks = {
-            (queue, lane): LaneWorker(store, Lane(queue=queue, lane=lane), runtime, metrics)
-            for queue in settings.queue_names
-            for lane in range(lanes)
-        }
-
-    async def take(
+    async def process(
         self, keys: Sequence[ObjectKey], *, takeover: Takeover | None = None
     ) -> PipelineResult:
-        """Takes accepted keys to their end.
+        """Verify, index and enqueue accepted batches.
 
         Args:
             keys: Keys under `accepted/`, in the order in which they are to be enqueued.
-            takeover: When a lane of another reconciler may be taken; by age of the batch when None.
+            takeover: When a lane of another reconciler may be taken; None decides by the age of
+                the batches.
 
         Raises:
-            StoreError: The store did not answer or refused; the same keys may be taken again.
-            OutcomeUnknown: The bounds of a write are spent; the same keys may be taken again.
+            StoreError: The store is unreachable or refused a request; the keys may be retried.
+            OutcomeUnknown: The retries of a write are spent; the keys may be retried.
         """
-        busy = {under for key in keys if (under := self._taking.get(key)) is not None}
-        mine = {key: None for key in keys if key not in self._taking}
-        outcome = await self._take(list(mine), takeover) if mine else PipelineResult()
+        busy = {done for key in keys if (done := self._in_progress.get(key)) is not None}
+        mine = {key: None for key in keys if key not in self._in_progress}
+        result = await self._process(list(mine), takeover) if mine else PipelineResult()
         if not busy:
-            return outcome
+            return result
         await asyncio.wait(busy)
-        rest = [key for key in keys if key not in mine and not self.is_done(key)]
-        return outcome.plus(await self._take(rest, takeover)) if rest else outcome
+        rest = [key for key in keys if key not in mine and not self.is_completed(key)]
+        return result.plus(await self._process(rest, takeover)) if rest else result
 
-    async def _take(self, keys: Sequence[ObjectKey], takeover: Takeover | None) -> PipelineResult:
-        """Takes keys while other routes that meet them wait for it instead of doing the same."""
-        under: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._taking.update(dict.fromkeys(keys, under))
-        try:
-            return await self._take_now(keys, takeover)
-        finally:
-            under.set_result(None)
-            for key in keys:
-                if self._taking.get(key) is under:
-                    del self._taking[key]
+    async def process_new(
+        self, keys: Sequence[ObjectKey], *, compared: ComparedRanges | None = None
+    ) -> PipelineResult:
+        """Process those of the keys whose batch some queue was not given yet.
 
-    async def _take_now(
+        For routes that meet the same keys repeatedly: a key completed lately costs no request.
+
+        Args:
+            keys: Keys under `accepted/`.
+            compared: As in `new_batches`.
+
+        Raises:
+            StoreError: As `process`.
+            OutcomeUnknown: As `process`.
+        """
+        unknown = [key for key in dict.fromkeys(keys) if key not in self._completed]
+        wanted = await self._parts.workers.new_keys(unknown, compared)
+        self._completed.add(key for key in unknown if key not in wanted)
+        new = [key for key in unknown if key in wanted]
+        return await self.process(new) if new else PipelineResult()
+
+    async def process_new_in_steps(self, keys: Sequence[ObjectKey]) -> PipelineResult:
+        """Call `process_new` with at most `list_batches_max` keys at a time.
+
+        Raises:
+            StoreError: As `process`.
+            OutcomeUnknown: As `process`.
+        """
+        result, step = PipelineResult(), self._settings.list_batches_max
+        for first in range(0, len(keys), step):
+            result = result.plus(await self.process_new(keys[first : first + step]))
+        return result
+
+    def is_completed(self, key: ObjectKey) -> bool:
+        """Return True if this process completed a batch and the ledgers still contain it."""
+        return key in self._completed and self._parts.workers.has_batch(key)
+
+    def has_indexed(self, entry: ObjectKey) -> bool:
+        """Return True if this process wrote a by-time object lately and completed its batches."""
+        return entry in self._indexed
+
+    async def _process(
         self, keys: Sequence[ObjectKey], takeover: Takeover | None
     ) -> PipelineResult:
-        looked = await self.each(keys, self._look)
-        sound = [one for one in looked if isinstance(one, VerifiedBatch)]
-        marks = [one for one in looked if isinstance(one, HoldRecord)]
-        await self.each(marks, self.mark)
-        # Before the append: what was enqueued is never indexed again.
-        indexed, entries = await self._index(sound)
-        self._saw(sound)
-        enqueued, left = await self._enqueue(sound, takeover)
-        await self.each([one for one in sound if self._is_marked(one.key)], self._heal)
-        if not left:
-            self.waiting.end(Stage.ENQUEUE, [one.key for one in sound])
-            self._lagged("enqueued", sound)
-            self._recent.add(one.key for one in sound)
-            self.indexed.add(entries)
-        return PipelineResult(
-            sound=len(sound),
-            enqueued=enqueued,
-            indexed=indexed,
-            left=left,
-            held_back=len(marks),
-        )
+        """Process keys, while other routes that meet them wait instead of repeating the work."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._in_progress.update(dict.fromkeys(keys, done))
+        try:
+            return await self._run_stages(keys, takeover)
+        finally:
+            done.set_result(None)
+            for key in keys:
+                if self._in_progress.get(key) is done:
+                    del self._in_progress[key]
 
-    def is_done(self, key: ObjectKey) -> bool:
-        """Tells whether this process took a key to its end since a listing of it began.
-
-        A ledger that was made again has forgotten it, and then it is not done.
-        """
-        return key in self._recent and all(
-            desk.ledger.standing(parse_accepted_key(key)) is not EnqueueStatus.NEW
-            for desk in self._desks_of(key)
-        )
-
-    def _desks_of(self, key: ObjectKey) -> list[LaneWorker]:
-        lane = lane_of(parse_accepted_key(key).agent_id, self.lanes)
-        return [self.desks[queue, lane] for queue in self.settings.queue_names]
-
-    async def take_new(
-        self,
-        keys: Sequence[ObjectKey],
-        *,
-        takeover: Takeover | None = None,
-        known: ComparedRanges | None = None,
+    async def _run_stages(
+        self, keys: Sequence[ObjectKey], takeover: Takeover | None
     ) -> PipelineResult:
-        """Takes those of the keys to their end that some queue was not given yet.
+        parts = self._parts
+        checked = await parts.requests.each(keys, self._verify)
+        verified = [one for one in checked if isinstance(one, VerifiedBatch)]
+        held = [one for one in checked if isinstance(one, HoldRecord)]
+        await parts.requests.each(held, parts.holds.hold)
+        # Before the append: an enqueued batch is never indexed again.
+        indexed, entries = await self._index(verified)
+        parts.live.offer([one.manifest for one in verified])
+        enqueued, left = await self._enqueue(verified, takeover)
+        batch_keys = [one.key for one in verified]
+        await parts.requests.each(parts.holds.held(batch_keys), parts.holds.release)
+        if not left:
+            parts.backlog.end(Stage.ENQUEUE, batch_keys)
+            self._set_lag("enqueued", verified)
+            self._completed.add(batch_keys)
+            self._indexed.add(entries)
+        return PipelineResult(
+            sound=len(verified), enqueued=enqueued, indexed=indexed, left=left, held_back=len(held)
+        )
 
-        For routes that repeat themselves: what this process took lately costs no request.
-
-        Raises:
-            StoreError: As `take`.
-            OutcomeUnknown: As `take`.
-        """
-        asked = [key for key in dict.fromkeys(keys) if key not in self._recent]
-        by_lane: dict[int, list[Identity]] = {}
-        for who in map(parse_accepted_key, asked):
-            by_lane.setdefault(lane_of(who.agent_id, self.lanes), []).append(who)
-        wanted: set[ObjectKey] = set()
-        for (_, lane), desk in self.desks.items():
-            todo, _ = await new_batches(self.store, desk.ledger, by_lane.get(lane, ()), known)
-            wanted.update(map(accepted_key, todo))
-        self._recent.add(key for key in asked if key not in wanted)
-        new = [key for key in asked if key in wanted]
-        return await self.take(new, takeover=takeover) if new else PipelineResult()
-
-    async def each(self, items: Iterable[_In], do: Callable[[_In], Awaitable[_Out]]) -> list[_Out]:
-        """Does one thing to many, as many at once as settings allow, results in order."""
-
-        async def gated(item: _In) -> _Out:
-            async with self._gate:
-                return await do(item)
-
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(gated(item)) for item in items]
-        except BaseExceptionGroup as group:
-            raise _first(group) from group
-        return [task.result() for task in running]
-
-    async def all_of(self, works: Iterable[Coroutine[object, object, None]]) -> None:
-        """Runs several walks at once; the first error of any of them ends all.
-
-        Raises:
-            StoreError: As what it runs.
-            OutcomeUnknown: As what it runs.
-        """
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for work in works:
-                    tasks.create_task(work)
-        except BaseExceptionGroup as group:
-            raise _first(group) from group
-
-    async def _look(self, key: ObjectKey) -> VerifiedBatch | HoldRecord | None:
-        full = self._rng.random() < self.settings.full_read_share
-        found = await verify_batch(self.store, key, full=full)
+    async def _verify(self, key: ObjectKey) -> VerifiedBatch | HoldRecord | None:
+        full = self._parts.rng.random() < self._settings.full_read_share
+        found = await verify_batch(self._parts.store, key, full=full)
         if isinstance(found, VerifiedBatch):
-            self.waiting.dated(found.date_ns)
-            self.waiting.begin(Stage.INDEX, key, found.manifest.accepted_at_ns)
+            self._parts.clock.observe(found.date_ns)
+            self._parts.backlog.begin(Stage.INDEX, key, found.manifest.accepted_at_ns)
         return found
 
-    async def _index(self, sound: Sequence[VerifiedBatch]) -> tuple[int, list[ObjectKey]]:
-        """Writes index entries; gives how many were not there, and the by-time objects."""
-        by_time = [entry for one in sound for entry in by_time_of(one)]
-        if self.settings.pack_by_time:
+    async def _index(self, verified: Sequence[VerifiedBatch]) -> tuple[int, list[ObjectKey]]:
+        """Write index entries; return how many did not exist, and the by-time objects."""
+        by_time = [entry for one in verified for entry in by_time_of(one)]
+        if self._settings.pack_by_time:
             objects = pack(by_time)
         else:
             objects = [(one.key, one.body, 1) for one in by_time]
-        by_blob = [(*by_blob_of(one), 1) for one in sound]
-        written = sum(await self.each([*objects, *by_blob], self._put))
-        self.waiting.end(Stage.INDEX, [one.key for one in sound])
-        for one in sound:
-            self.waiting.begin(Stage.ENQUEUE, one.key, one.manifest.accepted_at_ns)
+        by_blob = [(*by_blob_of(one), 1) for one in verified]
+        written = sum(await self._parts.requests.each([*objects, *by_blob], self._put))
+        self._parts.backlog.end(Stage.INDEX, [one.key for one in verified])
+        for one in verified:
+            self._parts.backlog.begin(Stage.ENQUEUE, one.key, one.manifest.accepted_at_ns)
+        self._set_lag("indexed", verified)
         return written, [key for key, _, _ in objects]
 
     async def _put(self, made: tuple[ObjectKey, bytes, int]) -> int:
         key, body, entries = made
-        return entries if await put_derived(self.store, key, body, self.backoff) else 0
+        created = await put_derived(self._parts.store, key, body, self._parts.backoff)
+        return entries if created else 0
 
-    def _saw(self, sound: Sequence[VerifiedBatch]) -> None:
-        """Feeds the live state and the lag; the store's clock is that of the latest answer."""
-        self.date_ns = max([self.date_ns, *(one.date_ns for one in sound)])
-        self.live_reader.saw([one.manifest for one in sound], self.date_ns)
-        self._lagged("indexed", sound)
-
-    def _lagged(self, stage: str, sound: Sequence[VerifiedBatch]) -> None:
-        oldest = min((one.manifest.accepted_at_ns for one in sound), default=None)
-        age_s = 0.0 if oldest is None else self.waiting.age_s(oldest)
-        self.metrics.lag.labels(stage).set(age_s)
-
-    async def mark(self, mark: HoldRecord) -> None:
-        """Marks an object as held back."""
-        if hold_record_key(mark.key) not in self.marked:
-            log.error("batch held back", key=mark.key, reason=mark.reason, detail=mark.detail)
-            await put_hold_record(self.store, mark)
-            self.marked.add(hold_record_key(mark.key))
-
-    def _is_marked(self, key: ObjectKey) -> bool:
-        return hold_record_key(key) in self.marked
-
-    async def _heal(self, sound: VerifiedBatch) -> None:
-        log.warning("batch has healed", key=sound.key)
-        await delete_hold_record(self.store, sound.key)
-        self.marked.discard(hold_record_key(sound.key))
+    def _set_lag(self, stage: str, verified: Sequence[VerifiedBatch]) -> None:
+        oldest_ns = min((one.manifest.accepted_at_ns for one in verified), default=None)
+        age_s = 0.0 if oldest_ns is None else self._parts.clock.age_s(oldest_ns)
+        self._parts.metrics.lag.labels(stage).set(age_s)
 
     async def _enqueue(
-        self, sound: Sequence[VerifiedBatch], takeover: Takeover | None
+        self, verified: Sequence[VerifiedBatch], takeover: Takeover | None
     ) -> tuple[int, int]:
-        """Appends batches to every queue, lanes at once; gives how many went and stayed."""
-        by_lane: dict[int, list[VerifiedBatch]] = {}
-        for one in sound:
-            by_lane.setdefault(lane_of(one.manifest.agent_id, self.lanes), []).append(one)
+        """Append batches to every queue; return how many were and how many were not appended."""
+        by_worker: dict[LaneWorker, list[VerifiedBatch]] = {}
+        for one in verified:
+            for worker in self._parts.workers.of_agent(one.manifest.agent_id):
+                by_worker.setdefault(worker, []).append(one)
 
-        async def append(place: tuple[str, int]) -> int | None:
-            batches = by_lane[place[1]]
-            rule = takeover if takeover is not None else self._rule(batches)
-            manifests = [one.manifest for one in batches]
-            return await self.desks[place].enqueue(manifests, takeover=rule)
+        async def append(worker: LaneWorker) -> int | None:
+            batches = by_worker[worker]
+            rule = takeover if takeover is not None else self._takeover_by_age(batches)
+            return await worker.enqueue([one.manifest for one in batches], takeover=rule)
 
-        places = [(queue, lane) for queue in self.settings.queue_names for lane in sorted(by_lane)]
-        done = await self.each(places, append)
-        left = [
-            len(by_lane[lane]) for (_, lane), went in zip(places, done, strict=True) if went is None
-        ]
-        return sum(went for went in done if went is not None), sum(left)
+        workers = [worker for worker in self._parts.workers if worker in by_worker]
+        done = await self._parts.requests.each(workers, append)
+        left = sum(
+            len(by_worker[worker])
+            for worker, count in zip(workers, done, strict=True)
+            if count is None
+        )
+        return sum(count for count in done if count is not None), left
 
-    def _rule(self, batches: Sequence[VerifiedBatch]) -> Takeover:
-        oldest = min(one.manifest.accepted_at_ns for one in batches)
-        waited_ns = max(one.date_ns for one in batches) - oldest
-        patience_ns = int(self.settings.takeover_after_s * NS_PER_S)
-        return Takeover.AT_ONCE if waited_ns > patience_ns else Takeover.IF_FREE
-
-    async def close(self) -> None:
-        """Stores what each held lane was given."""
-        for desk in self.desks.values():
-            await desk.close()
-
-
-def _first(group: BaseExceptionGroup) -> BaseException:
-    """Gives one error of a group: they all say the same of the store."""
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
+    def _takeover_by_age(self, batches: Sequence[VerifiedBatch]) -> Takeover:
+        oldest_ns = min(one.manifest.accepted_at_ns for one in batches)
+        waited_ns = max(one.date_ns for one in batches) - oldest_ns
+        patience_ns = int(self._settings.takeover_after_s * NS_PER_S)
+        return Takeover.ALWAYS if waited_ns > patience_ns else Takeover.IF_UNOWNED

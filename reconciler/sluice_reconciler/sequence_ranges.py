@@ -1,20 +1,20 @@
-"""Which batches of one (agent, boot) are done, in a few bytes: runs of adjacent ranges.
+"""The enqueued batches of one (agent, boot), in a few bytes per boot.
 
-Batches that touch melt into a run `start … end`. A run forgets where its batches began and ended,
-but keeps how many there were and the sum, mod 2**64, of a hash of each (start, end): its seal. So
-membership is exact without keeping the batches:
+Adjacent batches are merged into one sequence range `start … end`. A sequence range does not store
+where its batches began and ended. It stores how many batches it contains, and its seal: the sum,
+mod 2**64, of a hash of each (start, end). Membership is still exact:
 
-- a range that touches no run, or reaches beyond the run it touches, is new;
-- a range inside a run is "maybe": it is done if the seal of all ranges that `accepted/` lists
-  there equals the run's seal; if not, `sort_out` tells which of them are new.
+- Batch numbers that overlap no sequence range, or reach beyond the one they overlap, are new.
+- Batch numbers inside a sequence range are "maybe". They are done if the seal of all batches listed
+  there in `accepted/` equals the stored seal. If it does not, `compare_range` finds the new ones.
 
-Ranges that overlap others (two batches of different cuts; agents never make them, bugs do) are kept
-one by one in `extras`. Pure. Source: `docs/reconciler.md`, State; ADR 0043.
+Batches that overlap an earlier one are stored individually in `extras`. Agents never produce them,
+but bugs do. Pure. Source: `docs/reconciler.md`, State; ADR 0043.
 """
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -23,10 +23,11 @@ import msgspec
 
 SEAL_MASK: Final = (1 << 64) - 1
 PAIR_SEARCH_MAX: Final = 100_000
+"""Listed batches among which a pair of new ones is searched for, at most."""
 
 
 def seal_of(start: int, end: int) -> int:
-    """Gives the 64-bit hash of one range."""
+    """Return the 64-bit hash of one batch's first and last sequence number."""
     raw = start.to_bytes(8, "big") + end.to_bytes(8, "big")
     return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "big")
 
@@ -37,7 +38,7 @@ class SequenceRange(msgspec.Struct, array_like=True):
     Attributes:
         start: First sequence number.
         end: Last sequence number.
-        batches: How many batches make it up.
+        batches: Number of batches merged into the range.
         seal: Sum of their hashes mod 2**64.
     """
 
@@ -46,17 +47,13 @@ class SequenceRange(msgspec.Struct, array_like=True):
     batches: int
     seal: int
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Range:
-    """One batch's sequence numbers, both inclusive."""
-
-    start: int
-    end: int
+    def copy(self) -> "SequenceRange":
+        """Return a copy that later additions do not change."""
+        return SequenceRange(start=self.start, end=self.end, batches=self.batches, seal=self.seal)
 
 
 class EnqueueStatus(Enum):
-    """What is known of one range."""
+    """Whether a batch was enqueued, as far as the stored ranges can decide it."""
 
     NEW = "new"
     DONE = "done"
@@ -64,29 +61,18 @@ class EnqueueStatus(Enum):
 
 
 class BootRanges(msgspec.Struct, array_like=True):
-    """The done batches of one (agent, boot).
+    """The enqueued batches of one (agent, boot).
 
     Attributes:
-        runs: In order, neither touching nor overlapping.
-        extras: Ranges that overlapped a run when they came.
+        ranges: In ascending order; they neither touch nor overlap.
+        extras: Batches that overlapped a range when they were added.
     """
 
-    runs: list[SequenceRange] = []
+    ranges: list[SequenceRange] = []
     extras: list[tuple[int, int]] = []
 
-    @property
-    def batches(self) -> int:
-        """How many batches are done."""
-        return sum(run.batches for run in self.runs) + len(self.extras)
-
-    @property
-    def end(self) -> int:
-        """The highest sequence number done, -1 for none."""
-        last = self.runs[-1].end if self.runs else -1
-        return max([last, *(end for _, end in self.extras)])
-
-    def standing(self, start: int, end: int) -> EnqueueStatus:
-        """Tells whether a range is done, as far as the runs know."""
+    def status(self, start: int, end: int) -> EnqueueStatus:
+        """Return whether a batch was enqueued, without reading the store."""
         if (start, end) in self.extras:
             return EnqueueStatus.DONE
         touched = self._overlapping(start, end)
@@ -97,73 +83,58 @@ class BootRanges(msgspec.Struct, array_like=True):
             return EnqueueStatus.DONE if whole else EnqueueStatus.MAYBE
         return EnqueueStatus.NEW
 
-    def run_of(self, start: int, end: int) -> SequenceRange | None:
-        """Gives the run that holds the range wholly, or None."""
-        run = self._overlapping(start, end)
-        inside = run is not None and run.start <= start and end <= run.end
-        return run if inside else None
+    def range_of(self, start: int, end: int) -> SequenceRange | None:
+        """Return the range that contains all of `start … end`, or None."""
+        found = self._overlapping(start, end)
+        inside = found is not None and found.start <= start and end <= found.end
+        return found if inside else None
 
     def _overlapping(self, start: int, end: int) -> SequenceRange | None:
-        at = bisect_right(self.runs, end, key=lambda run: run.start) - 1
-        if at >= 0 and self.runs[at].end >= start:
-            return self.runs[at]
+        at = bisect_right(self.ranges, end, key=lambda one: one.start) - 1
+        if at >= 0 and self.ranges[at].end >= start:
+            return self.ranges[at]
         return None
 
     def add(self, start: int, end: int) -> None:
-        """Marks a range as done; adding it twice is the caller's mistake."""
+        """Add a batch. The caller must not add the same batch twice."""
         if self._overlapping(start, end) is not None:
             self.extras.append((start, end))
             return
-        at = bisect_right(self.runs, start, key=lambda run: run.start)
-        one = SequenceRange(start=start, end=end, batches=1, seal=seal_of(start, end))
-        self.runs.insert(at, one)
-        self._melt(at)
+        at = bisect_right(self.ranges, start, key=lambda one: one.start)
+        added = SequenceRange(start=start, end=end, batches=1, seal=seal_of(start, end))
+        self.ranges.insert(at, added)
+        self._merge_with_next(at)
         if at > 0:
-            self._melt(at - 1)
+            self._merge_with_next(at - 1)
 
-    def _melt(self, at: int) -> None:
-        """Joins the run at `at` with the next one where they touch."""
-        if at + 1 < len(self.runs) and self.runs[at].end + 1 == self.runs[at + 1].start:
-            left, right = self.runs[at], self.runs.pop(at + 1)
+    def _merge_with_next(self, at: int) -> None:
+        """Merge the range at index `at` with the next one if they are adjacent."""
+        if at + 1 < len(self.ranges) and self.ranges[at].end + 1 == self.ranges[at + 1].start:
+            left, right = self.ranges[at], self.ranges.pop(at + 1)
             left.end = right.end
             left.batches += right.batches
             left.seal = (left.seal + right.seal) & SEAL_MASK
 
-    def reseal(self, run: SequenceRange, listed: Sequence["ListedBatch"]) -> None:
-        """Takes everything listed inside a run as done, after all of it was enqueued again."""
-        held = next((one for one in self.runs if one.start == run.start), run)
+    def reseal(self, sealed: SequenceRange, listed: Sequence["ListedBatch"]) -> None:
+        """Set a range's seal to that of everything listed inside it.
+
+        Call it after all listed batches were enqueued again.
+        """
+        kept = next((one for one in self.ranges if one.start == sealed.start), sealed)
         known = {(one.start, one.end) for one in listed}
         self.extras = [one for one in self.extras if one not in known]
-        held.batches, held.seal = len(listed), sum(one.seal for one in listed) & SEAL_MASK
-
-    def gaps(self) -> list[Range]:
-        """Gives what is missing between the first and the last number that is done.
-
-        A boot starts at 0, so a first run that starts later leaves a gap before it.
-        """
-        found: list[Range] = []
-        expected = 0
-        for start, end in merged([*((run.start, run.end) for run in self.runs), *self.extras]):
-            if start > expected:
-                found.append(Range(start=expected, end=start - 1))
-            expected = end + 1
-        return found
-
-
-def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Gives the union of ranges as disjoint ones in order."""
-    found: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if found and start <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((start, end))
-    return found
+        kept.batches, kept.seal = len(listed), sum(one.seal for one in listed) & SEAL_MASK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedBatch:
-    """One range as `accepted/` lists it, with when its manifest appeared."""
+    """One batch as a listing of `accepted/` shows it.
+
+    Attributes:
+        start: First sequence number.
+        end: Last sequence number.
+        last_modified_ns: When its manifest was created, by the store's clock.
+    """
 
     start: int
     end: int
@@ -171,18 +142,18 @@ class ListedBatch:
 
     @property
     def seal(self) -> int:
-        """The hash of the range."""
+        """The hash of its sequence numbers."""
         return seal_of(self.start, self.end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeComparison:
-    """Which of the listed ranges of a run are new.
+    """The new batches among those listed inside a sequence range.
 
     Attributes:
-        new: They were not done.
-        sure: False when the seal could not be taken apart: then `new` may hold done ones too.
-        lost: How many ranges that are done are no longer listed; never above 0 in a sound store.
+        new: The batches that were not enqueued.
+        sure: False if the seal did not identify them; `new` may then contain enqueued ones too.
+        lost: Number of enqueued batches that are no longer listed; always 0 in an intact store.
     """
 
     new: tuple[ListedBatch, ...]
@@ -191,36 +162,36 @@ class RangeComparison:
 
 
 def compare_range(
-    run: SequenceRange, extras: Sequence[tuple[int, int]], listed: Sequence[ListedBatch]
+    sealed: SequenceRange, extras: Sequence[tuple[int, int]], listed: Sequence[ListedBatch]
 ) -> RangeComparison:
-    """Tells which ranges inside a run are new, from all that are listed there.
+    """Return which of all batches listed inside a sequence range are new.
 
-    The seal of the done ones is known. All listed done is the common case; else the newest ones
-    are tried first, because manifests are only ever added; then any one or two.
+    The seal of the enqueued ones is known. Usually all listed batches are enqueued. Otherwise the
+    newest are tried first, because manifests are only ever added, then any one or two.
     """
     known = set(extras)
     inside = [one for one in listed if (one.start, one.end) not in known]
-    surplus = len(inside) - run.batches
-    over = (sum(one.seal for one in inside) - run.seal) & SEAL_MASK
+    surplus = len(inside) - sealed.batches
+    over = (sum(one.seal for one in inside) - sealed.seal) & SEAL_MASK
     if surplus == 0 and over == 0:
         return RangeComparison(new=())
     if surplus <= 0:
-        # Accepted manifests are never deleted: something else is wrong, and it is told.
+        # Accepted manifests are never deleted, so the store lost some: report that.
         return RangeComparison(new=(), sure=False, lost=max(1, -surplus))
     by_age = sorted(inside, key=lambda one: (one.last_modified_ns, one.start, one.end))
     newest = by_age[-surplus:]
     if sum(one.seal for one in newest) & SEAL_MASK == over:
         return RangeComparison(new=tuple(newest))
-    few = _few(inside, surplus, over)
-    return (
-        RangeComparison(new=few)
-        if few is not None
-        else RangeComparison(new=tuple(inside), sure=False)
-    )
+    few = _one_or_two(inside, surplus, over)
+    if few is not None:
+        return RangeComparison(new=few)
+    return RangeComparison(new=tuple(inside), sure=False)
 
 
-def _few(inside: Sequence[ListedBatch], surplus: int, over: int) -> tuple[ListedBatch, ...] | None:
-    """Finds one or two ranges whose seals make up the difference."""
+def _one_or_two(
+    inside: Sequence[ListedBatch], surplus: int, over: int
+) -> tuple[ListedBatch, ...] | None:
+    """Find one or two batches whose seals add up to `over`."""
     by_seal = {one.seal: one for one in inside}
     if surplus == 1:
         return (by_seal[over],) if over in by_seal else None

@@ -1,7 +1,7 @@
-"""The reconciler as a service: full passes for ever, and what it knows for the operator API."""
+"""The reconciler as a service: every route that finds batches, and the state of its health."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -11,43 +11,58 @@ from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.collector import Collector
 from sluice_queue.inspection import read_status
-from sluice_queue.lane import Runtime
+from sluice_queue.lane import Lane, Runtime
 from sluice_queue.metrics import QueueMetrics
+from sluice_reconciler.completeness import HighWaterReader
+from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.events import process_events
 from sluice_reconciler.full_pass import FullPass, PassReport
 from sluice_reconciler.http_queue import HttpQueue
-from sluice_reconciler.lane_worker import Takeover
-from sluice_reconciler.metrics import ReconcilerMetrics
-from sluice_reconciler.pipeline import BatchPipeline
-from sluice_reconciler.scanners import BootTailScanner, TimeIndexScanner
-from sluice_reconciler.settings import ReconcilerSettings
+from sluice_reconciler.lane_worker import LaneWorkers, Takeover
+from sluice_reconciler.live_reader import LiveReader
+from sluice_reconciler.live_window import LiveWindow
+from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
+from sluice_reconciler.pipeline import BatchPipeline, PipelineParts, PipelineResult
+from sluice_reconciler.rebuild import Rebuild
+from sluice_reconciler.scanners import (
+    BootTailScanner,
+    InventoryScanResult,
+    TimeIndexScanner,
+    scan_inventory,
+)
+from sluice_reconciler.settings import CONCURRENCY, ReconcilerSettings
+from sluice_reconciler.verify import HoldRecords
 from sluice_store.authority import read_authority
-from sluice_store.port import ObjectStore
+from sluice_store.port import ListPage, ObjectStore
+from sluice_store.retry import WRITE_RETRY
 
 log = structlog.get_logger()
 
 HINTS_MAX = 100_000
-"""Keys named by events that wait to be taken; more are left to the full pass."""
+"""Keys named by events that are queued; further ones are left to the full pass."""
 
 REST_TO_WORK = 4
-"""Rest after a full pass, in its own durations."""
+"""Pause after a full pass, as a multiple of its duration."""
 
-EVENTS_AGAIN_S = 5.0
-"""Wait before an event queue that failed is opened again."""
+EVENTS_REOPEN_S = 5.0
+"""Pause before an event queue that failed is opened again, seconds."""
+
+HINT_RETRY_S = 1.0
+"""Pause after hinted keys could not be processed, seconds."""
 
 FAILURES_READY_MAX = 3
-"""Passes in a row that may fail before the service says that it is not ready."""
+"""Consecutive failed passes at which the service reports that it is not ready."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ReconcilerHealth:
-    """What `/readyz` tells.
+    """What `/readyz` reports.
 
     Attributes:
-        passes: Full passes that ended well.
-        failures: Passes in a row that did not.
+        passes: Full passes that succeeded.
+        failures: Consecutive passes that failed.
         last: The last report.
-        ended: Whether the work ended on its own, by an error that nobody foresaw.
+        ended: Whether the work ended with an unexpected error.
     """
 
     passes: int = 0
@@ -57,12 +72,12 @@ class ReconcilerHealth:
 
     @property
     def ready(self) -> bool:
-        """Whether the service does its work."""
+        """Whether the service works."""
         return not self.ended and self.passes > 0 and self.failures < FAILURES_READY_MAX
 
 
 class Reconciler:
-    """Finds every accepted batch and takes it to its end."""
+    """Finds every accepted batch and passes it to the pipeline."""
 
     def __init__(
         self,
@@ -73,33 +88,75 @@ class Reconciler:
         runtime: Runtime | None = None,
         metrics: ReconcilerMetrics | None = None,
     ) -> None:
-        """Binds the parts; nothing is read yet."""
+        self.store = store
+        self.authority = authority
         self.settings = settings if settings is not None else ReconcilerSettings()
         self.metrics = metrics if metrics is not None else ReconcilerMetrics()
+        self.health = ReconcilerHealth()
         if runtime is None:
             runtime = Runtime(metrics=QueueMetrics(self.metrics.registry))
         self._runtime = runtime
-        self.intake = BatchPipeline(
-            store,
-            authority.lanes,
-            settings=self.settings,
-            runtime=self._runtime,
-            metrics=self.metrics,
+        self._requests = RequestLimit(self.settings.concurrency or CONCURRENCY)
+        self._workers = LaneWorkers(
+            store, authority.lanes, self.settings.queue_names, runtime, self.metrics
         )
-        self.health = ReconcilerHealth()
-        self._scanner = TimeIndexScanner(self.intake)
-        self.tail = BootTailScanner(self.intake)
+        self._clock = StoreClock(runtime.clock)
+        self._backlog = StageBacklog(self._clock)
+        self._backlog.export(self.metrics.oldest_waiting)
+        self.live = LiveReader(store, self._live_window(), self._clock)
+        holds = HoldRecords(store)
+        self.pipeline = self._make_pipeline(holds)
+        self._time_index = TimeIndexScanner(store, self.pipeline, self._requests)
+        self._boot_tails = BootTailScanner(store, self.pipeline)
+        self._full_pass = self._make_full_pass(holds)
         self._collector = Collector(
             store,
             retry_horizon_ns=authority.retry_horizon_ns,
             grace_s=self.settings.collect_grace_s,
-            runtime=self._runtime,
+            runtime=runtime,
         )
         self._hints: asyncio.Queue[ObjectKey] = asyncio.Queue(HINTS_MAX)
         self.http_queues = {
-            name: HttpQueue(store, name, self._runtime, lease_s=self.settings.lease_s)
+            name: HttpQueue(store, name, runtime, lease_s=self.settings.lease_s)
             for name in self.settings.http_queue_names
         }
+
+    def _live_window(self) -> LiveWindow:
+        return LiveWindow(
+            process=self._runtime.ids.ulid(),
+            bytes_max=self.settings.live_bytes_max,
+            agent_bytes_max=self.settings.live_agent_bytes_max,
+        )
+
+    def _make_pipeline(self, holds: HoldRecords) -> BatchPipeline:
+        parts = PipelineParts(
+            store=self.store,
+            workers=self._workers,
+            holds=holds,
+            requests=self._requests,
+            live=self.live,
+            clock=self._clock,
+            backlog=self._backlog,
+            backoff=self._runtime.backoff(WRITE_RETRY),
+            metrics=self.metrics,
+            rng=self._runtime.rng,
+        )
+        return BatchPipeline(parts, self.settings)
+
+    def _make_full_pass(self, holds: HoldRecords) -> FullPass:
+        return FullPass(
+            store=self.store,
+            pipeline=self.pipeline,
+            workers=self._workers,
+            holds=holds,
+            requests=self._requests,
+            backoff=self._runtime.backoff(WRITE_RETRY),
+            high_water=HighWaterReader(self.store),
+            shards=self.settings.shards,
+            chunk=self.settings.list_batches_max,
+            on_page=self._observe_page,
+            on_boot=self._boot_tails.observe,
+        )
 
     @classmethod
     async def of(
@@ -110,100 +167,160 @@ class Reconciler:
         runtime: Runtime | None = None,
         metrics: ReconcilerMetrics | None = None,
     ) -> "Reconciler":
-        """Makes the reconciler of a store's authority.
+        """Create the reconciler of a store's authority.
 
         Raises:
             BadUsage: The store has no authority yet.
-            StoreError: The store did not answer.
+            StoreError: The store is unreachable or refused the request.
         """
         authority = await read_authority(store)
         return cls(store, authority, settings=settings, runtime=runtime, metrics=metrics)
 
-    async def once(self, *, takeover: Takeover | None = Takeover.AT_ONCE) -> PassReport:
-        """Makes one full pass and stores what the lanes were given.
+    # --- single runs -----------------------------------------------------------------------------
+
+    async def once(self, *, takeover: Takeover | None = Takeover.ALWAYS) -> PassReport:
+        """Make one full pass and store what the lanes were given.
 
         Raises:
-            StoreError: The store did not answer or refused.
-            OutcomeUnknown: The bounds of a write are spent; a further pass settles it.
+            StoreError: The store is unreachable or refused a request.
+            OutcomeUnknown: The retries of a write are spent; another pass resolves it.
         """
-        report = await self._pass(takeover)
-        lost = await self._lost_registers()
-        await self.intake.close()
+        report = await self._make_pass(takeover)
+        lost = await self._check_registers()
+        await self._workers.close()
         return replace(report, registers_lost=lost)
 
-    async def _lost_registers(self) -> tuple[ObjectKey, ...]:
-        """Looks whether every register that batches went to is there, and says which is not."""
-        desks = self.intake.desks.values()
-        lost = tuple([desk.lane.key for desk in desks if await desk.is_register_lost()])
-        self.metrics.registers_lost.set(len(lost))
-        for key in lost:
-            log.error("register lost, run `sluice rebuild`", register=key)
-        return lost
+    async def scan_inventory(
+        self, reports: ObjectStore, manifest_key: ObjectKey
+    ) -> InventoryScanResult:
+        """Process what an inventory report names, and store what the lanes were given.
 
-    async def _pass(self, takeover: Takeover | None) -> PassReport:
-        started_ns = self._runtime.clock.monotonic_ns()
-        waited = self.intake.waiting.known()
-        report = await FullPass(self.intake, takeover=takeover, saw=self.tail.saw).run()
-        for stage, keys in waited.items() if not report.outcome.left else ():
-            self.intake.waiting.end(stage, keys)
-        took_ns = self._runtime.clock.monotonic_ns() - started_ns
-        self.metrics.pass_seconds.set(took_ns / NS_PER_S)
-        self.metrics.oldest_gap.set(max((boot.oldest_gap_s for boot in report.boots), default=0))
-        self.metrics.tail_missing.set(sum(boot.tail_missing for boot in report.boots))
-        self.metrics.unhealthy.set(report.held_back)
-        done = report.outcome
-        if done.sound or done.held_back:
-            log.info(
-                "full pass",
-                listed=report.listed,
-                enqueued=done.enqueued,
-                indexed=done.indexed,
-                left=done.left,
-                held_back=report.held_back,
-                took_ms=took_ns // 1_000_000,
-            )
-        return report
+        Raises:
+            BadUsage: As `scan_inventory`.
+            StoreError: A store is unreachable or refused a request.
+            OutcomeUnknown: The retries of a write are spent; another scan or pass resolves it.
+        """
+        await self._workers.refresh()
+        found = await scan_inventory(self.pipeline, reports, manifest_key)
+        await self._workers.close()
+        return found
+
+    async def scan_boot_tails(self) -> PipelineResult:
+        """Process the batches behind the last known key of each recently active boot.
+
+        Raises:
+            StoreError: As `BootTailScanner.scan`.
+            OutcomeUnknown: As `BootTailScanner.scan`.
+        """
+        return await self._boot_tails.scan()
+
+    async def scan_time_index(self) -> PipelineResult:
+        """Process the new entries of the by-time index.
+
+        Raises:
+            StoreError: As `TimeIndexScanner.scan`.
+            OutcomeUnknown: As `TimeIndexScanner.scan`.
+        """
+        return await self._time_index.scan()
+
+    def rebuild(self, persisted: Mapping[Lane, int] | None = None) -> Rebuild:
+        """Return a rebuild of this store.
+
+        Args:
+            persisted: The last sequence that each lane's consumer persisted, where it is known.
+        """
+        lanes = [worker.lane for worker in self._workers]
+        return Rebuild(self.store, self._requests, lanes, self._runtime, persisted)
+
+    # --- the service -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Works on every route until it is cancelled; trouble of the store is waited out."""
+        """Work on every route until cancelled; store errors are logged and retried."""
         settings = self.settings
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._passes())
                 if settings.tail_interval_s:
-                    tasks.create_task(self._every(settings.tail_interval_s, self._look_behind))
-                tasks.create_task(self._every(settings.scan_interval_s, self._scan))
-                tasks.create_task(self._every(settings.collect_interval_s, self._collect))
-                tasks.create_task(self._take_hints())
-                if self.intake.live.on:
-                    tasks.create_task(self.intake.live_reader.run())
+                    tasks.create_task(
+                        self._every(settings.tail_interval_s, "boot_tails", self.scan_boot_tails)
+                    )
+                tasks.create_task(
+                    self._every(settings.scan_interval_s, "time_index", self.scan_time_index)
+                )
+                tasks.create_task(
+                    self._every(settings.collect_interval_s, "collector", self._collect)
+                )
+                tasks.create_task(self._process_hints())
+                if self.live.on:
+                    tasks.create_task(self.live.run())
                 if settings.event_queue_url:
-                    tasks.create_task(self._every(EVENTS_AGAIN_S, self._listen))
+                    tasks.create_task(
+                        self._every(EVENTS_REOPEN_S, "event_queue", self._receive_events)
+                    )
         finally:
-            await self.intake.close()
+            await self._workers.close()
 
     async def _passes(self) -> None:
-        """Makes passes for ever; they take a fifth of the time at most, however long one takes."""
+        """Make passes; each is followed by a pause, so that they take a fifth of the time."""
         clock = self._runtime.clock
         while True:
             started_ns = clock.monotonic_ns()
-            await self._guarded_pass()
+            await self._try_pass()
             took_s = (clock.monotonic_ns() - started_ns) / NS_PER_S
             await clock.sleep(max(self.settings.pass_interval_s, REST_TO_WORK * took_s))
 
-    async def _look_behind(self) -> None:
-        await self.tail.scan()
+    async def _try_pass(self) -> None:
+        try:
+            self.health.last = await self._make_pass(None)
+        except SluiceError as error:
+            self.health.failures += 1
+            self.metrics.passes.labels("failed").inc()
+            log.warning("full_pass_failed", reason=str(error))
+        else:
+            self.health.passes += 1
+            self.health.failures = 0
+            self.metrics.passes.labels("done").inc()
 
-    async def _every(self, seconds: float, do: Callable[[], Awaitable[object]]) -> None:
+    async def _make_pass(self, takeover: Takeover | None) -> PassReport:
+        started_ns = self._runtime.clock.monotonic_ns()
+        pending = self._backlog.known()
+        report = await self._full_pass.run(takeover)
+        done = report.outcome
+        if not done.left:
+            for stage, keys in pending.items():
+                self._backlog.end(stage, keys)
+        took_ns = self._runtime.clock.monotonic_ns() - started_ns
+        self.metrics.pass_seconds.set(took_ns / NS_PER_S)
+        self.metrics.oldest_gap.set(max((boot.oldest_gap_s for boot in report.boots), default=0))
+        self.metrics.tail_missing.set(sum(boot.tail_missing for boot in report.boots))
+        self.metrics.unhealthy.set(report.held_back)
+        if done.sound or done.held_back:
+            log.info(
+                "full_pass_done",
+                listed=report.listed,
+                enqueued=done.enqueued,
+                indexed=done.indexed,
+                left=done.left,
+                held=report.held_back,
+                took_ms=took_ns // 1_000_000,
+            )
+        return report
+
+    def _observe_page(self, page: ListPage) -> None:
+        self._clock.observe(page.date_ns)
+        self.live.watch()
+        self.metrics.listed.inc(len(page.objects))
+
+    async def _every(self, seconds: float, route: str, do: Callable[[], Awaitable[object]]) -> None:
         while True:
             try:
                 await do()
             except SluiceError as error:
-                log.warning("route failed", route=do.__name__, reason=str(error))
+                log.warning("route_failed", route=route, reason=str(error))
             await self._runtime.clock.sleep(seconds)
 
-    async def _listen(self) -> None:
-        """Takes events for ever; an error ends it, and `_every` begins again."""
+    async def _receive_events(self) -> None:
+        """Process events until an error; `_every` then opens the event queue again."""
         from sluice_store.s3.events import open_event_queue  # noqa: PLC0415 - the SDK is an extra
 
         settings = self.settings
@@ -211,56 +328,51 @@ class Reconciler:
             settings.event_queue_url, endpoint=settings.event_queue_endpoint or None
         ) as source:
             while True:
-                await process_events(source, self.intake)
-
-    async def _scan(self) -> None:
-        await self._scanner.scan()
+                await process_events(source, self.pipeline, self.metrics)
 
     async def _collect(self) -> None:
-        await self._lost_registers()
+        await self._check_registers()
         await self._collector.run()
-        lanes = await read_status(self.intake.store)
+        lanes = await read_status(self.store)
         self.metrics.oldest_waiting.labels("ack").set(
             max((one.oldest_waiting_s or 0 for one in lanes), default=0)
         )
         for queue in self.settings.queue_names:
-            waiting = sum(one.waiting for one in lanes if one.queue == queue)
-            self.metrics.waiting.labels(queue).set(waiting)
+            pending = sum(one.waiting for one in lanes if one.queue == queue)
+            self.metrics.waiting.labels(queue).set(pending)
+
+    async def _check_registers(self) -> tuple[ObjectKey, ...]:
+        """Return the registers that batches went to and that are missing; log each."""
+        lost = tuple(
+            [worker.lane.key for worker in self._workers if await worker.is_register_lost()]
+        )
+        self.metrics.registers_lost.set(len(lost))
+        for key in lost:
+            log.error("register_lost", register=key)
+        return lost
 
     def hint(self, keys: Sequence[ObjectKey]) -> int:
-        """Takes accepted keys that an event named; gives how many there was room for.
+        """Queue accepted keys that an event named; return how many there was space for.
 
-        What is dropped here is found by the next full pass.
+        The next full pass finds the others.
         """
-        taken = 0
+        queued = 0
         for key in keys:
             try:
                 self._hints.put_nowait(key)
             except asyncio.QueueFull:
-                self.metrics.hints_dropped.inc(len(keys) - taken)
+                self.metrics.hints_dropped.inc(len(keys) - queued)
                 break
-            taken += 1
-        return taken
+            queued += 1
+        return queued
 
-    async def _take_hints(self) -> None:
+    async def _process_hints(self) -> None:
         while True:
             keys = [await self._hints.get()]
             while not self._hints.empty() and len(keys) < self.settings.list_batches_max:
                 keys.append(self._hints.get_nowait())
             try:
-                await self.intake.take_new(keys)
+                await self.pipeline.process_new(keys)
             except SluiceError as error:
-                log.warning("route failed", route="events", reason=str(error))
-                await self._runtime.clock.sleep(1.0)
-
-    async def _guarded_pass(self) -> None:
-        try:
-            self.health.last = await self._pass(None)
-        except SluiceError as error:
-            self.health.failures += 1
-            self.metrics.passes.labels("failed").inc()
-            log.warning("full pass failed", reason=str(error))
-        else:
-            self.health.passes += 1
-            self.health.failures = 0
-            self.metrics.passes.labels("done").inc()
+                log.warning("route_failed", route="events", reason=str(error))
+                await self._runtime.clock.sleep(HINT_RETRY_S)

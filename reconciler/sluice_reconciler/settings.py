@@ -6,11 +6,11 @@ from typing import Final
 from sluice_protocol.errors import BadUsage
 
 TAIL_S: Final = 0.2
-"""Between two tail scans of a directory, where a listing is free, seconds."""
+"""Interval of tail scans on a directory, where a listing is free, seconds."""
 
 CONCURRENCY: Final = 32
 CONCURRENCY_LOCAL: Final = 4
-"""Threads of one process that write a directory take turns; measured in `docs/reconciler.md`."""
+"""Threads that write to one directory block each other; measured in `docs/reconciler.md`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,35 +18,37 @@ class ReconcilerSettings:
     """How the reconciler works.
 
     Attributes:
-        queues: Queues that every accepted batch is appended to, names with commas between.
-        listen: Where the operator API listens, host:port; port 0 takes a free one.
+        queues: Queues that every accepted batch is appended to, names separated by commas.
+        listen: Address of the operator API, host:port; port 0 selects a free port.
         pass_interval_s: Time from the end of one full pass to the start of the next, seconds; at
-            least four times as long as the pass took.
+            least four times the duration of the pass.
         takeover_after_s: How long another reconciler may leave a batch before this one takes its
             lane over, seconds.
-        shards: Spans of agents that a full pass walks at once, count; more are quicker where a LIST
-            takes long, and cost one more LIST each.
-        concurrency: Store requests in flight, count. None means 4 on a directory, where more only
-            wait for each other, and 32 on S3.
-        list_batches_max: Most batches that are taken at once, and so in one work list, count; more
-            save writes, fewer shorten the way of the first of them.
-        pack_by_time: Whether the by-time entries of what is taken at once go into one object per
-            hour; one PUT a batch instead of three (ADR 0047). None means on a directory.
-        tail_interval_s: Time between two looks behind the last key of each active life, seconds; 0
-            for never. None means 0.2 on a directory and never on S3, where events cost less.
+        shards: Spans of agents that a full pass lists concurrently, count. More spans are quicker
+            if a LIST is slow; each costs one more LIST.
+        concurrency: Store requests in flight, count. None means 4 on a directory, where more
+            requests only block each other, and 32 on S3.
+        list_batches_max: Batches that are processed together, and so in one work list, at most,
+            count. More batches save writes; fewer reduce the latency of the first of them.
+        pack_by_time: Whether the by-time entries of batches that are processed together are packed
+            into one object per hour; one PUT a batch instead of three (ADR 0047). None means only
+            on a directory.
+        tail_interval_s: Time between two scans behind the last key of each active boot, seconds; 0
+            turns them off. None means 0.2 on a directory and 0 on S3, where events cost less.
         scan_interval_s: Time between two scans of the by-time index, seconds.
         collect_interval_s: Time between two runs of the collector, seconds.
-        collect_grace_s: Time between an acknowledgement and the delete of its work list, seconds.
-        http_queues: Queues served over HTTP, names with commas between; each is fed like `queues`.
-        lease_s: How long an entry handed out over HTTP is held, seconds.
-        api_token: What callers of `/v1/` must send as `Authorization: Bearer …`; without it the
-            service listens on a loopback address only.
+        collect_grace_s: Time from an acknowledgement to the deletion of its work list, seconds.
+        http_queues: Queues served over HTTP, names separated by commas; every accepted batch is
+            appended to them too.
+        lease_s: Duration of a lease on an entry claimed over HTTP, seconds.
+        api_token: The token that clients of `/v1/` must send as `Authorization: Bearer …`. Without
+            it the service listens on a loopback address only.
         event_queue_url: SQS queue with object events of the bucket; empty for none.
-        event_queue_endpoint: Server of that queue; AWS's own when empty.
-        live_bytes_max: Bytes of recent records kept for `/v1/live`; above 0 each newly accepted
-            blob is read once more and decoded. 0 keeps none.
-        live_agent_bytes_max: Most of them of one agent, bytes.
-        full_read_share: Share of blobs read in full although the store holds their checksum,
+        event_queue_endpoint: Endpoint of that queue; empty for AWS.
+        live_bytes_max: Memory for recent records in `/v1/live`, bytes. 0 keeps none; otherwise each
+            newly accepted blob is read a second time and decoded.
+        live_agent_bytes_max: Memory for the recent records of one agent, at most, bytes.
+        full_read_share: Share of blobs that are read in full although the store has their checksum,
             0 to 1.
     """
 
@@ -72,10 +74,10 @@ class ReconcilerSettings:
     full_read_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuses what could not work.
+        """Check the values.
 
         Raises:
-            BadUsage: A number is out of range, or there is no queue.
+            BadUsage: A number is out of range, or no queue is named.
         """
         counts = ("shards", "concurrency", "list_batches_max")
         seconds = ("pass_interval_s", "scan_interval_s", "collect_interval_s", "lease_s")
@@ -86,10 +88,10 @@ class ReconcilerSettings:
             _check(name, getattr(self, name), 0)
         _check("full_read_share", self.full_read_share, 0, 1)
         if not self.queue_names:
-            raise BadUsage("queues names no queue: give at least one, as `spark`")
+            raise BadUsage("queues names no queue: name at least one, such as `spark`")
 
     def on(self, url: str) -> "ReconcilerSettings":
-        """Gives the settings with what hangs on the kind of store filled in."""
+        """Return the settings with the defaults that depend on the kind of store."""
         local = url.startswith("file:")
         tail_s, requests = (TAIL_S, CONCURRENCY_LOCAL) if local else (0.0, CONCURRENCY)
         return replace(

@@ -7,41 +7,39 @@ from datetime import date
 import pyarrow as pa
 
 from pyspark_sluice.offsets import LaneEntry
+from sluice_lake.blobs import RejectedBlob, decode_blob
+from sluice_lake.records import DecodedBatch, records_table
+from sluice_lake.schemas import arrow_schema
+from sluice_lake.tables import ACCEPTED_DATE, Table, accepted_date
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.lake import ACCEPTED_DATE, Table, accepted_date
 from sluice_protocol.manifests import Kind
 from sluice_queue.lane import Lane
-from sluice_queue.worklists import read_work_list
+from sluice_queue.pending import PendingBatch, read_pending_batches
 from sluice_spark.blob_reader import BlobReader
-from sluice_spark.descriptors import DESCRIPTORS, Waiting, encode_descriptors, waiting_of
-from sluice_spark.records import Decoded, records_table
-from sluice_spark.schemas import arrow_schema
-from sluice_spark.write_tasks import check_frame
-from sluice_spark.written_files import UnreadableBatch
+from sluice_spark.descriptors import DESCRIPTORS, encode_descriptors
 from sluice_store import open_store
 
-LISTS_AT_ONCE = 16
+CONCURRENT_LISTS = 16
 
 
 async def fetch_rows(
     store_url: str, queue: str, entries: Sequence[LaneEntry]
-) -> list[list[Waiting]]:
+) -> list[list[PendingBatch]]:
     """Read the work lists of entries concurrently; return their rows in the order of the entries.
 
     Raises:
         WorkListMissing: A work list is missing; it is never skipped.
         StoreError: The store is unreachable.
     """
-    gate = asyncio.Semaphore(LISTS_AT_ONCE)
+    gate = asyncio.Semaphore(CONCURRENT_LISTS)
     async with open_store(store_url) as store:
 
-        async def one(entry: LaneEntry) -> list[Waiting]:
+        async def read_entry(entry: LaneEntry) -> list[PendingBatch]:
             async with gate:
                 lane = Lane(queue=queue, lane=entry.lane)
-                found = await read_work_list(store, lane, entry.descriptor)
-            return waiting_of(entry.lane, entry.descriptor.sequence, found.batches)
+                return await read_pending_batches(store, lane, entry.descriptor)
 
-        return list(await asyncio.gather(*(one(entry) for entry in entries)))
+        return list(await asyncio.gather(*(read_entry(entry) for entry in entries)))
 
 
 def read_descriptors(
@@ -67,17 +65,23 @@ def read_records(
     found = asyncio.run(fetch_rows(store_url, queue, entries))
     rows = [row for listed in found for row in listed if row.manifest.kind == kind]
     for fetched in BlobReader(store_url, rows):
-        frame = check_frame(fetched)
-        if isinstance(frame, UnreadableBatch):
+        frame = decode_blob(fetched.row.manifest, fetched.body)
+        if isinstance(frame, RejectedBlob):
             raise InvalidRecord(fetched.row.manifest.raw_blob_key, frame.detail)
         accepted_at_ns = fetched.row.manifest.accepted_at_unix_ns
-        batch = Decoded(frame=frame, accepted_at_ns=accepted_at_ns, sequence=fetched.row.sequence)
-        yield from _dated(records_table(kind, [batch], plain=True), accepted_at_ns, schema)
+        batch = DecodedBatch(
+            frame=frame, accepted_at_ns=accepted_at_ns, sequence=fetched.row.sequence
+        )
+        yield from _with_partition_column(
+            records_table(kind, [batch], plain=True), accepted_at_ns, schema
+        )
     if not rows:
         yield pa.RecordBatch.from_pylist([], schema=schema)
 
 
-def _dated(records: pa.Table, accepted_at_ns: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _with_partition_column(
+    records: pa.Table, accepted_at_ns: int, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     day = date.fromisoformat(accepted_date(accepted_at_ns))
     whole = records.append_column(
         ACCEPTED_DATE, pa.repeat(pa.scalar(day, pa.date32()), records.num_rows)

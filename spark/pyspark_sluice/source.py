@@ -47,12 +47,12 @@ from pyspark_sluice.offsets import (
     read_start,
 )
 from pyspark_sluice.partition_readers import read_descriptors, read_records
+from sluice_lake.tables import RECORD_TABLES, Table
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import INGEST_QUEUE
-from sluice_protocol.lake import RECORD_TABLES, Table
 from sluice_protocol.manifests import Kind
 from sluice_spark.descriptors import DESCRIPTORS
-from sluice_spark.schemas import spark_schema
+from sluice_spark.session import spark_schema
 from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
 
@@ -62,7 +62,7 @@ PARTITION_BYTES: Final = 64 * 1024 * 1024
 DESCRIPTOR_PARTITION_BYTES: Final = 1024 * 1024 * 1024
 """Descriptors are small: one task fetches the work lists of this many frame bytes."""
 
-_Found = TypeVar("_Found")
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,12 +175,12 @@ class EntryPartition(InputPartition):  # type: ignore[misc]
         self.entries = entries
 
 
-def _read_store(url: str, question: Callable[[ObjectStore], Awaitable[_Found]]) -> _Found:
-    async def asked() -> _Found:
+def _read_store(url: str, read: Callable[[ObjectStore], Awaitable[_Read]]) -> _Read:
+    async def run() -> _Read:
         async with open_store(url) as store:
-            return await question(store)
+            return await read(store)
 
-    return asyncio.run(asked())
+    return asyncio.run(run())
 
 
 def _read(options: SourceOptions, partition: EntryPartition) -> Iterator[pa.RecordBatch]:

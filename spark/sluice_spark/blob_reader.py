@@ -12,7 +12,7 @@ from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.outcomes import Found
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import ObjectKey
-from sluice_spark.descriptors import Waiting
+from sluice_queue.pending import PendingBatch
 from sluice_store import open_store
 from sluice_store.port import ObjectStore
 
@@ -33,13 +33,13 @@ BACKOFF_S: Final = 0.2
 class FetchedBlob:
     """A descriptor and the bytes of its blob; None if the store has no such blob."""
 
-    row: Waiting
+    row: PendingBatch
     body: bytes | None
 
 
-def plan_groups(rows: Sequence[Waiting]) -> list[list[Waiting]]:
+def plan_groups(rows: Sequence[PendingBatch]) -> list[list[PendingBatch]]:
     """Split rows, in their order, into groups of blobs that are fetched concurrently."""
-    groups: list[list[Waiting]] = []
+    groups: list[list[PendingBatch]] = []
     size_bytes = 0
     for row in rows:
         full = size_bytes + row.manifest.frame_bytes > GROUP_BYTES
@@ -51,7 +51,7 @@ def plan_groups(rows: Sequence[Waiting]) -> list[list[Waiting]]:
     return groups
 
 
-async def _fetch(store: ObjectStore, row: Waiting, clock: Clock) -> FetchedBlob:
+async def _fetch(store: ObjectStore, row: PendingBatch, clock: Clock) -> FetchedBlob:
     attempts = 0
     while True:
         attempts += 1
@@ -68,7 +68,7 @@ async def _fetch(store: ObjectStore, row: Waiting, clock: Clock) -> FetchedBlob:
 class BlobReader:
     """An iterator over blobs in the order of their rows, which a thread fetches ahead."""
 
-    def __init__(self, store_url: str, rows: Sequence[Waiting]) -> None:
+    def __init__(self, store_url: str, rows: Sequence[PendingBatch]) -> None:
         self._url = store_url
         self._groups = plan_groups(rows)
         self._clock = SystemClock()

@@ -1,24 +1,29 @@
-"""Commits to Delta tables: replacing data files, and the metadata of record commits.
+"""Commits to Delta tables: adding and replacing data files, and the metadata of record commits.
 
 The metadata of a record commit contains the sequence that each lane has reached, and the rows that
 could not be read. A later run needs them to complete a run that stopped before the ledger commit.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.transaction import RemoveAction
+from deltalake.transaction import AddAction, RemoveAction
 
-from sluice_protocol.lake import Table
+from sluice_lake.data_files import DataFile, list_files
+from sluice_lake.delta import delta_errors_translated, delta_schema, find_table
+from sluice_lake.errors import CommitConflict
+from sluice_lake.locations import TableLocation, lake_location
+from sluice_lake.tables import Table, ingest_app_id
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.data_files import DataFile, list_files
-from sluice_spark.errors import CommitConflict, LakeInconsistent
+from sluice_spark.errors import LakeInconsistent
 from sluice_spark.exactly_once import REBUILD, RowId
-from sluice_spark.tables import add_action, delta_schema, find_table, translated_errors
 from sluice_spark.written_files import WrittenFile
-from sluice_store.lake import lake_location
+
+LaneVersions = Mapping[int, int]
+"""Lane to the last sequence that a table contains of it; a lane that is not listed has 0."""
 
 MAINTENANCE_APP: Final = "sluice-maintenance"
 """The application id whose transaction versions order replacements; a stale one is refused."""
@@ -31,6 +36,33 @@ _HISTORY_MAX: Final = 10_000
 
 Ingestion completes an unfinished run before it commits again, so only other jobs commit in between.
 """
+
+
+def commit_files(
+    opened: DeltaTable,
+    table: Table,
+    files: Sequence[WrittenFile],
+    versions: LaneVersions,
+    metadata: Mapping[str, str],
+) -> None:
+    """Append written files and advance the lanes' versions, in one commit based on this state.
+
+    Raises:
+        CommitConflict: The table has changed in a way that may matter; read everything again.
+    """
+    location = TableLocation(uri=opened.table_uri)
+    actions = [add_action(table, file, data_change=True) for file in files]
+    transactions = [Transaction(ingest_app_id(lane), last) for lane, last in versions.items()]
+    with delta_errors_translated(location):
+        opened.create_write_transaction(
+            actions,
+            "append",
+            delta_schema(table),
+            [table.partition_column],
+            commit_properties=CommitProperties(
+                app_transactions=transactions, custom_metadata=dict(metadata)
+            ),
+        )
 
 
 def encode_commit_metadata(
@@ -110,7 +142,7 @@ def replace_files(
     removals = [remove_action(table, file, data_change=data_change) for file in removed]
     additions = [add_action(table, file, data_change=data_change) for file in added]
     for _ in range(COMMIT_ATTEMPTS_MAX):
-        opened = find_table(store_url, table)
+        opened = find_table(store_url, table, for_writing=True)
         current = {file.path for file in list_files(opened, table)} if opened is not None else set()
         if opened is None or not current.issuperset(file.path for file in removed):
             raise CommitConflict(location.uri, "the files to replace were already replaced")
@@ -119,7 +151,7 @@ def replace_files(
             app_transactions=[Transaction(MAINTENANCE_APP, turn)], max_commit_retries=0
         )
         try:
-            with translated_errors(location):
+            with delta_errors_translated(location):
                 opened.create_write_transaction(
                     [*removals, *additions],
                     "append",
@@ -131,6 +163,18 @@ def replace_files(
             continue
         return
     raise CommitConflict(location.uri, f"{COMMIT_ATTEMPTS_MAX} commits came in between")
+
+
+def add_action(table: Table, file: WrittenFile, *, data_change: bool) -> AddAction:
+    """Return the action that adds a written file to a table."""
+    return AddAction(
+        path=file.path,
+        size=file.size_bytes,
+        partition_values={table.partition_column: file.partition},
+        modification_time=file.written_at_ms,
+        data_change=data_change,
+        stats=json.dumps(file.stats),
+    )
 
 
 def remove_action(table: Table, file: DataFile, *, data_change: bool) -> RemoveAction:

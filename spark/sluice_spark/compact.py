@@ -11,28 +11,27 @@ from dataclasses import dataclass
 import structlog
 from deltalake import DeltaTable
 
+from sluice_lake.data_files import DataFile, list_files
+from sluice_lake.delta import find_table
+from sluice_lake.errors import CommitConflict
+from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
 from sluice_protocol.keys import DELETES
-from sluice_protocol.lake import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
 from sluice_protocol.manifests import Kind
 from sluice_protocol.outcomes import Found
 from sluice_protocol.record_deletes import DeleteRecord, decode_delete
 from sluice_spark.commits import replace_files
-from sluice_spark.data_files import (
-    DataFile,
+from sluice_spark.delete_conditions import any_condition
+from sluice_spark.failpoints import FailPoint, read_failpoint
+from sluice_spark.file_selection import (
     SequenceOverlap,
     is_closed,
-    list_files,
     may_contain_deleted,
     removes_whole_file,
     small_files,
 )
-from sluice_spark.delete_conditions import any_condition
-from sluice_spark.errors import CommitConflict
-from sluice_spark.failpoints import FailPoint, read_failpoint
 from sluice_spark.rewrite import FileRewrite, files_with_rows, read_files, rewrite
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
-from sluice_spark.tables import find_table
 from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
 
@@ -85,9 +84,9 @@ async def read_maintenance_input(store: ObjectStore) -> MaintenanceInput:
     async for page in store.list(DELETES):
         date_ns = page.date_ns
         for listed in page.objects:
-            answer = await store.get(listed.key)
-            if isinstance(answer, Found):
-                found.append(decode_delete(listed.key, answer.body))
+            read = await store.get(listed.key)
+            if isinstance(read, Found):
+                found.append(decode_delete(listed.key, read.body))
     return MaintenanceInput(
         now_ns=date_ns, retry_horizon_s=authority.retry_horizon_s, deletes=tuple(found)
     )
@@ -124,7 +123,7 @@ class _Compactor:
     def run(self, kind: Kind) -> None:
         """Compact one record table."""
         table = RECORD_TABLES[kind]
-        opened = find_table(self.store_url, table)
+        opened = find_table(self.store_url, table, for_writing=True)
         if opened is None:
             return
         before = list_files(opened, table)
@@ -135,7 +134,7 @@ class _Compactor:
         self.report.files_after += len(self._files(table))
 
     def _files(self, table: Table) -> list[DataFile]:
-        opened = find_table(self.store_url, table)
+        opened = find_table(self.store_url, table, for_writing=True)
         return list_files(opened, table) if opened is not None else []
 
     def _selectable(self, files: Sequence[DataFile]) -> list[DataFile]:
@@ -163,7 +162,7 @@ class _Compactor:
             self.report.conflicts += 1
             _log.info("rewrite_abandoned", table=table.name, reason=str(error))
             return
-        lost = sum(file.records for file in plan.files) - sum(
+        lost = sum(file.records or 0 for file in plan.files) - sum(
             fact.stats["numRecords"] for fact in added
         )
         self.report.rewritten += len(plan.files)
@@ -223,7 +222,7 @@ class _Compactor:
             self.report.conflicts += 1
             return
         self.report.rewritten += len(files)
-        self.report.dropped_rows += sum(file.records for file in files)
+        self.report.dropped_rows += sum(file.records or 0 for file in files)
 
     def _merge_small_files(self, table: Table) -> None:
         by_partition: dict[str, list[DataFile]] = {}
@@ -235,7 +234,7 @@ class _Compactor:
 
     def vacuum(self, table: Table) -> None:
         """Remove uncommitted files, and files that were replaced before the retry horizon."""
-        opened = find_table(self.store_url, table)
+        opened = find_table(self.store_url, table, for_writing=True)
         if opened is None or self.settings.vacuum_hours < 0:
             return
         hours = self.input.retry_horizon_s // _HOUR_S + self.settings.vacuum_hours
@@ -255,7 +254,7 @@ def find_overlaps(spark: Session, store_url: str, kind: str) -> list[SequenceOve
     Batches with different ranges have different identities, so both are accepted. Compaction drops
     the records that are in both.
     """
-    ledger = find_table(store_url, BATCHES)
+    ledger = find_table(store_url, BATCHES, for_writing=True)
     files = list_files(ledger, BATCHES) if ledger is not None else []
     if not files:
         return []

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from sluice_protocol.errors import ErrorCode, ExitCode, SluiceError
+from sluice_protocol.errors import ErrorCode, SluiceError
 
 
 class LakeInconsistent(SluiceError):
@@ -19,37 +19,6 @@ class LakeInconsistent(SluiceError):
 
     def __str__(self) -> str:
         return f"lake and queue do not match: {self.reason}; {self.remedy}, lane=`{self.lane}`"
-
-
-class TableRefused(SluiceError):
-    """A table that cannot be written or read safely: another schema, or a refused feature.
-
-    Attributes:
-        table: The table's place.
-        reason: What is wrong with it.
-    """
-
-    exit_code = ExitCode.BAD_USAGE
-
-    def __init__(self, table: str, reason: str) -> None:
-        super().__init__(table, reason)
-        self.table = table
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"table refused: {self.reason}, table=`{self.table}`"
-
-
-class CommitConflict(SluiceError):
-    """Another writer committed to the table first; the caller reads its state again and retries."""
-
-    def __init__(self, table: str, reason: str) -> None:
-        super().__init__(table, reason)
-        self.table = table
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"another writer committed first: {self.reason}, table=`{self.table}`"
 
 
 class JobFailed(SluiceError):

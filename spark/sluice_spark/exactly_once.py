@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import Kind
-from sluice_spark.descriptors import Waiting
+from sluice_queue.pending import PendingBatch
 from sluice_spark.errors import LakeInconsistent
 
 RowId = tuple[int, int, int]
@@ -74,9 +74,9 @@ class IngestRound:
 
     versions: Mapping[int, int]
     record_versions: Mapping[Kind, Mapping[int, int]]
-    recovered: tuple[Waiting, ...]
-    fresh: tuple[Waiting, ...]
-    judged: tuple[Waiting, ...]
+    recovered: tuple[PendingBatch, ...]
+    fresh: tuple[PendingBatch, ...]
+    judged: tuple[PendingBatch, ...]
 
     def unreadable_rows(self, kind: Kind, unreadable: Collection[RowId]) -> list[RowId]:
         """Return the unreadable rows to name in the metadata of a kind's record commit.
@@ -93,7 +93,7 @@ class IngestRound:
         ]
 
 
-def plan_boundary(rows: Sequence[Waiting], positions: TablePositions) -> dict[int, int]:
+def plan_boundary(rows: Sequence[PendingBatch], positions: TablePositions) -> dict[int, int]:
     """Return, for each lane with rows to process, the last sequence of the next round.
 
     Args:
@@ -134,7 +134,7 @@ def _unfinished(lane: int, end: int, positions: TablePositions) -> int:
 
 
 def plan_round(
-    rows: Sequence[Waiting],
+    rows: Sequence[PendingBatch],
     boundary: Mapping[int, int],
     positions: TablePositions,
     *,
@@ -152,8 +152,8 @@ def plan_round(
             commits name as unreadable.
     """
     seen = set(ledger)
-    recovered: list[Waiting] = []
-    fresh: list[Waiting] = []
+    recovered: list[PendingBatch] = []
+    fresh: list[PendingBatch] = []
     judged = [
         row
         for row in rows

@@ -15,7 +15,7 @@ from sluice_store import open_store, read_authority
 
 CALL_TIMEOUT_S: Final = 120
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 class FencedConsumers:
@@ -41,7 +41,7 @@ class FencedConsumers:
             self._thread.join()
             self._loop.close()
 
-    def _call(self, work: Coroutine[Any, Any, _Answer]) -> _Answer:
+    def _call(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_TIMEOUT_S)
 
     def open(self, resume_after: Callable[[int], int]) -> tuple[int, ...]:

@@ -17,6 +17,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import structlog
 
+from sluice_lake.data_files import DataFile, list_files
+from sluice_lake.delta import find_table
+from sluice_lake.locations import lake_location, open_filesystem
+from sluice_lake.tables import LOGS
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.index_chunk import (
     AGENTS_MAX,
@@ -28,15 +32,11 @@ from sluice_protocol.index_chunk import (
     encode_chunk,
 )
 from sluice_protocol.keys import INDEX, index_key
-from sluice_protocol.lake import LOGS
 from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_spark.data_files import DataFile, list_files
 from sluice_spark.session import Session
-from sluice_spark.tables import find_table
 from sluice_store import ObjectStore, open_store
-from sluice_store.lake import lake_location, open_filesystem
 from sluice_store.retry import Backoff, create_known
 
 CHUNK_FILES_MAX: Final = 16
@@ -134,11 +134,11 @@ async def read_indexed(store: ObjectStore) -> set[str]:
     paths: set[str] = set()
     async for page in store.list(INDEX):
         for listed in page.objects:
-            answer = await store.get(listed.key)
-            if not isinstance(answer, Found):
+            read = await store.get(listed.key)
+            if not isinstance(read, Found):
                 continue
             try:
-                paths |= {one.file.path for one in decode_chunk(listed.key, answer.body)}
+                paths |= {one.file.path for one in decode_chunk(listed.key, read.body)}
             except InvalidRecord as error:
                 _log.warning("index_chunk_unreadable", reason=str(error))
     return paths
@@ -151,7 +151,7 @@ def run_index(spark: Session, store_url: str) -> IndexReport:
         TableRefused: The table has another schema or a refused feature.
         StoreError: The store is unreachable.
     """
-    opened = find_table(store_url, LOGS)
+    opened = find_table(store_url, LOGS, for_writing=True)
     if opened is None:
         return IndexReport()
     files = list_files(opened, LOGS)

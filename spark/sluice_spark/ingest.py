@@ -15,7 +15,8 @@ from typing import Any, Final, NoReturn
 from sluice_protocol.errors import BadUsage, SluiceError
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_spark.descriptors import Waiting, decode_descriptors
+from sluice_queue.pending import PendingBatch
+from sluice_spark.descriptors import decode_descriptors
 from sluice_spark.errors import JobFailed, find_cause
 from sluice_spark.failpoints import read_failpoint
 from sluice_spark.fenced_consumers import FencedConsumers
@@ -107,7 +108,7 @@ def _session(store_url: str, settings: IngestSettings) -> Session:
 def _run(
     session: Session, store_url: str, settings: IngestSettings, consumers: FencedConsumers
 ) -> IngestTotals:
-    def write(rows: Sequence[Waiting]) -> list[TaskResult]:
+    def write(rows: Sequence[PendingBatch]) -> list[TaskResult]:
         tasks = plan_tasks(store_url, rows, session.sparkContext.defaultParallelism)
         return run_tasks(session, tasks)
 

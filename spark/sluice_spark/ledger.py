@@ -11,12 +11,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from sluice_lake.locations import lake_location, open_filesystem
+from sluice_lake.schemas import arrow_schema
+from sluice_lake.tables import ACCEPTED_HOUR, BATCHES, DEAD_LETTERS, Table, accepted_hour
 from sluice_protocol.identity import Identity
-from sluice_protocol.lake import ACCEPTED_HOUR, BATCHES, DEAD_LETTERS, Table, accepted_hour
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_spark.descriptors import Waiting
-from sluice_spark.schemas import arrow_schema
+from sluice_queue.pending import PendingBatch
 from sluice_spark.written_files import (
     UnreadableBatch,
     WrittenFile,
@@ -24,19 +25,18 @@ from sluice_spark.written_files import (
     partition_folder,
     sync_file,
 )
-from sluice_store.lake import lake_location, open_filesystem
 
 _NS_PER_US: Final = 1000
 _NS_PER_MS: Final = NS_PER_S // 1000
 _IDENTITY: Final = ["agent_id", "boot_id", "seq_start", "seq_end"]
 
 
-def hours_of(rows: Iterable[Waiting]) -> list[str]:
+def hours_of(rows: Iterable[PendingBatch]) -> list[str]:
     """Return the ledger partitions that rows belong to, sorted."""
     return sorted({accepted_hour(row.manifest.accepted_at_unix_ns) for row in rows})
 
 
-def read_identities(ledger: DeltaTable, rows: Sequence[Waiting]) -> set[Identity]:
+def read_identities(ledger: DeltaTable, rows: Sequence[PendingBatch]) -> set[Identity]:
     """Return the ledger's identities of the rows' agents in the rows' accepted hours.
 
     An identity has one manifest and so one accepted hour. The same identity cannot be in any other
@@ -73,7 +73,7 @@ def _columns(manifest: AcceptedManifest, lane: int, sequence: int) -> dict[str, 
     }
 
 
-def _ledger_row(row: Waiting) -> dict[str, Any]:
+def _ledger_row(row: PendingBatch) -> dict[str, Any]:
     return _columns(row.manifest, row.lane, row.sequence) | {
         "min_ts_ns": row.manifest.min_ts_unix_ns,
         "max_ts_ns": row.manifest.max_ts_unix_ns,
@@ -96,12 +96,12 @@ class LedgerFiles:
     name: str
     now_ns: UnixNs
 
-    def write_ledger(self, rows: Sequence[Waiting]) -> list[WrittenFile]:
+    def write_ledger(self, rows: Sequence[PendingBatch]) -> list[WrittenFile]:
         """Write ledger rows."""
         return self._write(BATCHES, [(row, _ledger_row(row)) for row in rows])
 
     def write_dead_letters(
-        self, unreadable: Sequence[tuple[Waiting, UnreadableBatch]]
+        self, unreadable: Sequence[tuple[PendingBatch, UnreadableBatch]]
     ) -> list[WrittenFile]:
         """Write the batches that could not be read, each with its reason."""
         rows = []
@@ -114,7 +114,7 @@ class LedgerFiles:
             rows.append((row, _columns(row.manifest, row.lane, row.sequence) | found))
         return self._write(DEAD_LETTERS, rows)
 
-    def _write(self, table: Table, rows: Sequence[tuple[Waiting, Any]]) -> list[WrittenFile]:
+    def _write(self, table: Table, rows: Sequence[tuple[PendingBatch, Any]]) -> list[WrittenFile]:
         by_hour: dict[str, list[Any]] = {}
         for row, columns in rows:
             hour = accepted_hour(row.manifest.accepted_at_unix_ns)

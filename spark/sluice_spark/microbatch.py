@@ -12,18 +12,18 @@ from typing import Final
 import structlog
 from deltalake import DeltaTable
 
+from sluice_lake.delta import open_or_create_table, read_lane_versions
+from sluice_lake.errors import CommitConflict
+from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES
 from sluice_protocol.clock import Clock, IdSource
-from sluice_protocol.lake import BATCHES, DEAD_LETTERS, RECORD_TABLES
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.commits import encode_commit_metadata, read_unreadable
-from sluice_spark.descriptors import Waiting
-from sluice_spark.errors import CommitConflict
+from sluice_queue.pending import PendingBatch
+from sluice_spark.commits import commit_files, encode_commit_metadata, read_unreadable
 from sluice_spark.exactly_once import IngestRound, RowId, TablePositions, plan_boundary, plan_round
 from sluice_spark.failpoints import FailPoint
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.ledger import LedgerFiles, read_identities
-from sluice_spark.tables import commit_files, open_table, read_versions
 from sluice_spark.written_files import TaskResult, UnreadableBatch, WrittenFile
 
 ATTEMPTS_MAX: Final = 8
@@ -31,7 +31,7 @@ ATTEMPTS_MAX: Final = 8
 
 _log = structlog.get_logger("sluice.ingest")
 
-Writer = Callable[[Sequence[Waiting]], list[TaskResult]]
+Writer = Callable[[Sequence[PendingBatch]], list[TaskResult]]
 """Function that writes fresh rows on the executors."""
 
 
@@ -63,8 +63,8 @@ class LakeSnapshot:
 
     def positions(self, lanes: Sequence[int]) -> TablePositions:
         """Return the positions of the tables in some lanes."""
-        records = {kind: read_versions(table, lanes) for kind, table in self.records.items()}
-        return TablePositions(records=records, ledger=read_versions(self.ledger, lanes))
+        records = {kind: read_lane_versions(table, lanes) for kind, table in self.records.items()}
+        return TablePositions(records=records, ledger=read_lane_versions(self.ledger, lanes))
 
 
 def open_snapshot(store_url: str) -> LakeSnapshot:
@@ -73,8 +73,10 @@ def open_snapshot(store_url: str) -> LakeSnapshot:
     Raises:
         TableRefused: A table has another schema or a refused feature.
     """
-    records = {kind: open_table(store_url, table) for kind, table in RECORD_TABLES.items()}
-    return LakeSnapshot(records=records, ledger=open_table(store_url, BATCHES))
+    records = {
+        kind: open_or_create_table(store_url, table) for kind, table in RECORD_TABLES.items()
+    }
+    return LakeSnapshot(records=records, ledger=open_or_create_table(store_url, BATCHES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,7 @@ class Ingester:
     failpoint: FailPoint = field(default_factory=FailPoint)
     totals: IngestTotals = field(default_factory=IngestTotals)
 
-    def ingest(self, rows: Sequence[Waiting]) -> None:
+    def ingest(self, rows: Sequence[PendingBatch]) -> None:
         """Write rows, ordered by lane, sequence, position, to the tables; then acknowledge them.
 
         Repeating it with the same rows, or with other boundaries, changes nothing.
@@ -121,7 +123,7 @@ class Ingester:
                 if attempts >= ATTEMPTS_MAX:
                     raise
 
-    def _round(self, rows: Sequence[Waiting]) -> bool:
+    def _round(self, rows: Sequence[PendingBatch]) -> bool:
         """Run one round; return True if another may follow."""
         self.consumers.check()
         lanes = sorted({row.lane for row in rows})
@@ -185,14 +187,14 @@ class Ingester:
                 seq_start=row.manifest.seq_start,
                 detail=result.detail,
             )
-        letters = open_table(self.store_url, DEAD_LETTERS)
+        letters = open_or_create_table(self.store_url, DEAD_LETTERS)
         results = self._ledger_files().write_dead_letters(pairs)
         commit_files(letters, DEAD_LETTERS, results, {}, {})
         self.failpoint.reach("after_dead_letters")
 
     def _commit_ledger(
         self, snapshot: LakeSnapshot, plan: IngestRound, unreadable: Sequence[UnreadableBatch]
-    ) -> list[Waiting]:
+    ) -> list[PendingBatch]:
         unreadable_ids = {result.row_id for result in unreadable}
         read = [row for row in plan.fresh if row.order not in unreadable_ids]
         entered = sorted([*plan.recovered, *read], key=lambda row: row.order)
@@ -210,7 +212,7 @@ class Ingester:
 
     def _count(
         self,
-        entered: Sequence[Waiting],
+        entered: Sequence[PendingBatch],
         files: Sequence[WrittenFile],
         unreadable: Sequence[UnreadableBatch],
         started_ns: int,

@@ -17,14 +17,15 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sluice_protocol.lake import ACCEPTED_DATE, Table
+from sluice_lake.data_files import DataFile, total_bytes
+from sluice_lake.locations import lake_location, open_filesystem
+from sluice_lake.schemas import arrow_schema
+from sluice_lake.tables import ACCEPTED_DATE, Table
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.commits import replace_files
-from sluice_spark.data_files import DataFile, total_bytes
 from sluice_spark.failpoints import FailPoint
-from sluice_spark.schemas import arrow_schema, spark_schema
-from sluice_spark.session import Session
+from sluice_spark.session import Session, spark_schema
 from sluice_spark.written_files import (
     WrittenFile,
     decode_result,
@@ -34,7 +35,6 @@ from sluice_spark.written_files import (
     partition_folder,
     sync_file,
 )
-from sluice_store.lake import lake_location, open_filesystem
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 ORDER: Final = (ACCEPTED_DATE, "ts", "agent_id", "boot_id", "seq")

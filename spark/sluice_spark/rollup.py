@@ -20,14 +20,16 @@ import structlog
 from deltalake import CommitProperties, DeltaTable, Transaction
 from msgspec.structs import replace
 
+from sluice_lake.data_files import DataFile, list_files
+from sluice_lake.delta import delta_errors_translated, delta_schema, open_or_create_table
+from sluice_lake.errors import CommitConflict
+from sluice_lake.locations import TableLocation
+from sluice_lake.tables import METRICS, ROLLUPS, WINDOW_DATE
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.lake import METRICS, ROLLUPS, WINDOW_DATE
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
-from sluice_spark.commits import remove_action
+from sluice_spark.commits import add_action, remove_action
 from sluice_spark.compact import read_maintenance_input
-from sluice_spark.data_files import DataFile, list_files
 from sluice_spark.delete_conditions import any_condition, retention_cut_ns, rollup_deletes
-from sluice_spark.errors import CommitConflict
 from sluice_spark.microbatch import open_snapshot
 from sluice_spark.rewrite import read_files, write_ordered
 from sluice_spark.rollup_objects import (
@@ -46,10 +48,8 @@ from sluice_spark.rollup_revision import (
     plan_revision,
 )
 from sluice_spark.session import Session
-from sluice_spark.tables import add_action, delta_schema, open_table, translated_errors
 from sluice_spark.written_files import WrittenFile, decode_result, encode_result
 from sluice_store import open_store, read_authority
-from sluice_store.lake import TableLocation
 
 WINDOWS: Final = (("1m", 60), ("1h", 3600))
 SKETCH_K: Final = 200
@@ -180,7 +180,7 @@ async def _read_input(store_url: str, source: SourceRange) -> RollupInput:
 
 
 def _points(spark: Session, store_url: str, source: SourceRange, inputs: RollupInput) -> Any:  # noqa: ANN401
-    files = list_files(open_table(store_url, METRICS), METRICS)
+    files = list_files(open_or_create_table(store_url, METRICS), METRICS)
     if not files:
         return None
     rows = read_files(spark, store_url, METRICS, files)
@@ -201,7 +201,7 @@ def run_rollup(spark: Session, store_url: str) -> RollupReport:
     """
     report = RollupReport()
     for _ in range(SOURCE_RANGES_MAX):
-        table = open_table(store_url, ROLLUPS)
+        table = open_or_create_table(store_url, ROLLUPS)
         done = table.transaction_version(ROLLUP_APP) or 0
         source = asyncio.run(_next_range(store_url, done))
         if source is None:
@@ -299,7 +299,7 @@ def _commit(
     """
     properties = CommitProperties(app_transactions=[Transaction(ROLLUP_APP, source.number)])
     removals = [remove_action(ROLLUPS, file, data_change=True) for file in replaced]
-    with translated_errors(TableLocation(uri=table.table_uri)):
+    with delta_errors_translated(TableLocation(uri=table.table_uri)):
         table.create_write_transaction(
             [*removals, *(add_action(ROLLUPS, file, data_change=True) for file in files)],
             "append",

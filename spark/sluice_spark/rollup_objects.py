@@ -29,13 +29,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import zstandard
 
+from sluice_lake.schemas import arrow_schema
+from sluice_lake.tables import ROLLUPS
 from sluice_protocol.keys import ROLLUP, rollup_key
-from sluice_protocol.lake import ROLLUPS
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Exists, Found
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_spark.schemas import arrow_schema
 from sluice_store import ObjectStore, open_store
 from sluice_store.retry import Backoff, create_known
 
@@ -77,8 +77,8 @@ async def read_source_range(store: ObjectStore, number: int) -> SourceRange | No
         StoreError: The store is unreachable.
     """
     key = source_range_key(number)
-    answer = await store.get(key)
-    return decode_record(key, answer.body, SourceRange) if isinstance(answer, Found) else None
+    read = await store.get(key)
+    return decode_record(key, read.body, SourceRange) if isinstance(read, Found) else None
 
 
 async def next_source_range(
@@ -121,7 +121,7 @@ WHOLE: Final = "whole"
 """Column of rows for chunks: whether every row of the hour is written."""
 HOUR_S: Final = 3600
 _DIGITS: Final = 20
-UNITS_AT_ONCE: Final = 16
+CONCURRENT_UNITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ async def delete_superseded_chunks(
 
 def _batched(units: Iterable[RollupUnit]) -> Iterator[list[RollupUnit]]:
     left = iter(units)
-    while some := list(islice(left, UNITS_AT_ONCE)):
+    while some := list(islice(left, CONCURRENT_UNITS)):
         yield some
 
 

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sluice_protocol.lake import ROLLUPS, WINDOW_DATE
+from sluice_lake.data_files import DataFile, list_files
+from sluice_lake.delta import open_or_create_table
+from sluice_lake.tables import ROLLUPS, WINDOW_DATE
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import UnixNs
-from sluice_spark.data_files import DataFile, list_files
 from sluice_spark.delete_conditions import (
     certain_condition,
     touched_condition,
@@ -21,7 +22,6 @@ from sluice_spark.delete_conditions import (
 from sluice_spark.rewrite import files_with_rows, read_files
 from sluice_spark.rollup_objects import HOUR_S, WHOLE, RollupUnit
 from sluice_spark.session import Session
-from sluice_spark.tables import open_table
 
 COLUMNS: Final = [column.name for column in ROLLUPS.columns]
 _HOUR_US: Final = HOUR_S * 1_000_000
@@ -77,7 +77,7 @@ def plan_revision(
     Raises:
         TableRefused: The table has another schema or a refused feature.
     """
-    files = list_files(open_table(store_url, ROLLUPS), ROLLUPS)
+    files = list_files(open_or_create_table(store_url, ROLLUPS), ROLLUPS)
     if not new_deletes or not files:
         return None
     rows = read_files(spark, store_url, ROLLUPS, files).selectExpr("*", f"{HOUR} AS hour")

@@ -1,6 +1,10 @@
-"""The Spark session; only its configuration differs between a local run and a cluster."""
+"""The Spark session; only its configuration differs between a local run and a cluster.
+
+The module also converts the schemas of the lake's tables to those of Spark.
+"""
 
 import hashlib
+import json
 import logging
 import os
 import re
@@ -10,8 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from sluice_lake.locations import TableLocation, lake_location
+from sluice_lake.schemas import schema_json
+from sluice_lake.tables import Table
 from sluice_protocol.errors import BadUsage
-from sluice_store.lake import TableLocation, lake_location
 
 Session: TypeAlias = Any
 """pyspark's `SparkSession`, which has no types here."""
@@ -194,3 +200,10 @@ def checkpoint_folder(store_url: str, configured: str | None) -> str:
         :16
     ]  # one machine may run jobs for many stores
     return f"file://{cache}/sluice/spark/{named}/checkpoint"
+
+
+def spark_schema(table: Table) -> Any:  # noqa: ANN401 - pyspark is untyped here
+    """Return a table's schema as Spark's `StructType`."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - executors write without pyspark
+
+    return StructType.fromJson(json.loads(schema_json(table)))

@@ -5,7 +5,6 @@ writes them with pyarrow. Only results (file statistics, unreadable batches) ret
 (ADR 0052).
 """
 
-import hashlib
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,21 +14,20 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sluice_lake.blobs import RejectedBlob, decode_blob
+from sluice_lake.locations import TableLocation, lake_location, open_filesystem
+from sluice_lake.records import DecodedBatch, records_table
+from sluice_lake.tables import ACCEPTED_DATE, RECORD_TABLES, accepted_date
 from sluice_protocol.clock import Clock, IdSource
-from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
-from sluice_protocol.frame import Frame, decode_frame
-from sluice_protocol.lake import ACCEPTED_DATE, RECORD_TABLES, accepted_date
 from sluice_protocol.manifests import Kind
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.blob_reader import BlobReader, FetchedBlob
-from sluice_spark.descriptors import Waiting
-from sluice_spark.records import Decoded, records_table
+from sluice_queue.pending import PendingBatch
+from sluice_spark.blob_reader import BlobReader
 from sluice_spark.session import Session
 from sluice_spark.written_files import (
     TaskResult,
     UnreadableBatch,
-    UnreadableReason,
     WrittenFile,
     decode_result,
     encode_result,
@@ -38,7 +36,6 @@ from sluice_spark.written_files import (
     partition_folder,
     sync_file,
 )
-from sluice_store.lake import TableLocation, lake_location, open_filesystem
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 """Bytes of columns that are buffered before a row group is written."""
@@ -59,7 +56,7 @@ class WriteTask:
 
     store_url: str
     part: int
-    rows: tuple[Waiting, ...]
+    rows: tuple[PendingBatch, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +76,13 @@ class RecordFileWriter:
     task: WriteTask
     clock: Clock
     ids: IdSource
-    _buffered: list[Decoded] = field(default_factory=list)
+    _buffered: list[DecodedBatch] = field(default_factory=list)
     _buffered_bytes: int = 0
     _path: str = ""
     _sink: Any = None
     _writer: Any = None
 
-    def add(self, batch: Decoded, size_bytes: int) -> Iterator[WrittenFile]:
+    def add(self, batch: DecodedBatch, size_bytes: int) -> Iterator[WrittenFile]:
         """Buffer a batch; yield the file that it completed, if any."""
         self._buffered.append(batch)
         self._buffered_bytes += size_bytes
@@ -146,37 +143,17 @@ class RecordFileWriter:
         )
 
 
-def check_frame(fetched: FetchedBlob) -> Frame | UnreadableBatch:
-    """Verifies and decodes one blob; gives the frame, or why it is none."""
-    manifest = fetched.row.manifest
-    if fetched.body is None:
-        return _dead(fetched.row, UnreadableReason.MISSING, "the store has no such blob")
-    found = hashlib.sha256(fetched.body).hexdigest()
-    if found != manifest.frame_sha256:
-        return _dead(fetched.row, UnreadableReason.CORRUPT, f"its bytes have sha256 {found}")
-    try:
-        frame = decode_frame(fetched.body)
-    except (InvalidFrame, UnsupportedVersion, TooLarge) as error:
-        return _dead(fetched.row, UnreadableReason.INVALID_FRAME, str(error))
-    envelope = frame.envelope
-    if (envelope.identity, envelope.kind) != (manifest.identity, manifest.kind):
-        return _dead(
-            fetched.row, UnreadableReason.DISAGREES, "envelope and manifest name two batches"
-        )
-    return frame
-
-
-def _dead(row: Waiting, reason: UnreadableReason, detail: str) -> UnreadableBatch:
+def _unreadable(row: PendingBatch, blob: RejectedBlob) -> UnreadableBatch:
     return UnreadableBatch(
         lane=row.lane,
         sequence=row.sequence,
         position=row.position,
-        reason=reason,
-        detail=f"{detail}, key=`{row.manifest.raw_blob_key}`",
+        reason=blob.fault,
+        detail=blob.detail,
     )
 
 
-def _file_target(row: Waiting) -> FileTarget:
+def _file_target(row: PendingBatch) -> FileTarget:
     manifest = row.manifest
     date = accepted_date(manifest.accepted_at_unix_ns)
     return FileTarget(kind=manifest.kind, lane=row.lane, date=date)
@@ -197,14 +174,14 @@ def write_rows(
     clock, ids = clock or SystemClock(), ids or SystemIds()
     writers: dict[FileTarget, RecordFileWriter] = {}
     for fetched in BlobReader(task.store_url, task.rows):
-        frame = check_frame(fetched)
-        if isinstance(frame, UnreadableBatch):
-            yield frame
+        frame = decode_blob(fetched.row.manifest, fetched.body)
+        if isinstance(frame, RejectedBlob):
+            yield _unreadable(fetched.row, frame)
             continue
         target = _file_target(fetched.row)
         yield from _finish_other_lanes(writers, lane=target.lane)
         writer = writers.setdefault(target, RecordFileWriter(target, task, clock, ids))
-        batch = Decoded(
+        batch = DecodedBatch(
             frame=frame,
             accepted_at_ns=fetched.row.manifest.accepted_at_unix_ns,
             sequence=fetched.row.sequence,
@@ -227,7 +204,7 @@ TASK_BYTES_MAX: Final = 256 * 1024 * 1024
 """Approximate maximum of frame bytes of a task, which bounds the cost of losing it."""
 
 
-def plan_tasks(store_url: str, rows: Sequence[Waiting], parallelism: int) -> list[WriteTask]:
+def plan_tasks(store_url: str, rows: Sequence[PendingBatch], parallelism: int) -> list[WriteTask]:
     """Split rows, in their order, into tasks of about equal bytes.
 
     Args:
@@ -239,7 +216,7 @@ def plan_tasks(store_url: str, rows: Sequence[Waiting], parallelism: int) -> lis
     wanted = min(parallelism, max(1, total // TASK_BYTES_MIN))
     count = max(wanted, -(-total // TASK_BYTES_MAX))
     share = total / max(count, 1)
-    cut: list[list[Waiting]] = []
+    cut: list[list[PendingBatch]] = []
     taken = 0
     for row in rows:
         if not cut or (taken >= share * len(cut) and len(cut) < count):

@@ -5,7 +5,6 @@ A result is a written file with its statistics, or a batch that could not be rea
 
 import os
 from collections.abc import Iterable
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -14,7 +13,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sluice_protocol.lake import Table
+from sluice_lake.blobs import BlobFault
+from sluice_lake.tables import Table
 
 PLAIN_COLUMNS: Final = frozenset(
     {"seq", "ts_ns", "ts", "body", "value", "key", "attributes.key_value.value"}
@@ -46,22 +46,13 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True, tag="file"):
     stats: dict[str, Any]
 
 
-class UnreadableReason(StrEnum):
-    """Why a batch could not be read."""
-
-    MISSING = "missing"
-    CORRUPT = "corrupt"
-    INVALID_FRAME = "invalid_frame"
-    DISAGREES = "disagrees"
-
-
 class UnreadableBatch(msgspec.Struct, frozen=True, kw_only=True, tag="dead"):
     """One batch that was not written, named by its position in the queue."""
 
     lane: int
     sequence: int
     position: int
-    reason: UnreadableReason
+    reason: BlobFault
     detail: str
 
     @property

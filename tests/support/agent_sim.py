@@ -14,7 +14,7 @@ from sluice_agent.columns import logs_from_block
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.spool import Spool, SpoolSettings
 from sluice_agent.transport import UploadRequest, UploadResult
-from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoResponse
+from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
 from sluice_agent.uploader import Uploader, UploaderSettings
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.identity import Identity
@@ -58,7 +58,7 @@ def simulate_agent(seed: int, main: Callable[[Random], Coroutine[Any, Any, T]]) 
         loop.close()
 
 
-Reply = Callable[[str, UploadRequest], GatewayResponse | NoResponse | None]
+Reply = Callable[[str, UploadRequest], GatewayResponse | NoGatewayResponse | None]
 
 
 class SimNetwork:
@@ -79,7 +79,9 @@ class SimNetwork:
         assert self.first.setdefault(identity, upload.frame) == upload.frame
         await self.clock.sleep(0.01)
         scripted = self.reply(url, upload) if self.reply else None
-        if scripted is not None and scripted != NoResponse(failure=ConnectionFailure.TIMEOUT):
+        if scripted is not None and scripted != NoGatewayResponse(
+            failure=ConnectionFailure.TIMEOUT
+        ):
             return UploadResult(response=scripted)
         self.accepted[identity] = upload.frame  # also if the response is lost
         if scripted is not None:

@@ -3,6 +3,7 @@
 from dataclasses import fields, is_dataclass
 
 import numpy as np
+from support.builders import make_identity
 
 from sluice_protocol.columns import (
     AttributeColumns,
@@ -25,7 +26,7 @@ def text(*values: str | bytes) -> TextColumn:
 
 
 def identity(count: int, *, start: int = 7, agent: str = "host-1", boot: str = "b1") -> Identity:
-    return Identity(agent_id=agent, boot_id=boot, seq_start=start, seq_end=start + count - 1)
+    return make_identity(start, count=count, agent=agent, boot=boot)
 
 
 def attributes() -> AttributeColumns:
@@ -67,7 +68,7 @@ def entries(*, with_ts: bool = True) -> EntryColumns:
 
 
 def assert_same(left: object, right: object) -> None:
-    """Compares columns value by value; NaN equals NaN of the same bits."""
+    """Compare columns value by value; NaN equals NaN of the same bits."""
     if isinstance(left, np.ndarray):
         assert isinstance(right, np.ndarray)
         assert left.dtype == right.dtype

@@ -12,7 +12,7 @@ from random import Random
 from support.gc_store import VersionedStore
 from support.simloop import SimClock, SimIds, SimLoop
 
-from sluice_gateway.app import DECISIONS_AFTER_S
+from sluice_gateway.background import DECISIONS_INTERVAL_S
 from sluice_protocol.conflicts import AgentBoot, ConflictName
 from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.identity import Identity
@@ -21,7 +21,7 @@ from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.units import NS_PER_S
 from sluice_store.conflicts import CONFLICTS_PAGE_MAX, DecisionsReader, Resolver, list_conflicts
 
-IN_FORCE_S = DECISIONS_AFTER_S + 2
+IN_FORCE_S = DECISIONS_INTERVAL_S + 2
 """Longest time until every gateway follows a decision: its interval and a few slow requests."""
 
 DECISION_EVERY_S = 120
@@ -51,7 +51,7 @@ class GatewayDecisions:
     async def follow(self) -> None:
         """Read the decisions as often as a gateway does."""
         while True:
-            await asyncio.sleep(DECISIONS_AFTER_S)
+            await asyncio.sleep(DECISIONS_INTERVAL_S)
             await self._reader.refresh()
 
 

@@ -9,16 +9,17 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from support.builders import make_identity, salted_frame
 from support.frames import logs
 from support.gc_hostile import hostile_plan
 from support.gc_operator import GatewayDecisions, Operator, Tidy, keep
 from support.gc_reconciler import LaggingReconciler
-from support.gc_store import StoredVersion, VersionedStore
+from support.gc_store import SimulatedVersion, VersionedStore
 from support.gc_world import KEYS, PLAN, RUN
 from support.simloop import SimClock, SimIds, SimLoop
 
-from sluice_gateway.accept import Accepted, Acceptor, Conflict, Run
-from sluice_gateway.upload import Upload
+from sluice_gateway.acceptor import AcceptanceRun, Acceptor
+from sluice_gateway.uploads import Upload
 from sluice_gc.audit import Auditor
 from sluice_gc.deletion_proof import ALL_CLAUSES, ClauseSets
 from sluice_gc.errors import GcRefused, RefusalRule
@@ -27,10 +28,11 @@ from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
 from sluice_gc.settings import AuditSettings
 from sluice_gc.task_engine import LocalTaskEngine
+from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.errors import OutcomeUnknown
-from sluice_protocol.frame import decode_head, encode_frame
+from sluice_protocol.frame import decode_head
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     ACCEPTED,
@@ -103,7 +105,7 @@ class DeploymentSimulation:
         self.authority = Authority(authority_id="A1", retry_horizon_s=HORIZON_S, margin_s=MARGIN_S)
         self.ends_s = self.hours * 3600
 
-    def _judge(self, key: ObjectKey, gone: StoredVersion) -> None:
+    def _judge(self, key: ObjectKey, gone: SimulatedVersion) -> None:
         if not key.startswith(RAW_BLOBS):
             self.strays.append(key)
             return
@@ -149,13 +151,8 @@ class DeploymentSimulation:
         await asyncio.gather(*pending)
 
     def _frame(self, number: int, start: int, salt: str) -> bytes:
-        who = Identity(
-            agent_id=f"agent-{number}",
-            boot_id=f"b{self.boots[number]}",
-            seq_start=start,
-            seq_end=start + 2,
-        )
-        return encode_frame(identity=who, columns=COLUMNS, resource=(("salt", salt),))
+        agent, boot = f"agent-{number}", f"b{self.boots[number]}"
+        return salted_frame(make_identity(start, count=3, agent=agent, boot=boot), COLUMNS, salt)
 
     async def _send(self, number: int, frame: bytes) -> None:
         """Send until a response arrives or give up; pauses may exceed the retry horizon."""
@@ -187,7 +184,7 @@ class DeploymentSimulation:
         if who.boot_id == f"b{self.boots[number]}":
             self.boots[number] += 1
 
-    async def _upload(self, frame: bytes, *, sent_before: bool) -> Run:
+    async def _upload(self, frame: bytes, *, sent_before: bool) -> AcceptanceRun:
         envelope = decode_head(frame).envelope
         upload = Upload(
             frame=frame,
@@ -212,7 +209,7 @@ class DeploymentSimulation:
         try:
             return await handling
         except asyncio.CancelledError:
-            return Run()
+            return AcceptanceRun()
 
     async def _collector(self) -> None:
         """Audit, plan and run repeatedly; a failed step is repeated later."""

@@ -55,7 +55,7 @@ Hook = Callable[[], Awaitable[None] | None]
 
 
 @dataclass(frozen=True)
-class StoredVersion:
+class SimulatedVersion:
     """One stored version."""
 
     body: bytes
@@ -94,12 +94,12 @@ class VersionedStore:
     unknown: float = 0.0
     latency_s: float = 0.0
     versioning: list[Versioning] = field(default_factory=lambda: [Versioning.ENABLED])
-    versions: dict[ObjectKey, list[StoredVersion]] = field(default_factory=dict)
+    versions: dict[ObjectKey, list[SimulatedVersion]] = field(default_factory=dict)
     keys: list[bytes] = field(default_factory=list)
     hooks: dict[tuple[str, str], Hook] = field(default_factory=dict)
-    deleted: list[tuple[ObjectKey, StoredVersion]] = field(default_factory=list)
+    deleted: list[tuple[ObjectKey, SimulatedVersion]] = field(default_factory=list)
     late: list[tuple[ObjectKey, ObjectVersion]] = field(default_factory=list)
-    on_delete: Callable[[ObjectKey, StoredVersion], None] = lambda _key, _version: None
+    on_delete: Callable[[ObjectKey, SimulatedVersion], None] = lambda _key, _version: None
     on_put: Callable[[ObjectKey], None] = lambda _key: None
     counter: int = 0
     requests: dict[str, int] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class VersionedStore:
         keeps = self.versioning[0] is Versioning.ENABLED
         incarnation = ObjectVersion(f"v{self.counter:08d}") if keeps else NULL_VERSION
         held[:] = [one for one in held if one.incarnation != incarnation]
-        version = StoredVersion(body=body, incarnation=incarnation, at_ns=self.clock.now_ns())
+        version = SimulatedVersion(body=body, incarnation=incarnation, at_ns=self.clock.now_ns())
         held.insert(0, version)
         self.on_put(key)
         return Applied(etag=version.etag, incarnation=incarnation, date_ns=self._date())
@@ -188,7 +188,7 @@ class VersionedStore:
         applied = self.put(key, body)
         return Unknown(reason=UnknownReason.RESET) if fault else applied
 
-    def _info(self, key: ObjectKey, one: StoredVersion) -> ObjectInfo:
+    def _info(self, key: ObjectKey, one: SimulatedVersion) -> ObjectInfo:
         return ObjectInfo(
             key=key,
             size_bytes=len(one.body),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from support.builders import accepted_manifest, conflict_manifest, make_identity, salted_frame
 from support.frames import logs
 from support.gc_store import VersionedStore
 
@@ -20,7 +21,6 @@ from sluice_gc.settings import AuditSettings, PlanSettings, RunSettings
 from sluice_gc.signing_keys import AuditorKeys, key_id_of
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.authority import Authority
-from sluice_protocol.frame import encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     accepted_by_blob_key,
@@ -31,8 +31,6 @@ from sluice_protocol.keys import (
     quarantine_key,
 )
 from sluice_protocol.manifests import (
-    AcceptedManifest,
-    ConflictManifest,
     encode_record,
     encode_reference,
 )
@@ -82,11 +80,10 @@ class GcWorld:
     ids: SystemIds = field(default_factory=SystemIds)
 
     def frame(self, start: int, *, agent: str = "host-1", salt: str = "") -> bytes:
-        who = Identity(agent_id=agent, boot_id="b1", seq_start=start, seq_end=start + 2)
-        return encode_frame(identity=who, columns=logs(), resource=(("salt", salt),))
+        return salted_frame(self.identity(start, agent), logs(), salt)
 
     def identity(self, start: int, agent: str = "host-1") -> Identity:
-        return Identity(agent_id=agent, boot_id="b1", seq_start=start, seq_end=start + 2)
+        return make_identity(start, count=3, agent=agent)
 
     async def put_blob(self, frame: bytes) -> Digest:
         digest = digest_of(frame)
@@ -104,23 +101,13 @@ class GcWorld:
     async def put_manifest(
         self, who: Identity, digest: Digest, *, indexed: bool = True, key: ObjectKey | None = None
     ) -> None:
-        manifest = AcceptedManifest(
-            agent_id=who.agent_id,
-            boot_id=who.boot_id,
-            seq_start=who.seq_start,
-            seq_end=who.seq_end,
-            frame_sha256=digest,
-            frame_bytes=100,
-            raw_blob_key=blob_key(digest),
-            accepted_at_unix_ns=self.clock.now_ns(),
+        manifest = accepted_manifest(
+            who,
+            digest,
+            at_ns=self.clock.now_ns(),
+            span=(0, 1),
             collector_id="gw",
-            wire_version=1,
-            frame_version=1,
             attempt_id="01ARZ3NDEKTSV4RRFFQ69G5FAV",
-            kind="logs",
-            record_count=3,
-            min_ts_unix_ns=0,
-            max_ts_unix_ns=1,
             principal="host-1",
         )
         await self.store.create(key or accepted_key(who), encode_record(manifest))
@@ -131,17 +118,11 @@ class GcWorld:
     async def quarantine(self, start: int, *, salt: str, indexed: bool = True) -> Digest:
         """Quarantine other bytes under an accepted identity, as a gateway does."""
         who, digest = self.identity(start), await self.put_blob(self.frame(start, salt=salt))
-        conflict = ConflictManifest(
-            agent_id=who.agent_id,
-            boot_id=who.boot_id,
-            seq_start=who.seq_start,
-            seq_end=who.seq_end,
-            accepted_manifest_key=accepted_key(who),
-            accepted_raw_blob_key=blob_key(digest),
-            accepted_frame_sha256=digest,
-            submitted_raw_blob_key=blob_key(digest),
-            submitted_frame_sha256=digest,
-            observed_at_unix_ns=self.clock.now_ns(),
+        conflict = conflict_manifest(
+            who,
+            accepted=digest,
+            submitted=digest,
+            at_ns=self.clock.now_ns(),
             collector_id="gw",
         )
         await self.store.create(quarantine_key(who, digest), encode_record(conflict))

@@ -1,7 +1,7 @@
-"""Checks recorded runs: what callers asked and were told, with unknown outcomes as "perhaps".
+"""Checks of recorded runs: the calls and their results, with an unknown outcome as "perhaps".
 
-An identity is a write-once register, so its check is linear. The queue's register is checked by
-search for an order that explains every answer (Wing and Gong, with Lowe's memo of seen states).
+An identity is a write-once register, so its check is linear. The queue's register is checked by a
+search for an order that explains every result (Wing and Gong, with Lowe's memo of seen states).
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -10,10 +10,11 @@ from typing import Generic, TypeVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """One upload and its answer; `status` 0 means that no answer came.
+class UploadResult:
+    """One upload and its response; `status` 0 means that no response arrived.
 
-    Times are any rising numbers: `asked` when the request was sent, `told` when the answer came.
+    Times are any increasing numbers: `asked` when the request was sent, `told` when the response
+    arrived.
     """
 
     identity: str
@@ -25,15 +26,15 @@ class Told:
     gateway_died: bool = False
 
 
-def wrong_in(history: Sequence[Told]) -> list[str]:
-    """Gives every promise of acceptance that the history breaks: I1, I3 and I4, per identity."""
-    by_identity: dict[str, list[Told]] = {}
+def broken_guarantees(history: Sequence[UploadResult]) -> list[str]:
+    """Return every guarantee of acceptance that the history breaks: I1, I3 and I4, per identity."""
+    by_identity: dict[str, list[UploadResult]] = {}
     for entry in history:
         by_identity.setdefault(entry.identity, []).append(entry)
-    return [line for name in sorted(by_identity) for line in _wrong_of(name, by_identity[name])]
+    return [line for name in sorted(by_identity) for line in _broken_of(name, by_identity[name])]
 
 
-def _wrong_of(identity: str, entries: list[Told]) -> list[str]:
+def _broken_of(identity: str, entries: list[UploadResult]) -> list[str]:
     accepted = [entry for entry in entries if entry.status == 200]
     owners = {entry.digest for entry in accepted}
     wrong = []
@@ -42,20 +43,22 @@ def _wrong_of(identity: str, entries: list[Told]) -> list[str]:
     for entry in entries:
         if entry.status == 409 and owners == {entry.digest}:
             wrong.append(f"I3 {identity}: 409 for the owner {entry.digest}")
-        if entry.status == 409 and not _other_asked(entries, entry):
+        if entry.status == 409 and not _other_bytes_sent(entries, entry):
             wrong.append(f"I3 {identity}: 409 before any other bytes were sent")
     fresh = [entry for entry in accepted if entry.duplicate is False]
     if len(fresh) > 1:
         wrong.append(f"I4 {identity}: duplicate=false {len(fresh)} times")
-    early = [e for e in accepted if e.duplicate and not _same_asked(entries, e)]
-    return wrong + [f"I4 {identity}: duplicate=true before anyone else sent the bytes"] * len(early)
+    early = [e for e in accepted if e.duplicate and not _same_bytes_sent(entries, e)]
+    return wrong + [f"I4 {identity}: duplicate=true before another sender sent the bytes"] * len(
+        early
+    )
 
 
-def _other_asked(entries: list[Told], conflict: Told) -> bool:
+def _other_bytes_sent(entries: list[UploadResult], conflict: UploadResult) -> bool:
     return any(e.digest != conflict.digest and e.asked < conflict.told for e in entries)
 
 
-def _same_asked(entries: list[Told], duplicate: Told) -> bool:
+def _same_bytes_sent(entries: list[UploadResult], duplicate: UploadResult) -> bool:
     return any(
         e is not duplicate and e.digest == duplicate.digest and e.asked < duplicate.told
         for e in entries
@@ -72,8 +75,8 @@ class Operation(Generic[S]):
     Attributes:
         name: For messages.
         start: When it was called.
-        end: When it returned; None when nobody knows: it may take effect later, or never.
-        apply: Gives the state after it, or None when its answer does not fit that state.
+        end: When it returned; None for an unknown outcome: it may take effect later, or never.
+        apply: Returns the state after it, or None when its result does not fit that state.
     """
 
     name: str
@@ -83,7 +86,9 @@ class Operation(Generic[S]):
 
 
 def linearizable(initial: S, operations: Sequence[Operation[S]]) -> bool:
-    """Tells whether some order explains every answer, with nothing overtaking what ended before."""
+    """Return True if some order explains every result and no call overtakes one that ended before
+    it.
+    """
     seen: set[tuple[frozenset[int], S]] = set()
 
     def search(done: frozenset[int], state: S) -> bool:

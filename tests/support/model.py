@@ -1,18 +1,18 @@
 """A breadth-first checker of acceptance and deletion over one identity.
 
-Actors: uploads (each driven by the product's own `acceptance.step`), sweepers (driven by the
-product's own deletion clauses), and a store with versions. Every interleaving of their single
-store calls is explored, with answers lost, writes applied late, deletes late and doubled, crashes
-and the passing of time, up to stated bounds. Breadth first, so a counterexample is a shortest one.
+Actors: uploads (each driven by the product's `acceptance.step`), sweepers (driven by the product's
+deletion clauses), and a store with versions. Every interleaving of their single store calls is
+explored, up to stated bounds: with lost responses, late writes, late and repeated deletes, crashes
+and the passing of time. The search is breadth first, so a counterexample is a shortest one.
 
-Time is whole units; `HORIZON` and `MARGIN` stand for the authority's settings.
+Time is whole units; `HORIZON` and `MARGIN` represent the authority's settings.
 """
 
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
-from support.model_words import (
+from support.model_types import (
     LOST,
     Blob,
     Bounds,
@@ -33,7 +33,7 @@ from sluice_protocol import blob_deletion as d
 from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 
-# --- the store's answers -----------------------------------------------------------------------
+# --- the store's responses ---------------------------------------------------------------------
 
 
 def _info(blob: Blob, now: int) -> ObjectInfo:
@@ -65,7 +65,7 @@ def _add_blob(store: Store, digest: str, now: int, *, versioned: bool) -> Store:
 def perform(  # noqa: PLR0911 - one line per request
     store: Store, upload: Upload, now: int, *, versioned: bool
 ) -> tuple[Store, a.Observation]:
-    """Does one request of an upload at once and gives the store's honest answer."""
+    """Perform one request of an upload immediately and return the store's true response."""
     digest, name = upload.progress.offer.digest, upload.name
     current = store.current(digest)
     match upload.progress.action:
@@ -108,11 +108,11 @@ def _read(manifest: Manifest | None, now: int) -> a.Observation:
 WRITES = (a.CreateBlob, a.OverwriteBlob, a.CreateManifest, a.CreateQuarantine)
 
 
-# --- moves -------------------------------------------------------------------------------------
+# --- transitions -------------------------------------------------------------------------------
 
 
-def moves(world: World, rules: Rules, bounds: Bounds) -> Iterator[tuple[str, World]]:
-    """Gives every next state, each with the name of the move that leads there."""
+def transitions(world: World, rules: Rules, bounds: Bounds) -> Iterator[tuple[str, World]]:
+    """Yield every next state with the name of the transition to it."""
     if world.now < bounds.time_max:
         yield f"tick to {world.now + 1}", replace(world, now=world.now + 1)
     yield from _arrivals(world, rules)
@@ -122,7 +122,7 @@ def moves(world: World, rules: Rules, bounds: Bounds) -> Iterator[tuple[str, Wor
     for index, sweeper in enumerate(world.sweepers):
         yield from _sweeper_moves(world, index, sweeper, rules, bounds)
     for request in world.late:
-        yield from _late_moves(world, request, rules)
+        yield from _late_transitions(world, request, rules)
 
 
 def _arrivals(world: World, rules: Rules) -> Iterator[tuple[str, World]]:
@@ -195,8 +195,8 @@ def _observed(world: World, index: int, upload: Upload, seen: a.Observation, rul
     return _with_upload(world, index, upload_at(upload.name, progress, alive=False))
 
 
-def _late_moves(world: World, request: Late, rules: Rules) -> Iterator[tuple[str, World]]:
-    """A late write applies once; a late delete may apply again and again."""
+def _late_transitions(world: World, request: Late, rules: Rules) -> Iterator[tuple[str, World]]:
+    """A late write applies once; a late delete may apply repeatedly."""
     gone = replace(world, late=world.late - {request})
     if request.kind == "delete":
         kept = tuple(
@@ -278,7 +278,7 @@ def _quarantined_names(store: Store, rules: Rules) -> frozenset[str]:
 
 
 def _proved(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> bool:
-    """What a plan knows."""
+    """Return True if a plan would list the blob."""
     evidence = _evidence(world, sweeper, blob, rules)
     return any(
         isinstance(d.decide_deletion(evidence, clauses), d.MayDelete)
@@ -287,7 +287,7 @@ def _proved(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> bool:
 
 
 def _still_proved(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> bool:
-    """The clauses again at deletion, over evidence read again."""
+    """Return True if the clauses are satisfied at deletion, over evidence that is read again."""
     evidence = _evidence(world, sweeper, blob, rules)
     return any(
         isinstance(d.decide_deletion(evidence, clauses), d.MayDelete)
@@ -349,38 +349,38 @@ def _current(store: Store, blob: Blob) -> d.CurrentRead | None:
     return d.CurrentRead(incarnation=ObjectVersion(str(current.number)), digest=digest)
 
 
-# --- promises ----------------------------------------------------------------------------------
+# --- guarantees --------------------------------------------------------------------------------
 
 
-def broken_promise(world: World) -> str | None:
-    """Names the first promise that does not hold in this state."""
+def broken_guarantee(world: World) -> str | None:
+    """Return the first guarantee that this state breaks."""
     store = world.store
     for kind, digest, _ in world.acked:
         blob = store.current(digest)
         readable = blob is not None and not blob.wrong
         if kind in {"200", "409"} and not readable:
-            return f"{kind} was told of {digest} and its blob is gone"
+            return f"{kind} was sent for {digest} and its blob is deleted"
         owner = None if store.manifest is None else store.manifest.digest
         if kind == "200" and owner != digest:
-            return f"200 was told of {digest} and the manifest names {owner}"
+            return f"200 was sent for {digest} and the manifest names {owner}"
         if kind == "409" and owner in {None, digest}:
-            return f"409 was told of {digest} and the manifest names {owner}"
+            return f"409 was sent for {digest} and the manifest names {owner}"
         if kind == "failed without effect" and owner == digest:
             return f"{digest} was said to have had no effect and it owns the identity"
     return None
 
 
 def explore(start: World, rules: Rules, bounds: Bounds) -> Found:
-    """Explores every state within the bounds, or up to the first broken promise."""
+    """Explore every state within the bounds, or up to the first broken guarantee."""
     parents: dict[World, tuple[World, str] | None] = {start: None}
     todo = deque([start])
     while todo:
         world = todo.popleft()
-        for name, after in moves(world, rules, bounds):
+        for name, after in transitions(world, rules, bounds):
             if after in parents:
                 continue
             parents[after] = (world, name)
-            broken = broken_promise(after)
+            broken = broken_guarantee(after)
             if broken is not None:
                 return Found(len(parents), broken, _trail(parents, after))
             if len(parents) >= bounds.states_max:

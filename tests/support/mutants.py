@@ -1,4 +1,4 @@
-"""Planted omissions of the acceptance protocol, each a wrapper around the product's machine.
+"""Planted omissions of the acceptance protocol, each a wrapper around the product's state machine.
 
 They are the list of `docs/protocol.md`, Accepting: the model checker must find a counterexample of
 each, and none in the product itself.
@@ -23,7 +23,7 @@ def _unbounded(now: a.Progress, seen: a.Observation) -> a.Progress:
 
 
 def no_age_rule(now: a.Progress, seen: a.Observation) -> a.Progress:
-    """A blob that exists is taken as proof however old it is, dated by the answer."""
+    """An existing blob is taken as proof at any age, dated by the response."""
     if isinstance(now.action, a.HeadBlob) and isinstance(seen, ObjectInfo):
         seen = replace(seen, last_modified_ns=seen.date_ns)
     return a.step(now, seen)
@@ -36,12 +36,12 @@ def no_date_rule(now: a.Progress, seen: a.Observation) -> a.Progress:
 
 
 def no_date_rule_on_exists(now: a.Progress, seen: a.Observation) -> a.Progress:
-    """The date rule is kept for our own create and forgotten for a manifest that was read."""
+    """The date rule is applied to our own create but not to a manifest that was read."""
     return _unbounded(now, seen) if isinstance(now.action, a.ReadManifest) else a.step(now, seen)
 
 
 def retry_without_head(now: a.Progress, seen: a.Observation) -> a.Progress:
-    """A retry that finds its manifest answers without looking at the blob."""
+    """A retry that finds its manifest responds without reading the blob."""
     reads_first = isinstance(now.action, a.ReadManifest) and now.proved_at_ns is None
     if reads_first and isinstance(seen, a.ManifestRead) and seen.digest == now.offer.digest:
         return replace(now, action=a.Accepted(duplicate=True, accepted_at_ns=UnixNs(0)))
@@ -49,7 +49,7 @@ def retry_without_head(now: a.Progress, seen: a.Observation) -> a.Progress:
 
 
 def retry_with_bare_head(now: a.Progress, seen: a.Observation) -> a.Progress:
-    """A retry that finds its manifest looks whether the blob is there, and not how old it is."""
+    """A retry that finds its manifest checks that the blob exists, but not its age."""
     if isinstance(now.action, a.HeadBlob) and now.standing is not None:
         return _unbounded(now, seen)
     return a.step(now, seen)
@@ -63,14 +63,14 @@ def exists_is_success(now: a.Progress, seen: a.Observation) -> a.Progress:
 
 
 def unknown_is_failure(now: a.Progress, seen: a.Observation) -> a.Progress:
-    """A lost answer is taken for a write that did not happen."""
+    """A lost response is taken for a write that was not applied."""
     if isinstance(now.action, a.CreateManifest) and isinstance(seen, Unknown):
         return replace(now, action=a.RetriesExhausted())
     return a.step(now, seen)
 
 
 def empty_read_is_proof(now: a.Progress, seen: a.Observation) -> a.Progress:
-    """After a lost answer the manifest is read, and finding nothing is taken for failure."""
+    """After a lost response the manifest is read, and its absence is taken for failure."""
     if isinstance(now.action, a.CreateManifest) and isinstance(seen, Unknown):
         return replace(now, action=a.ReadManifest())
     if isinstance(now.action, a.ReadManifest) and isinstance(seen, NotFound):
@@ -79,6 +79,6 @@ def empty_read_is_proof(now: a.Progress, seen: a.Observation) -> a.Progress:
 
 
 def conflict_without_proof(now: a.Progress, seen: a.Observation) -> a.Progress:
-    """A conflict is told whatever the age of the submitted blob's proof."""
+    """A conflict is reported whatever the age of the submitted blob's proof."""
     quarantines = isinstance(now.action, a.CreateQuarantine | a.HeadQuarantine)
     return _unbounded(now, seen) if quarantines else a.step(now, seen)

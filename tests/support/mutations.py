@@ -14,7 +14,7 @@ _BYTES = (*_INTERESTING, 0xC0, 0xD8, 0xDB, 0xF4, 0xF9, 0xFF)
 
 
 def seeds() -> list[bytes]:
-    """Good frames of every kind, plain and compressed."""
+    """Return valid frames of every kind, plain and compressed."""
     return [
         encode_frame(
             identity=identity(3), columns=columns, resource=(("h", "x"),), compress=compress
@@ -25,7 +25,7 @@ def seeds() -> list[bytes]:
 
 
 def damaged(rng: random.Random, count: int) -> Iterator[bytes]:
-    """Gives `count` frames, each a good one with one to four wounds."""
+    """Yield `count` frames, each a valid one with one to four changes."""
     good = seeds()
     for _ in range(count):
         data = rng.choice(good)
@@ -37,7 +37,7 @@ def _anywhere(rng: random.Random, data: bytes) -> bytes:
 
 
 def _in_parts(rng: random.Random, data: bytes) -> bytes:
-    """Wounds envelope or payload below the header, and makes the header fit again."""
+    """Change envelope or payload below the header, and make the header match again."""
     head = decode_head(data)
     envelope = data[HEADER_BYTES : head.payload_start]
     stored = data[head.payload_start :]

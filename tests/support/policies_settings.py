@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from sluice_policies.settings import Settings, parse_settings
+from sluice_policies.settings import Settings
+from sluice_policies.settings_file import parse_settings
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "policies"
 TEXT = (GOLDEN / "settings.toml").read_text("utf-8")

@@ -2,9 +2,8 @@
 
 from collections.abc import AsyncIterator
 
-from sluice_policies.evaluate import evaluate
+from sluice_policies.evaluate import evaluate, request_for
 from sluice_policies.policy_set import PolicySet
-from sluice_policies.request import request_for
 from sluice_policies.settings import RoleName
 from sluice_protocol.errors import StoreDenied
 from sluice_protocol.outcomes import (

@@ -1,4 +1,4 @@
-"""Questions over a small deployment: batches delivered, some ingested, some still waiting."""
+"""Queries over a small deployment, with builders of batches and queries."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -7,22 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from support.builders import make_identity, manifest_of
 from support.spark_lake import Deployment, Sent
 
-from sluice_protocol.columns import Columns, kind_of
-from sluice_protocol.frame import encode_frame, span_of
-from sluice_protocol.identity import Identity
-from sluice_protocol.keys import blob_key, digest_of
-from sluice_protocol.manifests import AcceptedManifest, encode_record
+from sluice_protocol.columns import Columns
+from sluice_protocol.frame import encode_frame
+from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, metrics_from_records
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.answer import Answer
 from sluice_query.request import Query
+from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_query.spooled import attach_spool
+from sluice_query.spool import attach_spool
 from sluice_store import open_store, read_authority
 
 DAY0_NS = 1_790_000_000 * NS_PER_S
@@ -41,31 +40,9 @@ def sent(
     at_ns: int = DAY0_NS,
     resource: tuple[tuple[str, str], ...] = (("service.name", "web"),),
 ) -> Sent:
-    count = len(columns)
-    who = Identity(agent_id=agent, boot_id="b1", seq_start=start, seq_end=start + count - 1)
+    who = make_identity(start, count=len(columns), agent=agent)
     frame = encode_frame(identity=who, columns=columns, resource=resource)
-    digest = digest_of(frame)
-    least, most = span_of(columns)
-    manifest = AcceptedManifest(
-        agent_id=agent,
-        boot_id="b1",
-        seq_start=start,
-        seq_end=who.seq_end,
-        frame_sha256=digest,
-        frame_bytes=len(frame),
-        raw_blob_key=blob_key(digest),
-        accepted_at_unix_ns=at_ns,
-        collector_id="gw-1",
-        wire_version=1,
-        frame_version=1,
-        attempt_id=digest[:26].upper(),
-        kind=kind_of(columns),
-        record_count=count,
-        min_ts_unix_ns=least,
-        max_ts_unix_ns=most,
-        principal="p",
-    )
-    return Sent(manifest=manifest, frame=frame, rows=())
+    return Sent(manifest=manifest_of(frame, at_ns=at_ns), frame=frame, rows=())
 
 
 def log_batch(
@@ -101,18 +78,18 @@ def metric_batch(
     return sent(metrics_from_records(points), start=start, agent=agent)
 
 
-def question(**changes: object) -> Query:
+def make_query(**changes: object) -> Query:
     wide = Query(from_ns=UnixNs(DAY0_NS), to_ns=UnixNs(DAY0_NS + 86_400 * NS_PER_S))
     return replace(wide, **changes)  # type: ignore[arg-type]
 
 
-def ask(
+def run_query(
     place: Deployment,
     query: Query,
     settings: QuerySettings | None = None,
     spool: Deployment | None = None,
-) -> Answer:
-    async def run() -> Answer:
+) -> QueryResult:
+    async def run() -> QueryResult:
         async with open_store(place.url) as store, AsyncExitStack() as stack:
             local = None
             if spool is not None:
@@ -125,13 +102,13 @@ def ask(
                 clock=SystemClock(),
                 spool=local,
             )
-            return await searcher.answer(query)
+            return await searcher.search(query)
 
     return asyncio.run(run())
 
 
-def bodies(answer: Answer) -> list[object]:
-    return [row["body"] for row in answer.records]
+def bodies(result: QueryResult) -> list[object]:
+    return [row["body"] for row in result.records]
 
 
 def put_delete(place: Deployment, record: DeleteRecord) -> None:
@@ -143,6 +120,6 @@ def put_delete(place: Deployment, record: DeleteRecord) -> None:
 
 
 def many_lines(count: int, seed: int = 1) -> list[str]:
-    """Lines that are all different."""
+    """Return lines that are all different."""
     rng = np.random.default_rng(seed)
     return [f"request {place} took {ms} ms" for place, ms in enumerate(rng.integers(0, 999, count))]

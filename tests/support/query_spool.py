@@ -1,4 +1,4 @@
-"""A spool before an authority: accept here, land there by the gateway's own lander."""
+"""A spool and its authority: batches are accepted here and transferred there by the gateway."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ from pathlib import Path
 from support.gateway import TestKey, write_principals
 from support.spark_lake import Deployment, Sent
 
-from sluice_gateway.app import attach_lander, build_gateway
+from sluice_gateway.app import build_gateway
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.spool import agree
+from sluice_gateway.spool import mirror_authority
 from sluice_protocol.authority import Authority
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import create_authority, open_store
@@ -27,12 +27,12 @@ class Site:
     spool: Deployment
 
     def accept(self, batches: Sequence[Sent]) -> None:
-        """Leaves in the spool what an upload leaves there."""
+        """Write to the spool what an upload writes."""
         self.spool.accept(batches)
 
-    def land(self) -> None:
-        """Lands everything that is pending."""
-        asyncio.run(_land(self))
+    def transfer(self) -> None:
+        """Transfer everything that is spooled."""
+        asyncio.run(_transfer(self))
 
     def enqueue(self, batches: Sequence[Sent]) -> None:
         self.place.enqueue(batches)
@@ -53,18 +53,18 @@ async def _init(made: Site) -> None:
     )
     async with open_store(made.place.url) as remote, open_store(made.spool.url) as local:
         await create_authority(remote, agreed)
-        await agree(local, remote, SystemClock())
+        await mirror_authority(local, remote, SystemClock())
 
 
-async def _land(made: Site) -> None:
+async def _transfer(made: Site) -> None:
     principals = write_principals(made.spool.root / "p.toml", TestKey("host-1", ("host-1",)))
     settings = GatewaySettings(
         principals=principals, acceptance="local_spool", spool=made.spool.url
     )
     async with open_store(made.spool.url) as local, open_store(made.place.url) as remote:
-        agreed = (await agree(local, remote, SystemClock())).current
-        gateway = build_gateway(local, agreed, settings, WRITER)
-        attach_lander(gateway, local, remote, agreed)
-        assert gateway.lander is not None
-        await gateway.lander.land_once()
-        assert gateway.lander.pending == 0
+        agreed = (await mirror_authority(local, remote, SystemClock())).current
+        gateway = build_gateway(local, agreed, settings, WRITER, transfers_to=remote)
+        transfer = gateway.uploads.transfer
+        assert transfer is not None
+        await transfer.transfer_once()
+        assert transfer.pending == 0

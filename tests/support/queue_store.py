@@ -1,4 +1,4 @@
-"""A tiny store in memory for the queue's simulations: seeded faults on writes, a virtual clock."""
+"""A small store in memory for the queue's simulations: seeded faults on writes, a virtual clock."""
 
 import asyncio
 import hashlib
@@ -60,7 +60,7 @@ class SimIds:
 
 @dataclass
 class Faults:
-    """How often a write ends unknown, and how it really ended: applied, lost, or applied late."""
+    """Rates of unknown outcomes, and the real outcome: applied, lost, or applied late."""
 
     rng: random.Random
     unknown: float = 0.0
@@ -75,7 +75,7 @@ class _Held:
 
 @dataclass
 class SimStore:
-    """Keys in a dict; ETag of S3 (a hash of the bytes), so that ABA would show."""
+    """Keys in a dict, with ETags as S3 makes them (a hash of the bytes), so that ABA would show."""
 
     clock: SimClock
     faults: Faults | None = None
@@ -111,7 +111,7 @@ class SimStore:
         )
 
     def _lost(self, verb: str, key: ObjectKey, body: bytes, match: ETag | None) -> bool | None:
-        """None: no fault. True: applied, answer lost. False: not applied now, maybe late."""
+        """None: no fault. True: applied, response lost. False: not applied now, perhaps later."""
         self.counts[verb] = self.counts.get(verb, 0) + 1
         if self.faults is None or self.faults.rng.random() >= self.faults.unknown:
             return None

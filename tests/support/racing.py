@@ -1,4 +1,4 @@
-"""A second process that races each upload: both send at once, each to its own gateway."""
+"""A second process that races each upload: both send concurrently, each to its own gateway."""
 
 import asyncio
 import multiprocessing
@@ -9,16 +9,18 @@ from typing import Any
 
 import aiohttp
 from support.gateway import Client, TestKey
-from support.history import Told
+from support.history import UploadResult
 
 from sluice_protocol.keys import digest_of
 
 
-def race(key: TestKey, ports: Sequence[int], frames: Sequence[Sequence[bytes]]) -> list[Told]:
-    """Sends frames[i] of every racer at once, one racer a process, and gives all answers.
+def race(
+    key: TestKey, ports: Sequence[int], frames: Sequence[Sequence[bytes]]
+) -> list[UploadResult]:
+    """Send frames[i] of every racer concurrently, one process per racer, and return all responses.
 
     Args:
-        key: Who signs.
+        key: The signer.
         ports: One gateway's port for each racer.
         frames: For each racer its frames; the i-th of all racers claim one identity.
     """
@@ -40,7 +42,7 @@ def race(key: TestKey, ports: Sequence[int], frames: Sequence[Sequence[bytes]]) 
     return history
 
 
-def _racer(  # noqa: PLR0917 - what a fresh process must be told
+def _racer(  # noqa: PLR0917 - the arguments of a new process
     name: str,
     agents: tuple[str, ...],
     seed: bytes,
@@ -59,7 +61,7 @@ def _racer(  # noqa: PLR0917 - what a fresh process must be told
 
 async def _send_all(
     key: TestKey, port: int, frames: Sequence[bytes], barrier: Barrier
-) -> list[Told]:
+) -> list[UploadResult]:
     history = []
     async with aiohttp.ClientSession() as session:
         client = Client(session, port, key)
@@ -68,7 +70,7 @@ async def _send_all(
             asked = time.monotonic()
             answer = await client.upload(frame)
             history.append(
-                Told(
+                UploadResult(
                     identity=str(number),
                     digest=digest_of(frame),
                     asked=asked,

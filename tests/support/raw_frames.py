@@ -1,4 +1,4 @@
-"""Frames made by hand with another encoder (cbor2), so that any rule can be broken on purpose."""
+"""Frames from another encoder (cbor2), so that any rule can be broken on purpose."""
 
 import struct
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ def array(tag: int, *values: float) -> cbor2.CBORTag:
 
 
 def envelope(**changes: Item) -> dict[str, Item]:
-    """A good envelope of two logs; a change to None takes the key out."""
+    """Return a valid envelope of two logs; a change to None removes the key."""
     good: dict[str, Item] = {
         "wire_version": 1,
         "agent_id": "a",
@@ -33,7 +33,7 @@ def envelope(**changes: Item) -> dict[str, Item]:
 
 
 def attributes() -> dict[str, Item]:
-    """Attribute columns for two records: two pairs and none."""
+    """Return attribute columns for two records: two pairs and none."""
     return {
         "attr_names": ["k", "l"],
         "attr_off": array(I32, 0, 2, 2),
@@ -92,7 +92,7 @@ def frame(
     stored: bytes | None = None,
     **header: int | bytes,
 ) -> bytes:
-    """A frame of these parts; `header` overrides fields, `stored` the payload as stored."""
+    """Return a frame of these parts; `header` overrides fields, `stored` the payload as stored."""
     head_bytes = head if isinstance(head, bytes) else canonical(head)
     raw = payload if isinstance(payload, bytes) else canonical(payload)
     if stored is None:

@@ -1,4 +1,4 @@
-"""A world of reconcilers that crash anywhere, two at once, under lost and late writes; seeded."""
+"""A seeded simulation of two reconcilers that crash anywhere, with lost and late writes."""
 
 import asyncio
 import random
@@ -22,12 +22,12 @@ from sluice_reconciler.settings import ReconcilerSettings
 
 
 class Crash(BaseException):
-    """The process died here."""
+    """The crash of a simulated process."""
 
 
 @dataclass
 class Mortal:
-    """One process's connection: dies before or after its n-th write."""
+    """One process's connection to the store; the process crashes before or after its n-th write."""
 
     store: SimStore
     rng: random.Random
@@ -60,15 +60,17 @@ def reconciler(store: Any, clock: SimClock, seed: int) -> Reconciler:
     )
 
 
-async def lives(store: SimStore, clock: SimClock, seed: int, who: int, stop: asyncio.Event) -> int:
-    """One reconciler's slot: life after life, each of them short."""
+async def run_slot(
+    store: SimStore, clock: SimClock, seed: int, who: int, stop: asyncio.Event
+) -> int:
+    """Run one reconciler after the other until stopped; return how many ran."""
     rng = random.Random(seed * 10 + who)
     count = 0
     while not stop.is_set():
         count += 1
         mortal = Mortal(store=store, rng=rng, left=rng.randrange(1, 60))
         one = reconciler(mortal, clock, seed * 1000 + who * 100 + count)
-        takeover = Takeover.AT_ONCE if rng.random() < 0.7 else None
+        takeover = Takeover.ALWAYS if rng.random() < 0.7 else None
         try:
             while not stop.is_set():
                 await one.once(takeover=takeover)
@@ -80,7 +82,7 @@ async def lives(store: SimStore, clock: SimClock, seed: int, who: int, stop: asy
 async def consume(
     store: SimStore, clock: SimClock, table: list[Identity], stop: asyncio.Event
 ) -> None:
-    """Takes what waits, persists it with its sequence, acknowledges; reopened each time."""
+    """Read pending entries, persist them with their sequence, and acknowledge them."""
     runtime = Runtime(clock=clock, ids=SimIds(99), rng=random.Random(99))
     through: Counter[int] = Counter()
     while not stop.is_set():
@@ -103,7 +105,9 @@ async def consume(
 
 
 def simulate(seed: int) -> tuple[list[Identity], list[Identity], list[str], int]:
-    """Gives what was accepted, what the table got, index keys that miss, and lives lived."""
+    """Return accepted batches, the consumer's table, missing index keys, and how many processes
+    ran.
+    """
     clock = SimClock()
     rng = random.Random(seed)
     faults = Faults(rng=random.Random(seed + 1), unknown=0.1)
@@ -114,7 +118,9 @@ def simulate(seed: int) -> tuple[list[Identity], list[Identity], list[str], int]
         quiet, stop = asyncio.Event(), asyncio.Event()
         accepted = []
         async with asyncio.TaskGroup() as tasks:
-            slots = [tasks.create_task(lives(store, clock, seed, who, quiet)) for who in range(2)]
+            slots = [
+                tasks.create_task(run_slot(store, clock, seed, who, quiet)) for who in range(2)
+            ]
             tasks.create_task(consume(store, clock, table, stop))
             for _ in range(8):
                 for agent in ("a", "b", "c"):

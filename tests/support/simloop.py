@@ -19,7 +19,7 @@ IDLE_CALLBACKS_MAX = 2_000_000
 
 
 class Deadlock(Exception):
-    """Nothing is ready and no timer waits, but the simulation has not ended."""
+    """Nothing is ready and no timer is set, but the simulation has not ended."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -57,7 +57,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _jump(self) -> None:
         if not self._scheduled:
-            raise Deadlock("nothing is ready and no timer waits")
+            raise Deadlock("nothing is ready and no timer is set")
         self._now_s = max(self._now_s, self._scheduled[0].when())
         self._wake()
 
@@ -67,7 +67,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 class SimClock:
-    """The clock port over a simulated loop; `skew_ns` is how wrong this machine's clock is."""
+    """The clock port over a simulated loop; `skew_ns` is the error of this machine's clock."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, skew_ns: int = 0) -> None:
         self._loop = loop
@@ -95,7 +95,7 @@ class SimIds:
 
 
 def simulate(seed: int, main: Callable[[SimLoop, Random], Coroutine[Any, Any, T]]) -> T:
-    """Runs `main` to its end in one seeded interleaving."""
+    """Run `main` to its end in one seeded interleaving."""
     rng = Random(seed)
     loop = SimLoop(rng)
     try:
@@ -109,13 +109,13 @@ def simulate(seed: int, main: Callable[[SimLoop, Random], Coroutine[Any, Any, T]
 
 
 def seeds(count: int) -> list[int]:
-    """Gives the seeds to run: `SLUICE_SIM_SEEDS` (comma separated) replays, else 0 to count - 1."""
+    """Return the seeds to run: those in `SLUICE_SIM_SEEDS`, else 0 to count - 1."""
     named = os.environ.get("SLUICE_SIM_SEEDS")
     return [int(seed) for seed in named.split(",")] if named else list(range(count))
 
 
 async def until(done: Callable[[], bool], clock: SimClock, limit_s: float = 3600) -> None:
-    """Waits in virtual time until `done`."""
+    """Wait in virtual time until `done`."""
     end_ns = clock.monotonic_ns() + int(limit_s * 1e9)
     while not done():
         if clock.monotonic_ns() > end_ns:
@@ -124,7 +124,7 @@ async def until(done: Callable[[], bool], clock: SimClock, limit_s: float = 3600
 
 
 async def ignoring(error: type[BaseException], work: Awaitable[object]) -> None:
-    """Awaits work that may end in `error`."""
+    """Await work that may raise `error`."""
     try:
         await work
     except error:

@@ -6,7 +6,7 @@ from typing import Any
 from deltalake import DeltaTable
 from support.spark_lake import Deployment
 
-from sluice_store.lake import lake_location
+from sluice_lake.locations import lake_location
 
 
 @dataclass

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
+from support.builders import make_identity, manifest_of
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import Columns
 from sluice_protocol.frame import encode_frame
-from sluice_protocol.identity import Identity
-from sluice_protocol.keys import accepted_key, blob_key, digest_of
+from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.records import (
     EntryRecord,
@@ -99,31 +99,10 @@ def make_batch(
     at_ns: int = T0_NS,
 ) -> Sent:
     columns, rows = _MAKERS[kind](start, count, agent)
-    who = Identity(agent_id=agent, boot_id=boot, seq_start=start, seq_end=start + count - 1)
+    who = make_identity(start, count=count, agent=agent, boot=boot)
     frame = encode_frame(identity=who, columns=columns, resource=RESOURCE)
-    digest = digest_of(frame)
-    stamps = [row[0] for row in rows if row[0] is not None]
-    manifest = AcceptedManifest(
-        agent_id=agent,
-        boot_id=boot,
-        seq_start=start,
-        seq_end=start + count - 1,
-        frame_sha256=digest,
-        frame_bytes=len(frame),
-        raw_blob_key=blob_key(digest),
-        accepted_at_unix_ns=at_ns,
-        collector_id="gw-1",
-        wire_version=1,
-        frame_version=1,
-        attempt_id=digest[:26].upper(),
-        kind=kind,
-        record_count=count,
-        min_ts_unix_ns=min(stamps, default=None),
-        max_ts_unix_ns=max(stamps, default=None),
-        principal="p",
-    )
     full = tuple((agent, boot, start + n, *row) for n, row in enumerate(rows))
-    return Sent(manifest=manifest, frame=frame, rows=full)
+    return Sent(manifest=manifest_of(frame, at_ns=at_ns), frame=frame, rows=full)
 
 
 @dataclass

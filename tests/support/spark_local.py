@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pyspark_sluice.offsets import read_lanes
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.lane import Lane
-from sluice_queue.worklists import read_work_list
-from sluice_spark.descriptors import Waiting, waiting_of
+from sluice_queue.pending import PendingBatch, read_pending_batches
 from sluice_spark.failpoints import read_failpoint
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.microbatch import Ingester, IngestTotals, open_snapshot
@@ -21,24 +20,23 @@ from sluice_spark.written_files import TaskResult
 from sluice_store import open_store
 
 
-def pending_rows(url: str) -> list[Waiting]:
+def pending_rows(url: str) -> list[PendingBatch]:
     """Return every pending row of the queue, ordered by lane."""
 
-    async def read() -> list[Waiting]:
+    async def read() -> list[PendingBatch]:
         rows = []
         async with open_store(url) as store:
             for view in await read_lanes(store, "spark"):
                 lane = Lane(queue="spark", lane=view.lane.lane)
                 for entry in view.descriptors:
-                    found = await read_work_list(store, lane, entry)
-                    rows += waiting_of(lane.lane, entry.sequence, found.batches)
+                    rows += await read_pending_batches(store, lane, entry)
         return sorted(rows, key=lambda row: row.order)
 
     return asyncio.run(read())
 
 
 def ingester(url: str, consumers: FencedConsumers, parallelism: int = 2) -> Ingester:
-    def write(rows: Sequence[Waiting]) -> list[TaskResult]:
+    def write(rows: Sequence[PendingBatch]) -> list[TaskResult]:
         return [
             result for task in plan_tasks(url, rows, parallelism) for result in write_rows(task)
         ]

@@ -1,7 +1,7 @@
-"""The `sluice` command as a script for `spark-submit`, which takes Python by its `.py` alone.
+"""The `sluice` command as a script for `spark-submit`, which accepts Python only as a `.py` file.
 
-It stands in a folder of its own: Python puts a script's folder first on its path, and beside the
-commands `queue.py` would be taken for the standard library's.
+The script has a separate folder because Python puts a script's folder first on its path. Next to
+the commands, `queue.py` would replace the standard library's module.
 """
 
 from sluice_cli.main import main

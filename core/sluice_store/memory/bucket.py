@@ -1,10 +1,12 @@
-"""The reference model of one S3 bucket: plain calls, each atomic, answers as S3 gives them.
+"""The reference model of one S3 bucket: plain atomic calls with the responses of S3.
 
 Source: Amazon S3 API Reference (PutObject, CopyObject, DeleteObject, HeadObject), S3 User Guide
 (conditional writes, versioning, Object Lock).
 """
 
-import random  # noqa: TID251 - the type of the seeded source that comes in
+import hashlib
+import random  # noqa: TID251 - the type of the seeded source that is passed
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,18 +15,82 @@ from typing import Final
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.keys import digest_of
-from sluice_protocol.units import NS_PER_S, NULL_VERSION, ETag, ObjectKey, ObjectVersion, UnixNs
-from sluice_store.memory.ranges import cut_range
-from sluice_store.memory.versions import History, Version
+from sluice_protocol.units import (
+    NS_PER_S,
+    NULL_VERSION,
+    Digest,
+    ETag,
+    ObjectKey,
+    ObjectVersion,
+    UnixNs,
+)
 from sluice_store.port import ListedIncarnation, ListedObject, Versioning
-from sluice_store.s3.answers import encode_checksum, parse_checksum
+from sluice_store.s3.exchange import encode_checksum, parse_checksum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredVersion:
+    """One stored version.
+
+    Attributes:
+        incarnation: Its id, `null` when it was written without versioning.
+        body: The bytes; None for a delete marker.
+        sha256: The verified checksum of the upload, or None.
+        last_modified_ns: When it was written, whole seconds.
+        retained_until_ns: Object Lock: no permanent delete before.
+    """
+
+    incarnation: ObjectVersion
+    body: bytes | None
+    sha256: Digest | None
+    last_modified_ns: UnixNs
+    retained_until_ns: int = 0
+
+    @property
+    def etag(self) -> ETag:
+        """The tag: MD5 of the body, so equal bytes have equal tags, as on S3."""
+        digest = hashlib.md5(self.body or b"", usedforsecurity=False).hexdigest()
+        return ETag(f'"{digest}"')
+
+
+@dataclass(slots=True)
+class VersionHistory:
+    """All versions of one key."""
+
+    versions: list[StoredVersion] = field(default_factory=list)
+
+    @property
+    def current(self) -> StoredVersion | None:
+        """What a read returns: the newest version, unless that is a delete marker."""
+        newest = self.newest
+        return None if newest is None or newest.body is None else newest
+
+    @property
+    def newest(self) -> StoredVersion | None:
+        """The newest version or marker."""
+        return self.versions[-1] if self.versions else None
+
+    def find(self, incarnation: str) -> StoredVersion | None:
+        """Return the version with this id, or None."""
+        return next((one for one in self.versions if one.incarnation == incarnation), None)
+
+    def add(self, version: StoredVersion, versioning: Versioning) -> None:
+        """Add a version; without versioning it replaces the `null` version."""
+        if versioning is not Versioning.ENABLED:
+            self.versions = [one for one in self.versions if one.incarnation != NULL_VERSION]
+        self.versions.append(version)
+
+    def remove(self, incarnation: str) -> None:
+        """Remove exactly one version; the one before becomes current."""
+        self.versions = [one for one in self.versions if one.incarnation != incarnation]
+
 
 PAGE_KEYS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What the bucket answers, before anything happens to it on the way."""
+class S3Reply:
+    """The response of the bucket, before a fault is applied to it."""
 
     status: int
     code: str = ""
@@ -33,17 +99,17 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One change of a key, from which events and inventories are made."""
+class BucketChange:
+    """One change of a key."""
 
     at_ns: UnixNs
     key: str
     created: bool
-    version: Version
+    version: StoredVersion
 
 
 class MemoryBucket:
-    """One bucket. Its clock may be moved, its versioning may be switched, its versions locked."""
+    """One bucket, whose clock, versioning and retention a test can change."""
 
     def __init__(
         self,
@@ -54,23 +120,23 @@ class MemoryBucket:
         versioning: Versioning = Versioning.ENABLED,
         page_keys: int = PAGE_KEYS,
     ) -> None:
-        """Starts empty; `rng` makes version ids, so that a seed replays."""
+        """Start empty; `rng` generates version ids, so that a seed replays."""
         self.name = name
         self.versioning = versioning
         self.page_keys = page_keys
         self.clock_offset_ns = 0
         self.retention_ns = 0
-        self.changes: list[Change] = []
+        self.changes: list[BucketChange] = []
         self._clock = clock
         self._rng = rng
-        self._keys: dict[str, History] = {}
+        self._keys: dict[str, VersionHistory] = {}
 
     def now_ns(self) -> UnixNs:
-        """Gives the bucket's clock, cut to seconds as `Date` and `Last-Modified` are."""
+        """Return the bucket's clock, truncated to seconds as `Date` and `Last-Modified` are."""
         return UnixNs((self._clock.now_ns() + self.clock_offset_ns) // NS_PER_S * NS_PER_S)
 
-    def put(self, key: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-        """PutObject with its checksums and preconditions."""
+    def put(self, key: str, body: bytes, headers: Mapping[str, str]) -> S3Reply:
+        """Perform PutObject with its checksums and preconditions."""
         if headers.get("x-amz-content-sha256", digest_of(body)) != digest_of(body):
             return self._reply(400, "XAmzContentSHA256Mismatch")
         checksum = parse_checksum(headers.get("x-amz-checksum-sha256"))
@@ -83,9 +149,9 @@ class MemoryBucket:
         extra = {"x-amz-checksum-sha256": encode_checksum(checksum)} if checksum else {}
         return self._reply(200, headers={"ETag": version.etag, **self._id_of(version), **extra})
 
-    def copy(self, source: str, key: str, headers: Mapping[str, str]) -> Reply:
-        """CopyObject within the bucket, under preconditions on the destination."""
-        found = self._keys.get(source, History()).current
+    def copy(self, source: str, key: str, headers: Mapping[str, str]) -> S3Reply:
+        """Perform CopyObject within the bucket, with preconditions on the destination."""
+        found = self._keys.get(source, VersionHistory()).current
         if found is None or found.body is None:
             return self._reply(404, "NoSuchKey")
         refused = self._refused(key, headers)
@@ -94,9 +160,9 @@ class MemoryBucket:
         version = self._add(key, found.body, known=found.sha256 is not None)
         return self._reply(200, headers={"ETag": version.etag, **self._id_of(version)})
 
-    def get(self, key: str, headers: Mapping[str, str], incarnation: str | None = None) -> Reply:
-        """GetObject, whole or a range, of the current version or an exact one."""
-        history = self._keys.get(key, History())
+    def get(self, key: str, headers: Mapping[str, str], incarnation: str | None = None) -> S3Reply:
+        """Perform GetObject, whole or a range, of the current version or an exact one."""
+        history = self._keys.get(key, VersionHistory())
         version = history.newest if incarnation is None else history.find(incarnation)
         if version is None:
             return self._reply(404, "NoSuchKey" if incarnation is None else "NoSuchVersion")
@@ -107,9 +173,11 @@ class MemoryBucket:
             return self._reply(405, "MethodNotAllowed", marker)
         return self._read(version, version.body, headers)
 
-    def delete(self, key: str, headers: Mapping[str, str], incarnation: str | None = None) -> Reply:
-        """DeleteObject: a marker over the key, or exactly one version for good."""
-        history = self._keys.setdefault(key, History())
+    def delete(
+        self, key: str, headers: Mapping[str, str], incarnation: str | None = None
+    ) -> S3Reply:
+        """Perform DeleteObject: add a delete marker, or remove exactly one version permanently."""
+        history = self._keys.setdefault(key, VersionHistory())
         if incarnation is not None:
             return self._delete_version(key, history, incarnation)
         wanted = headers.get("If-Match")
@@ -126,12 +194,12 @@ class MemoryBucket:
         self._note(key, marker, created=False)
         return self._reply(204, headers={"x-amz-delete-marker": "true", **self._id_of(marker)})
 
-    def refusal(self, status: int, code: str) -> Reply:
-        """Gives an answer that the bucket had no part in, under its clock."""
+    def refusal(self, status: int, code: str) -> S3Reply:
+        """Return a response without an effect on the bucket, dated by its clock."""
         return self._reply(status, code)
 
     def objects(self, prefix: str, after: str) -> Iterator[ListedObject]:
-        """Gives current objects in key order."""
+        """Yield current objects in key order."""
         for key, history in self._sorted(prefix, after):
             version = history.current
             if version is not None:
@@ -143,7 +211,7 @@ class MemoryBucket:
                 )
 
     def incarnations(self, prefix: str, after: str) -> Iterator[ListedIncarnation]:
-        """Gives versions and markers in key order, newest first within a key."""
+        """Yield versions and markers in key order, newest first within a key."""
         for key, history in self._sorted(prefix, after):
             for version in reversed(history.versions):
                 yield ListedIncarnation(
@@ -156,14 +224,14 @@ class MemoryBucket:
                     last_modified_ns=version.last_modified_ns,
                 )
 
-    def _sorted(self, prefix: str, after: str) -> list[tuple[ObjectKey, History]]:
+    def _sorted(self, prefix: str, after: str) -> list[tuple[ObjectKey, VersionHistory]]:
         raw = after.encode()
         keys = (key for key in self._keys if key.startswith(prefix) and key.encode() > raw)
         return [(ObjectKey(key), self._keys[key]) for key in sorted(keys, key=str.encode)]
 
-    def _refused(self, key: str, headers: Mapping[str, str]) -> Reply | None:
-        """Checks the preconditions of a write against the current version."""
-        current = self._keys.get(key, History()).current
+    def _refused(self, key: str, headers: Mapping[str, str]) -> S3Reply | None:
+        """Return the refusal of a write whose preconditions the current version does not meet."""
+        current = self._keys.get(key, VersionHistory()).current
         if headers.get("If-None-Match") == "*" and current is not None:
             return self._reply(412, "PreconditionFailed")
         wanted = headers.get("If-Match")
@@ -173,16 +241,16 @@ class MemoryBucket:
             return self._reply(412, "PreconditionFailed")
         return None
 
-    def _add(self, key: str, body: bytes, *, known: bool) -> Version:
+    def _add(self, key: str, body: bytes, *, known: bool) -> StoredVersion:
         version = self._version(body, known=known)
-        self._keys.setdefault(key, History()).add(version, self.versioning)
+        self._keys.setdefault(key, VersionHistory()).add(version, self.versioning)
         self._note(key, version, created=True)
         return version
 
-    def _version(self, body: bytes | None, *, known: bool) -> Version:
+    def _version(self, body: bytes | None, *, known: bool) -> StoredVersion:
         enabled = self.versioning is Versioning.ENABLED
         now = self.now_ns()
-        return Version(
+        return StoredVersion(
             incarnation=ObjectVersion(f"{self._rng.getrandbits(128):032x}")
             if enabled
             else NULL_VERSION,
@@ -192,7 +260,7 @@ class MemoryBucket:
             retained_until_ns=now + self.retention_ns if self.retention_ns else 0,
         )
 
-    def _delete_version(self, key: str, history: History, incarnation: str) -> Reply:
+    def _delete_version(self, key: str, history: VersionHistory, incarnation: str) -> S3Reply:
         version = history.find(incarnation)
         if version is not None:
             if version.retained_until_ns > self.now_ns():
@@ -201,12 +269,12 @@ class MemoryBucket:
             self._note(key, version, created=False)
         return self._reply(204, headers={"x-amz-version-id": incarnation})
 
-    def _read(self, version: Version, body: bytes, headers: Mapping[str, str]) -> Reply:
+    def _read(self, version: StoredVersion, body: bytes, headers: Mapping[str, str]) -> S3Reply:
         told = {"ETag": version.etag, **self._id_of(version)}
         told["Last-Modified"] = http_date(version.last_modified_ns)
         asked = headers.get("Range")
         whole = asked is None and headers.get("x-amz-checksum-mode") == "ENABLED"
-        if version.sha256 is not None and whole:  # a part has no checksum of the whole
+        if version.sha256 is not None and whole:  # a range has no checksum of the whole object
             told["x-amz-checksum-sha256"] = encode_checksum(version.sha256)
         if asked is None:
             told["Content-Length"] = str(len(body))
@@ -218,10 +286,12 @@ class MemoryBucket:
         told["Content-Length"] = str(len(part))
         return self._reply(206, headers=told, body=body[part.start : part.stop])
 
-    def _note(self, key: str, version: Version, *, created: bool) -> None:
-        self.changes.append(Change(at_ns=self.now_ns(), key=key, created=created, version=version))
+    def _note(self, key: str, version: StoredVersion, *, created: bool) -> None:
+        self.changes.append(
+            BucketChange(at_ns=self.now_ns(), key=key, created=created, version=version)
+        )
 
-    def _id_of(self, version: Version) -> dict[str, str]:
+    def _id_of(self, version: StoredVersion) -> dict[str, str]:
         off = self.versioning is Versioning.OFF
         return {} if off else {"x-amz-version-id": version.incarnation}
 
@@ -231,11 +301,24 @@ class MemoryBucket:
         code: str = "",
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
-    ) -> Reply:
+    ) -> S3Reply:
         dated = {"Date": http_date(self.now_ns()), **(headers or {})}
-        return Reply(status=status, code=code, headers=dated, body=body)
+        return S3Reply(status=status, code=code, headers=dated, body=body)
 
 
 def http_date(at_ns: int) -> str:
-    """Gives an instant as HTTP writes it."""
+    """Return a time in the format of HTTP."""
     return format_datetime(datetime.fromtimestamp(at_ns // NS_PER_S, UTC), usegmt=True)
+
+
+_RANGE: Final = re.compile(r"bytes=(\d+)-(\d*)")
+
+
+def cut_range(text: str, size_bytes: int) -> range | None:
+    """Return the positions of a `Range` header (RFC 9110 section 14), or None past the end."""
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        return range(size_bytes)
+    first = int(found[1])
+    end = min(int(found[2]) + 1, size_bytes) if found[2] else size_bytes
+    return range(first, end) if first < end else None

@@ -1,31 +1,32 @@
-"""Serves buckets in memory over HTTP with signatures checked, so that the real client meets them.
+"""An HTTP server of buckets in memory that checks signatures, for tests with the real client.
 
-Path style, and virtual-host style for `<bucket>.localhost`. A fault of the plan happens on the
-wire: a timeout is an answer that never comes, a reset an aborted connection.
+It supports path style, and virtual-host style for `<bucket>.localhost`. A fault happens on the
+connection: a timeout is a response that is never sent, a reset is an aborted connection.
 """
 
 import asyncio
-import random  # noqa: TID251 - makes version ids, seeded
+import random  # noqa: TID251 - generates version ids from a seed
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
 from urllib.parse import unquote
+from xml.sax.saxutils import escape
 
 from aiohttp import web
 from multidict import CIMultiDict
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.system_clock import SystemClock
-from sluice_protocol.units import ObjectKey
-from sluice_store.memory.bucket import MemoryBucket, Reply
+from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_store.memory.bucket import MemoryBucket, S3Reply
 from sluice_store.memory.faults import Call, Fault, FaultPlan, NoFaults
 from sluice_store.memory.sigv4 import SignedRequest, check_signature
 from sluice_store.memory.transport import CLOCK_STEP_NS
-from sluice_store.memory.xml import error_xml, objects_xml, versioning_xml, versions_xml
-from sluice_store.port import ListedIncarnation, Versioning
+from sluice_store.port import ListedIncarnation, ListedObject, Versioning
 
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 _VIRTUAL: Final = ".localhost"
@@ -57,11 +58,11 @@ class MemoryServer:
     Attributes:
         endpoint: Its URL.
         secrets: Secret keys by access key.
-        plan: What goes wrong; it may be changed while the server runs.
+        plan: The faults; it may be changed while the server runs.
         clock: Time of the buckets.
         buckets: The buckets by name.
-        seen: Every request that came in, as a plan sees it.
-        headers: The headers of every request that came in.
+        seen: Every request received, as a plan receives it.
+        headers: The headers of every request received.
     """
 
     secrets: Mapping[str, str]
@@ -73,7 +74,7 @@ class MemoryServer:
     headers: list[Mapping[str, str]] = field(default_factory=list)
 
     def make_bucket(self, name: str, versioning: Versioning = Versioning.ENABLED) -> MemoryBucket:
-        """Makes an empty bucket and gives it."""
+        """Create an empty bucket and return it."""
         self.buckets[name] = MemoryBucket(
             clock=self.clock,
             rng=random.Random(name),  # noqa: S311 - not a secret, it must replay
@@ -83,7 +84,7 @@ class MemoryServer:
         return self.buckets[name]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answers one request."""
+        """Respond to one request."""
         body = await request.read()
         name, key = _place(request)
         refusal = self._check(request, name)
@@ -102,7 +103,7 @@ class MemoryServer:
         return await self._happen(request, fault, reply)
 
     async def _happen(
-        self, request: web.Request, fault: Fault | None, reply: Reply | None
+        self, request: web.Request, fault: Fault | None, reply: S3Reply | None
     ) -> web.StreamResponse:
         if fault is not None and fault in _ANSWERS:
             status, code = _ANSWERS[fault]
@@ -112,16 +113,16 @@ class MemoryServer:
         if fault in _RESETS and request.transport is not None:
             request.transport.abort()
         elif fault is not None and fault is not Fault.CLOCK_JUMP:
-            await asyncio.Event().wait()  # until the client gives up and its connection closes
+            await asyncio.Event().wait()  # until the client times out and closes its connection
         return self._render(request, reply or self.refusal(500, "InternalError"))
 
-    def refusal(self, status: int, code: str) -> Reply:
-        """Gives an answer that no bucket had a part in."""
+    def refusal(self, status: int, code: str) -> S3Reply:
+        """Return a response without an effect on any bucket."""
         bucket = next(iter(self.buckets.values()), None)
         bucket = bucket or MemoryBucket(clock=self.clock, rng=random.Random(0))  # noqa: S311
         return bucket.refusal(status, code)
 
-    def _check(self, request: web.Request, name: str) -> Reply | None:
+    def _check(self, request: web.Request, name: str) -> S3Reply | None:
         signed = SignedRequest(
             method=request.method,
             path=request.rel_url.raw_path,
@@ -163,7 +164,7 @@ class MemoryServer:
         date = bucket.refusal(200, "").headers
         return web.Response(text=text, content_type="application/xml", headers=date)
 
-    def _render(self, request: web.Request, reply: Reply) -> web.Response:
+    def _render(self, request: web.Request, reply: S3Reply) -> web.Response:
         headers = dict(reply.headers)
         body = reply.body
         if reply.code:
@@ -172,8 +173,8 @@ class MemoryServer:
         return web.Response(status=reply.status, headers=headers, body=body)
 
 
-async def _break_off(request: web.Request, reply: Reply) -> web.StreamResponse:
-    """Sends the head and half of the body, and closes."""
+async def _break_off(request: web.Request, reply: S3Reply) -> web.StreamResponse:
+    """Send the head and half of the body, and close the connection."""
     answer = web.StreamResponse(status=reply.status, headers=reply.headers)
     answer.content_length = max(len(reply.body), 2)
     await answer.prepare(request)
@@ -184,7 +185,7 @@ async def _break_off(request: web.Request, reply: Reply) -> web.StreamResponse:
 
 
 def _place(request: web.Request) -> tuple[str, str]:
-    """Gives bucket and key, from the host or from the path."""
+    """Return bucket and key, from the host or from the path."""
     path = unquote(request.rel_url.raw_path).removeprefix("/")
     host = request.host.partition(":")[0]
     if host.endswith(_VIRTUAL):
@@ -193,7 +194,7 @@ def _place(request: web.Request) -> tuple[str, str]:
     return bucket, key
 
 
-def _perform(bucket: MemoryBucket, request: web.Request, key: str, body: bytes) -> Reply:
+def _perform(bucket: MemoryBucket, request: web.Request, key: str, body: bytes) -> S3Reply:
     incarnation = request.rel_url.query.get("versionId")
     headers = CIMultiDict(request.headers)
     if request.method == "PUT":
@@ -231,12 +232,12 @@ async def serve_memory(
     plan: FaultPlan | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[MemoryServer]:
-    """Runs a server on a free port of this machine.
+    """Run a server on a free port of this machine.
 
     Args:
         secrets: Secret keys by access key.
         clock: Time of its buckets; the machine's when None.
-        plan: What goes wrong; nothing when None.
+        plan: The faults; none when None.
         tls: Its certificate; plain HTTP when None.
     """
     server = MemoryServer(secrets=secrets, clock=clock or SystemClock(), plan=plan or NoFaults())
@@ -254,3 +255,59 @@ async def serve_memory(
         yield server
     finally:
         await runner.cleanup()
+
+
+_HEAD = '<?xml version="1.0" encoding="UTF-8"?>'
+_SPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+
+
+def error_xml(code: str) -> str:
+    """Return an error document."""
+    return f"{_HEAD}<Error><Code>{escape(code)}</Code><Message>{escape(code)}</Message></Error>"
+
+
+def versioning_xml(state: Versioning) -> str:
+    """Return the document of a bucket's versioning; off is an empty document."""
+    status = "" if state is Versioning.OFF else f"<Status>{state}</Status>"
+    return f"{_HEAD}<VersioningConfiguration {_SPACE}>{status}</VersioningConfiguration>"
+
+
+def objects_xml(objects: Sequence[ListedObject], token: str | None) -> str:
+    """Return one page of ListObjectsV2; `token` continues it."""
+    rows = "".join(
+        f"<Contents><Key>{escape(one.key)}</Key><Size>{one.size_bytes}</Size>"
+        f"<ETag>{escape(one.etag)}</ETag>"
+        f"<LastModified>{_moment(one.last_modified_ns)}</LastModified></Contents>"
+        for one in objects
+    )
+    more = _truncated(token)
+    if token is not None:
+        more += f"<NextContinuationToken>{escape(token)}</NextContinuationToken>"
+    return f"{_HEAD}<ListBucketResult {_SPACE}>{more}{rows}</ListBucketResult>"
+
+
+def versions_xml(rows: Sequence[ListedIncarnation], next_key: str | None) -> str:
+    """Return one page of ListObjectVersions; a page ends between two keys."""
+    more = _truncated(next_key)
+    if next_key is not None:
+        more += f"<NextKeyMarker>{escape(next_key)}</NextKeyMarker>"
+    body = "".join(_version_xml(row) for row in rows)
+    return f"{_HEAD}<ListVersionsResult {_SPACE}>{more}{body}</ListVersionsResult>"
+
+
+def _version_xml(row: ListedIncarnation) -> str:
+    name = "DeleteMarker" if row.marker else "Version"
+    size = "" if row.marker else f"<Size>{row.size_bytes}</Size><ETag>{escape(row.etag)}</ETag>"
+    return (
+        f"<{name}><Key>{escape(row.key)}</Key><VersionId>{row.incarnation}</VersionId>"
+        f"<IsLatest>{'true' if row.current else 'false'}</IsLatest>{size}"
+        f"<LastModified>{_moment(row.last_modified_ns)}</LastModified></{name}>"
+    )
+
+
+def _truncated(token: str | None) -> str:
+    return f"<IsTruncated>{'false' if token is None else 'true'}</IsTruncated>"
+
+
+def _moment(at_ns: int) -> str:
+    return datetime.fromtimestamp(at_ns // NS_PER_S, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")

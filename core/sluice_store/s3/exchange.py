@@ -1,26 +1,44 @@
-"""One request on S3 and what came of it, whatever carries it."""
+"""One request on S3 and its response: values, header parsing, and refusals as errors of the port.
 
+Independent of what sends the request: the adapter for real servers and the fake in memory share it.
+"""
+
+import base64
+import binascii
+import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Final, Protocol
 
-from sluice_protocol.resolution import ExchangeResult
-from sluice_protocol.units import Digest, UnixNs
+from sluice_protocol.errors import (
+    ChecksumRefused,
+    StoreDenied,
+    StoreError,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
+from sluice_protocol.outcomes import ObjectInfo
+from sluice_protocol.resolution import ExchangeResult, RefusalReason
+from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.port import IncarnationPage, ListPage, Versioning
-from sluice_store.s3.answers import parse_date_ns
 
 EMPTY_SHA256: Final = Digest("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")
+_CODE: Final = re.compile(rb"<Code>\s*([A-Za-z0-9.]+)\s*</Code>")
+_MESSAGE: Final = re.compile(rb"<Message>\s*([^<]{0,300})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class S3Request:
     """One request on an object, before it is signed.
 
     Attributes:
         method: `PUT`, `GET`, `HEAD` or `DELETE`.
         key: The key with the deployment's prefix; empty for the bucket itself.
-        headers: Headers beside those of the signature; every one is signed.
-        query: The query, in any order.
+        headers: Headers in addition to those of the signature; every one is signed.
+        query: The query parameters, in any order.
         sha256: The digest of the body.
     """
 
@@ -32,14 +50,14 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """One request and what came of it.
+class S3Exchange:
+    """One request and its result.
 
     Attributes:
-        seen: How it ended, for the resolver.
-        headers: Headers of the answer, empty without one.
+        seen: How it ended, for `sluice_protocol.resolution`.
+        headers: Headers of the response, empty without one.
         body: Body of a success.
-        detail: What the store or the network said of a failure.
+        detail: What the store or the network reported about a failure.
     """
 
     seen: ExchangeResult
@@ -49,20 +67,20 @@ class Exchange:
 
     @property
     def date_ns(self) -> UnixNs:
-        """The store's clock in the answer."""
+        """The store's clock in the response, or 0 without one."""
         return parse_date_ns(self.headers)
 
 
-class Transport(Protocol):
-    """Carries one request to a bucket, once."""
+class S3Transport(Protocol):
+    """Sends one request to a bucket, once."""
 
-    async def send(self, request: Request, body: bytes = b"") -> Exchange:
-        """Sends it and reports what was seen; it raises nothing of the network."""
+    async def send(self, request: S3Request, body: bytes = b"") -> S3Exchange:
+        """Send the request and report the result; network errors are results, not exceptions."""
         ...
 
 
-class Bucket(Protocol):
-    """What is asked of a bucket beside its objects; prefixes and keys are the deployment's."""
+class BucketReader(Protocol):
+    """Reads of a bucket other than of single objects. Prefixes and keys are the deployment's."""
 
     @property
     def name(self) -> str:
@@ -70,27 +88,124 @@ class Bucket(Protocol):
         ...
 
     def objects(self, prefix: str, start_after: str, end_at: str | None) -> AsyncIterator[ListPage]:
-        """Gives pages of current objects.
+        """Yield pages of current objects.
 
         Raises:
-            StoreError: No answer, or a refusal.
+            StoreError: The store could not be read.
         """
         ...
 
     def incarnations(
         self, prefix: str, start_after: str, end_at: str | None
     ) -> AsyncIterator[IncarnationPage]:
-        """Gives pages of versions and delete markers.
+        """Yield pages of versions and delete markers.
 
         Raises:
-            StoreError: No answer, or a refusal.
+            StoreError: The store could not be read.
         """
         ...
 
     async def read_versioning(self) -> Versioning:
-        """Reads whether the bucket keeps versions.
+        """Read whether the bucket keeps versions.
 
         Raises:
-            StoreError: No answer, or a refusal.
+            StoreError: The store could not be read.
         """
         ...
+
+
+@lru_cache(maxsize=256)
+def parse_http_date_ns(text: str) -> UnixNs:
+    """Return an HTTP date in Unix nanoseconds, or 0 when it is missing or malformed."""
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return UnixNs(0)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return UnixNs(int(moment.timestamp()) * NS_PER_S)
+
+
+def datetime_ns(moment: datetime) -> UnixNs:
+    """Return a listing's time in Unix nanoseconds; S3 truncates it to milliseconds or seconds."""
+    return UnixNs(int(moment.timestamp()) * NS_PER_S + moment.microsecond * 1000)
+
+
+def parse_checksum(text: str | None) -> Digest | None:
+    """Return the sha256 of the whole object; None for a missing or composite (`…-3`) checksum."""
+    if not text:
+        return None
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return None
+    return Digest(raw.hex()) if len(raw) == 32 else None  # noqa: PLR2004 - bytes of a sha256
+
+
+def encode_checksum(sha256: Digest) -> str:
+    """Return a sha256 in the base64 form of the checksum header."""
+    return base64.b64encode(bytes.fromhex(sha256)).decode()
+
+
+def parse_error(body: bytes) -> tuple[str, str]:
+    """Return code and message of an error body, both empty when it has none."""
+    code, message = _CODE.search(body), _MESSAGE.search(body)
+    return (
+        code[1].decode() if code else "",
+        message[1].decode("utf-8", "replace").strip() if message else "",
+    )
+
+
+def parse_incarnation(headers: Mapping[str, str]) -> ObjectVersion | None:
+    """Return the version id of a response, or None on a store without versioning."""
+    version = headers.get("x-amz-version-id")
+    return ObjectVersion(version) if version else None
+
+
+def parse_date_ns(headers: Mapping[str, str]) -> UnixNs:
+    """Return the store's clock in a response, or 0 without a `Date` header."""
+    return parse_http_date_ns(headers.get("Date", ""))
+
+
+def parse_info(key: ObjectKey, headers: Mapping[str, str]) -> ObjectInfo:
+    """Return the object that the headers of a GET or HEAD describe.
+
+    The size is that of the whole object, also in the response to a ranged GET.
+    """
+    whole = headers.get("Content-Range", "").rpartition("/")[2]
+    size = whole if whole.isdigit() else headers.get("Content-Length", "0")
+    return ObjectInfo(
+        key=key,
+        size_bytes=int(size),
+        etag=ETag(headers.get("ETag", "")),
+        incarnation=parse_incarnation(headers),
+        last_modified_ns=parse_http_date_ns(headers.get("Last-Modified", "")),
+        sha256=parse_checksum(headers.get("x-amz-checksum-sha256")),
+        date_ns=parse_date_ns(headers),
+    )
+
+
+def refusal_error(reason: RefusalReason, operation: str, key: str, detail: str) -> StoreError:
+    """Return the error for a refusal; `detail` is what the store or the network reported."""
+    kind, advice = _kind_and_advice(reason)
+    return kind(operation, key, f"{advice} ({detail})" if detail else advice)
+
+
+def _kind_and_advice(reason: RefusalReason) -> tuple[type[StoreError], str]:  # noqa: C901, PLR0911 - a line per case
+    match reason:
+        case RefusalReason.UNREACHABLE:
+            return StoreUnavailable, "no response: check the endpoint and the network, then retry"
+        case RefusalReason.DENIED:
+            return StoreDenied, "access denied: check credentials and policy"
+        case RefusalReason.CLOCK_SKEWED:
+            return StoreDenied, "this machine's clock is more than 15 minutes off: set it"
+        case RefusalReason.NO_BUCKET:
+            return StoreMisconfigured, "no such bucket: create it, or correct the store URL"
+        case RefusalReason.WRONG_PLACE:
+            return StoreMisconfigured, "wrong region or endpoint: set both in the store URL"
+        case RefusalReason.UNSUPPORTED:
+            return StoreMisconfigured, "the store does not support it: run `sluice doctor`"
+        case RefusalReason.CHECKSUM:
+            return ChecksumRefused, "the body did not match its checksum: send it again"
+        case RefusalReason.REJECTED:
+            return StoreMisconfigured, "the store rejected the request, see its response"

@@ -1,4 +1,4 @@
-"""What goes through the AWS SDK: the session, its credentials, listings and bucket settings."""
+"""What uses the AWS SDK: the session, its credentials, listings, bucket settings, and opening."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -7,32 +7,36 @@ from typing import Any, Final
 
 from sluice_protocol.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
 from sluice_protocol.resolution import RefusalReason, RequestRefused, Responded, resolve_read
-from sluice_store.s3.errors import refusal_error
+from sluice_protocol.units import ETag, ObjectKey, ObjectVersion, UnixNs
+from sluice_store.port import IncarnationPage, ListedIncarnation, ListedObject, ListPage, Versioning
+from sluice_store.s3.connection import open_transport
+from sluice_store.s3.exchange import datetime_ns, parse_http_date_ns, refusal_error
 from sluice_store.s3.settings import Addressing, S3Settings
-from sluice_store.s3.signing import Address, Credentials
+from sluice_store.s3.signing import BucketAddress, Credentials
+from sluice_store.s3.store import S3Store
 
 REGION_DEFAULT: Final = "us-east-1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sdk:
-    """An open SDK client, and where and as whom it speaks.
+class S3Session:
+    """An open SDK client with the address of its bucket and its credentials.
 
     Attributes:
         client: The S3 client of aioboto3; it has no types.
-        address: Where the bucket is.
+        address: The bucket's URL.
         credentials: Credentials that renew themselves.
     """
 
     client: Any
-    address: Address
+    address: BucketAddress
     credentials: Credentials
 
 
 def choose_addressing(settings: S3Settings) -> Addressing:
-    """Gives the addressing style: as set, else as AWS wants it there, or as others know it.
+    """Return the addressing style: as set, else virtual on AWS and path on other servers.
 
-    A bucket with a dot has no certificate of its own, so it stands in the path.
+    The certificate of AWS does not match a bucket name with a dot, so such a name is in the path.
     """
     if settings.addressing is not None:
         return settings.addressing
@@ -42,10 +46,10 @@ def choose_addressing(settings: S3Settings) -> Addressing:
 
 @contextmanager
 def sdk_errors(operation: str, key: str) -> Iterator[None]:
-    """Lets no exception of the SDK leave the adapter.
+    """Translate every exception of the SDK inside the context.
 
     Raises:
-        StoreError: In the place of every one of them.
+        StoreError: Instead of an exception of the SDK.
     """
     from botocore import exceptions  # noqa: PLC0415 - the SDK is an extra
 
@@ -56,9 +60,9 @@ def sdk_errors(operation: str, key: str) -> Iterator[None]:
     except (exceptions.NoCredentialsError, exceptions.CredentialRetrievalError) as error:
         raise StoreDenied(operation, key, _NO_CREDENTIALS) from error
     except (exceptions.ProfileNotFound, exceptions.ParamValidationError) as error:
-        raise StoreMisconfigured(operation, key, f"the settings do not fit: {error}") from error
+        raise StoreMisconfigured(operation, key, f"invalid settings: {error}") from error
     except (exceptions.BotoCoreError, OSError) as error:
-        raise StoreUnavailable(operation, key, f"no answer: {error}") from error
+        raise StoreUnavailable(operation, key, f"no response: {error}") from error
 
 
 _NO_CREDENTIALS: Final = (
@@ -67,7 +71,7 @@ _NO_CREDENTIALS: Final = (
 
 
 def client_error(response: Mapping[str, Any], operation: str, key: str) -> StoreError:
-    """Gives the error for an error answer that the SDK raised."""
+    """Return the error for an error response that the SDK raised."""
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(response.get("Error", {}).get("Code", ""))
     message = str(response.get("Error", {}).get("Message", ""))
@@ -77,19 +81,19 @@ def client_error(response: Mapping[str, Any], operation: str, key: str) -> Store
 
 
 @asynccontextmanager
-async def open_sdk(settings: S3Settings) -> AsyncIterator[Sdk]:
-    """Opens the SDK: one try per request, plain signatures, no checksum trailers.
+async def open_sdk(settings: S3Settings) -> AsyncIterator[S3Session]:
+    """Open the SDK: one try per request, plain signatures, no checksum trailers.
 
     Raises:
         StoreDenied: The machine has no credentials.
-        StoreMisconfigured: The SDK is not installed, or the settings do not fit.
+        StoreMisconfigured: The SDK is not installed, or the settings are invalid.
     """
     try:
         import aioboto3  # noqa: PLC0415 - an extra
         from botocore.config import Config  # noqa: PLC0415
     except ImportError as error:
         raise StoreMisconfigured(
-            "open", settings.bucket, "an S3 store needs the extra `s3`: pip install 'sluice[s3]'"
+            "open", settings.bucket, "an S3 store requires the extra `s3`: pip install 'sluice[s3]'"
         ) from error
     addressing = choose_addressing(settings)
     config = Config(
@@ -113,10 +117,137 @@ async def open_sdk(settings: S3Settings) -> AsyncIterator[Sdk]:
         verify=settings.ca_bundle,
         config=config,
     ) as client:
-        address = Address(
+        address = BucketAddress(
             endpoint=str(client.meta.endpoint_url).rstrip("/"),
             region=region,
             bucket=settings.bucket,
             addressing=addressing,
         )
-        yield Sdk(client=client, address=address, credentials=credentials)
+        yield S3Session(client=client, address=address, credentials=credentials)
+
+
+class SdkBucket:
+    """Listings and settings of one bucket, with the deployment's prefix removed from keys."""
+
+    def __init__(self, sdk: S3Session, prefix: str) -> None:
+        self._sdk = sdk
+        self._prefix = prefix
+
+    @property
+    def name(self) -> str:
+        """The bucket's name."""
+        return self._sdk.address.bucket
+
+    async def read_versioning(self) -> Versioning:
+        """Read whether the bucket keeps versions now."""
+        with sdk_errors("read_versioning", self.name):
+            response = await self._sdk.client.get_bucket_versioning(Bucket=self.name)
+        return Versioning(response.get("Status") or Versioning.OFF)
+
+    async def objects(
+        self, prefix: str, start_after: str, end_at: str | None
+    ) -> AsyncIterator[ListPage]:
+        """Yield pages of current objects."""
+        query = {"Bucket": self.name, "Prefix": self._prefix + prefix}
+        if start_after:
+            query["StartAfter"] = self._prefix + start_after
+        while True:
+            with sdk_errors("list", prefix):
+                response = await self._sdk.client.list_objects_v2(**query)
+            objects = [self._object(entry) for entry in response.get("Contents", [])]
+            kept = tuple(one for one in objects if _inside(one.key, start_after, end_at))
+            more = bool(response.get("IsTruncated")) and not _past(objects[-1:], end_at)
+            yield ListPage(objects=kept, date_ns=_date_ns(response), last=not more)
+            if not more:
+                return
+            query["ContinuationToken"] = response["NextContinuationToken"]
+
+    async def incarnations(
+        self, prefix: str, start_after: str, end_at: str | None
+    ) -> AsyncIterator[IncarnationPage]:
+        """Yield pages of versions and delete markers."""
+        query = {"Bucket": self.name, "Prefix": self._prefix + prefix}
+        if start_after:
+            query["KeyMarker"] = self._prefix + start_after
+        before: set[tuple[str, str]] = set()
+        while True:
+            with sdk_errors("list_incarnations", prefix):
+                response = await self._sdk.client.list_object_versions(**query)
+            found = [self._incarnation(one, marker=False) for one in response.get("Versions", [])]
+            marks = [
+                self._incarnation(one, marker=True) for one in response.get("DeleteMarkers", [])
+            ]
+            both = sorted([*found, *marks], key=_newest_first)
+            kept = tuple(
+                one
+                for one in both
+                if _inside(one.key, start_after, end_at)
+                and (one.key, one.incarnation)
+                not in before  # versitygw repeats a version at the edge of a page
+            )
+            before = {(one.key, one.incarnation) for one in both}
+            more = bool(response.get("IsTruncated")) and not _past(both[-1:], end_at)
+            yield IncarnationPage(incarnations=kept, date_ns=_date_ns(response), last=not more)
+            if not more:
+                return
+            query["KeyMarker"] = response["NextKeyMarker"]
+            query.pop("VersionIdMarker", None)  # a page may end between two keys
+            if response.get("NextVersionIdMarker"):
+                query["VersionIdMarker"] = response["NextVersionIdMarker"]
+
+    def _key(self, entry: Mapping[str, Any]) -> ObjectKey:
+        return ObjectKey(str(entry["Key"]).removeprefix(self._prefix))
+
+    def _object(self, entry: Mapping[str, Any]) -> ListedObject:
+        return ListedObject(
+            key=self._key(entry),
+            size_bytes=int(entry["Size"]),
+            etag=ETag(entry["ETag"]),
+            last_modified_ns=datetime_ns(entry["LastModified"]),
+        )
+
+    def _incarnation(self, entry: Mapping[str, Any], *, marker: bool) -> ListedIncarnation:
+        return ListedIncarnation(
+            key=self._key(entry),
+            incarnation=ObjectVersion(entry.get("VersionId") or "null"),
+            current=bool(entry["IsLatest"]),
+            marker=marker,
+            size_bytes=0 if marker else int(entry["Size"]),
+            etag=ETag("" if marker else entry["ETag"]),
+            last_modified_ns=datetime_ns(entry["LastModified"]),
+        )
+
+
+def _inside(key: str, start_after: str, end_at: str | None) -> bool:
+    raw = key.encode()
+    return raw > start_after.encode() and (end_at is None or raw <= end_at.encode())
+
+
+def _past(last: list[ListedObject] | list[ListedIncarnation], end_at: str | None) -> bool:
+    """Return True when a page is beyond the end, so that no further page is needed."""
+    return end_at is not None and any(one.key.encode() > end_at.encode() for one in last)
+
+
+def _newest_first(one: ListedIncarnation) -> tuple[bytes, bool, int]:
+    """Return the sort key of a page; the sort is stable, so equal times keep the store's order."""
+    return one.key.encode(), not one.current, -one.last_modified_ns
+
+
+def _date_ns(response: Mapping[str, Any]) -> UnixNs:
+    headers = response["ResponseMetadata"]["HTTPHeaders"]
+    return parse_http_date_ns(headers.get("date", ""))
+
+
+@asynccontextmanager
+async def open_s3_store(settings: S3Settings) -> AsyncIterator[S3Store]:
+    """Open one bucket and prefix as a store; no request is sent before the first verb.
+
+    Raises:
+        StoreDenied: The machine has no credentials.
+        StoreMisconfigured: The SDK is not installed, or the settings are invalid.
+    """
+    async with (
+        open_sdk(settings) as sdk,
+        open_transport(settings, sdk.address, sdk.credentials) as transport,
+    ):
+        yield S3Store(transport, SdkBucket(sdk, settings.prefix), settings.prefix)

@@ -1,4 +1,7 @@
-"""Requests signed by botocore's own signer over a sha256 that is known already (ADR 0012)."""
+"""Addresses of a bucket, and requests signed by botocore over a sha256 that is known (ADR 0012).
+
+`tests/unit/store/test_botocore_internals.py` checks each name of botocore that is overridden here.
+"""
 
 import hmac
 from dataclasses import dataclass
@@ -8,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from botocore.auth import S3SigV4Auth
 
-from sluice_store.s3.exchange import Request
+from sluice_store.s3.exchange import S3Request
 from sluice_store.s3.settings import Addressing
 
 _PAYLOAD: Final = "payload_sha256"
@@ -16,7 +19,7 @@ _HOST: Final = "host"
 
 
 class FrozenCredentials(Protocol):
-    """Credentials of one moment."""
+    """Credentials at one point in time."""
 
     access_key: str
     secret_key: str
@@ -27,13 +30,13 @@ class Credentials(Protocol):
     """Credentials that renew themselves before they expire."""
 
     async def get_frozen_credentials(self) -> FrozenCredentials:
-        """Gives credentials that are good now."""
+        """Return credentials that are valid now."""
         ...
 
 
 @dataclass(slots=True)
 class _Unsigned:
-    """The parts of botocore's request that its signer looks at, without the rest of its weight."""
+    """The fields of botocore's request that its signer reads, without the cost of the others."""
 
     method: str
     url: str
@@ -43,33 +46,33 @@ class _Unsigned:
 
 
 class _KnownHashAuth(S3SigV4Auth):  # type: ignore[misc]
-    """botocore's signer, told the digest and the host that it would work out again.
+    """botocore's signer, given the digest and the host that it would compute again.
 
-    Each override gives what the original gives (`tests/property/store/test_signing.py`), for a
-    third of its time: plain dictionaries, and one derived key a day.
+    Each override returns what the original returns (`tests/property/store/test_signing.py`), in a
+    third of the time: plain dictionaries, and one derived key a day.
     """
 
     def payload(self, request: _Unsigned) -> str:
-        """Gives the digest of the body, where botocore would hash the body again."""
+        """Return the digest of the body, which botocore would compute again."""
         return request.context[_PAYLOAD]
 
     def headers_to_sign(self, request: _Unsigned) -> dict[str, str]:
-        """Gives every header that is sent, and the host."""
+        """Return every header that is sent, and the host."""
         named = {name.lower(): text for name, text in request.headers.items()}
         named.setdefault("host", request.context[_HOST])
         return named
 
     def canonical_headers(self, headers_to_sign: dict[str, str]) -> str:
-        """Gives the signed headers, sorted, blanks squeezed."""
+        """Return the signed headers, sorted, with repeated blanks collapsed."""
         pairs = sorted(headers_to_sign.items())
         return "\n".join(f"{name}:{' '.join(text.split())}" for name, text in pairs)
 
     def signed_headers(self, headers_to_sign: dict[str, str]) -> str:
-        """Gives the names of the signed headers."""
+        """Return the names of the signed headers."""
         return ";".join(sorted(headers_to_sign))
 
     def signature(self, string_to_sign: str, request: _Unsigned) -> str:
-        """Gives the signature under the key of the day."""
+        """Return the signature under the key of the day."""
         key = _day_key(
             self.credentials.secret_key, request.context["timestamp"][:8], self._region_name
         )
@@ -85,14 +88,14 @@ def _day_key(secret: str, day: str, region: str) -> bytes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Address:
-    """Where a bucket is reached.
+class BucketAddress:
+    """The URL of a bucket.
 
     Attributes:
         endpoint: Scheme, host and port.
         region: The region that signatures name.
         bucket: The bucket.
-        addressing: Where its name stands.
+        addressing: Where its name is in a URL.
     """
 
     endpoint: str
@@ -102,7 +105,7 @@ class Address:
 
     @cached_property
     def host(self) -> str:
-        """The host as the `Host` header names it: without the port that the scheme implies."""
+        """The value of the `Host` header: without the port that the scheme implies."""
         parts = urlsplit(self.endpoint)
         default = {"http": 80, "https": 443}[parts.scheme] == parts.port
         place = (parts.hostname or "") if default else parts.netloc
@@ -110,13 +113,13 @@ class Address:
 
     @cached_property
     def origin(self) -> str:
-        """Scheme, host and port to connect to, the bucket's name in it where it stands there."""
+        """Scheme, host and port to connect to."""
         parts = urlsplit(self.endpoint)
         bucket = f"{self.bucket}." if self.addressing is Addressing.VIRTUAL else ""
         return f"{parts.scheme}://{bucket}{parts.netloc}"
 
     def target_of(self, key: str, query: tuple[tuple[str, str], ...] = ()) -> str:
-        """Gives the path and query of a key, percent-encoded as signatures want it."""
+        """Return the path and query of a key, percent-encoded as signatures require."""
         path = quote(key, safe="/-_.~")
         if self.addressing is Addressing.PATH:
             path = f"{self.bucket}/{path}" if path else self.bucket
@@ -126,14 +129,14 @@ class Address:
         return f"/{path}?{'&'.join(f'{name}={text}' for name, text in pairs)}"
 
     def url_of(self, key: str, query: tuple[tuple[str, str], ...] = ()) -> str:
-        """Gives the URL of a key."""
+        """Return the URL of a key."""
         return self.origin + self.target_of(key, query)
 
 
 async def sign(
-    request: Request, url: str, address: Address, credentials: Credentials
+    request: S3Request, url: str, address: BucketAddress, credentials: Credentials
 ) -> dict[str, str]:
-    """Gives every header that a request to `url` is sent with, its signature among them."""
+    """Return every header of a request to `url`, including its signature."""
     frozen = await credentials.get_frozen_credentials()
     unsigned = _Unsigned(
         method=request.method,

@@ -1,4 +1,4 @@
-"""The S3 adapter: hot verbs by signed requests of its own, listings by the SDK (ADR 0012)."""
+"""The S3 adapter: one signed request per verb, listings through the SDK (ADR 0012)."""
 
 from collections.abc import AsyncIterator
 
@@ -35,19 +35,25 @@ from sluice_protocol.resolution import (
 )
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
 from sluice_store.port import IncarnationPage, ListPage, Versioning
-from sluice_store.s3.answers import encode_checksum, parse_incarnation, parse_info
-from sluice_store.s3.errors import refusal_error
-from sluice_store.s3.exchange import Bucket, Exchange, Request, Transport
+from sluice_store.s3.exchange import (
+    BucketReader,
+    S3Exchange,
+    S3Request,
+    S3Transport,
+    encode_checksum,
+    parse_incarnation,
+    parse_info,
+    refusal_error,
+)
 
 _CHECKSUM_MODE = {"x-amz-checksum-mode": "ENABLED"}
 
 
 class S3Store:
-    """One bucket and prefix as a store. One verb is one request; nothing is tried again here."""
+    """One bucket and prefix as a store. One verb is one request; nothing is retried here."""
 
-    def __init__(self, wire: Transport, bucket: Bucket, prefix: str) -> None:
-        """Takes its parts; `open_s3_store` makes them."""
-        self._wire = wire
+    def __init__(self, transport: S3Transport, bucket: BucketReader, prefix: str) -> None:
+        self._transport = transport
         self._bucket = bucket
         self._prefix = prefix
         self._bucket_seen = False
@@ -55,7 +61,7 @@ class S3Store:
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> CreateOutcome:
-        """Writes `body` where nothing stands."""
+        """Write `body` under a key that does not exist."""
         exchange = await self._put(key, body, sha256, {"If-None-Match": "*"})
         match resolve_write(WriteCondition.IF_ABSENT, exchange.seen):
             case ConditionFailed():
@@ -64,7 +70,7 @@ class S3Store:
                 return _written("create", key, exchange, verdict)
 
     async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
-        """Writes `body` over the state tagged `if_match`."""
+        """Write `body` over the state tagged `if_match`."""
         exchange = await self._put(key, body, None, {"If-Match": if_match})
         match resolve_write(WriteCondition.IF_MATCH, exchange.seen):
             case ConditionFailed():
@@ -75,7 +81,7 @@ class S3Store:
     async def overwrite(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> OverwriteOutcome:
-        """Writes `body` whatever stands there."""
+        """Write `body`, whether or not the key exists."""
         exchange = await self._put(key, body, sha256, {})
         match resolve_write(WriteCondition.NONE, exchange.seen):
             case ConditionFailed():
@@ -84,12 +90,12 @@ class S3Store:
                 return _written("overwrite", key, exchange, verdict)
 
     async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
-        """Reads an object or a range of it."""
+        """Read an object or a range of it."""
         headers = dict(_CHECKSUM_MODE)
         if first or last is not None:
             headers["Range"] = f"bytes={first}-{'' if last is None else last}"
-        exchange = await self._wire.send(
-            Request(method="GET", key=self._prefix + key, headers=headers)
+        exchange = await self._transport.send(
+            S3Request(method="GET", key=self._prefix + key, headers=headers)
         )
         match resolve_read(exchange.seen):
             case Succeeded():
@@ -103,60 +109,61 @@ class S3Store:
                 raise refusal_error(refusal, "get", key, exchange.detail)
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
-        """Reads what the store knows of an object."""
+        """Read the metadata of an object."""
         return await self._head("head", key, ())
 
     async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
-        """Reads what the store knows of one version."""
+        """Read the metadata of one version."""
         return await self._head("head_incarnation", key, (("versionId", incarnation),))
 
     async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
-        """Removes exactly this version."""
+        """Delete exactly this version."""
         try:
             return await self._delete(key, (("versionId", incarnation),))
         except StoreMisconfigured:
-            # versitygw refuses (400) a version that is gone while others stand. Version ids never
-            # come back, so here, and only here, a read that finds nothing is a proof.
+            # versitygw refuses (400) a deleted version while other versions of the key exist.
+            # Version ids are never reused, so here, and only here, a read that finds nothing
+            # proves that the version is deleted.
             seen = await self.head_incarnation(key, incarnation)
             if isinstance(seen, NotFound):
                 return Deleted(date_ns=seen.date_ns)
             raise
 
     async def delete_current(self, key: ObjectKey) -> DeleteOutcome:
-        """Puts a delete marker over the key: not of the port, the doctor looks at its effect."""
+        """Put a delete marker over the key. Not part of the port: the doctor tests its effect."""
         return await self._delete(key, ())
 
     async def list(
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
     ) -> AsyncIterator[ListPage]:
-        """Lists current objects, page by page."""
+        """List current objects, page by page."""
         async for page in self._bucket.objects(prefix, start_after, end_at):
             yield page
 
     async def list_incarnations(
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
     ) -> AsyncIterator[IncarnationPage]:
-        """Lists every version and delete marker, page by page."""
+        """List every version and delete marker, page by page."""
         async for page in self._bucket.incarnations(prefix, start_after, end_at):
             yield page
 
     async def read_versioning(self) -> Versioning:
-        """Reads whether the bucket keeps versions now."""
+        """Read whether the bucket keeps versions now."""
         return await self._bucket.read_versioning()
 
     async def _put(
         self, key: ObjectKey, body: bytes, sha256: Digest | None, condition: dict[str, str]
-    ) -> Exchange:
+    ) -> S3Exchange:
         digest = sha256 or digest_of(body)
         headers = {"x-amz-checksum-sha256": encode_checksum(digest), **condition}
-        request = Request(method="PUT", key=self._prefix + key, headers=headers, sha256=digest)
-        return await self._wire.send(request, body)
+        request = S3Request(method="PUT", key=self._prefix + key, headers=headers, sha256=digest)
+        return await self._transport.send(request, body)
 
     async def _head(
         self, operation: str, key: ObjectKey, query: tuple[tuple[str, str], ...]
     ) -> HeadOutcome:
-        exchange = await self._wire.send(
-            Request(method="HEAD", key=self._prefix + key, headers=_CHECKSUM_MODE, query=query)
+        exchange = await self._transport.send(
+            S3Request(method="HEAD", key=self._prefix + key, headers=_CHECKSUM_MODE, query=query)
         )
         match resolve_read(exchange.seen):
             case Succeeded():
@@ -168,10 +175,10 @@ class S3Store:
                 raise refusal_error(refusal, operation, key, exchange.detail)
 
     async def _expect_bucket(self, operation: str, key: ObjectKey) -> None:
-        """Tells a missing bucket from a missing key, which a HEAD without a body cannot, once."""
+        """Raise when the bucket is missing: a 404 without a body does not say. Checked once."""
         if self._bucket_seen:
             return
-        exchange = await self._wire.send(Request(method="HEAD", key="", headers={}))
+        exchange = await self._transport.send(S3Request(method="HEAD", key="", headers={}))
         match resolve_read(exchange.seen):
             case NoSuchObject():
                 raise refusal_error(RefusalReason.NO_BUCKET, operation, key, self._bucket.name)
@@ -179,8 +186,8 @@ class S3Store:
                 self._bucket_seen = True
 
     async def _delete(self, key: ObjectKey, query: tuple[tuple[str, str], ...]) -> DeleteOutcome:
-        exchange = await self._wire.send(
-            Request(method="DELETE", key=self._prefix + key, headers={}, query=query)
+        exchange = await self._transport.send(
+            S3Request(method="DELETE", key=self._prefix + key, headers={}, query=query)
         )
         match resolve_delete(exchange.seen):
             case Succeeded():
@@ -194,7 +201,7 @@ class S3Store:
 def _written(
     operation: str,
     key: ObjectKey,
-    exchange: Exchange,
+    exchange: S3Exchange,
     verdict: Succeeded | Uncertain | RequestRefused,
 ) -> Applied | Unknown:
     match verdict:

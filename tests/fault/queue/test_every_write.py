@@ -1,6 +1,6 @@
-"""Each write of an operation in turn ends unknown, applied or not; then the operation is right.
+"""Each write of an operation in turn has an unknown outcome; the operation still ends correctly.
 
-The n-th write fails, n counting up until the operation ends without meeting it.
+The n-th write fails, applied or not, with n counting up until the operation has fewer writes.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from support.queue_batches import manifest
+from support.builders import manifest
 from support.queue_store import SimClock, SimIds, SimStore
 
 from sluice_protocol.outcomes import Unknown, UnknownReason
@@ -26,7 +26,7 @@ FATES = ["lost", "applied", "late"]
 
 
 class OneFault:
-    """A store whose n-th write ends unknown, by one of three fates."""
+    """A store whose n-th write has an unknown outcome, in one of three ways."""
 
     def __init__(self, store: SimStore, number: int, fate: str) -> None:
         self.store = store
@@ -42,7 +42,7 @@ class OneFault:
 
         async def faulty(*args: Any, **kwargs: Any) -> Any:
             late, self._late = self._late, None
-            if late is not None:  # the lost write lands just before the next one
+            if late is not None:  # the lost write is applied just before the next one
                 await late[0](*late[1], **late[2])
             self.left -= 1
             if self.left != 0:
@@ -70,13 +70,13 @@ async def add(store: Any, sim: SimStore, seqs: range, seed: int) -> None:
 
 
 async def produce(store: Any, sim: SimStore) -> list[int]:
-    """Appends six entries, across a spill."""
+    """Append six entries, across a spill."""
     await add(store, sim, range(6), 2)
     return list(range(1, 7))
 
 
 async def consume(store: Any, sim: SimStore) -> list[int]:
-    """Opens, acknowledges half in two steps."""
+    """Open the lane and acknowledge it in two steps."""
     await add(sim, sim, range(6), 2)
     consumer = await Consumer.open(store, queue="spark", lane=0, runtime=runtime(sim, 3))
     assert consumer.epoch >= 1
@@ -88,7 +88,7 @@ async def consume(store: Any, sim: SimStore) -> list[int]:
 
 
 async def take(store: Any, sim: SimStore) -> list[int]:
-    """Goes on as a producer of an earlier life; its count of landed writes is exact."""
+    """Continue as a producer of an earlier term; its number of applied writes is exact."""
     first = await take_over(sim, LANE, producer_id=bytes(16), term=1, runtime=runtime(sim, 4))
     draft = await write_work_list(
         first.appender.client, [manifest(0)], retry=ProducerSettings().retry
@@ -104,10 +104,10 @@ async def take(store: Any, sim: SimStore) -> list[int]:
 
 @pytest.mark.parametrize("fate", FATES)
 @pytest.mark.parametrize("operation", [produce, consume, take], ids=lambda one: one.__name__)
-def test_every_write_may_end_unknown(
+def test_every_write_may_have_an_unknown_outcome(
     operation: Callable[[Any, SimStore], Awaitable[list[int]]], fate: str
 ) -> None:
-    """Whatever write it is and whatever became of it, what waits in the end is right."""
+    """The pending entries are correct whichever write fails and whether or not it was applied."""
 
     async def run(number: int) -> bool:
         sim = SimStore(clock=SimClock())

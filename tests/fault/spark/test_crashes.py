@@ -9,14 +9,15 @@ import pytest
 from support.spark_lake import Deployment, Sent, assert_lake_holds, make_batch
 from support.spark_local import ingest_locally, ingester, pending_rows
 
+from sluice_lake.errors import CommitConflict
+from sluice_lake.tables import BATCHES
 from sluice_protocol.errors import Fenced
-from sluice_protocol.lake import BATCHES
-from sluice_spark.errors import CommitConflict, LakeInconsistent
+from sluice_spark.commits import commit_files
+from sluice_spark.errors import LakeInconsistent
 from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.ledger import LedgerFiles
 from sluice_spark.microbatch import open_snapshot
-from sluice_spark.tables import commit_files
 
 TESTS = Path(__file__).parents[2]
 STEPS = (

@@ -1,4 +1,4 @@
-"""Who the S3 client believes and who it says it is: verified TLS, renewed credentials."""
+"""Identity of the S3 client and its server: verified TLS, renewed credentials."""
 
 import asyncio
 import datetime as dt
@@ -20,7 +20,7 @@ from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.units import ObjectKey
 from sluice_store.conformance import collect_keys
 from sluice_store.memory.server import serve_memory
-from sluice_store.s3.opening import open_s3_store
+from sluice_store.s3.sdk import open_s3_store
 from sluice_store.s3.settings import parse_s3_url
 
 KEY = ObjectKey("some/key")
@@ -37,7 +37,7 @@ print(json.dumps({"Version": 1, "AccessKeyId": f"KEY{number}", "SecretAccessKey"
 
 
 def _certificate(folder: Path) -> Path:
-    """Makes a certificate of 127.0.0.1 that signs itself, key and all in one file."""
+    """Create a self-signed certificate of 127.0.0.1 and its key in one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
     now = dt.datetime.now(dt.UTC)
@@ -76,7 +76,9 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("credentials")
 def test_tls_is_verified(tmp_path: Path) -> None:
-    """A server of an unknown authority is refused on both paths; `ca_bundle` makes it known."""
+    """A server with an unknown certificate authority is refused on both paths, unless in
+    `ca_bundle`.
+    """
     path = _certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(path)
@@ -100,7 +102,7 @@ def test_tls_is_verified(tmp_path: Path) -> None:
 
 
 def test_credentials_renew_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credentials near their end are fetched anew, and later requests are signed with them."""
+    """Credentials that are about to expire are renewed, and later requests are signed with them."""
     script, config = tmp_path / "process.py", tmp_path / "config"
     script.write_text(PROCESS)
     command = f"{sys.executable} {script} {tmp_path / 'count'}"

@@ -64,7 +64,7 @@ def test_every_statement_carries_its_reason_in_every_template() -> None:
 
 
 def test_what_versitygw_cannot_express_is_listed_by_the_program() -> None:
-    lost = {item.what for item in render(settings(), Target.VERSITYGW).missing}
+    lost = {item.what for item in render(settings(), Target.VERSITYGW).inexpressible}
     assert "property accepted-created-once" in lost
     assert "statement BlobVersionsByGcAlone" in lost
     assert "configuration lifecycle" in lost

@@ -1,4 +1,4 @@
-"""Bytes that are stored or sent are pinned: a change of one of these files is a new version."""
+"""Stored and sent bytes are pinned: a change of one of these files is a new version."""
 
 import struct
 
@@ -46,8 +46,8 @@ AT_NS = UnixNs(1_790_000_000_987_654_321)
 
 
 @pytest.mark.parametrize("name", FRAMES)
-def test_plain_frame_is_pinned(name: str) -> None:
-    """The bytes of a plain frame never change, and mean what they meant."""
+def test_plain_frame_bytes_are_pinned(name: str) -> None:
+    """The bytes of a plain frame and their meaning never change."""
     columns, resource = FRAMES[name]
     made = encode_frame(identity=WHO, columns=columns, resource=resource, compress=False)
     pinned = golden(f"protocol/{name}.lmbatch", made)
@@ -67,7 +67,7 @@ def _repeated() -> Columns:
 
 
 def test_zstd_frame_is_pinned() -> None:
-    """A stored zstd frame is read for ever; another zstd may pack the same payload otherwise."""
+    """A stored zstd frame stays readable; another zstd may compress the payload differently."""
     who = identity(200)
     made = encode_frame(identity=who, columns=_repeated())
     pinned = golden("protocol/logs-zstd.lmbatch", made)
@@ -78,8 +78,8 @@ def test_zstd_frame_is_pinned() -> None:
 
 
 @pytest.mark.parametrize("name", [*FRAMES, "logs-zstd"])
-def test_pinned_frame_is_what_another_decoder_reads(name: str) -> None:
-    """An independent CBOR library finds the same canonical maps in the pinned bytes."""
+def test_pinned_frame_decodes_equally_in_another_library(name: str) -> None:
+    """An independent CBOR library decodes the same canonical maps from the pinned bytes."""
     data = golden(f"protocol/{name}.lmbatch", b"")
     head = decode_head(data)
     envelope = cbor2.loads(data[HEADER_BYTES : head.payload_start])
@@ -119,7 +119,7 @@ def _accepted(who: Identity = WHO) -> AcceptedManifest:
 
 
 def test_accepted_manifest_is_pinned() -> None:
-    """The record that decides an identity, and the names made from it."""
+    """The manifest that decides an identity, and the names derived from it."""
     manifest = _accepted()
     body = golden("protocol/accepted.json", encode_record(manifest))
     assert encode_record(manifest) == body
@@ -151,7 +151,7 @@ def test_conflict_manifest_is_pinned() -> None:
 
 
 def test_work_list_is_pinned() -> None:
-    """The list that a queue entry points at."""
+    """The list that a queue entry names."""
     work = WorkList(queue="spark", lane=2, batches=(_accepted(), _accepted(identity(3))))
     body = golden("protocol/work-list.json", encode_record(work))
     assert encode_record(work) == body
@@ -159,14 +159,14 @@ def test_work_list_is_pinned() -> None:
 
 
 def test_authority_is_pinned() -> None:
-    """The settings that all parts agree on."""
+    """The settings that all parts of a deployment share."""
     settings = Authority(authority_id="01K5N7W3M0000000000000000B", created_at_unix_ns=AT_NS)
     body = golden("protocol/authority.json", encode_record(settings))
     assert encode_record(settings) == body
     assert decode_authority(body) == settings
 
 
-def test_readers_ignore_fields_of_the_future() -> None:
-    """A stored record with a field that this build does not know is read."""
+def test_readers_ignore_unknown_fields() -> None:
+    """A stored record with an unknown field is still read."""
     future = msgspec.json.decode(encode_record(_accepted())) | {"of_the_future": [1]}
     assert decode_accepted(accepted_key(WHO), msgspec.json.encode(future)) == _accepted()

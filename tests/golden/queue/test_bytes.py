@@ -1,4 +1,4 @@
-"""The stored bytes of the queue are pinned: a change of them is a new version."""
+"""The stored bytes of the queue are pinned: a change is a new version."""
 
 from pathlib import Path
 
@@ -9,12 +9,11 @@ from sluice_queue.register import (
     Writer,
     append,
     decode_register,
-    decode_segment,
     dequeue,
     encode_register,
     open_epoch,
-    spill,
 )
+from sluice_queue.segments import decode_segment, spill
 
 HERE = Path(__file__).parent
 KEY = "queue/v1/spark.000/manifest"

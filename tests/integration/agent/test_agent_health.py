@@ -22,7 +22,7 @@ async def get(port: int, path: str) -> tuple[int, str]:
                     return answer.status, await answer.text()
             except aiohttp.ClientConnectorError:
                 await asyncio.sleep(0.02)
-    raise AssertionError("nobody listens")
+    raise AssertionError("no server listens")
 
 
 def settings(folder: Path, gateway: str, health: str) -> AgentSettings:
@@ -37,12 +37,12 @@ def test_health_and_metrics(tmp_path: Path) -> None:
     refusing = [False]
     (tmp_path / "app.log").write_bytes(b"one\n")
 
-    async def until(port: int, reported: str) -> None:
+    async def until(port: int, sample: str) -> None:
         for _ in range(300):
-            if reported in (await get(port, "/metrics"))[1]:
+            if sample in (await get(port, "/metrics"))[1]:
                 return
             await asyncio.sleep(0.02)
-        raise AssertionError(reported)
+        raise AssertionError(sample)
 
     async def main(gateway: GatewayDouble) -> None:
         port, stop = free_port(), asyncio.Event()
@@ -70,7 +70,7 @@ def test_health_and_metrics(tmp_path: Path) -> None:
         asyncio.run(main(gateway))
 
 
-def test_an_unusable_address_is_reported(tmp_path: Path) -> None:
+def test_an_unusable_address_is_sample(tmp_path: Path) -> None:
     """The command fails at start, and the spool can be opened again afterwards."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

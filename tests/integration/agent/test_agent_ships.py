@@ -55,12 +55,12 @@ def test_forward_ships_every_line_signed(tmp_path: Path, key: Key) -> None:
     path, keys = key
     lines = [f"2026-11-21T02:00:00Z line {n}".encode() for n in range(5000)]
     with GatewayDouble(keys=keys) as gateway:
-        code, reported, log = sluice(
+        code, printed, log = sluice(
             "forward", "--gateway", gateway.url, "--key", str(path), "--spool", str(tmp_path / "s"),
             "--durability", "accepted", "--agent-id", "host-1", "--batch-bytes", "50000",
             stdin=b"\n".join(lines),
         )  # fmt: skip
-        assert (code, reported["sealed_records"], reported["waiting"]) == (0, 5000, 0), log
+        assert (code, printed["sealed_records"], printed["waiting"]) == (0, 5000, 0), log
         assert gateway.bodies() == lines
         assert gateway.problems == []
         assert all(f.envelope.agent_id == "host-1" for f in gateway.frames())
@@ -87,11 +87,11 @@ def test_fails_over_when_one_gateway_is_unreachable(tmp_path: Path, key: Key) ->
     """With one of two gateways unreachable everything is accepted."""
     path, keys = key
     with GatewayDouble(keys=keys) as gateway:
-        code, reported, log = sluice(
+        code, printed, log = sluice(
             "forward", "--gateway", f"http://127.0.0.1:9,{gateway.url}", "--key", str(path),
             "--spool", str(tmp_path / "s"), "--durability", "accepted", stdin=b"a\nb\n",
         )  # fmt: skip
-        assert (code, reported["waiting"]) == (0, 0), log
+        assert (code, printed["waiting"]) == (0, 0), log
         assert gateway.bodies() == [b"a", b"b"]
 
 
@@ -100,8 +100,8 @@ def test_conflict_is_parked_listed_and_sent_again(tmp_path: Path) -> None:
     spool = str(tmp_path / "s")
     args = ("forward", "--spool", spool, "--durability", "accepted")
     with GatewayDouble(script=answers((409, "identity_conflict"))) as gateway:
-        code, reported, _ = sluice(*args, "--gateway", gateway.url, stdin=b"a\n")
-        assert (code, reported["parked"], reported["waiting"]) == (1, 1, 0)
+        code, printed, _ = sluice(*args, "--gateway", gateway.url, stdin=b"a\n")
+        assert (code, printed["parked"], printed["waiting"]) == (1, 1, 0)
         code, parked, _ = sluice("agent", "parked", "list", "--spool", spool)
         assert code == 1
         assert [(p["reason"], p["status"]) for p in parked] == [("identity_conflict", 409)]
@@ -163,8 +163,8 @@ def test_settings_are_read_from_a_file_and_unknown_keys_are_rejected(
             'resource = ["service.name=shop"]\n'
         )
         config.write_text(table)
-        code, reported, log = sluice("agent", "run")
-        assert (code, reported["sealed_records"]) == (0, 1), log
+        code, printed, log = sluice("agent", "run")
+        assert (code, printed["sealed_records"]) == (0, 1), log
         assert ("service.name", "shop") in gateway.frames()[0].envelope.resource
         config.write_text(table + "no_such_key = 1\n")
         assert sluice("agent", "run")[0] == 2
@@ -223,8 +223,8 @@ def test_a_full_spool_blocks_the_pipe_until_sigterm(tmp_path: Path) -> None:
             quiet_s += 0.05 if list(tmp_path.glob("s/00/ready/*.batch")) else 0
     agent.terminate()
     out, _ = agent.communicate(timeout=30)
-    reported = json.loads(out)
+    printed = json.loads(out)
     held = sum(path.stat().st_size for path in (tmp_path / "s" / "00" / "ready").iterdir())
     assert held <= 20 << 20
-    assert taken > 1000 * reported["sealed_records"] > 0
+    assert taken > 1000 * printed["sealed_records"] > 0
     assert agent.returncode == 0

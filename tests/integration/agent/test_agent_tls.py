@@ -12,7 +12,7 @@ from support.gateway_tls import SERVER, TestAuthority
 from sluice_agent.app import run_forward
 from sluice_agent.settings import AgentSettings, Durability
 from sluice_agent.transport import HttpTransport, UploadRequest, client_tls, open_session
-from sluice_agent.upload_decisions import ConnectionFailure, NoResponse
+from sluice_agent.upload_decisions import ConnectionFailure, NoGatewayResponse
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import digest_of
 from sluice_protocol.system_clock import SystemClock
@@ -59,7 +59,7 @@ def test_a_certificate_identifies_the_agent(tmp_path: Path) -> None:
             transport = HttpTransport(session, key=None, clock=SystemClock())
             sent = UploadRequest(frame=b"x", digest=digest_of(b"x"))
             received = await transport.send(settings.gateway, sent)
-        assert received.response == NoResponse(failure=ConnectionFailure.TLS)
+        assert received.response == NoGatewayResponse(failure=ConnectionFailure.TLS)
 
     run(main())
 

@@ -14,7 +14,7 @@ from sluice_agent.transport import (
     parse_response,
     parse_retry_after,
 )
-from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoResponse
+from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
 from sluice_protocol.keys import digest_of
 from sluice_protocol.system_clock import SystemClock
 
@@ -79,7 +79,7 @@ def test_a_reset_is_no_response() -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.transport.abort()
 
-    assert send(cut).response == NoResponse(failure=ConnectionFailure.RESET)
+    assert send(cut).response == NoGatewayResponse(failure=ConnectionFailure.RESET)
 
 
 def test_an_incomplete_response_is_no_response() -> None:
@@ -92,7 +92,7 @@ def test_an_incomplete_response_is_no_response() -> None:
         await writer.drain()
         writer.close()
 
-    assert send(cut, b"small").response == NoResponse(failure=ConnectionFailure.RESET)
+    assert send(cut, b"small").response == NoGatewayResponse(failure=ConnectionFailure.RESET)
 
 
 def test_silence_is_a_timeout() -> None:
@@ -101,7 +101,7 @@ def test_silence_is_a_timeout() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    assert send(silent, b"small", total_s=0.2).response == NoResponse(
+    assert send(silent, b"small", total_s=0.2).response == NoGatewayResponse(
         failure=ConnectionFailure.TIMEOUT
     )
 
@@ -163,4 +163,4 @@ def test_unreachable_gateways(tmp_path: Path) -> None:
                 "http://127.0.0.1:9", UploadRequest(frame=b"x", digest=digest_of(b"x"))
             )
 
-    assert asyncio.run(main()).response == NoResponse(failure=ConnectionFailure.REFUSED)
+    assert asyncio.run(main()).response == NoGatewayResponse(failure=ConnectionFailure.REFUSED)

@@ -1,4 +1,4 @@
-"""`local_spool`: accepted here first, landed on the authority later, whole and once."""
+"""`local_spool`: batches are accepted in the spool and transferred to the authority later."""
 
 import asyncio
 import json
@@ -24,11 +24,10 @@ from support.gateway import (
     write_principals,
 )
 
-from sluice_gateway.app import attach_lander, build_gateway, serving
-from sluice_gateway.gateway import Gateway
-from sluice_gateway.lander import Lander
+from sluice_gateway.app import Gateway, build_gateway, serving
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.spool import agree, claim
+from sluice_gateway.spool import claim_authority, mirror_authority
+from sluice_gateway.spool_transfer import SpoolTransfer
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.keys import (
@@ -55,7 +54,7 @@ AGREED = Authority(
 
 
 class Remote(CountingStore):
-    """The authority, which may be out of reach, or lose its answers."""
+    """An authority that can be unreachable, or lose its responses."""
 
     away = False
     lossy = 0
@@ -64,7 +63,7 @@ class Remote(CountingStore):
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> CreateOutcome:
         if self.away:
-            raise StoreUnavailable("create", key, "out of reach")
+            raise StoreUnavailable("create", key, "unreachable")
         outcome = await super().create(key, body, sha256=sha256)
         if self.lossy > 0:
             self.lossy -= 1
@@ -77,7 +76,7 @@ class Spooling:
     """A spooling gateway over two directories."""
 
     gateway: Gateway
-    lander: Lander
+    transfer: SpoolTransfer
     local: CountingStore
     remote: Remote
     client: Client
@@ -98,26 +97,26 @@ async def spooling(tmp_path: Path) -> AsyncIterator[Spooling]:
     ):
         await create_authority(authority, AGREED)
         local, remote = CountingStore(spool), Remote(authority)
-        agreed = (await agree(local, remote, SystemClock())).current
-        gateway = build_gateway(local, agreed, settings, WRITER)
-        attach_lander(gateway, local, remote, agreed)
-        assert gateway.lander is not None
+        agreed = (await mirror_authority(local, remote, SystemClock())).current
+        gateway = build_gateway(local, agreed, settings, WRITER, transfers_to=remote)
+        transfer = gateway.uploads.transfer
+        assert transfer is not None
         sock = bind_shared("127.0.0.1", 0)
         port = sock.getsockname()[1]
         async with serving(gateway, sock), aiohttp.ClientSession() as session:
             client = Client(session, port, HOST)
-            yield Spooling(gateway, gateway.lander, local, remote, client)
+            yield Spooling(gateway, transfer, local, remote, client)
 
 
-def test_spooled_batch_lands_with_its_own_manifest(tmp_path: Path) -> None:
-    """200 from the spool; then blob and the same manifest bytes stand in the authority."""
+def test_a_spooled_batch_is_transferred_with_its_manifest(tmp_path: Path) -> None:
+    """200 from the spool; then the authority contains the blob and the same manifest bytes."""
 
     async def main() -> None:
         async with spooling(tmp_path) as spooled:
             frame = frame_of()
             assert (await spooled.client.upload(frame)).body["duplicate"] is False
             assert [key for verb, key in spooled.remote.calls if verb == "create"] == []
-            await spooled.lander.land_once()
+            await spooled.transfer.transfer_once()
             key = accepted_key(identity())
             here = await spooled.local.inner.get(key)
             there = await spooled.remote.inner.get(key)
@@ -128,17 +127,17 @@ def test_spooled_batch_lands_with_its_own_manifest(tmp_path: Path) -> None:
             assert isinstance(blob, Found)
             assert blob.body == frame
             assert isinstance(await spooled.local.inner.head(blob_key(digest_of(frame))), NotFound)
-            assert spooled.lander.pending == 0
-            # The spool goes on deciding: duplicates and conflicts, without its blob.
-            spooled.gateway.cache.forget_all()
+            assert spooled.transfer.pending == 0
+            # The spool still decides duplicates and conflicts, without its blob.
+            spooled.gateway.uploads.cache.forget_all()
             assert (await spooled.client.upload(frame, Sluice_Retry="1")).body["duplicate"] is True
             assert (await spooled.client.upload(frame_of(text="other"))).status == 409
 
     run(main())
 
 
-def test_spool_accepts_while_the_authority_is_away(tmp_path: Path) -> None:
-    """Nothing is refused and nothing lands; when it is back everything does, once."""
+def test_the_spool_accepts_while_the_authority_is_unreachable(tmp_path: Path) -> None:
+    """Nothing is refused or transferred; afterwards every record is transferred once."""
 
     async def main() -> None:
         async with spooling(tmp_path) as spooled:
@@ -146,11 +145,11 @@ def test_spool_accepts_while_the_authority_is_away(tmp_path: Path) -> None:
             for seq in range(5):
                 assert (await spooled.client.upload(frame_of(identity(seq=seq)))).status == 200
             with pytest.raises(StoreUnavailable):
-                await spooled.lander.land_once()
+                await spooled.transfer.transfer_once()
             assert (await spooled.client.upload(frame_of(text="x"))).status == 409
             spooled.remote.away = False
-            await spooled.lander.land_once()
-            assert spooled.lander.pending == 0
+            await spooled.transfer.transfer_once()
+            assert spooled.transfer.pending == 0
         url = f"file://{tmp_path}/store"
         assert len(await bodies_under(url, ACCEPTED)) == 5
         assert len(await bodies_under(url, RAW_BLOBS)) == 6
@@ -159,16 +158,16 @@ def test_spool_accepts_while_the_authority_is_away(tmp_path: Path) -> None:
     run(main())
 
 
-def test_lost_answers_do_not_double_a_landing(tmp_path: Path) -> None:
-    """Own writes that nobody confirmed are met again and taken for what they are."""
+def test_lost_responses_do_not_repeat_a_transfer(tmp_path: Path) -> None:
+    """Own writes with a lost response are recognized when they are read."""
 
     async def main() -> None:
         async with spooling(tmp_path) as spooled:
-            await spooled.lander.land_once()
+            await spooled.transfer.transfer_once()
             assert (await spooled.client.upload(frame_of())).status == 200
             spooled.remote.lossy = 2
-            await spooled.lander.land_once()
-            assert spooled.lander.pending == 0
+            await spooled.transfer.transfer_once()
+            assert spooled.transfer.pending == 0
             metric = spooled.gateway.metrics.spool_landed.labels("accepted")
             assert metric._value.get() == 1
         assert len(await bodies_under(f"file://{tmp_path}/store", QUARANTINE)) == 0
@@ -176,14 +175,16 @@ def test_lost_answers_do_not_double_a_landing(tmp_path: Path) -> None:
     run(main())
 
 
-def test_landing_resumes_after_a_crash_at_every_step(tmp_path: Path) -> None:
-    """A new process finds what is pending by itself: no marker, marker without its blob's end."""
+def test_a_transfer_resumes_after_a_crash_at_every_step(tmp_path: Path) -> None:
+    """A new process finds the pending records: without a marker, or with a blob that was not
+    deleted.
+    """
 
     async def main() -> None:
         async with spooling(tmp_path) as spooled:
             for seq in range(3):
                 assert (await spooled.client.upload(frame_of(identity(seq=seq)))).status == 200
-            await spooled.lander.land_once()
+            await spooled.transfer.transfer_once()
             # Crash before the marker of batch 1 and before the deletion of blob 2.
             frame = frame_of(identity(seq=1))
             key = transfer_marker_key(accepted_key(identity(seq=1)))
@@ -191,8 +192,8 @@ def test_landing_resumes_after_a_crash_at_every_step(tmp_path: Path) -> None:
             await spooled.local.inner.delete(key, info.incarnation)  # type: ignore[arg-type,union-attr]
             await spooled.local.inner.create(blob_key(digest_of(frame)), frame)
         async with spooling(tmp_path) as resumed:
-            await resumed.lander.land_once()
-            assert resumed.lander.pending == 0
+            await resumed.transfer.transfer_once()
+            assert resumed.transfer.pending == 0
             assert isinstance(await resumed.local.inner.head(key), object)
             assert not isinstance(await resumed.local.inner.head(key), NotFound)
         url = f"file://{tmp_path}"
@@ -203,21 +204,23 @@ def test_landing_resumes_after_a_crash_at_every_step(tmp_path: Path) -> None:
     run(main())
 
 
-def test_conflict_on_landing_overwrites_nothing(tmp_path: Path) -> None:
-    """Foreign bytes own the identity there: a quarantine record and an alert, both blobs kept."""
+def test_a_conflict_during_a_transfer_overwrites_nothing(tmp_path: Path) -> None:
+    """Other bytes own the identity there: a quarantine record and an alert, and both blobs are
+    kept.
+    """
 
     async def main() -> None:
         theirs = Path(tmp_path / "theirs")
         async with spooling(theirs) as other:
             assert (await other.client.upload(frame_of(text="theirs"))).status == 200
-            await other.lander.land_once()
+            await other.transfer.transfer_once()
         manifests = await bodies_under(f"file://{theirs}/store", ACCEPTED)
         async with spooling(tmp_path) as spooled:
             for key, body in manifests.items():
                 await spooled.remote.inner.create(ObjectKey(key), body)
             assert (await spooled.client.upload(frame_of(text="ours"))).status == 200
-            await spooled.lander.land_once()
-            assert spooled.lander.pending == 0
+            await spooled.transfer.transfer_once()
+            assert spooled.transfer.pending == 0
         url = f"file://{tmp_path}/store"
         assert await bodies_under(url, ACCEPTED) == manifests
         records = await bodies_under(url, QUARANTINE)
@@ -228,27 +231,27 @@ def test_conflict_on_landing_overwrites_nothing(tmp_path: Path) -> None:
     run(main())
 
 
-def test_decisions_land_too(tmp_path: Path) -> None:
-    """What an operator decided at the spool stands in the authority."""
+def test_decisions_are_transferred_too(tmp_path: Path) -> None:
+    """A decision that an operator made at the spool is copied to the authority."""
 
     async def main() -> None:
         async with spooling(tmp_path) as spooled:
             await spooled.client.upload(frame_of(text="a"))
             await spooled.client.upload(frame_of(text="b"))
-            listed = await spooled.client.ask("/v1/conflicts")
+            listed = await spooled.client.get_signed("/v1/conflicts")
             conflict_id = listed.body["conflicts"][0]["id"]
             ops = Client(spooled.client.session, spooled.client.port, OPS)
             path = f"/v1/conflicts/{conflict_id}/resolve"
-            assert (await ops.tell(path, {"action": "accept_existing"})).status == 200
-            await spooled.lander.land_once()
-            assert spooled.lander.pending == 0
+            assert (await ops.post_signed(path, {"action": "accept_existing"})).status == 200
+            await spooled.transfer.transfer_once()
+            assert spooled.transfer.pending == 0
         assert len(await bodies_under(f"file://{tmp_path}/store", "decisions/v1/")) == 1
 
     run(main())
 
 
 def test_second_spool_is_refused(tmp_path: Path) -> None:
-    """The authority belongs to the first spool that claimed it; another lands nothing."""
+    """The authority belongs to the first spool that claimed it; another spool transfers nothing."""
 
     async def main() -> None:
         async with (
@@ -257,10 +260,10 @@ def test_second_spool_is_refused(tmp_path: Path) -> None:
             open_store(f"file://{tmp_path}/two") as two,
         ):
             ids = SystemIds()
-            await claim(one, remote, ids, WRITER)
-            await claim(one, remote, ids, WRITER)
+            await claim_authority(one, remote, ids, WRITER)
+            await claim_authority(one, remote, ids, WRITER)
             with pytest.raises(BadUsage, match="another spool"):
-                await claim(two, remote, ids, WRITER)
+                await claim_authority(two, remote, ids, WRITER)
 
     run(main())
 
@@ -291,8 +294,8 @@ def refused(tmp_path: Path, *flags: str) -> str:
     return done.stderr
 
 
-def test_real_process_spools_and_lands(tmp_path: Path) -> None:
-    """Killed before it landed; started again it lands by itself. Second writers are refused."""
+def test_a_real_process_spools_and_transfers(tmp_path: Path) -> None:
+    """After a kill and a restart the records are transferred; a second writer is refused."""
 
     async def init() -> None:
         async with open_store(f"file://{tmp_path}/store") as store:
@@ -317,7 +320,7 @@ def test_real_process_spools_and_lands(tmp_path: Path) -> None:
     first = start_gateway(tmp_path, url, principals, *slow)
     try:
         asyncio.run(ship(first.port))
-        assert "another gateway holds this spool" in refused(tmp_path, *slow)
+        assert "another gateway has locked this spool" in refused(tmp_path, *slow)
         assert "another spool writer" in refused(
             tmp_path,
             "--acceptance",
@@ -327,7 +330,9 @@ def test_real_process_spools_and_lands(tmp_path: Path) -> None:
             "--collector-id",
             "someone-else",
         )
-        assert "accepts elsewhere" in refused(tmp_path, "--collector-id", WRITER, "--skip-probe")
+        assert "acceptance mode differs" in refused(
+            tmp_path, "--collector-id", WRITER, "--skip-probe"
+        )
     finally:
         first.kill()
     assert len(asyncio.run(bodies_under(url, ACCEPTED))) < 10

@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
+from support.builders import make_identity, salted_frame
+from support.frames import logs
 from support.gc_world import GcWorld, MovedClock
 
 from sluice_cli.main import run
@@ -25,7 +27,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Digest]
     root = tmp_path / "store"
 
     async def fill() -> Digest:
-        frame = GcWorld.frame(GcWorld, 500, salt="old")  # type: ignore[arg-type]
+        frame = salted_frame(make_identity(500, count=3), logs(), "old")
         orphan = await plant_past_orphan(root, frame, age_s=8 * DAY_S, clock=SystemClock())
         async with open_store(f"file://{root}") as opened:
             authority = await create_authority(opened)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from support.builders import make_identity
 from support.gateway import TestKey, gateways, start_gateway, write_principals
-from support.history import Told, wrong_in
+from support.history import UploadResult, broken_guarantees
 from support.racing import race
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
 from sluice_protocol.frame import encode_frame
-from sluice_protocol.identity import Identity
 from sluice_protocol.keys import digest_of
 from sluice_protocol.records import LogRecord, logs_from_records
 
@@ -33,7 +33,7 @@ def frame_of(number: int, mark: str = "") -> bytes:
         LogRecord(ts_ns=1_790_000_000_000_000_000 + n, body=LINES[n] + mark, attributes={})
         for n in range(start, start + LINES_EACH)
     ]
-    who = Identity(agent_id="host", boot_id="b", seq_start=start, seq_end=start + LINES_EACH - 1)
+    who = make_identity(start, count=LINES_EACH, agent="host", boot="b")
     return encode_frame(identity=who, columns=logs_from_records(records))
 
 
@@ -49,12 +49,12 @@ def sluice(*arguments: str) -> bytes:
     return done.stdout
 
 
-def raced(store: str, ports: list[int], key: TestKey) -> tuple[list[Told], list[Row]]:
+def raced(store: str, ports: list[int], key: TestKey) -> tuple[list[UploadResult], list[Row]]:
     """Races every upload, reconciles twice and ingests; gives the history and the lines due."""
     mine = [frame_of(number) for number in range(BATCHES)]
     rival = [frame_of(number, " (rival)" if number % 3 == 0 else "") for number in range(BATCHES)]
     history = race(key, ports, [mine, rival])
-    assert wrong_in(history) == []
+    assert broken_guarantees(history) == []
     owners = {told.identity: told.digest for told in history if told.status == 200}
     assert len(owners) == BATCHES
     assert sum(told.status == 409 for told in history) == len(range(0, BATCHES, 3))

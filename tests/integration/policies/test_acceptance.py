@@ -5,23 +5,24 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
+from support.builders import make_identity, salted_frame
 from support.frames import logs
 from support.policies_settings import settings
 from support.policies_store import PolicedStore
 
-from sluice_gateway.accept import Accepted, Acceptor, Conflict, Run, Spent
-from sluice_gateway.gateway import spent_refusal
-from sluice_gateway.upload import Upload
+from sluice_gateway.acceptor import AcceptanceRun, Acceptor
+from sluice_gateway.upload_service import unfinished_refusal
+from sluice_gateway.uploads import Upload
 from sluice_policies.policy_set import policy_set
 from sluice_policies.settings import RoleName, Settings, Target
+from sluice_protocol.acceptance import Accepted, Conflict, RetriesExhausted
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import StoreDenied, status_of
-from sluice_protocol.frame import decode_head, encode_frame
-from sluice_protocol.identity import Identity
+from sluice_protocol.frame import decode_head
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_store.memory.store import open_memory_store
+from sluice_store.memory.transport import open_memory_store
 from sluice_store.port import ObjectStore
 
 DAY_S = 86_400
@@ -59,7 +60,7 @@ class Scene:
     def as_role(self, name: RoleName) -> PolicedStore:
         return PolicedStore(self.bare, self.policies, name)
 
-    async def upload(self, frame: bytes) -> Run:
+    async def upload(self, frame: bytes) -> AcceptanceRun:
         acceptor = Acceptor(
             store=self.as_role(RoleName.GATEWAY),
             authority=Authority(authority_id="A1"),
@@ -83,8 +84,7 @@ class Scene:
 
 
 def frame(salt: str = "a") -> bytes:
-    who = Identity(agent_id="host-1", boot_id="b", seq_start=0, seq_end=2)
-    return encode_frame(identity=who, columns=logs(), resource=(("salt", salt),))
+    return salted_frame(make_identity(count=3, boot="b"), logs(), salt)
 
 
 @pytest.mark.parametrize("chosen", [FREE, ONCE], ids=["free", "once"])
@@ -123,8 +123,8 @@ def test_with_the_rule_an_old_orphan_is_503_until_gc_took_it() -> None:
         body = await orphan(scene)
         for _ in range(2):
             run = await scene.upload(body)
-            assert isinstance(run.verdict, Spent)
-            assert status_of(spent_refusal(run).code) == 503
+            assert isinstance(run.verdict, RetriesExhausted)
+            assert status_of(unfinished_refusal(run).code) == 503
         key = blob_key(digest_of(body))
         found = await scene.bare.head(key)
         assert isinstance(found, ObjectInfo)

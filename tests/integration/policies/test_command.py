@@ -69,7 +69,7 @@ def test_bad_settings_name_their_line(tmp_path: Path, capsys: pytest.CaptureFixt
     path.write_text(TEXT.replace("role/sluice/gc", "role/sluice/spark"))
     assert run(["policies", "prove", "--settings", str(path)]) == 2
     line = 1 + path.read_text().splitlines().index("[roles.gc]") + 1
-    assert f"{path}:{line}: roles 'spark' and 'gc' have one ARN" in capsys.readouterr().err
+    assert f"{path}:{line}: roles 'spark' and 'gc' have the same ARN" in capsys.readouterr().err
 
 
 def test_an_unknown_target_and_header_are_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`sluice frame`, as a shell runs it."""
+"""The `sluice frame` command in a shell."""
 
 import json
 import subprocess
@@ -17,8 +17,8 @@ def _frame(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[b
     return subprocess.run(command, input=given, capture_output=True, check=False, timeout=60)
 
 
-def test_frames_go_through_the_shell_and_back(tmp_path: Path) -> None:
-    """NDJSON in, frame out; frame in, the same NDJSON out; and what it says of itself."""
+def test_frames_round_trip_through_the_command(tmp_path: Path) -> None:
+    """NDJSON encodes to a frame that decodes to the same NDJSON; `inspect` reports its fields."""
     out = tmp_path / "one.lmbatch"
     resource = ("--resource", "host.name=h1", "--resource", "z=")
     made = _frame(*ENCODE, *resource, given=LINES.encode())
@@ -32,8 +32,8 @@ def test_frames_go_through_the_shell_and_back(tmp_path: Path) -> None:
     assert told["min_ts"] == "2026-01-01T00:00:00.000000001Z"
 
 
-def test_bad_input_gives_one_line_and_a_code() -> None:
-    """What is wrong is said in one line; usage is 2, a broken frame is 1."""
+def test_bad_input_prints_one_line_and_sets_the_exit_code() -> None:
+    """Each error is one line; bad usage exits with 2, a broken frame with 1."""
     cases = (
         (_frame(*ENCODE, given=b'{"ts":1}'), 2, b"line 1: Object missing required field `body`"),
         (_frame(*ENCODE), 2, b"there is no record"),

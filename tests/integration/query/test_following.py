@@ -1,9 +1,9 @@
-"""Following a deployment: each record is told once, whether it waits or is in the lake."""
+"""Following a deployment by polling."""
 
 import asyncio
 from pathlib import Path
 
-from support.query_lake import DAY0_NS, deployment, log_batch, question
+from support.query_lake import DAY0_NS, deployment, log_batch, make_query
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 
@@ -15,8 +15,8 @@ from sluice_query.settings import QuerySettings
 from sluice_store import open_store
 
 
-class StandingClock(SystemClock):
-    """A clock that stands a minute after the first record, and never sleeps."""
+class FrozenClock(SystemClock):
+    """A clock that is always a minute after the first record, and never sleeps."""
 
     def now_ns(self) -> UnixNs:
         return UnixNs(DAY0_NS + 60 * NS_PER_S)
@@ -29,8 +29,8 @@ def _later() -> Sent:
     return log_batch(["late", "new"], start=9, agent="host-2", from_ns=DAY0_NS + 3 * NS_PER_S)
 
 
-async def _told(place: Deployment) -> list[list[object]]:
-    told = []
+async def _followed(place: Deployment) -> list[list[object]]:
+    found = []
     steps = iter(
         (
             lambda: place.accept([]),
@@ -41,22 +41,22 @@ async def _told(place: Deployment) -> list[list[object]]:
     )
     async with open_store(place.url) as store:
         searcher = Searcher(
-            store=store, store_url=place.url, settings=QuerySettings(), clock=StandingClock()
+            store=store, store_url=place.url, settings=QuerySettings(), clock=FrozenClock()
         )
-        async for answer in follow(searcher, question(limit=2)):
-            told.append([row["body"] for row in answer.records])
+        async for result in follow(searcher, make_query(limit=2)):
+            found.append([row["body"] for row in result.records])
             step = next(steps, None)
             if step is None:
-                return told
+                return found
             await asyncio.to_thread(step)
-    return told
+    return found
 
 
-def test_a_follower_is_told_each_record_once(tmp_path: Path) -> None:
-    """First the latest, then only what is new; moving into the lake is nothing new."""
+def test_a_follower_returns_each_record_once(tmp_path: Path) -> None:
+    """First the latest records, then new ones. Ingestion of a pending batch adds none."""
     place = deployment(tmp_path)
     place.deliver([log_batch(["a", "b", "c"], step_ns=2 * NS_PER_S)])
-    first, same, ingested, fresh, settled = asyncio.run(_told(place))
+    first, same, ingested, fresh, settled = asyncio.run(_followed(place))
     assert first == ["b", "c"]
-    assert same == []  # what the first limit cut off is old news
+    assert same == []  # records that the first limit cut off are old
     assert (ingested, fresh, settled) == ([], ["late", "new"], [])

@@ -1,16 +1,16 @@
-"""Queries while ingestion runs: whatever was enqueued before the question is found exactly once."""
+"""Queries during ingestion: every enqueued record is found exactly once."""
 
 import threading
 from pathlib import Path
 
-from support.query_lake import ask, bodies, deployment, log_batch, question
+from support.query_lake import bodies, deployment, log_batch, make_query, run_query
 from support.spark_local import ingest_locally
 
 BATCHES = 24
 
 
-def test_every_query_beside_an_ingest_sees_every_record_once(tmp_path: Path) -> None:
-    """From the first commit to the last ack, no question misses or doubles a record."""
+def test_every_query_during_ingestion_returns_every_record_once(tmp_path: Path) -> None:
+    """From the first commit to the last acknowledgement."""
     place = deployment(tmp_path, lanes=3)
     wanted = []
     for number in range(BATCHES):
@@ -21,13 +21,13 @@ def test_every_query_beside_an_ingest_sees_every_record_once(tmp_path: Path) -> 
     ingest.start()
     seen = []
     while ingest.is_alive():
-        answer = ask(place, question())
-        assert sorted(map(str, bodies(answer))) == sorted(wanted)
-        assert not answer.summary.partial, answer.summary.reasons
-        seen.append(answer.summary.waiting_batches)
+        result = run_query(place, make_query())
+        assert sorted(map(str, bodies(result))) == sorted(wanted)
+        assert not result.summary.partial, result.summary.reasons
+        seen.append(result.summary.waiting_batches)
     ingest.join()
-    final = ask(place, question())
+    final = run_query(place, make_query())
     assert sorted(map(str, bodies(final))) == sorted(wanted)
     assert final.summary.waiting_batches == 0
-    # The questions really fell between the commits.
+    # The queries really ran between the commits.
     assert len(set(seen)) > 2, seen

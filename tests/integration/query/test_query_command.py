@@ -1,4 +1,4 @@
-"""`sluice query` and `GET /v1/query`, as a shell and an HTTP client see them."""
+"""`sluice query` and `GET /v1/query`, as a shell and an HTTP client use them."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from sluice_protocol.units import NS_PER_S
 SPAN = ("--from", str(DAY0_NS), "--to", str(DAY0_NS + 3600 * NS_PER_S))
 
 
-EVERYWHERE = "0.0.0.0"  # noqa: S104 - that it is guarded is what is tested
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - the guard of this address is tested
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,7 @@ def _query(place: Deployment, *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_query_prints_lines_and_a_summary(place: Deployment) -> None:
-    """People get lines on standard output and the summary on standard error."""
+def test_records_are_printed_as_lines_and_the_summary_to_standard_error(place: Deployment) -> None:
     done = _query(place, *SPAN)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -52,8 +51,7 @@ def test_query_prints_lines_and_a_summary(place: Deployment) -> None:
     assert "1 batches not in the lake yet" in done.stderr
 
 
-def test_query_prints_json_for_programs(place: Deployment) -> None:
-    """Programs get records as NDJSON, and the summary as the last line."""
+def test_json_output_is_ndjson_with_the_summary_as_its_last_line(place: Deployment) -> None:
     lines = [json.loads(line) for line in _query(place, *SPAN, "--json").stdout.splitlines()]
     assert lines[0] == {
         "ts": "2026-09-21T14:13:20.000000000Z",
@@ -68,8 +66,8 @@ def test_query_prints_json_for_programs(place: Deployment) -> None:
     assert lines[-1]["summary"]["partial"] is False
 
 
-def test_query_gives_a_series(place: Deployment) -> None:
-    """A metric by steps, one line a step where nobody watches; NaN is a word in JSON."""
+def test_a_series_is_printed_one_line_a_step(place: Deployment) -> None:
+    """NaN is a string in JSON."""
     done = _query(place, *SPAN, "--metric", "cpu", "--step", "1m", "--agg", "max", "--json")
     points = [json.loads(line) for line in done.stdout.splitlines()][:-1]
     assert [point["value"] for point in points] == [1.0, "NaN", 3.0]
@@ -77,17 +75,16 @@ def test_query_gives_a_series(place: Deployment) -> None:
     assert plain.stdout.split()[-1] == "3.0"
 
 
-def test_bad_usage_is_one_line_and_code_2(place: Deployment) -> None:
-    """Wrong words are answered in one line."""
-    for arguments, says in (
+def test_a_bad_option_is_one_line_and_exit_code_2(place: Deployment) -> None:
+    for arguments, message in (
         (("--from", "now", "--to", "1h"), "ends before it starts"),
         ((*SPAN, "-q", "(", "--regex"), "regex does not compile"),
-        ((*SPAN, "--attribute", "x"), "attribute must be KEY=VALUE"),
-        (("--from", "noon"), "time must be RFC 3339"),
+        ((*SPAN, "--attribute", "x"), "--attribute: must be KEY=VALUE"),
+        (("--from", "noon"), "--from: time must be RFC 3339"),
     ):
         done = _query(place, *arguments)
         assert done.returncode == 2
-        assert says in done.stderr
+        assert message in done.stderr
         assert done.stderr.count("\n") == 1
 
 
@@ -121,16 +118,16 @@ def _get(url: str, token: str = "") -> tuple[int, str, bytes]:
     if token:
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, answer.headers["Content-Type"], answer.read()
+        with urllib.request.urlopen(request, timeout=60) as result:
+            return result.status, result.headers["Content-Type"], result.read()
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.headers["Content-Type"], error.read()
 
 
-def test_service_beyond_this_machine_asks_for_its_token(place: Deployment) -> None:
-    """Without a token it does not start there; with one only its holders are answered."""
-    for listen, says in (
+def test_the_service_listens_beyond_loopback_only_with_a_token(place: Deployment) -> None:
+    """Requests without the token are refused."""
+    for listen, message in (
         (f"{EVERYWHERE}:0", "set an api_token to listen beyond this machine"),
         ("nonsense", "listen must be HOST:PORT"),
         ("127.0.0.1:1x", "listen must be HOST:PORT"),
@@ -140,7 +137,7 @@ def test_service_beyond_this_machine_asks_for_its_token(place: Deployment) -> No
             (*command, "--listen", listen), capture_output=True, text=True, timeout=60, check=False
         )
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-        assert says in done.stderr
+        assert message in done.stderr
     with _serving(place, f"{EVERYWHERE}:0", token="s3cret") as url:
         here = url.replace(EVERYWHERE, "127.0.0.1")
         for token in ("", "s3cre"):
@@ -151,8 +148,7 @@ def test_service_beyond_this_machine_asks_for_its_token(place: Deployment) -> No
         assert _get(f"{here}/livez")[0] == 200
 
 
-def test_service_answers_as_the_command_does(service: str, place: Deployment) -> None:
-    """The same records, streamed as NDJSON."""
+def test_the_service_streams_the_same_records_as_ndjson(service: str, place: Deployment) -> None:
     status, kind, body = _get(f"{service}/v1/query?from={DAY0_NS}&to={DAY0_NS + 10**12}&q=ir")
     assert (status, kind) == (200, "application/x-ndjson")
     lines = [json.loads(line) for line in body.splitlines()]
@@ -161,7 +157,7 @@ def test_service_answers_as_the_command_does(service: str, place: Deployment) ->
 
 
 @pytest.mark.parametrize(
-    ("parameters", "says"),
+    ("parameters", "message"),
     [
         ("from=now&to=1h", "ends before it starts"),
         ("limit=many", "limit must be a number"),
@@ -173,21 +169,21 @@ def test_service_answers_as_the_command_does(service: str, place: Deployment) ->
         ("q=(&regex=true", "regex does not compile"),
     ],
 )
-def test_service_refuses_in_problem_documents(service: str, parameters: str, says: str) -> None:
-    """A bad question is a 400 with a problem document of one line."""
+def test_a_bad_parameter_is_a_problem_document_with_status_400(
+    service: str, parameters: str, message: str
+) -> None:
     status, kind, body = _get(f"{service}/v1/query?{parameters}")
     assert (status, kind) == (400, "application/problem+json")
     problem = json.loads(body)
-    assert says in problem["detail"]
+    assert message in problem["detail"]
     assert (problem["code"], problem["retryable"]) == ("bad_request", False)
 
 
-def test_service_answers_many_at_once(service: str) -> None:
-    """Twenty questions at once are all answered."""
+def test_the_service_answers_twenty_concurrent_requests(service: str) -> None:
 
-    async def ask() -> list[int]:
+    async def run_query() -> list[int]:
         url = f"{service}/v1/query?from={DAY0_NS}&to={DAY0_NS + 10**12}&stats_only=true"
         done = await asyncio.gather(*(asyncio.to_thread(_get, url) for _ in range(20)))
         return [status for status, _, _ in done]
 
-    assert asyncio.run(ask()) == [200] * 20
+    assert asyncio.run(run_query()) == [200] * 20

@@ -1,16 +1,24 @@
-"""Index chunks leave out files that cannot match, and never one that can."""
+"""Index chunks rule out files that cannot match, and no other file."""
 
 from pathlib import Path
 
 import pytest
-from support.query_lake import DAY0_NS, ask, bodies, deployment, log_batch, many_lines, question
+from support.query_lake import (
+    DAY0_NS,
+    bodies,
+    deployment,
+    log_batch,
+    make_query,
+    many_lines,
+    run_query,
+)
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 
-from sluice_protocol.lake import LOGS
-from sluice_spark.data_files import list_files
+from sluice_lake.data_files import list_files
+from sluice_lake.delta import find_table
+from sluice_lake.tables import LOGS
 from sluice_spark.index_chunks import group_files, make_chunk
-from sluice_spark.tables import find_table
 
 RACKS = ("frankfurt", "helsinki-east", "ljubljana", "reykjavik", "valletta-2")
 FILES = len(RACKS)
@@ -49,29 +57,28 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
         ({"text": "rack ljubljana|rack reykjavik", "regex": True}, 2, FILES),
     ],
 )
-def test_files_that_cannot_match_are_left_out(
+def test_files_that_cannot_match_are_not_read(
     place: Deployment, changes: dict[str, object], wanted: list[str] | int, read: int
 ) -> None:
-    """The answer is that of a full scan; only files that may match are read."""
-    answer = ask(place, question(**changes))
-    assert (len(bodies(answer)) if isinstance(wanted, int) else bodies(answer)) == wanted
-    assert answer.summary.segments_read == read
-    assert answer.summary.segments_pruned == FILES - read
+    """The result is that of a full scan."""
+    result = run_query(place, make_query(**changes))
+    assert (len(bodies(result)) if isinstance(wanted, int) else bodies(result)) == wanted
+    assert result.summary.segments_read == read
+    assert result.summary.segments_pruned == FILES - read
 
 
-def test_damaged_and_missing_chunks_only_cost_time(tmp_path: Path) -> None:
-    """A chunk that cannot be read rules nothing out; a file without a chunk is read."""
+def test_damaged_and_missing_chunks_rule_nothing_out(tmp_path: Path) -> None:
     made = deployment(tmp_path, lanes=1)
     made.deliver([log_batch(["needle in a haystack", "hay"])])
     ingest_locally(made.url)
     _index(made)
     made.deliver([log_batch(["another needle in a haystack"], start=5, from_ns=DAY0_NS + 9)])
     ingest_locally(made.url)
-    found = question(text="needle in a haystack")
-    assert len(bodies(ask(made, found))) == 2
-    nowhere = question(text="no such needle in here")
-    assert ask(made, nowhere).summary.segments_read == 1
+    found = make_query(text="needle in a haystack")
+    assert len(bodies(run_query(made, found))) == 2
+    nowhere = make_query(text="no such needle in here")
+    assert run_query(made, nowhere).summary.segments_read == 1
     for path in (made.root / "index").rglob("*.lmindex.zst"):
         path.write_bytes(b"damaged")
-    assert len(bodies(ask(made, found))) == 2
-    assert ask(made, nowhere).summary.segments_read == 2
+    assert len(bodies(run_query(made, found))) == 2
+    assert run_query(made, nowhere).summary.segments_read == 2

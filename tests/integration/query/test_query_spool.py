@@ -1,4 +1,4 @@
-"""Questions over a spool and its authority: accepted is found, once, wherever it stands."""
+"""Queries over a spool and its authority: an accepted batch is found once, at every stage."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.gateway import CountingStore
-from support.query_lake import DAY0_NS, ask, bodies, log_batch, put_delete, question
+from support.query_lake import DAY0_NS, bodies, log_batch, make_query, put_delete, run_query
 from support.query_spool import Site, site
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
@@ -26,28 +26,28 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_query import search
-from sluice_query.answer import Answer
+from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_query.spooled import attach_spool
+from sluice_query.spool import attach_spool
 from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE
 from sluice_store import open_store, read_authority
 
 SPAN = ("--from", str(DAY0_NS), "--to", str(DAY0_NS + 3600 * NS_PER_S))
 STEPS = (
     "read_spooled",
-    "read_waiting",
+    "read_pending",
     "read_deletes",
     "read_ledger",
-    "select_segments",
+    "select_files",
     "prune_by_index",
-    "choose_missing",
-    "read_waiting 2",
+    "choose_pending",
+    "read_pending 2",
     "read_ledger 2",
     "choose_spooled",
-    "fetch_tail",
+    "fetch_batches",
 )
-"""The reads of one question, in their order; the second ones come only with a spool."""
+"""The steps of one query in their order; those with a number happen only with a spool."""
 TESTS = Path(__file__).parents[2]
 
 
@@ -57,54 +57,53 @@ def here(tmp_path: Path) -> Site:
 
 
 def _found(here: Site, settings: QuerySettings | None = None) -> list[str]:
-    answer = ask(here.place, question(), settings, here.spool)
-    assert not answer.summary.partial, answer.summary.reasons
-    return sorted(map(str, bodies(answer)))
+    result = run_query(here.place, make_query(), settings, here.spool)
+    assert not result.summary.partial, result.summary.reasons
+    return sorted(map(str, bodies(result)))
 
 
 def test_a_spooled_batch_is_found_once_at_each_stage(here: Site) -> None:
-    """Accepted, landed, enqueued, ingested: once, and at first only with the spool."""
+    """Accepted, transferred, enqueued, ingested; before the transfer only with the spool."""
     batch = log_batch(["one", "two"])
     here.accept([batch])
-    assert bodies(ask(here.place, question())) == []
+    assert bodies(run_query(here.place, make_query())) == []
     assert _found(here) == ["one", "two"]
-    here.land()
+    here.transfer()
     assert not (here.spool.root / blob_key(batch.manifest.digest)).exists()
     assert _found(here) == ["one", "two"]
     here.enqueue([batch])
     assert _found(here) == ["one", "two"]
     ingest_locally(here.place.url)
     assert _found(here) == ["one", "two"]
-    assert ask(here.place, question(), None, here.spool).summary.waiting_batches == 0
+    assert run_query(here.place, make_query(), None, here.spool).summary.waiting_batches == 0
 
 
-def test_stages_beside_each_other_merge_in_time_order(here: Site) -> None:
-    """Four batches at four stages make one answer; agents and text choose in each."""
+def test_batches_at_four_stages_are_merged_in_time_order(here: Site) -> None:
     batches = [
         log_batch([f"stage {n}"], start=n, agent=f"host-{n}", from_ns=DAY0_NS + (9 - n) * NS_PER_S)
         for n in range(4)
     ]
     here.accept(batches[:1])
-    here.land()
+    here.transfer()
     here.enqueue(batches[:1])
     ingest_locally(here.place.url)
     here.accept(batches[1:2])
-    here.land()
+    here.transfer()
     here.enqueue(batches[1:2])
     here.accept(batches[2:3])
-    here.land()
+    here.transfer()
     here.accept(batches[3:])
-    answer = ask(here.place, question(), None, here.spool)
-    assert bodies(answer) == ["stage 3", "stage 2", "stage 1", "stage 0"]
-    assert answer.summary.waiting_batches == 3
+    result = run_query(here.place, make_query(), None, here.spool)
+    assert bodies(result) == ["stage 3", "stage 2", "stage 1", "stage 0"]
+    assert result.summary.waiting_batches == 3
     for number in range(4):
-        chosen = question(agents=(f"host-{number}",), text="stage")
-        assert bodies(ask(here.place, chosen, None, here.spool)) == [f"stage {number}"]
-    assert bodies(ask(here.place, question(kind="metrics"), None, here.spool)) == []
+        chosen = make_query(agents=(f"host-{number}",), text="stage")
+        assert bodies(run_query(here.place, chosen, None, here.spool)) == [f"stage {number}"]
+    assert bodies(run_query(here.place, make_query(kind="metrics"), None, here.spool)) == []
 
 
 def test_deletes_apply_to_spooled_batches(here: Site) -> None:
-    """A delete hides what was accepted until its cut-off, in the spool as elsewhere."""
+    """A delete hides records that were accepted until its cut-off."""
     here.accept([log_batch(["secret", "plain"])])
     here.accept([log_batch(["secret late"], start=2, at_ns=DAY0_NS + NS_PER_S)])
     record = DeleteRecord(
@@ -112,14 +111,14 @@ def test_deletes_apply_to_spooled_batches(here: Site) -> None:
     )
     put_delete(here.place, record)
     assert _found(here) == ["plain", "secret late"]
-    here.land()
+    here.transfer()
     assert _found(here) == ["plain", "secret late"]
 
 
 def _advance(here: Site, batch: Sent, end: str) -> None:
-    """Carries a spooled batch on as far as `end`, from wherever it stands."""
-    here.land()
-    if end == "landed":
+    """Move a spooled batch from its current stage to `end`."""
+    here.transfer()
+    if end == "transferred":
         return
     here.enqueue([batch])
     if end == "enqueued":
@@ -127,7 +126,7 @@ def _advance(here: Site, batch: Sent, end: str) -> None:
     if end == "ingested":
         ingest_locally(here.place.url)
         return
-    # A driver that died between its two commits: the records have it, the ledger has not.
+    # The driver stops between its two commits: the batch is in the records, not in the ledger.
     died = subprocess.run(
         (sys.executable, "-m", "support.spark_local", here.place.url),
         env=os.environ | {FAILPOINT_VARIABLE: "before_ledger", "PYTHONPATH": str(TESTS)},
@@ -139,7 +138,7 @@ def _advance(here: Site, batch: Sent, end: str) -> None:
 
 
 def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], None]) -> list[str]:
-    """Lets the world move on right before one read of the next question."""
+    """Call `move` immediately before one step of the next query."""
     name, _, nth = step.partition(" ")
     real: Any = getattr(search, name)
     visits: list[str] = []
@@ -147,7 +146,7 @@ def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], 
     def moved(*arguments: Any) -> Any:
         visits.append(step)
         if len(visits) == int(nth or "1"):
-            # Another thread, as this one may be inside an event loop.
+            # In another thread, because this one may run an event loop.
             worker = threading.Thread(target=move)
             worker.start()
             worker.join()
@@ -160,7 +159,7 @@ def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], 
 @pytest.mark.parametrize(
     "end",
     [
-        pytest.param("landed", marks=pytest.mark.long),
+        pytest.param("transferred", marks=pytest.mark.long),
         pytest.param("enqueued", marks=pytest.mark.long),
         "ingested",
     ],
@@ -169,7 +168,7 @@ def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], 
 def test_a_batch_that_moves_between_two_reads_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str, end: str
 ) -> None:
-    """From the spool as far as the lake, between any two reads of a question: once, not partial."""
+    """It moves to a later stage before one read of the query; the result is complete."""
     old, batch = log_batch(["old"]), log_batch(["moving"], start=1)
     here.accept([old])
     _advance(here, old, "ingested")
@@ -180,22 +179,22 @@ def test_a_batch_that_moves_between_two_reads_is_found_once(
 
 
 @pytest.mark.parametrize("step", STEPS[1:9])
-def test_a_landed_batch_that_moves_between_two_reads_is_found_once(
+def test_a_transferred_batch_that_moves_between_two_reads_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """The same for one whose blob has left the spool before."""
+    """Its blob is no longer in the spool."""
     batch = log_batch(["moving"])
     here.accept([batch])
-    here.land()
+    here.transfer()
     _move_before(monkeypatch, step, lambda: _advance(here, batch, "ingested"))
     assert _found(here) == ["moving"]
 
 
-@pytest.mark.parametrize("step", ["read_ledger", "select_segments", "read_waiting 2"])
+@pytest.mark.parametrize("step", ["read_ledger", "select_files", "read_pending 2"])
 def test_a_batch_between_the_two_commits_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """It enters the records and not yet the ledger, before and after the records are opened."""
+    """It is in the records and not in the ledger, before or after the records are opened."""
     batch = log_batch(["moving"])
     here.accept([batch])
     _move_before(monkeypatch, step, lambda: _advance(here, batch, "records"))
@@ -204,14 +203,14 @@ def test_a_batch_between_the_two_commits_is_found_once(
     assert _found(here) == ["moving"]
 
 
-@pytest.mark.parametrize("step", ["prune_by_index", "read_waiting 2", "read_ledger 2"])
-def test_a_batch_whose_ledger_row_comes_late_is_found_once(
+@pytest.mark.parametrize("step", ["prune_by_index", "read_pending 2", "read_ledger 2"])
+def test_a_batch_whose_ledger_row_is_late_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """The opened records have it; its ledger row and its acknowledgement come at any later read."""
+    """It is in the opened records; ledger row and acknowledgement follow before a later read."""
     batch = log_batch(["moving"])
     here.accept([batch])
-    _move_before(monkeypatch, "select_segments", lambda: _advance(here, batch, "records"))
+    _move_before(monkeypatch, "select_files", lambda: _advance(here, batch, "records"))
     _move_before(monkeypatch, step, lambda: _ingest(here))
     assert _found(here) == ["moving"]
 
@@ -220,46 +219,45 @@ def _ingest(here: Site) -> None:
     ingest_locally(here.place.url)
 
 
-class Landing(CountingStore):
-    """The authority, on which everything lands right after a blob was asked of it."""
+class TransferringStore(CountingStore):
+    """The authority, to which everything is transferred immediately after a blob is read."""
 
     here: Site
 
     async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
         found = await super().get(key, first=first, last=last)
         if key.startswith(RAW_BLOBS):
-            await asyncio.to_thread(self.here.land)
+            await asyncio.to_thread(self.here.transfer)
         return found
 
 
-def test_a_blob_that_lands_while_it_is_read_is_found(here: Site) -> None:
-    """The spool is asked first: asked last, it could have dropped what had not landed yet."""
+def test_a_blob_that_is_transferred_while_it_is_read_is_found(here: Site) -> None:
+    """The spool is read first. Read last, it could have deleted what was not transferred before."""
     here.accept([log_batch(["moving"])])
 
-    async def run() -> Answer:
+    async def run() -> QueryResult:
         async with open_store(here.place.url) as store, open_store(here.spool.url) as local:
-            landing = Landing(store)
-            landing.here = here
+            transferring = TransferringStore(store)
+            transferring.here = here
             searcher = Searcher(
-                store=landing,
+                store=transferring,
                 store_url=here.place.url,
                 settings=QuerySettings(threads=2),
                 clock=SystemClock(),
                 spool=await attach_spool(local, await read_authority(store)),
             )
-            return await searcher.answer(question())
+            return await searcher.search(make_query())
 
-    answer = asyncio.run(run())
-    assert (bodies(answer), answer.summary.reasons) == (["moving"], ())
+    result = asyncio.run(run())
+    assert (bodies(result), result.summary.reasons) == (["moving"], ())
 
 
-def test_questions_beside_landing_and_ingestion_see_each_batch_once(here: Site) -> None:
-    """While everything moves, whatever was accepted before is in every answer, once."""
+def test_every_query_during_transfer_and_ingestion_returns_every_record_once(here: Site) -> None:
     batches = [log_batch([f"line {n:02}"], start=n) for n in range(12)]
     here.accept(batches)
 
     def work() -> None:
-        here.land()
+        here.transfer()
         for one in batches:
             here.enqueue([one])
             ingest_locally(here.place.url, 1)
@@ -268,97 +266,96 @@ def test_questions_beside_landing_and_ingestion_see_each_batch_once(here: Site) 
     mover.start()
     seen = set()
     while mover.is_alive():
-        answer = ask(here.place, question(), None, here.spool)
-        assert bodies(answer) == [f"line {n:02}" for n in range(12)]
-        assert not answer.summary.partial, answer.summary.reasons
-        seen.add(answer.summary.waiting_batches)
+        result = run_query(here.place, make_query(), None, here.spool)
+        assert bodies(result) == [f"line {n:02}" for n in range(12)]
+        assert not result.summary.partial, result.summary.reasons
+        seen.add(result.summary.waiting_batches)
     mover.join()
     assert len(seen) > 2, seen
 
 
-def test_a_spool_over_its_bound_makes_the_answer_partial(here: Site) -> None:
-    """The newest manifests are read up to the bound, and the answer says what was left out."""
+def test_a_spool_over_its_bound_makes_the_result_partial(here: Site) -> None:
+    """The newest manifests are read; the reason contains the number of those left out."""
     for number in range(5):
         here.accept([log_batch([f"line {number}"], start=number)])
     settings = QuerySettings(tail_frames_max=2)
-    answer = ask(here.place, question(), settings, here.spool)
-    assert bodies(answer) == ["line 3", "line 4"]
-    assert answer.summary.reasons[0].startswith("3 spooled batches were left out")
+    result = run_query(here.place, make_query(), settings, here.spool)
+    assert bodies(result) == ["line 3", "line 4"]
+    assert result.summary.reasons[0].startswith("3 spooled batches were left out")
 
 
-def test_what_landed_long_ago_is_not_looked_for(here: Site) -> None:
-    """After `landed_s` the queue and the lake have it: the spool's past costs no reads."""
+def test_batches_transferred_before_landed_s_are_not_searched(here: Site) -> None:
+    """By then they are in the queue or in the lake."""
     old, new = log_batch(["old"]), log_batch(["new"], start=1)
     here.accept([old])
-    here.land()
+    here.transfer()
     here.accept([new])
     assert _found(here, QuerySettings(landed_s=0.0)) == ["new"]
     assert _found(here) == ["new", "old"]
 
 
-def test_a_batch_that_the_authority_refused_is_not_shown(here: Site) -> None:
-    """A conflict on landing: the authority's own batch is in the answer, ours is not."""
+def test_a_batch_that_conflicts_with_the_authority_is_not_returned(here: Site) -> None:
+    """The authority's batch of that identity is returned instead."""
     here.accept([log_batch(["ours"])])
     theirs = log_batch(["theirs"])
     here.place.accept([theirs])
-    here.land()
+    here.transfer()
     assert _found(here) == []
     here.enqueue([theirs])
     assert _found(here) == ["theirs"]
 
 
-def test_a_queue_that_is_not_read_whole_doubles_nothing(here: Site) -> None:
-    """Where the queue cannot tell what was ingested, spooled batches are left out, aloud."""
+def test_an_incomplete_reading_of_the_queue_duplicates_nothing(here: Site) -> None:
+    """Spooled batches that may be in the lake are left out, with a reason."""
     batches = [log_batch([f"line {n}"], start=n) for n in range(3)]
     here.accept(batches)
-    here.land()
+    here.transfer()
     for one in batches[:2]:
         here.enqueue([one])
-    answer = ask(here.place, question(), QuerySettings(tail_lists_max=1), here.spool)
-    assert bodies(answer) == ["line 1"]
-    assert answer.summary.reasons[0].startswith("spooled batches were left out")
+    result = run_query(here.place, make_query(), QuerySettings(tail_lists_max=1), here.spool)
+    assert bodies(result) == ["line 1"]
+    assert result.summary.reasons[0].startswith("spooled batches were left out")
 
 
-def test_a_damaged_blob_in_the_spool_is_named(here: Site) -> None:
-    """Its answer is partial, the rest is shown."""
+def test_a_damaged_blob_in_the_spool_makes_the_result_partial(here: Site) -> None:
+    """The other records are returned."""
     wrong = log_batch(["wrong"])
     here.accept([wrong, log_batch(["good"], start=1)])
     here.spool.put_blob(wrong, b"other bytes")
-    answer = ask(here.place, question(), None, here.spool)
-    assert bodies(answer) == ["good"]
-    assert "other bytes" in answer.summary.reasons[0]
+    result = run_query(here.place, make_query(), None, here.spool)
+    assert bodies(result) == ["good"]
+    assert "other bytes" in result.summary.reasons[0]
 
 
-def _command(here: Site, *words: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", "sluice_cli", "query", *words, "--store", here.place.url)
+def _command(here: Site, *arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "sluice_cli", "query", *arguments, "--store", here.place.url)
 
 
-def test_the_command_takes_a_spool_that_stands(here: Site, tmp_path: Path) -> None:
-    """The gateway's directory; a wrong name makes no empty one."""
+def test_the_command_reads_an_existing_spool(here: Site, tmp_path: Path) -> None:
+    """A missing directory is refused and not created."""
     here.accept([log_batch(["hello"])])
-    for url, code, says in (
+    for url, code, message in (
         (here.spool.url, 0, "2026-09-21T14:13:20.000000000Z host-1 hello"),
         (f"file://{tmp_path}/gone", 2, "no spool stands there"),
     ):
         command = (*_command(here), "--spool", url, *SPAN)
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == code, done.stderr
-        assert says in " ".join((done.stdout + done.stderr).split())
+        assert message in " ".join((done.stdout + done.stderr).split())
     assert not (tmp_path / "gone").exists()
 
 
-def test_the_service_takes_a_spool(here: Site) -> None:
-    """What is spooled after the start of the service is found too."""
+def test_the_service_reads_batches_spooled_after_its_start(here: Site) -> None:
     command = _command(here, "serve")
-    words = ("--spool", here.spool.url, "--listen", "127.0.0.1:0", "--json")
-    with subprocess.Popen((*command, *words), stdout=subprocess.PIPE, text=True) as process:
+    options = ("--spool", here.spool.url, "--listen", "127.0.0.1:0", "--json")
+    with subprocess.Popen((*command, *options), stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             url = json.loads(process.stdout.readline())["url"]
             here.accept([log_batch(["hello"])])
             span = f"from={DAY0_NS}&to={DAY0_NS + 10**12}"
-            with urllib.request.urlopen(f"{url}/v1/query?{span}", timeout=60) as answer:
-                lines = [json.loads(line) for line in answer.read().splitlines()]
+            with urllib.request.urlopen(f"{url}/v1/query?{span}", timeout=60) as result:
+                lines = [json.loads(line) for line in result.read().splitlines()]
         finally:
             process.send_signal(signal.SIGTERM)
     assert [line["body"] for line in lines[:-1]] == ["hello"]
@@ -366,9 +363,9 @@ def test_the_service_takes_a_spool(here: Site) -> None:
 
 
 def test_a_spool_of_another_authority_is_refused(here: Site, tmp_path: Path) -> None:
-    """One line that says which to give; so is a directory in which nobody spooled."""
+    """So is a directory without a spool."""
     other = Deployment(root=tmp_path / "other").init("B")
-    with pytest.raises(BadUsage, match="lands on another authority"):
-        ask(here.place, question(), None, other)
+    with pytest.raises(BadUsage, match="belongs to another authority"):
+        run_query(here.place, make_query(), None, other)
     with pytest.raises(BadUsage, match="no gateway has spooled there"):
-        ask(here.place, question(), None, Deployment(root=tmp_path / "empty"))
+        run_query(here.place, make_query(), None, Deployment(root=tmp_path / "empty"))

@@ -1,4 +1,4 @@
-"""The operator API over real sockets and the real embedded store."""
+"""The operator API over real sockets and the embedded store."""
 
 import asyncio
 import io
@@ -49,30 +49,31 @@ async def until(check: Callable[[], Awaitable[bool]]) -> None:
 
 async def ready(client: Client) -> None:
     async def check() -> bool:
-        async with client.get("/readyz") as answer:
-            return answer.status == 200
+        async with client.get("/readyz") as response:
+            return response.status == 200
 
     await until(check)
 
 
-async def body(answer: Any) -> Any:
-    return json.loads(await answer.read())
+async def body(response: Any) -> Any:
+    return json.loads(await response.read())
 
 
-def test_operator_sees_agents_gaps_queue_and_live_state(tmp_path: Path) -> None:
-    """One pass after start, everything that was accepted is shown."""
+def test_api_reports_agents_gaps_queue_and_live_window(tmp_path: Path) -> None:
+    """One pass after the start, every accepted batch is reported."""
 
     async def run() -> None:
         async with served(tmp_path, pass_interval_s=0.05) as (store, client):
             for seq in (0, 10, 30):
                 await accept(store, seq)
             await accept(store, 0, agent="host-2")
-            told = HighWaterMark(agent_id="host-2", boot_id="b1", seq_end=14)
-            await store.create(high_water_key("host-2", "b1"), encode_record(told))
+            reported = HighWaterMark(agent_id="host-2", boot_id="b1", seq_end=14)
+            await store.create(high_water_key("host-2", "b1"), encode_record(reported))
             await store.create(high_water_key("host-1", "b1"), b"{broken")
 
+            # A pass that began before the high-water mark was written does not report its gap.
             async def all_there() -> bool:
-                return len((await body(await client.get("/v1/agents")))["boots"]) == 2
+                return len((await body(await client.get("/v1/gaps")))["boots"]) == 2
 
             await ready(client)
             await until(all_there)
@@ -99,8 +100,10 @@ def test_operator_sees_agents_gaps_queue_and_live_state(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_events_of_every_shape_enqueue_at_once_and_repeat_harmlessly(tmp_path: Path) -> None:
-    """Encoded or not, wrapped or not, twice, out of order, foreign: each batch once."""
+def test_events_of_every_shape_enqueue_each_batch_once(tmp_path: Path) -> None:
+    """Events may be encoded, wrapped, repeated, out of order or foreign: each batch is enqueued
+    once.
+    """
 
     async def run() -> None:
         async with served(tmp_path, pass_interval_s=3600) as (store, client):
@@ -129,9 +132,9 @@ def test_events_of_every_shape_enqueue_at_once_and_repeat_harmlessly(tmp_path: P
             await until(all_there)
             assert len({one.identity for one in await enqueued(store)}) == 5
             for bad in (b"{", b"[]", b"{}", b'{"Message": "no"}'):
-                answer = await client.post("/v1/events", data=bad)
-                assert answer.status == 400
-                assert (await body(answer))["code"] == "bad_request"
+                response = await client.post("/v1/events", data=bad)
+                assert response.status == 400
+                assert (await body(response))["code"] == "bad_request"
 
     asyncio.run(run())
 
@@ -141,7 +144,9 @@ def _record(key: str, name: str = "ObjectCreated:Put") -> dict[str, Any]:
 
 
 def test_http_consumers_share_a_queue_under_leases(tmp_path: Path) -> None:
-    """Claims are exclusive while they last, come back when they run out, and commit once."""
+    """A claim is exclusive until its lease expires; then the entry is claimed again, committed
+    once.
+    """
 
     async def run() -> None:
         settings = {"pass_interval_s": 0.05, "http_queues": "sink", "lease_s": 0.3}
@@ -189,8 +194,8 @@ def test_http_consumers_share_a_queue_under_leases(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_api_token_guards_v1_and_a_foreign_address_needs_one(tmp_path: Path) -> None:
-    """With a token `/v1/` wants it; without one the service binds to this machine alone."""
+def test_api_token_is_required_for_v1_and_for_other_than_loopback(tmp_path: Path) -> None:
+    """With a token, `/v1/` requires it; without one, only a loopback address is accepted."""
 
     async def run() -> None:
         async with served(tmp_path, api_token="secret") as (_, client):
@@ -204,13 +209,13 @@ def test_api_token_guards_v1_and_a_foreign_address_needs_one(tmp_path: Path) -> 
     asyncio.run(run())
 
 
-def test_a_tail_follows_live_records_over_http(tmp_path: Path) -> None:
-    """Newest first of all, then what is new as it comes, each record once."""
+def test_live_records_are_followed_over_http(tmp_path: Path) -> None:
+    """The newest records first, then each new record once."""
 
     async def lines(client: Client, query: str) -> list[Any]:
-        answer = await client.get(f"/v1/live?{query}")
-        assert answer.content_type == "application/x-ndjson"
-        return [json.loads(line) for line in (await answer.text()).splitlines()]
+        response = await client.get(f"/v1/live?{query}")
+        assert response.content_type == "application/x-ndjson"
+        return [json.loads(line) for line in (await response.text()).splitlines()]
 
     async def run() -> None:
         settings = {"pass_interval_s": 0.05, "live_bytes_max": 1 << 20}
@@ -230,18 +235,18 @@ def test_a_tail_follows_live_records_over_http(tmp_path: Path) -> None:
             assert last["summary"] == {
                 "partial": False, "reasons": [], "next": last["summary"]["next"], "more": False,
             }  # fmt: skip
-            assert (await lines(client, f"agent=nobody&after={after}"))[:-1] == []
+            assert (await lines(client, f"agent=unknown&after={after}"))[:-1] == []
             *records, last = await lines(client, "after=elsewhere.7&limit=1")
             assert [one["body"] for one in records] == ["three"]
-            assert "started anew" in last["summary"]["reasons"][0]
+            assert "restarted" in last["summary"]["reasons"][0]
             for query in ("after=x", "limit=0", "limit=10001", "wait=31", "wait=x"):
                 assert (await client.get(f"/v1/live?{query}")).status == 400
 
     asyncio.run(run())
 
 
-def test_what_the_framework_refuses_is_a_problem_document_too(tmp_path: Path) -> None:
-    """No such path, no such method, a body too large."""
+def test_errors_of_the_framework_are_problem_documents(tmp_path: Path) -> None:
+    """An unknown path, an unknown method, a body that is too large."""
 
     async def run() -> None:
         async with served(tmp_path) as (_, client):
@@ -251,21 +256,21 @@ def test_what_the_framework_refuses_is_a_problem_document_too(tmp_path: Path) ->
                 ("POST", "/v1/events", 413),
             ):
                 large = io.BytesIO(b"x" * (5 << 20)) if status == 413 else None
-                answer = await client.request(method, path, data=large)
-                assert answer.status == status
-                assert answer.content_type == "application/problem+json"
-                assert (await body(answer))["status"] == status
+                response = await client.request(method, path, data=large)
+                assert response.status == status
+                assert response.content_type == "application/problem+json"
+                assert (await body(response))["status"] == status
 
     asyncio.run(run())
 
 
-def test_work_that_ended_is_told_to_whoever_watches(tmp_path: Path) -> None:
-    """Neither alive nor ready: the process is to be restarted, not to stand there idle."""
+def test_health_endpoints_fail_after_the_work_ended(tmp_path: Path) -> None:
+    """The process reports that it is neither alive nor ready, so that it is restarted."""
 
     async def run() -> None:
         async with open_local_store(tmp_path) as store:
             reconciler = Reconciler(store, Authority(authority_id="A", lanes=2))
-            reconciler.intake.high_water = None  # an error that nobody foresaw
+            reconciler._full_pass = None  # every pass fails with an unexpected error
             async with TestClient(TestServer(make_app(reconciler))) as client:
 
                 async def ended() -> bool:
@@ -277,8 +282,8 @@ def test_work_that_ended_is_told_to_whoever_watches(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_taken_address_is_one_clear_line(tmp_path: Path) -> None:
-    """It names the address and what to do."""
+def test_address_in_use_is_reported(tmp_path: Path) -> None:
+    """The error names the address and what to do."""
 
     async def run() -> None:
         async with served(tmp_path / "a") as (_, client):

@@ -1,4 +1,4 @@
-"""The commands as people and programs call them, over the embedded store."""
+"""The commands, with human-readable and JSON output, over the embedded store."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import structlog
-from support.queue_batches import manifest
+from support.builders import manifest
 from support.reconciler_seed import accept, refuse
 
 from sluice_cli.main import run
@@ -19,7 +19,7 @@ from sluice_store.local import open_local_store
 
 @pytest.fixture(autouse=True)
 def _own_logs() -> Iterator[None]:
-    """Commands set the process's logs up; the next test gets them as they were."""
+    """Restore the log configuration that commands change."""
     yield
     structlog.reset_defaults()
 
@@ -52,8 +52,10 @@ def call(capsys: pytest.CaptureFixture[str], *tokens: str) -> tuple[int, Any]:
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_commands_show_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Init, reconcile, then batches, gaps, queue, explain and rebuild agree with one another."""
+def test_commands_report_the_path_of_a_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After init and a pass, batches, gaps, queue, explain and rebuild agree."""
     store = ("--store", tmp_path.as_uri())
     assert run(["init", *store]) == 0
     seed(tmp_path)
@@ -75,8 +77,8 @@ def test_commands_show_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert call(capsys, "rebuild", "--verify", *store) == (0, [])
 
 
-def test_commands_say_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A lost blob is held back and explained; unknown batches and bad names are told apart."""
+def test_commands_report_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A missing blob is held and explained; unknown batches and invalid names differ."""
     store = ("--store", tmp_path.as_uri())
     assert run(["init", *store]) == 0
     seed(tmp_path)
@@ -89,7 +91,7 @@ def test_commands_say_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert paths[0]["mark"] is not None
     assert call(capsys, "explain", "host-1/b1/500-509", *store)[0] == 1
     assert call(capsys, "explain", "0" * 64, *store) == (1, [])
-    for bad in ("nobody", "a/b/9-1", "Z" * 64):
+    for bad in ("unknown", "a/b/9-1", "Z" * 64):
         assert run(["explain", bad, *store]) == 2
     for human in (["batches"], ["gaps"], ["queue", "status"], ["explain", "host-1/b1/10-19"]):
         run([*human, *store])

@@ -1,4 +1,4 @@
-"""Object events from a real SQS client against moto's server."""
+"""Object events through an SQS client and moto's server."""
 
 import asyncio
 import json
@@ -20,10 +20,10 @@ from sluice_store.local import open_local_store
 from sluice_store.s3.events import open_event_queue
 
 
-def test_sqs_messages_of_every_shape_are_taken_once_and_removed(
+def test_sqs_messages_of_every_shape_are_processed_once_and_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S3 and EventBridge shapes, a doubled one, and one that is no event; then nothing is left."""
+    """S3 and EventBridge events, a repeated one, an invalid message; then the queue is empty."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     port = free_port()
@@ -46,7 +46,9 @@ def test_sqs_messages_of_every_shape_are_taken_once_and_removed(
             async with open_event_queue(url, endpoint=endpoint, region="us-east-1") as source:
                 taken = 0
                 for _ in messages:
-                    taken += (await process_events(source, reconciler.intake)).enqueued
+                    taken += (
+                        await process_events(source, reconciler.pipeline, reconciler.metrics)
+                    ).enqueued
                     if taken == 2:
                         break
                 assert taken == 2

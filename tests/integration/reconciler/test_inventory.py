@@ -1,4 +1,4 @@
-"""A cold scan from inventory reports, CSV and Parquet, whole and damaged."""
+"""A cold scan from inventory reports, CSV and Parquet, intact and damaged."""
 
 import asyncio
 import gzip
@@ -18,7 +18,6 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler.inventory import scan_inventory
 from sluice_reconciler.service import Reconciler
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
@@ -71,8 +70,8 @@ def make(store: ObjectStore) -> Reconciler:
     return Reconciler(store, Authority(authority_id="A", lanes=2))
 
 
-def test_reports_name_what_is_not_done_and_nothing_twice(tmp_path: Path) -> None:
-    """CSV and Parquet lead to the same queue; a second scan and a pass add nothing."""
+def test_batches_that_a_report_names_are_enqueued_once(tmp_path: Path) -> None:
+    """A second scan and a pass enqueue no batch twice."""
 
     async def run() -> None:
         async with (
@@ -86,15 +85,13 @@ def test_reports_name_what_is_not_done_and_nothing_twice(tmp_path: Path) -> None
             ]
             files = {"inv/data/1.csv.gz": csv_of(keys[:12], gone=keys[15])}
             await put_report(reports, "CSV", files)
-            first = await scan_inventory(make(store).intake, reports, MANIFEST)
+            first = await make(store).scan_inventory(reports, MANIFEST)
             assert (first.named, first.foreign, first.outcome.enqueued) == (12, 1, 12)
             assert first.unreadable == ()
             assert first.age_s > 86_400
             await put_report(reports, "Parquet", {"inv/data/2.parquet": parquet_of(keys)})
             reconciler = make(store)
-            for desk in reconciler.intake.desks.values():
-                await desk.refresh()
-            second = await scan_inventory(reconciler.intake, reports, MANIFEST)
+            second = await reconciler.scan_inventory(reports, MANIFEST)
             assert second.named == 20
             assert len(await enqueued(store)) in (12, 20)
             await make(store).once()
@@ -104,8 +101,8 @@ def test_reports_name_what_is_not_done_and_nothing_twice(tmp_path: Path) -> None
     asyncio.run(run())
 
 
-def test_damaged_reports_are_told_and_do_not_stop_the_scan(tmp_path: Path) -> None:
-    """A missing file, an altered one and a malformed one are named; the sound one is taken."""
+def test_damaged_report_files_are_reported_and_the_others_are_read(tmp_path: Path) -> None:
+    """A missing, an altered and a malformed file are reported; the intact one is read."""
 
     async def run() -> None:
         async with (
@@ -117,7 +114,7 @@ def test_damaged_reports_are_told_and_do_not_stop_the_scan(tmp_path: Path) -> No
             more = [{"key": "inv/data/none", "size": 1, "MD5checksum": "0"}]
             files = {"a.gz": b"not gzip", "b.gz": good, "c.gz": gzip.compress(b"one,two\n")}
             await put_report(reports, "CSV", files, more=more)
-            found = await scan_inventory(make(store).intake, reports, MANIFEST)
+            found = await make(store).scan_inventory(reports, MANIFEST)
             assert found.outcome.enqueued == 1
             assert [one.partition(":")[0] for one in found.unreadable] == [
                 "a.gz",
@@ -125,15 +122,15 @@ def test_damaged_reports_are_told_and_do_not_stop_the_scan(tmp_path: Path) -> No
                 "inv/data/none",
             ]
             await reports.overwrite(ObjectKey("b.gz"), good[:-1] + b"?")
-            altered = await scan_inventory(make(store).intake, reports, MANIFEST)
+            altered = await make(store).scan_inventory(reports, MANIFEST)
             assert any("altered" in one for one in altered.unreadable)
             await put_report(reports, "ORC", {"b.gz": good})
-            orc = await scan_inventory(make(store).intake, reports, MANIFEST)
+            orc = await make(store).scan_inventory(reports, MANIFEST)
             assert "ORC" in orc.unreadable[0]
             await reports.overwrite(MANIFEST, b"{}")
             with pytest.raises(BadUsage, match="checksum"):
-                await scan_inventory(make(store).intake, reports, MANIFEST)
+                await make(store).scan_inventory(reports, MANIFEST)
             with pytest.raises(BadUsage, match="no inventory"):
-                await scan_inventory(make(store).intake, reports, ObjectKey("x/manifest.json"))
+                await make(store).scan_inventory(reports, ObjectKey("x/manifest.json"))
 
     asyncio.run(run())

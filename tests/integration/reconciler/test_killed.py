@@ -1,4 +1,4 @@
-"""A real reconciler process killed with SIGKILL again and again, and its successors."""
+"""Reconciler processes that are killed with SIGKILL repeatedly."""
 
 import asyncio
 import sys
@@ -15,7 +15,7 @@ SILENT: Any = {"stdout": asyncio.subprocess.DEVNULL, "stderr": asyncio.subproces
 
 
 def test_killed_reconcilers_enqueue_every_batch_once(tmp_path: Path) -> None:
-    """Killed at whatever write it was at; the last life finishes, nothing is lost or doubled."""
+    """Whatever write a process is killed at, no batch is lost or enqueued twice."""
 
     async def run() -> None:
         command = [sys.executable, "-m", "sluice_cli", "reconciler", "--once"]

@@ -1,4 +1,4 @@
-"""The whole path of the reconciler and the queue over the S3 client, against moto's server."""
+"""Reconciler and queue over the S3 client, with moto's server."""
 
 import asyncio
 import sys
@@ -12,8 +12,6 @@ from support.store_versitygw import CREDENTIALS, free_port, running
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import Fenced
 from sluice_queue.consumer import Consumer
-from sluice_queue.lane import Runtime
-from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.service import Reconciler
 from sluice_store import open_store
 
@@ -21,7 +19,7 @@ from sluice_store import open_store
 def test_reconcile_consume_and_rebuild_on_s3(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Etags, conditions and dates of S3 carry the same promises as the embedded store's."""
+    """ETags, conditions and dates of S3 give the same guarantees as those of the embedded store."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     port = free_port()
@@ -39,7 +37,7 @@ def test_reconcile_consume_and_rebuild_on_s3(
             assert (await first.once()).outcome.enqueued == 0
             found = [one.identity for one in await enqueued(store)]
             assert len(found) == len(set(found)) == 4
-            walk = Rebuild(first.intake, Runtime())
+            walk = first.rebuild()
             assert [one async for one in walk.differences()] == []
             old = await Consumer.open(store, queue="spark", lane=0)
             new = await Consumer.open(store, queue="spark", lane=0)

@@ -1,4 +1,4 @@
-"""The operator's pages over real records of conflicts, audits and deletion plans."""
+"""The operator API over stored conflicts, audits and deletion plans."""
 
 import asyncio
 import json
@@ -30,13 +30,13 @@ async def served(folder: Path) -> AsyncIterator[tuple[GcWorld, Client]]:
 
 
 async def get(client: Client, path: str, status: int = 200) -> Any:
-    answer = await client.get(path)
-    assert answer.status == status, await answer.text()
-    return json.loads(await answer.read())
+    response = await client.get(path)
+    assert response.status == status, await response.text()
+    return json.loads(await response.read())
 
 
-def test_conflicts_are_listed_shown_and_decided(tmp_path: Path) -> None:
-    """Page by page, both sides of one, and a decision that every reader of the store sees."""
+def test_conflicts_are_listed_shown_and_resolved(tmp_path: Path) -> None:
+    """Pages, both sides of a conflict, and a decision that every reader of the store sees."""
 
     async def run() -> None:
         async with served(tmp_path / "store") as (world, client):
@@ -57,15 +57,15 @@ def test_conflicts_are_listed_shown_and_decided(tmp_path: Path) -> None:
                 shown["accepted"]["frame_sha256"] != shown["quarantine"]["submitted_frame_sha256"]
             )
             place = f"/v1/conflicts/{name}/resolve"
-            answer = await client.post(place, json={"action": "accept_existing", "note": "seen"})
-            assert answer.status == 200
-            assert json.loads(await answer.read())["decided_by"] == "operator:reconciler-api"
+            response = await client.post(place, json={"action": "accept_existing", "note": "seen"})
+            assert response.status == 200
+            assert json.loads(await response.read())["decided_by"] == "operator:reconciler-api"
             found = await get(client, "/v1/conflicts?agent=" + shown["conflict"]["agent_id"])
             states = {one["id"]: one["state"] for one in found["conflicts"]}
             assert states[name] == "accept_existing"
             decisions = await DecisionsReader(world.store).refresh()
             assert decisions.by_conflict[name].note == "seen"
-            assert (await get(client, "/v1/conflicts?agent=nobody"))["conflicts"] == []
+            assert (await get(client, "/v1/conflicts?agent=unknown"))["conflicts"] == []
             unknown = name[:-64] + "0" * 64
             assert (await get(client, f"/v1/conflicts/{unknown}", 404))["code"] == "not_found"
             for path in ("/v1/conflicts/x", "/v1/conflicts?limit=501", "/v1/conflicts?after=x"):
@@ -75,14 +75,14 @@ def test_conflicts_are_listed_shown_and_decided(tmp_path: Path) -> None:
                 assert (await client.post(place, data=body, headers=headers)).status == 400
             assert (await client.post(place, data=b"{}")).status == 415
             gone = f"/v1/conflicts/{unknown}/resolve"
-            answer = await client.post(gone, json={"action": "accept_existing"})
-            assert answer.status == 404
+            response = await client.post(gone, json={"action": "accept_existing"})
+            assert response.status == 404
 
     asyncio.run(run())
 
 
-def test_audits_and_plans_are_summed_up_page_by_page(tmp_path: Path) -> None:
-    """As their records say; a damaged one and an unfinished one are told and hide no other."""
+def test_audits_and_plans_are_listed_in_pages(tmp_path: Path) -> None:
+    """A damaged and an unfinished record are reported and hide no other record."""
 
     async def run() -> None:
         async with served(tmp_path / "store") as (world, client):

@@ -1,4 +1,4 @@
-"""Everything derived is lost in part or wholly, and comes back from the sources."""
+"""Derived objects are lost in part or completely, and rebuilt from their sources."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,6 @@ from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import list_lanes, read_lane
-from sluice_queue.lane import Runtime
 from sluice_reconciler.differences import DifferenceKind
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.service import Reconciler
@@ -23,11 +22,11 @@ from sluice_store.port import ObjectStore
 
 def make(store: ObjectStore) -> tuple[Reconciler, Rebuild]:
     reconciler = Reconciler(store, Authority(authority_id="A", lanes=1))
-    return reconciler, Rebuild(reconciler.intake, Runtime())
+    return reconciler, reconciler.rebuild()
 
 
 async def lose(store: ObjectStore, key: ObjectKey) -> None:
-    """Deletes every version: the one before the current comes back otherwise."""
+    """Delete every version: otherwise the version before the current one becomes current."""
     while isinstance(info := await store.head(key), ObjectInfo):
         assert info.incarnation is not None
         await store.delete(key, info.incarnation)
@@ -43,8 +42,7 @@ async def snapshot(store: ObjectStore) -> dict[ObjectKey, bytes]:
     return found
 
 
-def test_sound_store_shows_no_difference_and_repair_changes_nothing(tmp_path: Path) -> None:
-    """What a pass derived is what a rebuild would derive."""
+def test_intact_store_has_no_difference_and_repair_changes_nothing(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with open_local_store(tmp_path) as store:
@@ -61,7 +59,7 @@ def test_sound_store_shows_no_difference_and_repair_changes_nothing(tmp_path: Pa
     asyncio.run(run())
 
 
-def test_every_difference_is_reported_and_mended(tmp_path: Path) -> None:
+def test_every_difference_is_reported_and_repaired(tmp_path: Path) -> None:
     """Missing, extra, different and unreadable entries, and lost work lists."""
 
     async def run() -> None:
@@ -90,9 +88,9 @@ def test_every_difference_is_reported_and_mended(tmp_path: Path) -> None:
             assert (index_keys(batches[0])[0], DifferenceKind.MISSING) in found
             assert (index_keys(batches[3])[1], DifferenceKind.UNREADABLE) in found
             assert (index_keys(batches[2])[0], DifferenceKind.DIFFERENT) in found
-            mended = {(one.key, one.wrong) async for one in rebuild.repair()}
-            assert mended == found
-            # A reverse reference can only keep a blob alive: it is told and stays.
+            repaired = {(one.key, one.wrong) async for one in rebuild.repair()}
+            assert repaired == found
+            # A reverse reference can only keep a blob alive: it is reported and kept.
             left = [(one.key, one.wrong) async for one in rebuild.differences()]
             assert left == [(extra, DifferenceKind.EXTRA)]
             after = await snapshot(store)
@@ -103,8 +101,10 @@ def test_every_difference_is_reported_and_mended(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_lost_queue_and_state_are_made_again(tmp_path: Path) -> None:
-    """Without registers, lists and states everything is enqueued again behind a given sequence."""
+def test_lost_queue_and_lane_state_are_rebuilt(tmp_path: Path) -> None:
+    """Without registers, work lists and lane states, every batch is enqueued behind a given
+    sequence.
+    """
 
     async def run() -> None:
         async with open_local_store(tmp_path) as store:
@@ -132,8 +132,8 @@ def test_lost_queue_and_state_are_made_again(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_lane_stands_while_its_register_is_gone_or_another_one(tmp_path: Path) -> None:
-    """What waited in the lost one is not left behind by going on in a fresh one."""
+def test_lane_is_halted_while_its_register_is_missing_or_replaced(tmp_path: Path) -> None:
+    """An append to a new register would skip the entries that were pending in the lost one."""
 
     async def run() -> None:
         async with open_local_store(tmp_path) as store:
@@ -141,17 +141,17 @@ def test_lane_stands_while_its_register_is_gone_or_another_one(tmp_path: Path) -
                 await accept(store, seq)
             running = make(store)[0]
             await running.once()
-            for begun_anew in (False, True):
+            for replaced in (False, True):
                 for lane in await list_lanes(store):
                     await lose(store, lane.key)
-                if begun_anew:
+                if replaced:
                     await Consumer.open(store, queue="spark", lane=0)
-                await accept(store, 50 + 10 * begun_anew)
+                await accept(store, 50 + 10 * replaced)
                 for reconciler in (running, make(store)[0]):
                     report = await reconciler.once()
                     assert report.registers_lost == ("queue/v1/spark.000/manifest",)
-                    assert (report.outcome.enqueued, report.outcome.left) == (0, 1 + begun_anew)
-                wrong = DifferenceKind.DIFFERENT if begun_anew else DifferenceKind.MISSING
+                    assert (report.outcome.enqueued, report.outcome.left) == (0, 1 + replaced)
+                wrong = DifferenceKind.DIFFERENT if replaced else DifferenceKind.MISSING
                 found = [(one.key, one.wrong) async for one in make(store)[1].differences()]
                 assert ("queue/v1/spark.000/manifest", wrong) in found
             _ = [one async for one in make(store)[1].repair(first_sequence=8)]

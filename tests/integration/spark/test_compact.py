@@ -11,15 +11,15 @@ from deltalake import DeltaTable
 from support.spark_lake import T0_NS, Deployment, assert_lake_holds, lake_rows, make_batch
 from support.spark_local import ingest_locally
 
-from sluice_protocol.lake import LOGS
+from sluice_lake.data_files import list_files
+from sluice_lake.delta import find_table
+from sluice_lake.errors import CommitConflict
+from sluice_lake.tables import LOGS
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_spark.commits import replace_files
 from sluice_spark.compact import CompactReport, run_compact
-from sluice_spark.data_files import list_files
-from sluice_spark.errors import CommitConflict
 from sluice_spark.settings import CompactSettings
-from sluice_spark.tables import find_table
 from sluice_store import open_store
 
 pytestmark = pytest.mark.spark

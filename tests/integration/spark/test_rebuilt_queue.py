@@ -69,7 +69,7 @@ def test_rebuilt_queue_loses_and_duplicates_no_batch(
     """Each micro-batch runs without a JVM."""
     deployment = Deployment(tmp_path, lanes=3).init()
     check_rebuild(deployment, lambda one: ingest_locally(one.url), state_too=state_too)
-    assert "created anew from" in capsys.readouterr().out
+    assert "replaced; sequences continue at" in capsys.readouterr().out
 
 
 @pytest.mark.spark

@@ -15,7 +15,7 @@ from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.json_bodies import json_response
-from sluice_web.problems import RequestRefused, problem_of
+from sluice_web.problems import HttpRefusal, problem_of
 
 Client = TestClient[Any, Any]
 
@@ -29,7 +29,7 @@ async def fail(_: web.Request) -> web.Response:
 
 
 async def overloaded(_: web.Request) -> web.Response:
-    raise RequestRefused(ErrorCode.OVERLOADED, "this service is full")
+    raise HttpRefusal(ErrorCode.OVERLOADED, "this service is full")
 
 
 async def size(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Frames under chance: what goes in comes out; damage never gives anything but a typed error."""
+"""Random frames round-trip, and damaged frames raise only typed errors."""
 
 import os
 import random
@@ -84,7 +84,7 @@ def test_round_trip(
     resource: tuple[tuple[str, str], ...],
     compress: bool,
 ) -> None:
-    """Any records come back value by value, and give the same bytes again."""
+    """Any records decode to equal values, and encode to the same bytes again."""
     who = Identity(agent_id=agent, boot_id=boot, seq_start=start, seq_end=start + len(columns) - 1)
     data = encode_frame(identity=who, columns=columns, resource=resource, compress=compress)
     frame = decode_frame(data)
@@ -103,7 +103,7 @@ def test_round_trip(
 @given(columns=_COLUMNS)
 @settings(max_examples=200, deadline=None)
 def test_ndjson_round_trip(columns: Columns) -> None:
-    """Any columns that plain records can say come back through NDJSON; NaN keeps being NaN."""
+    """Any columns that plain records can express round-trip through NDJSON; NaN stays NaN."""
     again = columns_from_ndjson(kind_of(columns), list(ndjson_from_columns(columns)))
     lines = list(ndjson_from_columns(columns))
     assert list(ndjson_from_columns(again)) == lines
@@ -111,15 +111,15 @@ def test_ndjson_round_trip(columns: Columns) -> None:
 
 @given(data=st.binary(max_size=300))
 @settings(max_examples=300, deadline=None)
-def test_any_bytes_give_a_typed_error(data: bytes) -> None:
-    """Bytes from anywhere are refused by name, with and without a good magic."""
+def test_any_bytes_raise_a_typed_error(data: bytes) -> None:
+    """Arbitrary bytes raise a typed error, with and without a valid magic."""
     for start in (b"", b"LMB1\x01\0\0\0"):
         with pytest.raises(SluiceError):
             decode_frame(start + data)
 
 
 def _check_canonical(data: bytes, frame: Frame) -> None:
-    """What was taken in has exactly one encoding: the bytes that came."""
+    """An accepted frame has exactly one encoding: the bytes that were decoded."""
     head = decode_head(data)
     stored = data[head.payload_start :]
     raw = (
@@ -144,15 +144,17 @@ def _hurt(seed: int, count: int) -> tuple[int, int]:
     return taken, refused
 
 
-def test_damage_gives_typed_errors_only() -> None:
-    """Thousands of wounds: a typed error, or a frame with exactly this one encoding."""
+def test_damage_raises_only_typed_errors() -> None:
+    """Thousands of damaged frames: each raises a typed error, or is accepted with exactly one
+    encoding.
+    """
     taken, refused = _hurt(seed=1, count=4_000)
     assert refused > taken > 0
 
 
 @pytest.mark.long
-def test_long_damage_gives_typed_errors_only_in_bounded_memory() -> None:
-    """A hundred thousand wounds, with the memory of each bounded by the limits of version 1."""
+def test_long_damage_raises_only_typed_errors_in_bounded_memory() -> None:
+    """A hundred thousand damaged frames, each within the memory limits of version 1."""
     seed = int(os.environ.get("SLUICE_FUZZ_SEED", "2026"))
     tracemalloc.start()
     try:
@@ -164,8 +166,8 @@ def test_long_damage_gives_typed_errors_only_in_bounded_memory() -> None:
     assert peak_bytes < PAYLOAD_RAW_BYTES_MAX + (16 << 20), f"seed={seed}"
 
 
-def test_bombs_are_refused_before_memory_is_spent() -> None:
-    """A small frame that would grow to 256 MiB costs no more than itself."""
+def test_decompression_bombs_are_rejected_before_memory_is_allocated() -> None:
+    """A small frame that would decompress to 256 MiB uses no more memory than its own size."""
     bomb = zstandard.ZstdCompressor().compress(bytes(256 << 20))
     good = encode_frame(
         identity=Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=0),

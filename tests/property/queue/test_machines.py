@@ -1,4 +1,4 @@
-"""The register against a plain list; leases against the promises they make."""
+"""State machines: the register compared with a plain list, and leases with their guarantees."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -12,12 +12,11 @@ from sluice_queue.register import (
     append,
     body_descriptors,
     decode_register,
-    decode_segment,
     dequeue,
     encode_register,
     open_epoch,
-    spill,
 )
+from sluice_queue.segments import decode_segment, spill
 from sluice_reconciler.leases import LaneLeases
 
 KEY = "queue/v1/spark.000/manifest"
@@ -99,7 +98,7 @@ class RegisterMachine(RuleBasedStateMachine):
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    """Claims, commits, failures, late answers and time in any order."""
+    """Claims, commits, failures, late responses and time in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,11 +174,11 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule()
     def acknowledge(self) -> None:
-        self.leases.acknowledged(self.leases.frontier())
+        self.leases.acknowledged(self.leases.acknowledgeable())
 
     @invariant()
     def frontier_passes_only_what_is_committed(self) -> None:
-        through = self.leases.frontier()
+        through = self.leases.acknowledgeable()
         assert set(range(1, through + 1)) <= self.committed
         assert through + 1 not in self.committed
 

@@ -1,4 +1,4 @@
-"""The quick signer gives what botocore's own gives, and what an independent check accepts."""
+"""The fast signer returns what botocore's signer returns, and an independent check accepts it."""
 
 import asyncio
 from dataclasses import dataclass
@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from sluice_protocol.keys import digest_of
 from sluice_store.memory.sigv4 import SignedRequest, check_signature
-from sluice_store.s3.answers import encode_checksum
-from sluice_store.s3.exchange import Request
+from sluice_store.s3.exchange import S3Request, encode_checksum
 from sluice_store.s3.settings import Addressing
-from sluice_store.s3.signing import Address, sign
+from sluice_store.s3.signing import BucketAddress, sign
 
 NOW_NS = 1_795_000_000 * 10**9
 
@@ -46,20 +45,20 @@ endpoints = st.sampled_from(
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Request, Address, _Fixed]:
-    """Any request that the adapter makes, anywhere, by anyone."""
+def cases(draw: st.DrawFn) -> tuple[S3Request, BucketAddress, _Fixed]:
+    """Any request that the adapter sends, with any address and credentials."""
     body = draw(st.binary(max_size=64))
     headers = {"x-amz-checksum-sha256": encode_checksum(digest_of(body))}
     headers |= draw(st.sampled_from([{}, {"If-None-Match": "*"}, {"If-Match": '"tag  with gaps"'}]))
     query = draw(st.sampled_from([(), (("versionId", "a+b/c=d&e"),)]))
-    request = Request(
+    request = S3Request(
         method=draw(st.sampled_from(["PUT", "GET", "HEAD", "DELETE"])),
         key=draw(text),
         headers=headers,
         query=query,
         sha256=digest_of(body),
     )
-    address = Address(
+    address = BucketAddress(
         endpoint=draw(endpoints),
         region=draw(words),
         bucket=draw(words),
@@ -69,18 +68,18 @@ def cases(draw: st.DrawFn) -> tuple[Request, Address, _Fixed]:
 
 
 class _Reference(S3SigV4Auth):  # type: ignore[misc]
-    """botocore's signer as it is, but for the digest of the body."""
+    """botocore's signer, changed only to use the given digest of the body."""
 
     def payload(self, request: AWSRequest) -> str:
         return str(request.context["digest"])
 
 
 @given(cases())
-def test_sign_is_botocores_signature(case: tuple[Request, Address, _Fixed]) -> None:
-    """Header for header, the signature is the one that botocore makes in the same second."""
+def test_sign_is_botocores_signature(case: tuple[S3Request, BucketAddress, _Fixed]) -> None:
+    """Every header is the one that botocore computes in the same second."""
     request, address, credentials = case
     url = address.url_of(request.key, request.query)
-    for _ in range(2):  # the second may change between the two
+    for _ in range(2):  # the clock's second may change between the two
         ours = asyncio.run(sign(request, url, address, credentials))
         reference = AWSRequest(method=request.method, url=url, headers=dict(request.headers))
         reference.context["digest"] = request.sha256
@@ -91,8 +90,10 @@ def test_sign_is_botocores_signature(case: tuple[Request, Address, _Fixed]) -> N
 
 
 @given(cases())
-def test_sign_is_accepted_by_an_independent_check(case: tuple[Request, Address, _Fixed]) -> None:
-    """The check that the fake makes, written from the specification, accepts and refuses."""
+def test_sign_is_accepted_by_an_independent_check(
+    case: tuple[S3Request, BucketAddress, _Fixed],
+) -> None:
+    """The check of the fake accepts a right signature and refuses a wrong one."""
     request, address, credentials = case
     url = urlsplit(address.url_of(request.key, request.query))
     headers = asyncio.run(

@@ -13,8 +13,8 @@ from support.simloop import seeds, until
 from sluice_agent.batching import WhenFull
 from sluice_agent.errors import SendingRefused
 from sluice_agent.transport import UploadRequest
-from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoResponse
-from sluice_agent.uploader import ALARM_PROBE_S
+from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
+from sluice_agent.uploader import REFUSED_RETRY_S
 from sluice_protocol.units import NS_PER_S
 
 LINES = [b"line %d" % n for n in range(60)]
@@ -23,8 +23,8 @@ TROUBLE = (
     GatewayResponse(status=500, code="internal"),
     GatewayResponse(status=400, code="digest_mismatch"),
     GatewayResponse(status=200),
-    NoResponse(failure=ConnectionFailure.RESET),
-    NoResponse(failure=ConnectionFailure.TIMEOUT),
+    NoGatewayResponse(failure=ConnectionFailure.RESET),
+    NoGatewayResponse(failure=ConnectionFailure.TIMEOUT),
 )
 
 
@@ -104,11 +104,11 @@ def test_a_refusal_stops_all_uploads_until_it_is_resolved() -> None:
         start_s = net.clock.monotonic_ns() / NS_PER_S
         await net.clock.sleep(1)
         before = len(net.sent)
-        await net.clock.sleep(10 * ALARM_PROBE_S)
+        await net.clock.sleep(10 * REFUSED_RETRY_S)
         assert len(net.sent) - before <= 11
         refusing[0] = False
         await agent.uploader.drained()
-        assert net.clock.monotonic_ns() / NS_PER_S - start_s < 13 * ALARM_PROBE_S
+        assert net.clock.monotonic_ns() / NS_PER_S - start_s < 13 * REFUSED_RETRY_S
         assert Counter(net.lines()) == Counter(LINES)
         running.cancel()
 
@@ -166,7 +166,7 @@ def test_an_unreachable_gateway_costs_no_pause_while_another_is_available() -> N
     async def main(rng: Random) -> None:
         net = network()
         net.reply = lambda url, _: (
-            NoResponse(failure=ConnectionFailure.REFUSED) if url == "http://a" else None
+            NoGatewayResponse(failure=ConnectionFailure.REFUSED) if url == "http://a" else None
         )
         agent = SimAgent(rng, net, uploads=1)
         running = asyncio.create_task(agent.run())
@@ -213,7 +213,9 @@ def test_a_full_spool_blocks_or_drops_according_to_the_settings() -> None:
     async def main(rng: Random, when_full: WhenFull) -> None:
         net = network()
         down = [True]
-        net.reply = lambda _, __: NoResponse(failure=ConnectionFailure.REFUSED) if down[0] else None
+        net.reply = lambda _, __: (
+            NoGatewayResponse(failure=ConnectionFailure.REFUSED) if down[0] else None
+        )
         agent = SimAgent(rng, net, bytes_max=3000, when_full=when_full)
         running = asyncio.create_task(agent.run())
         feeding = asyncio.create_task(feed(agent, rng))

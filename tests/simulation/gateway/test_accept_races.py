@@ -1,7 +1,7 @@
-"""Gateways race on one identity in seeded interleavings, over a store that loses answers.
+"""Gateways race on one identity in seeded interleavings, over a store that loses responses.
 
-The acceptor is the product's own; the loop, the store and the faults are simulated. Each run's
-history is checked, and so is what stands in the store in the end.
+The acceptor is the one of the product; the loop, the store and the faults are simulated. The
+history of each run is checked, and so is the final content of the store.
 """
 
 import asyncio
@@ -10,14 +10,15 @@ from random import Random
 
 import pytest
 from support import mutants
-from support.history import Told, wrong_in
+from support.history import UploadResult, broken_guarantees
 from support.queue_store import Faults, SimStore
 from support.queue_store import SimClock as StoreClock
 from support.simloop import SimClock, SimIds, SimLoop, seeds, simulate
 
-import sluice_gateway.accept as shell
-from sluice_gateway.accept import Accepted, Acceptor, Conflict, Run
-from sluice_gateway.upload import Upload
+import sluice_gateway.acceptor as shell
+from sluice_gateway.acceptor import AcceptanceRun, Acceptor
+from sluice_gateway.uploads import Upload
+from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.authority import Authority
 from sluice_protocol.envelope import Envelope
 from sluice_protocol.identity import Identity
@@ -47,26 +48,26 @@ def upload_of(body: bytes, attempt_id: str, *, sent_before: bool) -> Upload:
     )
 
 
-def told_of(run: Run, body: bytes, asked: float, told: float) -> Told:
+def told_of(run: AcceptanceRun, body: bytes, asked: float, told: float) -> UploadResult:
     status, duplicate = 0, None
     if isinstance(run.verdict, Accepted):
         status, duplicate = 200, run.verdict.duplicate
     if isinstance(run.verdict, Conflict):
         status = 409
-    return Told(
+    return UploadResult(
         identity="i", digest=body.decode(), asked=asked, told=told, status=status,
         duplicate=duplicate,
     )  # fmt: skip
 
 
-def race(seed: int) -> tuple[list[Told], SimStore]:
-    """Runs agents that send until they have a verdict; some gateways die while they handle one."""
+def race(seed: int) -> tuple[list[UploadResult], SimStore]:
+    """Run agents that send until they have a verdict; some gateways die during an upload."""
 
-    async def main(loop: SimLoop, rng: Random) -> tuple[list[Told], SimStore]:
+    async def main(loop: SimLoop, rng: Random) -> tuple[list[UploadResult], SimStore]:
         store = SimStore(
             clock=StoreClock(), faults=Faults(rng=rng, unknown=rng.choice([0, 0.2, 0.5]))
         )
-        history: list[Told] = []
+        history: list[UploadResult] = []
         died: set[int] = set()
 
         def gateway() -> Acceptor:
@@ -87,7 +88,7 @@ def race(seed: int) -> tuple[list[Told], SimStore]:
                 try:
                     run = await handling
                 except asyncio.CancelledError:
-                    run = Run()
+                    run = AcceptanceRun()
                 history.append(told_of(run, body, asked, loop.time() + 1e-9))
                 if history[-1].status:
                     return
@@ -100,8 +101,8 @@ def race(seed: int) -> tuple[list[Told], SimStore]:
     return simulate(seed, main)
 
 
-def wrong(history: list[Told], store: SimStore) -> list[str]:
-    """Gives every promise that a run broke, by its history and by the store's final state."""
+def wrong(history: list[UploadResult], store: SimStore) -> list[str]:
+    """Return every promise that a run broke, by its history and the final content of the store."""
 
     async def look() -> list[str]:
         found = await store.get(accepted_key(IDENTITY))
@@ -118,11 +119,11 @@ def wrong(history: list[Told], store: SimStore) -> list[str]:
         wrongly = [f"200 for {one}" for one in owners if digest_of(one.encode()) != owner]
         return lost + wrongly
 
-    return wrong_in(history) + asyncio.run(look())
+    return broken_guarantees(history) + asyncio.run(look())
 
 
 def test_races_keep_every_promise() -> None:
-    """Hundreds of interleavings with lost answers, late writes and dying gateways."""
+    """Hundreds of interleavings with lost responses, late writes and dying gateways."""
     for seed in seeds(400):
         history, store = race(seed)
         assert wrong(history, store) == [], f"replay with SLUICE_SIM_SEEDS={seed}"
@@ -130,7 +131,7 @@ def test_races_keep_every_promise() -> None:
 
 
 def test_one_seed_replays() -> None:
-    """A seed gives the same history twice, so that a failure can be looked at."""
+    """A seed produces the same history twice, so that a failure can be analysed."""
     assert race(11)[0] == race(11)[0]
 
 
@@ -138,6 +139,6 @@ def test_one_seed_replays() -> None:
 def test_planted_bug_is_found(
     mutant: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The simulation fails when the machine is broken, so that its silence means something."""
+    """The simulation fails when the machine is broken, so that its success is evidence."""
     monkeypatch.setattr(shell, "step", mutant)
     assert any(wrong(*race(seed)) for seed in range(200))

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 from support.gc_hostile import hostile_plan
-from support.gc_store import StoredVersion, VersionedStore
+from support.gc_store import SimulatedVersion, VersionedStore
 from support.gc_world import HORIZON_S, RUN, GcWorld, memory_world
 
 from sluice_gc.certificate import Certificate
@@ -49,11 +49,11 @@ class DeletionJudge:
     def certified(self, certificate: Certificate) -> None:
         self._started.append(certificate.started_at_unix_ns)
 
-    def see(self, key: ObjectKey, version: StoredVersion) -> None:
+    def see(self, key: ObjectKey, version: SimulatedVersion) -> None:
         self.deleted += 1
         self.wrong += self._reasons(key, version)
 
-    def _reasons(self, key: ObjectKey, version: StoredVersion) -> Iterator[str]:
+    def _reasons(self, key: ObjectKey, version: SimulatedVersion) -> Iterator[str]:
         digest = parse_blob_key(key)
         held = self._store.versions[key]
         if not self.truly_enabled:

@@ -1,6 +1,6 @@
 """Every interleaving of uploads and sweeps, within bounds.
 
-None breaks a promise, and each planted omission does.
+No interleaving breaks a guarantee, and each planted omission breaks one.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from support import mutants
 from support.model import explore
-from support.model_words import HORIZON, Blob, Bounds, Manifest, Rules, Store, Sweeper, World
+from support.model_types import HORIZON, Blob, Bounds, Manifest, Rules, Store, Sweeper, World
 
 from sluice_protocol import blob_deletion as d
 
@@ -16,7 +16,7 @@ ORPHAN = Store(blobs=(Blob("A", 1, 0),), next_number=10)
 EMPTY = Store(next_number=10)
 ACCEPTED = Store(blobs=(Blob("A", 1, 0),), manifest=Manifest("A", "u0", 0), next_number=10)
 UNPROVED = Store(blobs=(Blob("A", 1, 0),), manifest=Manifest("A", "u0", 4), next_number=10)
-"""A manifest that appeared too long after its blob: it has caused no 200."""
+"""A manifest that appeared too long after its blob: no response 200 was sent for it."""
 OWNED_BY_OTHER = Store(
     blobs=(Blob("B", 1, 0), Blob("A", 2, 0)), manifest=Manifest("B", "u0", 0), next_number=10
 )
@@ -74,7 +74,7 @@ DEEP = {
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", DEEP)
-def test_acceptance_keeps_its_promises_deeper(name: str) -> None:
+def test_acceptance_keeps_its_guarantees_in_larger_bounds(name: str) -> None:
     """The same with more faults, more actors and more time, up to two million states each."""
     start, bounds = DEEP[name]
     found = explore(start, Rules(cache_accepted=True), bounds)
@@ -83,8 +83,8 @@ def test_acceptance_keeps_its_promises_deeper(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_acceptance_keeps_its_promises(name: str) -> None:
-    """No interleaving within the bounds tells a 200 or a 409 whose blob goes missing."""
+def test_acceptance_keeps_its_guarantees(name: str) -> None:
+    """No interleaving within the bounds ends in a 200 or a 409 whose blob is deleted."""
     start, bounds = SOUND[name]
     found = explore(start, Rules(cache_accepted=True), bounds)
     assert found.broken is None, "\n".join(found.trail)
@@ -97,7 +97,7 @@ UNVERSIONED = tuple(
     for clause in d.DELETION_CLAUSES
     if clause not in {d.versioning_enabled, d.incarnation_exact, d.still_listed}
 )
-"""What a sweeper would check that takes a key for an incarnation."""
+"""The checks of a sweeper that takes a key for an object version."""
 
 PLANTED: dict[str, tuple[Rules, World, Bounds]] = {
     **{
@@ -146,8 +146,8 @@ def test_planted_omission_is_found(name: str) -> None:
     print(f"{name}: {found.broken}", *found.trail, sep="\n  ")
 
 
-def test_mutants_are_not_the_machine() -> None:
-    """Every planted step differs from the product's own function."""
+def test_mutants_differ_from_the_state_machine() -> None:
+    """Every planted step differs from the product's function."""
     planted: list[Callable[..., object]] = [
         rules.step for rules, _, _ in PLANTED.values() if rules.step is not Rules().step
     ]

@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from support.queue_batches import manifest
+from support.builders import manifest
 from support.queue_store import Faults, SimClock, SimIds, SimStore
 
 from sluice_protocol.errors import Fenced, OutcomeUnknown, StoreUnavailable
@@ -28,7 +28,7 @@ RETRY = RetrySettings(tries_max=200, total_s=1e6)
 
 @dataclass
 class History:
-    """What the run saw: who was told what, and what the consumer took."""
+    """The events of a run: results of each caller, and the entries that were consumed."""
 
     told: dict[int, int] = field(default_factory=dict)
     unknown: set[int] = field(default_factory=set)
@@ -50,7 +50,7 @@ class World:
 
 
 async def produce(world: World, who: int, batches: int, tries_max: int) -> None:
-    """Appends its batches one after another, two callers at a time; dies when it knows nothing."""
+    """Append batches one after another, two callers at a time, until an unknown outcome."""
     retry = RetrySettings(tries_max=tries_max, total_s=1e6)
     settings = ProducerSettings(held_entries_max=6, retry=retry)
     runtime = world.runtime(who)
@@ -72,7 +72,7 @@ async def produce(world: World, who: int, batches: int, tries_max: int) -> None:
 
 
 async def consume(world: World, who: int, stop: asyncio.Event) -> None:
-    """Takes over the lane at random moments; what it acknowledged counts as taken."""
+    """Take over the lane at random moments; acknowledged entries count as processed."""
     rng = random.Random(world.seed * 77 + who)
     runtime = world.runtime(100 + who)
     while not stop.is_set():
@@ -93,7 +93,7 @@ async def _round(world: World, consumer: Consumer, rng: random.Random) -> None:
     if not found:
         return
     lists = [await consumer.fetch_handle().fetch(one) for one in found]
-    # The table: results and sequence persist together, and before the acknowledgement.
+    # The table: results and sequence are stored together, and before the acknowledgement.
     through = world.history.took[-1][0] if world.history.took else 0
     world.history.took += [
         (one.sequence, got.batches[0].seq_start)
@@ -104,7 +104,7 @@ async def _round(world: World, consumer: Consumer, rng: random.Random) -> None:
 
 
 def simulate(seed: int, *, tries_max: int = 200) -> tuple[History, list[tuple[int, int]]]:
-    """Runs one seed to its end; gives the history and what was still waiting."""
+    """Run one seed to its end; return the history and the entries that are still pending."""
     clock = SimClock()
     faults = Faults(rng=random.Random(seed), unknown=0.25)
     world = World(seed=seed, store=SimStore(clock=clock, faults=faults), clock=clock)
@@ -135,7 +135,7 @@ def simulate(seed: int, *, tries_max: int = 200) -> tuple[History, list[tuple[in
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_entry_is_lost_doubled_or_out_of_sequence(seed: int) -> None:
-    """Every append that was told stands once, under the sequence that was told; no gaps."""
+    """Every confirmed append is in the lane once, under the confirmed sequence, without gaps."""
     history, rest = simulate(seed)
     everything = history.took + rest
     assert [sequence for sequence, _ in everything] == list(range(1, len(everything) + 1)), seed
@@ -147,7 +147,7 @@ def test_no_entry_is_lost_doubled_or_out_of_sequence(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_outcome_unknown_means_at_most_once(seed: int) -> None:
-    """With few tries some appends end unknown: those stand once or not at all, the others once."""
+    """With few tries some appends end unknown: those occur once or never, the others once."""
     history, rest = simulate(seed, tries_max=3)
     everything = history.took + rest
     batches = [batch for _, batch in everything]
@@ -158,5 +158,5 @@ def test_outcome_unknown_means_at_most_once(seed: int) -> None:
 
 
 def test_a_seed_replays() -> None:
-    """The same seed gives the same history, event by event."""
+    """The same seed results in the same history, event by event."""
     assert simulate(5) == simulate(5)

@@ -1,10 +1,10 @@
-"""The register's recorded histories are explained by some order, in seeded interleavings."""
+"""Some order explains the register's recorded histories, in seeded interleavings."""
 
 import asyncio
 from random import Random
 
+from support.builders import manifest
 from support.history import Operation, linearizable
-from support.queue_batches import manifest
 from support.queue_store import Faults, SimStore
 from support.queue_store import SimClock as StoreClock
 from support.simloop import SimClock, SimIds, SimLoop, seeds, simulate
@@ -25,7 +25,7 @@ State = tuple[int, int]
 
 
 def appended(first: int | None) -> "Operation[State]":
-    """An append of one entry: `first` is its answer, None when nobody knows."""
+    """An append of one entry: `first` is its result, or None if the outcome is unknown."""
 
     def apply(state: State) -> State | None:
         fits = first is None or state[0] == first
@@ -46,7 +46,7 @@ def timed(operation: "Operation[State]", start: float, end: float | None) -> "Op
 
 
 def record(seed: int) -> list["Operation[State]"]:
-    """Runs three producers and a consumer and gives every call with its answer."""
+    """Run three producers and a consumer and return every call with its result."""
 
     async def main(loop: SimLoop, rng: Random) -> list["Operation[State]"]:
         store = SimStore(clock=StoreClock(), faults=Faults(rng=rng, unknown=0.3))
@@ -88,14 +88,14 @@ def record(seed: int) -> list["Operation[State]"]:
 
 
 def test_histories_are_linearizable() -> None:
-    """Lost answers and late writes included, every answer fits one order."""
+    """Every result fits one order, even with lost responses and late writes."""
     for seed in seeds(60):
         history = record(seed)
         assert linearizable((1, 0), history), f"replay with SLUICE_SIM_SEEDS={seed}"
 
 
-def test_a_wrong_answer_is_noticed() -> None:
-    """The check is not empty: a sequence told twice has no explanation."""
+def test_a_wrong_result_is_detected() -> None:
+    """The check is not empty: a sequence that is returned twice has no explanation."""
     history = [one for one in record(1) if one.end is not None]
     told = next(one for one in history if one.name.startswith("append"))
     assert not linearizable((1, 0), [*history, told])

@@ -1,4 +1,4 @@
-"""Exactly once over crashes, rivals and lost writes; and the same world finds planted bugs.
+"""Exactly once despite crashes, rivals and lost writes; the same simulation finds planted bugs.
 
 `SLUICE_SIM_SEEDS=7,8` replays seeds 7 and 8.
 """
@@ -22,8 +22,8 @@ SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") i
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_batch_is_enqueued_once_over_crashes_and_rivals(seed: int) -> None:
-    """Nothing accepted is lost, doubled, or left without its indexes."""
+def test_every_batch_is_enqueued_once_despite_crashes_and_rivals(seed: int) -> None:
+    """No accepted batch is lost, enqueued twice, or left without index entries."""
     accepted, table, missing, lived = simulate(seed)
     doubled = [who for who, count in Counter(table).items() if count > 1]
     assert doubled == [], seed
@@ -32,35 +32,34 @@ def test_every_batch_is_enqueued_once_over_crashes_and_rivals(seed: int) -> None
     assert lived > 2
 
 
-def test_a_seed_replays() -> None:
-    """The same seed gives the same run."""
+def test_the_same_seed_gives_the_same_run() -> None:
     assert simulate(3) == simulate(3)
 
 
-async def _unfenced(  # the new life reads where the old one stands, and does not stop it
+async def _unfenced(  # The new owner reads the register but does not fence the earlier owner.
     store: ObjectStore, lane: Lane, *, producer_id: bytes, term: int, writes: int, runtime: Runtime
 ) -> takeover.TakenOver:
     view = await read_lane(store, lane.queue, lane.lane, entries_max=0)
     found = view.state.writer(producer_id)
-    landed = takeover.writes_of(found.counter) if found is not None else 0
-    counter = takeover.counter_of(term, landed)
+    appended = takeover.writes_of(found.counter) if found is not None else 0
+    counter = takeover.counter_of(term, appended)
     appender = Appender(store, lane, runtime=runtime, producer=(producer_id, counter))
-    return takeover.TakenOver(appender=appender, writes=landed, forgotten=False)
+    return takeover.TakenOver(appender=appender, writes=appended, forgotten=False)
 
 
-def _claims(landed: int) -> Any:
+def _claims(appended: int) -> Any:
     real = lane_owner.take_over
 
     async def take_over(store: ObjectStore, lane: Lane, **known: Any) -> takeover.TakenOver:
         taken = await real(store, lane, **known)
         return takeover.TakenOver(
-            appender=taken.appender, writes=known["writes"] + landed, forgotten=False
+            appender=taken.appender, writes=known["writes"] + appended, forgotten=False
         )
 
     return take_over
 
 
-def _without_note() -> Any:
+def _without_intent() -> Any:
     real = LaneOwner._write
 
     async def write(self: LaneOwner, *, writes: int, pending: Any) -> None:
@@ -81,15 +80,17 @@ def _finds(seeds: range) -> bool:
     return False
 
 
-@pytest.mark.parametrize("bug", ["no fence", "no note", "never landed", "always landed"])
+@pytest.mark.parametrize(
+    "bug", ["no fence", "no intent", "append reported missing", "append reported present"]
+)
 def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step of the protocol that is left out loses or doubles a batch within a few seeds."""
+    """Without any one step of the protocol, a batch is lost or doubled within a few seeds."""
     match bug:
         case "no fence":
             monkeypatch.setattr(lane_owner, "take_over", _unfenced)
-        case "no note":
-            monkeypatch.setattr(LaneOwner, "_write", _without_note())
-        case "never landed":
+        case "no intent":
+            monkeypatch.setattr(LaneOwner, "_write", _without_intent())
+        case "append reported missing":
             monkeypatch.setattr(lane_owner, "take_over", _claims(0))
         case _:
             monkeypatch.setattr(lane_owner, "take_over", _claims(1))

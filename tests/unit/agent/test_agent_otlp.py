@@ -122,9 +122,9 @@ def test_histograms_and_summaries() -> None:
         ),
         arrived_ns=NOW,
     )  # fmt: skip
-    reported = [(p.name, p.value, p.attributes.get("le") or p.attributes.get("quantile"))
+    found = [(p.name, p.value, p.attributes.get("le") or p.attributes.get("quantile"))
             for p in read.points]  # fmt: skip
-    assert reported == [
+    assert found == [
         ("h.count", 6.0, None), ("h.sum", 9.5, None), ("h.bucket", 1.0, "0.5"),
         ("h.bucket", 3.0, "1"), ("h.bucket", 6.0, "+Inf"),
         ("s.count", 2.0, None), ("s.sum", 3.0, None), ("s", 1.0, "0.5"),

@@ -6,7 +6,7 @@ from sluice_agent.upload_decisions import (
     ConnectionFailure,
     Forget,
     GatewayResponse,
-    NoResponse,
+    NoGatewayResponse,
     Park,
     SendAgain,
     StopSending,
@@ -104,7 +104,9 @@ def test_200_without_the_digest_accepts_nothing(digest: Digest | None) -> None:
 @pytest.mark.parametrize("failure", list(ConnectionFailure))
 def test_no_response_is_retried(failure: ConnectionFailure) -> None:
     """The same bytes are sent again after a timeout, a reset, a refusal or a TLS error."""
-    assert decide_reaction(NoResponse(failure=failure), sent=SENT) == SendAgain(reason=failure)
+    assert decide_reaction(NoGatewayResponse(failure=failure), sent=SENT) == SendAgain(
+        reason=failure
+    )
 
 
 @pytest.mark.parametrize(("asked_s", "pause_s"), [(None, None), (7.0, 7.0), (1e9, 300.0)])

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from support.policies_settings import settings
 
-from sluice_policies.documentation import drawn, tables
+from sluice_policies.documentation import tables, updated_page
 from sluice_policies.policy_set import policy_set
 from sluice_policies.probes import PROBES
-from sluice_policies.required import required_properties
+from sluice_policies.required_properties import required_properties
 from sluice_policies.requirements import REQUIREMENTS, probes_of, property_names, statements_of
 from sluice_policies.settings import Target
 
@@ -21,7 +21,7 @@ AWS, VERSITYGW = policy_set(SETTINGS, Target.AWS), policy_set(SETTINGS, Target.V
 
 def test_the_page_is_current() -> None:
     text = PAGE.read_text("utf-8")
-    current = drawn(text, tables(AWS, VERSITYGW))
+    current = updated_page(text, tables(AWS, VERSITYGW))
     if os.environ.get("SLUICE_GOLDEN") == "write":
         PAGE.write_text(current, "utf-8")
         text = current

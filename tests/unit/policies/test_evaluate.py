@@ -6,10 +6,15 @@ import pytest
 from support.policies_settings import settings
 
 from sluice_policies.errors import BadDocument, UnsupportedPolicy
-from sluice_policies.evaluate import ASSUMED_ADMIN, NOTHING_ALLOWS, condition_holds, evaluate
+from sluice_policies.evaluate import (
+    ASSUMED_ADMIN,
+    NOTHING_ALLOWS,
+    condition_holds,
+    evaluate,
+    request_for,
+)
 from sluice_policies.model import Condition, parse_document
 from sluice_policies.policy_set import PolicySet, policy_set
-from sluice_policies.request import request_for
 from sluice_policies.settings import Target
 
 POLICIES = policy_set(settings(), Target.AWS)

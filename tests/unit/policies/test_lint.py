@@ -62,8 +62,8 @@ def test_a_pattern_in_a_condition_on_the_caller_is_found() -> None:
 
 def test_a_key_of_another_action_is_told_with_both_names() -> None:
     found = next(f for f in lint(FAULTS["key-not-for-action"]) if f.rule == "key-not-for-action")
-    assert "s3:DeleteObject" in found.says
-    assert "s3:if-none-match" in found.says
+    assert "s3:DeleteObject" in found.message
+    assert "s3:if-none-match" in found.message
     assert found.severity is Severity.ERROR
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 from support.policies_settings import bare_settings, settings
+from support.policy_mutants import caught_by, equivalent, mutants
 
-from sluice_policies.model import Condition, Document, Effect, Statement
-from sluice_policies.mutants import caught_by, equivalent, mutants
+from sluice_policies.model import Condition, Document, PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.prove import prove, prover_for
-from sluice_policies.required import required_properties
+from sluice_policies.required_properties import required_properties
 from sluice_policies.settings import RoleName, Settings, Target
 
 VARIANTS = {
@@ -68,8 +68,8 @@ def test_a_dropped_statement_gives_a_readable_counterexample(sid: str) -> None:
 def test_denying_everything_breaks_every_role() -> None:
     """The liveness twins: safety alone would pass."""
     policies = policy_set(settings(), Target.AWS)
-    wall = Statement(
-        sid="Wall", effect=Effect.DENY, principals=("*",), actions=("s3:*",), resources=("*",)
+    wall = PolicyStatement(
+        sid="Wall", effect=PolicyEffect.DENY, principals=("*",), actions=("s3:*",), resources=("*",)
     )
     walled = policies.with_bucket(Document(statements=(*policies.bucket.statements, wall)))
     broken = {v.property.name for v in prove(walled) if not v.holds}
@@ -89,7 +89,7 @@ def test_a_pattern_in_the_gc_exception_is_found_with_the_intruder() -> None:
     broken = [v for v in verdicts if not v.holds]
     assert [v.property.name for v in broken] == ["blob-versions-deleted-by-gc-alone"]
     assert broken[0].counterexample is not None
-    intruder = broken[0].counterexample.who
+    intruder = broken[0].counterexample.caller
     assert intruder is not None
     assert intruder.startswith(arn)
     assert intruder != arn

@@ -6,7 +6,8 @@ import pytest
 from support.policies_settings import TEXT, bare_settings, settings
 
 from sluice_policies.errors import BadSettings
-from sluice_policies.settings import RoleName, Target, parse_settings, read_settings
+from sluice_policies.settings import RoleName, Target
+from sluice_policies.settings_file import parse_settings, read_settings
 
 
 def line_with(text: str, mark: str) -> int:
@@ -52,7 +53,7 @@ def test_bad_settings_are_refused_with_the_line(case: str) -> None:
 
 
 def test_two_users_with_one_name_are_refused() -> None:
-    with pytest.raises(BadSettings, match="have one user"):
+    with pytest.raises(BadSettings, match="have the same user"):
         settings(('role/sluice/gc"', 'role/sluice/gc"\nuser = "sluice-spark"'))
 
 
@@ -64,7 +65,7 @@ def test_object_lock_days_are_bounded() -> None:
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(BadSettings, match="cannot be read"):
+    with pytest.raises(BadSettings, match="cannot read settings"):
         read_settings(tmp_path / "none.toml")
 
 

@@ -1,4 +1,4 @@
-"""The acceptance of one upload, move by move."""
+"""The acceptance of one upload, step by step."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def manifest(digest: Digest, born: int, attempt: str = "other") -> a.ManifestRea
 
 
 def run(*observations: a.Observation, sent_before: bool = False) -> list[a.Action]:
-    """Gives the first action and the one after each observation."""
+    """Return the first action and the one after each observation."""
     now = a.begin(offer(sent_before=sent_before))
     actions = [now.action]
     for seen in observations:
@@ -73,7 +73,7 @@ def names(*observations: a.Observation, sent_before: bool = False) -> list[str]:
 
 
 def test_new_batch_takes_two_writes() -> None:
-    """Blob, manifest, 200: accepted_at is the Date of the blob's answer."""
+    """Blob, manifest, 200: accepted_at is the Date of the blob's response."""
     actions = run(applied(5), applied(6))
     assert actions == [
         a.CreateBlob(),
@@ -82,52 +82,52 @@ def test_new_batch_takes_two_writes() -> None:
     ]
 
 
-def test_own_write_seen_as_exists_is_no_duplicate() -> None:
-    """A lost answer, then 412 against our own manifest: told by the attempt id."""
+def test_own_write_reported_as_exists_is_not_a_duplicate() -> None:
+    """After a lost response, a 412 over our own manifest is recognized by the attempt id."""
     actions = run(applied(5), UNKNOWN, exists(), manifest(MINE, 6, "me"))
     assert actions[-1] == a.Accepted(duplicate=False, accepted_at_ns=UnixNs(6))
 
 
-def test_same_bytes_again_are_a_duplicate() -> None:
-    """A young blob and a manifest with the same sha256."""
+def test_repeated_bytes_are_a_duplicate() -> None:
+    """A young blob and a manifest with the same sha256 are a duplicate."""
     actions = run(exists(), blob(5, 20), exists(), manifest(MINE, 6))
     assert actions[-1] == a.Accepted(duplicate=True, accepted_at_ns=UnixNs(6))
 
 
-def test_other_bytes_are_quarantined_before_the_answer() -> None:
-    """The conflict is told only once its quarantine manifest stands."""
+def test_other_bytes_are_quarantined_before_the_response() -> None:
+    """The conflict is reported only after its quarantine manifest exists."""
     actions = run(applied(5), exists(), manifest(OTHER, 4), UNKNOWN, applied(7))
     quarantine = a.CreateQuarantine(accepted_digest=OTHER, observed_at_ns=UnixNs(5))
     assert actions[3:] == [quarantine, quarantine, a.Conflict(accepted_digest=OTHER)]
 
 
-def test_standing_quarantine_is_dated_before_the_answer() -> None:
-    """An existing quarantine manifest counts by its own Last-Modified."""
+def test_existing_quarantine_has_its_own_date() -> None:
+    """The time of an existing quarantine manifest is its own Last-Modified."""
     observations = (applied(5), exists(), manifest(OTHER, 4), exists())
     assert names(*observations)[-1] == "HeadQuarantine"
     assert run(*observations, blob(3, 9))[-1] == a.Conflict(accepted_digest=OTHER)
 
 
-def test_old_blob_is_not_gone_on_with() -> None:
-    """An orphan of the window's age is written anew, and the new write is the proof."""
+def test_old_blob_is_written_again() -> None:
+    """An orphan as old as the window is written again, and the new write is the proof."""
     observed = names(exists(), blob(0, WINDOW_NS), missing(), applied(WINDOW_NS + 1))
     assert observed == ["CreateBlob", "HeadBlob", "ReadManifest", "OverwriteBlob", "CreateManifest"]
 
 
-def test_old_blob_of_an_accepted_batch_is_answered_without_a_write() -> None:
-    """A manifest that followed its blob in time is proof at any age."""
+def test_old_blob_of_an_accepted_batch_needs_no_write() -> None:
+    """A manifest that appeared in time after its blob is a proof at any age."""
     actions = run(exists(), blob(0, 10_000), manifest(MINE, 50))
     assert actions[-1] == a.Accepted(duplicate=True, accepted_at_ns=UnixNs(50))
 
 
 @pytest.mark.parametrize("found", [manifest(MINE, 500), manifest(OTHER, 5)])
 def test_old_blob_is_refreshed_where_its_manifest_proves_nothing(found: a.ManifestRead) -> None:
-    """A manifest that came too late, or names other bytes, does not make an old blob good."""
+    """A manifest that appeared too late, or names other bytes, does not prove an old blob."""
     assert names(exists(), blob(0, 10_000), found)[-1] == "OverwriteBlob"
 
 
 def test_manifest_too_late_for_its_blob_proves_the_blob_again() -> None:
-    """m - proved_at = window: the blob is proved anew, and then the standing manifest is enough."""
+    """If m - proved_at = window, the blob is proved again; the manifest is kept."""
     actions = run(applied(0), applied(WINDOW_NS), exists(), blob(0, WINDOW_NS), applied(150))
     assert actions[2:] == [
         a.CreateBlob(),
@@ -138,12 +138,12 @@ def test_manifest_too_late_for_its_blob_proves_the_blob_again() -> None:
 
 
 def test_late_quarantine_proves_the_submitted_blob_again() -> None:
-    """The same rule holds for a 409."""
+    """The same rule applies to a 409."""
     observed = names(applied(0), exists(), manifest(OTHER, 1), applied(WINDOW_NS), applied(101))
     assert observed[-2:] == ["CreateBlob", "Conflict"]
 
 
-def test_wrong_blob_is_replaced_and_told() -> None:
+def test_wrong_blob_is_replaced_and_reported() -> None:
     """Bytes that do not match their key are overwritten, and the alert is raised."""
     now = a.begin(offer())
     for seen in (exists(), blob(0, 1, sha256=OTHER)):
@@ -153,64 +153,66 @@ def test_wrong_blob_is_replaced_and_told() -> None:
 
 
 def test_blob_of_another_size_is_wrong_without_reading_it() -> None:
-    """A size that differs needs no hash."""
+    """A blob of another size is wrong without a hash."""
     assert names(exists(), blob(0, 1, sha256=None, size=9))[-1] == "OverwriteBlob"
 
 
 def test_blob_without_checksum_is_hashed() -> None:
-    """A store that keeps no checksum makes us read the whole blob."""
+    """Without a stored checksum the whole blob is read."""
     observed = names(exists(), blob(0, 1, sha256=None), a.BlobHashed(info=blob(0, 2), digest=MINE))
     assert observed[-2:] == ["HashBlob", "CreateManifest"]
 
 
-def test_blob_gone_twice_is_written_without_a_condition() -> None:
-    """Some servers answer 412 over a delete marker; the second time no condition is sent."""
+def test_blob_missing_twice_is_written_without_a_condition() -> None:
+    """Some servers respond 412 over a delete marker, so the second write has no condition."""
     observed = names(exists(), missing(), exists(), missing())
     assert observed == ["CreateBlob", "HeadBlob", "CreateBlob", "HeadBlob", "OverwriteBlob"]
 
 
-def test_policy_that_forbids_refreshing_ends_in_503() -> None:
-    """With If-None-Match demanded under raw-blobs/, an old orphan waits for garbage collection."""
+def test_policy_against_overwrites_ends_in_503() -> None:
+    """If If-None-Match is required, an old orphan needs garbage collection first."""
     observed = names(exists(), blob(0, 10_000), missing(), a.OverwriteRefused(reason="policy"))
     assert observed[-1] == "RetriesExhausted"
 
 
 def test_empty_read_proves_nothing() -> None:
-    """After 412 a read that finds nothing leads to another create, never to a verdict."""
+    """After 412, a read that finds nothing leads to another create, never to a verdict."""
     assert names(applied(0), exists(), missing())[-1] == "CreateManifest"
 
 
 def test_accepted_at_is_fixed_before_the_first_try() -> None:
-    """Every try of the manifest carries the same time, so it has the same bytes."""
+    """Every try of the manifest contains the same time, so it has the same bytes."""
     actions = run(applied(5), UNKNOWN, exists(), missing())
     creates = [action for action in actions if isinstance(action, a.CreateManifest)]
     assert creates == [a.CreateManifest(accepted_at_ns=UnixNs(5))] * 3
 
 
-def test_retry_reads_first_and_looks_at_the_blob() -> None:
-    """`Sluice-Retry: 1` finds its manifest; the blob decides, at any age and without a write."""
+def test_retry_reads_the_manifest_and_then_the_blob() -> None:
+    """`Sluice-Retry: 1` reads the manifest first; then the blob decides, at any age, without a
+    write.
+    """
     actions = run(manifest(MINE, 50), blob(0, 10_000), sent_before=True)
     assert [type(x).__name__ for x in actions] == ["ReadManifest", "HeadBlob", "Accepted"]
 
 
-def test_retry_whose_manifest_came_too_late_refreshes_the_blob() -> None:
-    """The rule that every 200 needs a proof holds for a retry too."""
+def test_retry_with_a_late_manifest_writes_the_blob_again() -> None:
+    """A retry also needs a proof for every 200."""
     observed = names(manifest(MINE, 500), blob(0, 10_000), applied(10_001), sent_before=True)
     assert observed[-2:] == ["OverwriteBlob", "Accepted"]
 
 
-def test_retry_without_manifest_begins_at_the_blob() -> None:
-    """Nothing found: the upload goes on as a new one."""
+def test_retry_without_manifest_starts_with_the_blob() -> None:
+    """Without a manifest the upload continues as a new one."""
     assert names(missing(), sent_before=True)[-1] == "CreateBlob"
 
 
 def test_unreadable_manifest_is_never_success() -> None:
-    """An object under the identity's key that is no manifest is an alert."""
+    """An object under the identity's key that is not a manifest raises an alert."""
     assert names(applied(0), exists(), a.ManifestUnreadable(reason="not JSON"))[-1] == "Corrupt"
 
 
 def test_unknown_outcomes_are_bounded() -> None:
-    """Every unknown outcome costs a try; the last one ends in 503."""
+    """Every unknown outcome uses a try; the last one ends in 503."""
     assert names(*[UNKNOWN] * a.TRIES_MAX)[-2:] == ["CreateBlob", "RetriesExhausted"]
 
 
@@ -253,7 +255,7 @@ DOING: tuple[a.Action, ...] = (
 
 @pytest.mark.parametrize("action", DOING, ids=lambda action: type(action).__name__)
 def test_illegal_observation_raises(action: a.Action) -> None:
-    """What does not belong to the action raises; everything that does belong is understood."""
+    """An observation that does not belong to the action raises; every other one is accepted."""
     now = a.Progress(
         offer=offer(),
         action=action,
@@ -271,5 +273,5 @@ def test_illegal_observation_raises(action: a.Action) -> None:
 
 
 def test_every_action_has_its_legal_observations() -> None:
-    """The table above covers every action, so no action is left untested."""
+    """The table above covers every action, so no action is untested."""
     assert {type(action) for action in DOING} == set(LEGAL)

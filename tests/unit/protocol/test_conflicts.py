@@ -1,4 +1,4 @@
-"""Conflict ids, the fold of decisions, and how two frames differ."""
+"""Conflict ids, the fold of decisions, and the difference of two frames."""
 
 import itertools
 
@@ -47,13 +47,13 @@ def test_conflict_id_round_trip() -> None:
     ["", "a", NAME.id.upper(), NAME.id + "0", NAME.id.replace(".", "/"), "ff." + NAME.id[3:]],
 )
 def test_conflict_id_of_another_form(text: str) -> None:
-    """Anything else is refused."""
+    """Any other text is rejected."""
     with pytest.raises(BadUsage):
         parse_conflict_id(text)
 
 
 def test_decisions_fold_in_any_order() -> None:
-    """Order and repetition of reading do not matter; a quarantine is never lifted."""
+    """Order and repetition of reads do not matter; a quarantine is never lifted."""
     told = [
         decision("1", "quarantine_identity"),
         decision("2", "accept_existing"),
@@ -68,7 +68,7 @@ def test_decisions_fold_in_any_order() -> None:
 
 
 def test_difference_names_the_first_record() -> None:
-    """Counts, first place and both records."""
+    """The difference contains the counts, the first position and both records."""
     ours = decode_frame(frame_of(identity(seq=7, count=2), "same"))
     theirs = decode_frame(frame_of(identity(seq=7, count=3), "same"))
     found = difference_of(ours, theirs)
@@ -79,7 +79,7 @@ def test_difference_names_the_first_record() -> None:
 
 
 def test_difference_of_equal_records() -> None:
-    """Frames that differ in their encoding alone have no differing record."""
+    """Frames that differ only in their encoding have no differing record."""
     plain, packed = frame_of(identity(count=50), compress=False), frame_of(identity(count=50))
     assert plain != packed
     found = difference_of(decode_frame(plain), decode_frame(packed))

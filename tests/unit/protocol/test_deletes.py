@@ -1,4 +1,4 @@
-"""Deletes: what people write, what is stored, and what a reader must not misunderstand."""
+"""Delete requests: their conditions, their records, and what a reader must reject."""
 
 import msgspec
 import pytest
@@ -38,8 +38,8 @@ def _record(**changes: object) -> DeleteRecord:
         ),
     ],
 )
-def test_conditions_are_read(text: str, where: Where) -> None:
-    """The four conditions, joined by `and`, quotes doubled inside."""
+def test_conditions_are_parsed(text: str, where: Where) -> None:
+    """The four conditions are parsed, joined by `and`, with quotes doubled inside."""
     assert parse_where(text, "logs") == where
 
 
@@ -58,14 +58,14 @@ def test_conditions_are_read(text: str, where: Where) -> None:
         "agent = 'a'; drop",
     ],
 )
-def test_other_conditions_are_refused(text: str) -> None:
-    """Nothing is guessed: what is not understood hides nothing."""
+def test_other_conditions_are_rejected(text: str) -> None:
+    """A condition that is not understood is an error and hides nothing."""
     with pytest.raises(BadUsage):
         parse_where(text, "logs")
 
 
 def test_each_kind_has_its_own_conditions() -> None:
-    """The name of a metric is never taken for the body of a log, nor the other way round."""
+    """The name of a metric is never taken for the body of a log, nor the reverse."""
     assert parse_where("name = 'cpu.load'", "metrics") == Where(contains="cpu.load")
     assert parse_where("agent = 'a'", "entries") == Where(agent_id="a")
     for text, kind in (
@@ -77,8 +77,8 @@ def test_each_kind_has_its_own_conditions() -> None:
             parse_where(text, kind)  # type: ignore[arg-type]
 
 
-def test_a_record_comes_back() -> None:
-    """What is stored is what was asked."""
+def test_a_delete_round_trips() -> None:
+    """A decoded delete equals the encoded one."""
     record = _record(attributes={"k": "v"}, from_unix_ns=1, to_unix_ns=2)
     assert decode_delete(delete_key(ID), encode_record(record)) == record
 
@@ -93,14 +93,14 @@ def test_a_record_comes_back() -> None:
         {"kind": "entries", "attributes": {"k": "v"}},
     ],
 )
-def test_records_that_say_nothing_or_too_much_are_refused(changes: dict[str, object]) -> None:
+def test_deletes_without_a_possible_condition_are_rejected(changes: dict[str, object]) -> None:
     """A delete needs a condition that its records can meet."""
     with pytest.raises(ValueError, match=r"delete|range|opaque"):
         _record(**changes)
 
 
-def test_what_a_reader_does_not_know_is_refused() -> None:
-    """An unknown condition, schema, key or body makes an error, never a wider delete."""
+def test_unknown_parts_of_a_delete_are_rejected() -> None:
+    """An unknown condition, schema, key or body raises an error and never widens the delete."""
     good = msgspec.json.decode(encode_record(_record()))
     for key, body in (
         (delete_key(ID), msgspec.json.encode(good | {"severity_below": 3})),

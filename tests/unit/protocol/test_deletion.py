@@ -1,4 +1,4 @@
-"""Each clause of the proof: alone it keeps the blob, and nothing else would."""
+"""Each clause of the proof keeps the blob alone, where no other clause would."""
 
 from dataclasses import replace
 
@@ -119,8 +119,8 @@ def _without(clauses: tuple[ClauseCheck, ...], evidence: Evidence) -> tuple[Clau
     return tuple(check for check in clauses if check(evidence) is None)
 
 
-def test_orphan_past_its_horizon_may_go() -> None:
-    """With every clause proved, and another manifest under its identity or none, it goes."""
+def test_orphan_past_its_horizon_may_be_deleted() -> None:
+    """An orphan with every clause proved may be deleted, with or without another manifest."""
     assert decide_deletion(ORPHAN, PLAN_CLAUSES) == MayDelete()
     assert decide_deletion(ORPHAN, DELETION_CLAUSES) == MayDelete()
     assert (
@@ -132,7 +132,7 @@ def test_orphan_past_its_horizon_may_go() -> None:
 
 @pytest.mark.parametrize(("clause", "evidence"), KEPT)
 def test_each_clause_alone_keeps(clause: Clause, evidence: Evidence) -> None:
-    """One broken clause keeps the blob under its own name; the mutant without it would delete."""
+    """One failed clause keeps the blob under its name; without that clause it would be deleted."""
     kept = decide_deletion(evidence, DELETION_CLAUSES)
     assert isinstance(kept, Keep)
     assert kept.clause is clause
@@ -141,23 +141,23 @@ def test_each_clause_alone_keeps(clause: Clause, evidence: Evidence) -> None:
 
 
 @pytest.mark.parametrize(("clause", "evidence"), KEPT_SUPERSEDED)
-def test_each_clause_of_a_superseded_version_keeps(clause: Clause, evidence: Evidence) -> None:
-    """A noncurrent version goes only when the current one was read and is right."""
+def test_each_clause_of_a_noncurrent_version_keeps(clause: Clause, evidence: Evidence) -> None:
+    """A noncurrent version may be deleted only if the current one was read and is correct."""
     kept = decide_deletion(evidence, NONCURRENT_CLAUSES)
     assert isinstance(kept, Keep)
     assert kept.clause is clause
 
 
-def test_nothing_read_keeps() -> None:
-    """Evidence that was not gathered, and a judge without clauses, never speak for a deletion."""
+def test_missing_evidence_keeps() -> None:
+    """Evidence that was not read, and an empty list of clauses, never support a deletion."""
     bare = Evidence(candidate=ORPHAN.candidate, retry_horizon_ns=HORIZON)
     silent = [check.__name__ for check in DELETION_CLAUSES if check(bare) is None]
     assert silent == ["incarnation_exact"]
     assert isinstance(decide_deletion(ORPHAN, ()), Keep)
 
 
-def test_no_certificate_keeps_on_two_clauses() -> None:
-    """Without a certificate neither its horizon nor its absence of names is proved."""
+def test_missing_certificate_fails_two_clauses() -> None:
+    """Without a certificate neither its horizon nor the absence of names is proved."""
     found = [check(replace(ORPHAN, audit=None)) for check in DELETION_CLAUSES]
     assert [kept.clause for kept in found if kept] == [Clause.CERTIFICATE, Clause.AUDIT]
 

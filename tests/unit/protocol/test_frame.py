@@ -1,4 +1,4 @@
-"""Frames: what goes in comes out, and the same input gives the same bytes."""
+"""Frames round-trip, and the same input results in the same bytes."""
 
 import pytest
 from support.frames import T0_NS, all_kinds, assert_same, identity, logs
@@ -10,7 +10,7 @@ from sluice_protocol.frame import HEAD_BYTES_MAX, decode_frame, decode_head, enc
 @pytest.mark.parametrize("columns", all_kinds(), ids=["logs", "metrics", "entries", "bare"])
 @pytest.mark.parametrize("compress", [True, False])
 def test_frame_round_trip(columns: Columns, compress: bool) -> None:
-    """Every kind comes back value by value, and encodes to the same bytes again."""
+    """Every kind decodes to equal values and encodes to the same bytes again."""
     data = encode_frame(identity=identity(3), columns=columns, compress=compress)
     frame = decode_frame(data)
     assert frame.identity == identity(3)
@@ -20,7 +20,7 @@ def test_frame_round_trip(columns: Columns, compress: bool) -> None:
 
 
 def test_frame_resource_order_does_not_matter() -> None:
-    """The same resource in another order gives the same bytes."""
+    """The same resource in another order results in the same bytes."""
     one = (("service.name", "web"), ("host", "h1"))
     first = encode_frame(identity=identity(3), columns=logs(), resource=one)
     second = encode_frame(identity=identity(3), columns=logs(), resource=one[::-1])
@@ -29,7 +29,7 @@ def test_frame_resource_order_does_not_matter() -> None:
 
 
 def test_head_needs_only_the_first_bytes() -> None:
-    """Header and envelope are read from the head of a frame whose payload is not there."""
+    """Header and envelope are decoded from the head of a frame without its payload."""
     data = encode_frame(identity=identity(3), columns=logs())
     head = decode_head(data[:HEAD_BYTES_MAX])
     cut = decode_head(data[: head.payload_start])

@@ -1,4 +1,4 @@
-"""Every rule of protocol section 3, broken by itself: the answer names field and reason."""
+"""Every rule of `docs/protocol.md`, Frame, broken separately: the error names field and reason."""
 
 import struct
 
@@ -33,8 +33,8 @@ def _refused(data: bytes) -> InvalidFrame:
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_good_frames_pass(compress: bool) -> None:
-    """What the other encoder makes is taken in: the refusals below are of one change each."""
+def test_valid_frames_are_accepted(compress: bool) -> None:
+    """Frames of the independent encoder are accepted: each refusal below changes one thing."""
     for head, payload in (
         (envelope(), logs()),
         (envelope(), logs(severity=None, **_ATTRIBUTES_OUT)),
@@ -62,19 +62,19 @@ def test_good_frames_pass(compress: bool) -> None:
         ({"reserved": 1}, "reserved"),
     ],
 )
-def test_header_is_refused(header: dict[str, int | bytes], field: str) -> None:
-    """Each header field that is wrong is named."""
+def test_wrong_headers_are_rejected(header: dict[str, int | bytes], field: str) -> None:
+    """Each wrong header field is named."""
     assert _refused(frame(envelope(), logs(), **header)).field == field
 
 
 @pytest.mark.parametrize("size", [0, 1, 23])
-def test_a_frame_shorter_than_its_header_is_refused(size: int) -> None:
-    """Nothing is read past the end of a stub."""
+def test_a_frame_shorter_than_its_header_is_rejected(size: int) -> None:
+    """Nothing is read past the end of a short input."""
     assert _refused(frame(envelope(), logs())[:size]).field == "magic"
 
 
-def test_every_truncation_and_any_tail_is_refused() -> None:
-    """A frame ends exactly where its header says."""
+def test_every_truncation_and_any_extra_byte_is_rejected() -> None:
+    """A frame ends exactly where its header states."""
     data = frame(envelope(), logs())
     for size in range(len(data)):
         _refused(data[:size])
@@ -82,7 +82,7 @@ def test_every_truncation_and_any_tail_is_refused() -> None:
 
 
 def test_other_versions_are_named() -> None:
-    """A frame or envelope of another version is told apart from a broken one."""
+    """Another version of a frame or envelope is distinguished from a broken one."""
     for data, field in (
         (frame(envelope(), logs(), frame_version=2), "frame_version"),
         (frame(envelope(wire_version=2), logs()), "wire_version"),
@@ -103,7 +103,7 @@ def test_a_second_frame_version_is_read_next_to_the_first() -> None:
 
 
 def test_limits_of_size_are_named() -> None:
-    """Frames and payloads past the limits get the error of the 413, before anything is decoded."""
+    """Frames and payloads above the limits raise `TooLarge` before anything is decoded."""
     data = frame(envelope(), logs())
     with pytest.raises(TooLarge, match="field=`frame`"):
         decode_frame(data, frame_bytes_max=len(data) - 1)
@@ -148,8 +148,8 @@ def test_limits_of_size_are_named() -> None:
         ({"extra": 1}, "envelope"),
     ],
 )
-def test_envelope_is_refused(changes: dict[str, object], field: str) -> None:
-    """Each envelope field that is wrong is named."""
+def test_wrong_envelopes_are_rejected(changes: dict[str, object], field: str) -> None:
+    """Each wrong envelope field is named."""
     assert _refused(frame(envelope(**changes), logs())).field == field
 
 
@@ -202,13 +202,13 @@ def test_envelope_is_refused(changes: dict[str, object], field: str) -> None:
         ({"names": ["m"]}, "payload"),
     ],
 )
-def test_log_columns_are_refused(changes: dict[str, object], field: str) -> None:
-    """Each column that is wrong is named."""
+def test_wrong_log_columns_are_rejected(changes: dict[str, object], field: str) -> None:
+    """Each wrong column is named."""
     assert _refused(frame(envelope(), logs(**changes))).field == field
 
 
-def test_an_attribute_key_twice_in_a_record_is_refused() -> None:
-    """The same key in two records is fine, twice in one record is not, in any order."""
+def test_an_attribute_key_twice_in_a_record_is_rejected() -> None:
+    """The same key may be in two records, but not twice in one, in any order."""
     three = {
         "attr_key": array(U32, 0, 1, 0),
         "attr_val_off": array(I32, 0, 1, 2, 2),
@@ -237,8 +237,8 @@ def test_an_attribute_key_twice_in_a_record_is_refused() -> None:
         ({"severity": array(U8, 1, 2)}, "payload"),
     ],
 )
-def test_metric_columns_are_refused(changes: dict[str, object], field: str) -> None:
-    """Each column that is wrong is named."""
+def test_wrong_metric_columns_are_rejected(changes: dict[str, object], field: str) -> None:
+    """Each wrong column is named."""
     assert _refused(frame(envelope(kind="metrics"), metrics(**changes))).field == field
 
 
@@ -253,13 +253,13 @@ def test_metric_columns_are_refused(changes: dict[str, object], field: str) -> N
         ({"attr_names": ["k"]}, "payload"),
     ],
 )
-def test_entry_columns_are_refused(changes: dict[str, object], field: str) -> None:
-    """Each column that is wrong is named."""
+def test_wrong_entry_columns_are_rejected(changes: dict[str, object], field: str) -> None:
+    """Each wrong column is named."""
     assert _refused(frame(envelope(kind="entries"), entries(**changes))).field == field
 
 
-def test_entries_without_ts_carry_no_span() -> None:
-    """A span without times is refused."""
+def test_entries_without_ts_have_no_span() -> None:
+    """A time span without times is rejected."""
     assert _refused(frame(envelope(kind="entries"), entries(ts=None))).field == "min_ts"
 
 
@@ -288,13 +288,13 @@ def _swap(data: bytes, old: bytes, new: bytes) -> bytes:
     ],
 )
 def test_cbor_of_the_envelope_is_strict(old: bytes, new: bytes, reason: str) -> None:
-    """Only the core deterministic encoding is taken."""
+    """Only the core deterministic encoding is accepted."""
     error = _refused(frame(_swap(canonical(envelope()), old, new), logs()))
     assert reason in error.reason
 
 
 def test_cbor_of_the_payload_is_strict() -> None:
-    """The payload is held to the same encoding: order, heads, tags, tail."""
+    """The payload must have the same encoding: order, heads, tags and end."""
     good = canonical(logs())
     items = list(logs().items())
     unsorted = b"\xa9" + b"".join(cbor2.dumps(key) + cbor2.dumps(value) for key, value in items)
@@ -318,8 +318,8 @@ def _zstd(raw: bytes, **parameters: int | bool) -> bytes:
     ).compress(raw)
 
 
-def test_zstd_is_one_whole_frame_of_the_stated_size() -> None:
-    """Every way around the stated size, and everything beside one frame, is refused."""
+def test_zstd_payload_is_one_frame_of_the_stated_size() -> None:
+    """Every other size, and everything besides exactly one frame, is rejected."""
     raw = canonical(logs())
     good = _zstd(raw)
     unsized = _zstd(raw, write_content_size=False)
@@ -345,8 +345,8 @@ def test_zstd_is_one_whole_frame_of_the_stated_size() -> None:
         assert _refused(data).field == field, (stored, raw_bytes)
 
 
-def test_zstd_windows_and_dictionaries_are_refused() -> None:
-    """What would cost memory or needs bytes from elsewhere is refused by the frame's header."""
+def test_zstd_windows_and_dictionaries_are_rejected() -> None:
+    """A frame whose header requires much memory or a dictionary is rejected."""
     raw = bytes(20 << 20)
     wide = zstandard.ZstdCompressor(
         compression_params=zstandard.ZstdCompressionParameters.from_level(3, window_log=24)
@@ -359,8 +359,8 @@ def test_zstd_windows_and_dictionaries_are_refused() -> None:
     assert "dictionary" in error.reason
 
 
-def test_names_longer_than_their_index_are_refused_unread() -> None:
-    """A list of names is bounded by what could use it, before its first name is read."""
+def test_names_longer_than_their_index_are_rejected_unread() -> None:
+    """A list of names is bounded by its index column before its first name is read."""
     many = metrics(names=[str(n) for n in range(100_000)])
     error = _refused(frame(envelope(kind="metrics"), many))
     assert (error.field, "longer" in error.reason) == ("names", True)

@@ -31,16 +31,16 @@ def indexed(path: str, *texts: bytes) -> FileIndex:
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=8), st.data())
-def test_filter_never_denies_a_text_that_is_there(texts: list[bytes], data: st.DataObject) -> None:
-    """Whatever part of whatever body is looked for, the filter lets the file through."""
+def test_filter_matches_every_text_in_the_file(texts: list[bytes], data: st.DataObject) -> None:
+    """The filter of a file matches every part of every body in it."""
     body = data.draw(st.sampled_from(texts))
     start = data.draw(st.integers(0, len(body)))
     end = data.draw(st.integers(start, len(body)))
     assert indexed("p", *texts).may_contain(body[start:end])
 
 
-def test_filter_denies_nearly_every_text_that_is_not_there() -> None:
-    """Of texts of 16 hex digits that are not there, hardly one passes; a short one always does."""
+def test_filter_rejects_nearly_every_absent_text() -> None:
+    """Hardly any absent text of 16 hex digits matches; a short text always does."""
     lines = [
         b"GET /items/%016x?q=%d 200" % (n * 0x9E3779B97F4A7C15 % 2**64, n) for n in range(5000)
     ]
@@ -52,7 +52,7 @@ def test_filter_denies_nearly_every_text_that_is_not_there() -> None:
 
 
 def test_chunk_decodes_to_what_was_encoded() -> None:
-    """A chunk gives back its files and filters; a cut or foreign one is refused."""
+    """A chunk decodes to its files and filters; a cut or foreign one is rejected."""
     files = [indexed("b", b"hello wide world"), indexed("a", b"another body of text")]
     body = encode_chunk("logs", files)
     found = decode_chunk("k", body)
@@ -75,7 +75,6 @@ def test_a_second_chunk_schema_is_read_next_to_the_first() -> None:
     decoders = {**CHUNK_DECODERS, "sluice.index.v2": CHUNK_DECODERS["sluice.index.v1"]}
     for body in (first, second):
         assert decode_chunk("k", body, decoders=decoders)[0].file == files[0].file
-    with pytest.raises(
-        InvalidRecord, match=r"found=`sluice\.index\.v2`, supported=`sluice\.index\.v1`"
-    ):
+    known = r"found=`sluice\.index\.v2`, supported=`sluice\.index\.v1`"
+    with pytest.raises(InvalidRecord, match=known):
         decode_chunk("k", second)

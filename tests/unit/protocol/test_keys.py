@@ -1,4 +1,4 @@
-"""Keys and identities: made here, parsed back, and foreign ones refused."""
+"""Keys and identities are built, parsed back, and rejected if foreign."""
 
 import pytest
 
@@ -42,7 +42,7 @@ TAIL = "agent=c3a92f2e2e/boot=62/00000000000000000000-09223372036854775807"
 
 
 def test_keys_are_those_of_the_protocol() -> None:
-    """Each key stands letter by letter as `docs/protocol.md` writes it."""
+    """Each key equals the one in `docs/protocol.md`, letter by letter."""
     fan = f"sha256/e3/b0/{HEX}"
     hour = "date=2025-12-31/hour=23"
     stamp = "01767225599999999999"
@@ -70,8 +70,8 @@ def test_keys_are_those_of_the_protocol() -> None:
     assert accepted_key(WHO).startswith(agent_prefix(WHO.agent_id))
 
 
-def test_every_key_lies_under_a_known_prefix() -> None:
-    """Policies are rendered from the prefixes, so no key may lie outside them."""
+def test_every_key_is_under_a_known_prefix() -> None:
+    """Policies are rendered from the prefixes, so no key may be outside them."""
     for key in (
         blob_key(DIGEST),
         raw_blob_by_time_key(DIGEST, AT_NS),
@@ -89,7 +89,7 @@ def test_every_key_lies_under_a_known_prefix() -> None:
 
 
 def test_longest_keys_fit_into_s3() -> None:
-    """The longest ids give keys of at most 1024 bytes, no segment over 255."""
+    """The longest ids result in keys of at most 1024 bytes, with no segment over 255."""
     longest = Identity(agent_id="x" * 120, boot_id="y" * 64, seq_start=0, seq_end=2**63 - 1)
     for key in (
         accepted_by_blob_key(DIGEST, longest),
@@ -102,8 +102,8 @@ def test_longest_keys_fit_into_s3() -> None:
         assert max(map(len, key.split("/"))) <= 255
 
 
-def test_parsers_give_back_what_keys_were_made_of() -> None:
-    """Each parser is the inverse of its maker."""
+def test_parsers_invert_key_builders() -> None:
+    """Each parser is the inverse of its builder."""
     assert parse_accepted_key(accepted_key(WHO)) == WHO
     assert parse_blob_key(blob_key(DIGEST)) == DIGEST
     assert parse_quarantine_key(quarantine_key(WHO, DIGEST)) == (WHO, DIGEST)
@@ -134,8 +134,8 @@ def test_parsers_give_back_what_keys_were_made_of() -> None:
         accepted_key(WHO) + "\n",
     ],
 )
-def test_foreign_accepted_keys_are_refused(key: str) -> None:
-    """A key that no writer of ours makes is refused by name, never read as an identity."""
+def test_foreign_accepted_keys_are_rejected(key: str) -> None:
+    """A key that sluice never writes is rejected by name and never read as an identity."""
     with pytest.raises(InvalidRecord) as caught:
         parse_accepted_key(key)
     assert caught.value.key == key or "/0" in key
@@ -152,14 +152,14 @@ def test_foreign_accepted_keys_are_refused(key: str) -> None:
         "raw-blobs/v1/x",
     ],
 )
-def test_foreign_blob_keys_are_refused(key: str) -> None:
-    """A blob key whose fan-out or form is wrong is refused."""
+def test_foreign_blob_keys_are_rejected(key: str) -> None:
+    """A blob key with a wrong fan-out or form is rejected."""
     with pytest.raises(InvalidRecord):
         parse_blob_key(key)
 
 
-def test_foreign_reference_and_quarantine_keys_are_refused() -> None:
-    """Reverse references and quarantine keys are held to their form."""
+def test_foreign_reference_and_quarantine_keys_are_rejected() -> None:
+    """Reverse references and quarantine keys must have their form."""
     for key in (
         accepted_key(WHO),
         accepted_by_blob_key(DIGEST, WHO).replace("e3/b0", "e3/b1"),
@@ -196,7 +196,7 @@ def test_foreign_reference_and_quarantine_keys_are_refused() -> None:
         ("a", "b", 0, 2**63),
     ],
 )
-def test_identities_that_no_key_can_carry_are_refused(
+def test_identities_without_a_valid_key_are_rejected(
     agent: str, boot: str, start: int, end: int
 ) -> None:
     """Ids and ranges are checked when an identity is made."""
@@ -205,7 +205,9 @@ def test_identities_that_no_key_can_carry_are_refused(
 
 
 def test_identity_keeps_text_as_it_is() -> None:
-    """No normalization: two spellings of one letter are two agents; spaces and dots are theirs."""
+    """There is no normalization: two spellings of one letter are two agents; spaces and dots are
+    kept.
+    """
     composed = Identity(agent_id="\u00e9", boot_id=" ", seq_start=3, seq_end=3)
     apart = Identity(agent_id="e\u0301", boot_id=" ", seq_start=3, seq_end=3)
     assert accepted_key(composed) != accepted_key(apart)
@@ -214,7 +216,7 @@ def test_identity_keeps_text_as_it_is() -> None:
 
 
 def test_digests_have_one_form() -> None:
-    """Upper case and other lengths are no digests."""
+    """Upper case and other lengths are not digests."""
     assert parse_digest(HEX) == DIGEST
     for text in (HEX.upper(), HEX[:-1], HEX + "0", "", HEX + "\n"):
         with pytest.raises(ValueError, match=r".*"):
@@ -235,14 +237,14 @@ def test_metric_segments_are_bounded() -> None:
     assert metric_segment("x" * 121) == f"sha256-{digest_of(b'x' * 121)}"
 
 
-def test_errors_are_of_one_tree() -> None:
-    """Whoever catches `SluiceError` catches a bad key and a bad identity."""
+def test_errors_have_one_root() -> None:
+    """A handler of `SluiceError` handles a bad key and a bad identity."""
     assert issubclass(InvalidRecord, SluiceError)
     assert issubclass(InvalidFrame, SluiceError)
 
 
-def test_pack_of_by_time_entries_sorts_by_its_last_instant_and_tells_its_span() -> None:
-    """Who lists from an instant on meets every pack with a later entry."""
+def test_pack_key_sorts_by_its_last_instant_and_contains_its_span() -> None:
+    """A listing from an instant on contains every packed object with a later entry."""
     folder = f"accepted-by-time/v1/{hour_path(AT_NS)}"
     span = PackSpan(first_ns=UnixNs(AT_NS - 5), last_ns=AT_NS)
     key = pack_key(folder, span, DIGEST)

@@ -1,4 +1,4 @@
-"""NDJSON in and out, and the builders behind it."""
+"""NDJSON in and out, and the builders of columns."""
 
 import base64
 
@@ -23,13 +23,13 @@ from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
 
 @pytest.mark.parametrize("columns", all_kinds(), ids=["logs", "metrics", "entries", "bare"])
 def test_ndjson_round_trip(columns: Columns) -> None:
-    """Records come back value by value through lines of JSON."""
+    """Records round-trip through lines of JSON, value by value."""
     lines = list(ndjson_from_columns(columns))
     assert_same(columns_from_ndjson(kind_of(columns), lines), columns)
 
 
-def test_ndjson_lines_read_like_the_interface() -> None:
-    """Times are RFC 3339 with nanoseconds, NaN is a word, types are words."""
+def test_ndjson_lines_have_readable_times_and_types() -> None:
+    """Times are RFC 3339 with nanoseconds; NaN and types are words."""
     line = next(ndjson_from_columns(logs()))
     assert line == (
         '{"ts":"2026-09-21T14:13:20.123456789Z","body":"first line","severity":9,'
@@ -70,8 +70,8 @@ def test_rfc3339_is_exact(written: str, at_ns: int) -> None:
         "",
     ],
 )
-def test_rfc3339_refuses(written: str) -> None:
-    """A time without offset, day, or meaning gets one clear line."""
+def test_rfc3339_rejects_other_forms(written: str) -> None:
+    """A time without offset, day, or meaning raises a one-line error."""
     with pytest.raises(BadUsage, match="time"):
         parse_rfc3339(written)
 
@@ -90,20 +90,20 @@ def test_rfc3339_refuses(written: str) -> None:
     ],
 )
 def test_ndjson_names_the_line(kind: str, line: str, says: str) -> None:
-    """A bad line is named with what is wrong in it."""
+    """The error names the bad line and its fault."""
     with pytest.raises(BadUsage, match="line 2") as caught:
         columns_from_ndjson(kind, ["", line])  # type: ignore[arg-type]
     assert says in str(caught.value)
 
 
 def test_ndjson_needs_a_record() -> None:
-    """No line at all is bad usage, not an empty frame."""
+    """Empty input is bad usage, not an empty frame."""
     with pytest.raises(BadUsage, match="no record"):
         columns_from_ndjson("logs", ["", "  \n"])
 
 
-def test_ndjson_refuses_times_past_int64() -> None:
-    """A time that int64 cannot hold is refused by name."""
+def test_ndjson_rejects_times_outside_int64() -> None:
+    """A time outside int64 is rejected by name."""
     with pytest.raises(InvalidFrame, match="field=`ts`"):
         columns_from_ndjson("logs", ['{"ts":9223372036854775808,"body":""}'])
 
@@ -113,7 +113,7 @@ def _raws(columns: LogColumns) -> list[str | None]:
 
 
 def test_lines_that_are_not_utf8_keep_their_bytes() -> None:
-    """A line that is not UTF-8 is readable and its bytes come back from `sluice.raw`."""
+    """A line that is not UTF-8 is readable, and `sluice.raw` contains its bytes."""
     lines = [b"plain", b"caf\xe9 \xff", "größer".encode()]
     columns = logs_from_lines(lines, np.arange(3), attributes={"path": "/var/log/x"})
     assert columns.body.slices()[1].decode() == "caf\ufffd \ufffd"
@@ -124,14 +124,14 @@ def test_lines_that_are_not_utf8_keep_their_bytes() -> None:
     decode_frame(encode_frame(identity=identity(3), columns=columns))
 
 
-def test_lines_of_half_characters_are_each_marked() -> None:
-    """Two halves of one character in two lines are not UTF-8, though together they would be."""
+def test_lines_with_half_characters_are_each_marked() -> None:
+    """Two halves of one character in two lines are not UTF-8, although together they would be."""
     columns = logs_from_lines([b"a\xc3", b"\xa4b"], np.arange(2))
     assert _raws(columns) == [base64.b64encode(half).decode() for half in (b"a\xc3", b"\xa4b")]
 
 
 def test_lines_and_records_build_the_same_columns() -> None:
-    """The fast way and the plain way give the same columns."""
+    """The fast path and the plain path build the same columns."""
     lines = [b"one", b"", b"three"]
     attributes = {"path": "/x", "host": "h"}
     plain = [LogRecord(ts_ns=at, body=line, attributes=attributes) for at, line in enumerate(lines)]
@@ -140,14 +140,14 @@ def test_lines_and_records_build_the_same_columns() -> None:
     assert_same(fast.body, text(*lines))
 
 
-def test_entries_have_times_all_or_none() -> None:
-    """A batch in which only some entries have a time is refused."""
+def test_either_all_entries_have_times_or_none() -> None:
+    """A batch in which only some entries have a time is rejected."""
     records = [EntryRecord(key=b"", value=b"", ts_ns=1), EntryRecord(key=b"", value=b"")]
     with pytest.raises(InvalidFrame, match="some have none"):
         entries_from_records(records)
 
 
-def test_text_with_a_lone_surrogate_is_refused() -> None:
-    """Python text that no UTF-8 can carry is refused by name."""
+def test_text_with_a_lone_surrogate_is_rejected() -> None:
+    """Python text that cannot be encoded as UTF-8 is rejected by name."""
     with pytest.raises(InvalidFrame, match="body"):
         logs_from_records([LogRecord(ts_ns=0, body="\ud800")])

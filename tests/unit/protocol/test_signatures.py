@@ -1,4 +1,4 @@
-"""The signature profile: RFC 9421's own vectors, a second implementation, and every refusal."""
+"""The signature profile: the vectors of RFC 9421, a second implementation, and every refusal."""
 
 import base64
 import datetime as dt
@@ -100,7 +100,7 @@ def with_field(view: SignedView, name: str, value: str | None) -> SignedView:
 
 
 def test_signature_base_of_rfc_9421_b26() -> None:
-    """The base of the RFC's Ed25519 example is byte for byte the RFC's."""
+    """The base of the RFC's Ed25519 example is equal byte for byte."""
     assert signature_base(rfc_request(), RFC_NAMES, RFC_PARAMS).decode() == (
         '"date": Tue, 20 Apr 2021 02:07:55 GMT\n'
         '"@method": POST\n'
@@ -113,14 +113,14 @@ def test_signature_base_of_rfc_9421_b26() -> None:
 
 
 def test_signature_of_rfc_9421_b26() -> None:
-    """Ed25519 is deterministic: signing the RFC's base gives the RFC's signature."""
+    """Ed25519 is deterministic: signing the RFC's base results in the RFC's signature."""
     base = signature_base(rfc_request(), RFC_NAMES, RFC_PARAMS)
     assert base64.b64encode(rfc_key().sign(base)).decode() == RFC_SIGNATURE
 
 
 @pytest.mark.parametrize("extra", [{}, {"Sluice_Retry": "1"}, {"Sluice_High_Water": "7"}])
 def test_signature_round_trip(extra: dict[str, str]) -> None:
-    """What the profile signs the profile accepts, and the key id comes out of it."""
+    """A request signed by the profile is accepted, and the claim contains the key id."""
     key = Ed25519PrivateKey.generate()
     claim = read_signature(signed(key, headers(**extra)), now_s=NOW_S + 299)
     verify_signature(claim, key.public_key())
@@ -138,8 +138,8 @@ def test_signature_without_body_covers_the_query() -> None:
         )
 
 
-def test_signature_of_another_key_is_refused() -> None:
-    """A claim verifies under its own key alone."""
+def test_signature_of_another_key_is_rejected() -> None:
+    """A claim verifies only with its own key."""
     claim = read_signature(signed(Ed25519PrivateKey.generate(), headers()), now_s=NOW_S)
     with pytest.raises(Unauthenticated):
         verify_signature(claim, Ed25519PrivateKey.generate().public_key())
@@ -155,7 +155,7 @@ def test_signature_of_another_key_is_refused() -> None:
         ("path", "/v1/b\udcffatches"),
     ],
 )
-def test_signature_binds_the_request_line(field: str, value: str) -> None:
+def test_signature_covers_the_request_line(field: str, value: str) -> None:
     """Method, authority and path as sent are covered: path tricks change the base."""
     key = Ed25519PrivateKey.generate()
     view = replace(signed(key, headers()), **{field: value})
@@ -164,7 +164,7 @@ def test_signature_binds_the_request_line(field: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("name", BODY_COMPONENTS[3:])
-def test_signature_binds_the_body_fields(name: str) -> None:
+def test_signature_covers_the_body_fields(name: str) -> None:
     """A changed digest, length or type does not verify."""
     key = Ed25519PrivateKey.generate()
     view = with_field(signed(key, headers()), name, "other")
@@ -172,8 +172,8 @@ def test_signature_binds_the_body_fields(name: str) -> None:
         verify_signature(read_signature(view, now_s=NOW_S), key.public_key())
 
 
-def test_signature_must_cover_a_sluice_header_that_is_there() -> None:
-    """Sluice-Retry added on the way is refused, not believed."""
+def test_signature_must_cover_every_present_sluice_header() -> None:
+    """A Sluice-Retry field that was added in transit is rejected."""
     view = with_field(signed(Ed25519PrivateKey.generate(), headers()), "sluice-retry", "1")
     with pytest.raises(Unauthenticated, match="components"):
         read_signature(view, now_s=NOW_S)
@@ -181,7 +181,7 @@ def test_signature_must_cover_a_sluice_header_that_is_there() -> None:
 
 @pytest.mark.parametrize("now_s", [NOW_S - 31, NOW_S + 301])
 def test_signature_freshness(now_s: int) -> None:
-    """Older than 300 s is stale; more than 30 s ahead is of the future."""
+    """A signature older than 300 s is stale; one more than 30 s ahead is in the future."""
     with pytest.raises(Unauthenticated):
         read_signature(signed(Ed25519PrivateKey.generate(), headers()), now_s=now_s)
 
@@ -213,8 +213,8 @@ GOOD_PARAMS = (
         "a=" + "(" * 3000,
     ],
 )
-def test_signature_of_another_profile_is_refused(text: str) -> None:
-    """Anything but exactly one signature of exactly this profile is no signature."""
+def test_signature_of_another_profile_is_rejected(text: str) -> None:
+    """Anything but exactly one signature of exactly this profile is rejected."""
     view = with_field(signed(Ed25519PrivateKey.generate(), headers()), "signature-input", text)
     with pytest.raises(Unauthenticated):
         read_signature(view, now_s=NOW_S)
@@ -223,14 +223,14 @@ def test_signature_of_another_profile_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "a=:QUJD:, b=:QUJD:", "sluice=QUJD", "other=:QUJD:", "sluice=:A:"]
 )
-def test_signature_value_of_another_form_is_refused(text: str) -> None:
+def test_signature_value_of_another_form_is_rejected(text: str) -> None:
     """The value is one byte sequence under the label of Signature-Input."""
     view = with_field(signed(Ed25519PrivateKey.generate(), headers()), "signature", text)
     with pytest.raises(Unauthenticated):
         read_signature(view, now_s=NOW_S)
 
 
-def test_repeated_fields_are_refused() -> None:
+def test_repeated_fields_are_rejected() -> None:
     """Two lines of one covered field could be read in two ways."""
     with pytest.raises(Unauthenticated, match="more than once"):
         view_request(
@@ -242,14 +242,14 @@ def test_repeated_fields_are_refused() -> None:
         )
 
 
-def test_default_ports_are_left_out() -> None:
+def test_default_ports_are_omitted() -> None:
     """RFC 9421 section 2.2.3: lower case, no default port."""
     view = replace(rfc_request(), authority="EXAMPLE.com:443")
     assert signature_base(view, ["@authority"], "()").startswith(b'"@authority": example.com\n')
 
 
 class _Keys(HTTPSignatureKeyResolver):
-    """Gives the second implementation one key."""
+    """A resolver that returns the one key to the second implementation."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -267,7 +267,7 @@ def message(fields: dict[str, str]) -> Any:
     )
 
 
-def test_second_implementation_verifies_ours() -> None:
+def test_second_implementation_verifies_our_signatures() -> None:
     """`http-message-signatures` accepts what the profile signs."""
     key = Ed25519PrivateKey.generate()
     now_s = int(dt.datetime.now(tz=dt.UTC).timestamp())
@@ -286,7 +286,7 @@ def test_second_implementation_verifies_ours() -> None:
     assert set(results[0].covered_components) >= {f'"{name}"' for name in BODY_COMPONENTS}
 
 
-def test_ours_verifies_the_second_implementation() -> None:
+def test_we_verify_signatures_of_the_second_implementation() -> None:
     """The profile accepts what `http-message-signatures` signs over the same components."""
     key = Ed25519PrivateKey.generate()
     request = message(headers())
@@ -311,20 +311,20 @@ def test_ours_verifies_the_second_implementation() -> None:
 
 
 def test_content_digest_round_trip() -> None:
-    """RFC 9530: sha-256 as a byte sequence, found beside other algorithms."""
+    """RFC 9530: sha-256 as a byte sequence, found next to other algorithms."""
     digest = digest_of(BODY)
     assert parse_content_digest(content_digest(digest)) == digest
     assert parse_content_digest(f"sha-512=:QUJD:, {content_digest(digest)}") == digest
 
 
 @pytest.mark.parametrize("text", ["", "sha-512=:QUJD:", "sha-256=:QUJD:", "sha-256=abc", "x"])
-def test_content_digest_of_another_form_is_refused(text: str) -> None:
-    """A digest that cannot be compared is no digest."""
+def test_content_digest_of_another_form_is_rejected(text: str) -> None:
+    """A digest that cannot be compared is rejected."""
     with pytest.raises(DigestMismatch):
         parse_content_digest(text)
 
 
-def test_content_digest_twice_is_refused() -> None:
+def test_two_content_digests_are_rejected() -> None:
     """Two sha-256 members could be read in two ways."""
     one = content_digest(digest_of(BODY))
     with pytest.raises(DigestMismatch):

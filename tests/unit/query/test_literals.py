@@ -1,11 +1,9 @@
-"""What a pattern surely contains; never a text that a match could lack."""
-
 import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.query_lake import question
+from support.query_lake import make_query
 
 from sluice_query.literals import literals_of, required_texts
 
@@ -33,16 +31,16 @@ from sluice_query.literals import literals_of, required_texts
     ],
 )
 def test_literals_of_patterns(pattern: str, literals: tuple[str, ...]) -> None:
-    """Plain runs outside of groups, sets and counts."""
+    """They are outside of groups, sets and repetition counts."""
     assert literals_of(pattern) == literals
 
 
-def test_required_texts_of_a_question() -> None:
-    """A plain text is required as it is; in either case nothing is sure."""
-    assert required_texts(question(text="a|b")) == ("a|b",)
-    assert required_texts(question(text="abc", ignore_case=True)) == ()
-    assert required_texts(question(text="ab+", regex=True)) == ("a",)
-    assert required_texts(question()) == ()
+def test_required_texts_of_a_query() -> None:
+    """A plain text is required unchanged; without regard to case nothing is."""
+    assert required_texts(make_query(text="a|b")) == ("a|b",)
+    assert required_texts(make_query(text="abc", ignore_case=True)) == ()
+    assert required_texts(make_query(text="ab+", regex=True)) == ("a",)
+    assert required_texts(make_query()) == ()
 
 
 _PIECES = st.sampled_from(
@@ -53,7 +51,6 @@ _PIECES = st.sampled_from(
 @given(pieces=st.lists(_PIECES, min_size=1, max_size=8), data=st.data())
 @settings(max_examples=400, deadline=None)
 def test_every_match_contains_the_literals(pieces: list[str], data: st.DataObject) -> None:
-    """Whatever a pattern matches has all of its literals in it."""
     pattern = "".join(pieces)
     compiled = re.compile(pattern)
     text = data.draw(st.from_regex(compiled))

@@ -1,23 +1,23 @@
-"""A series as a person and as a pipe see it."""
-
 import re
 
-from sluice_query.answer import Point
 from sluice_query.plot import draw_series
 from sluice_query.request import Aggregate, Series
+from sluice_query.result import SeriesPoint
 
 SERIES = Series(metric="cpu", step_ns=60_000_000_000, aggregate=Aggregate.MAX)
 
 
-def _points(*values: float | None, agent: str = "") -> list[Point]:
+def _points(*values: float | None, agent: str = "") -> list[SeriesPoint]:
     return [
-        Point(step_ns=1_790_000_000_000_000_000 + n * SERIES.step_ns, agent_id=agent, value=value)
+        SeriesPoint(
+            step_ns=1_790_000_000_000_000_000 + n * SERIES.step_ns, agent_id=agent, value=value
+        )
         for n, value in enumerate(values)
     ]
 
 
-def test_a_person_gets_a_plot() -> None:
-    """Title, times and a legend of the agents stand in a plot as wide as the terminal."""
+def test_on_a_terminal_a_series_is_a_plot() -> None:
+    """It has a title, times and a legend of the agents, and the width of the terminal."""
     points = _points(1.0, 2.0, 3.0, agent="h1") + _points(3.0, None, 1.0, agent="h2")
     drawn = re.sub(r"\x1b\[[0-9;]*m", "", draw_series(SERIES, points, 80))
     assert "max of cpu" in drawn
@@ -27,8 +27,8 @@ def test_a_person_gets_a_plot() -> None:
     assert {len(line) for line in drawn.splitlines()} <= set(range(70, 81))
 
 
-def test_a_pipe_gets_one_line_a_step() -> None:
-    """Where nobody watches, and where nothing can be drawn, there is a line for each point."""
+def test_elsewhere_a_series_is_one_line_a_step() -> None:
+    """So is a series without a number to draw."""
     points = _points(1.5, float("nan"))
     lines = draw_series(SERIES, points, None).splitlines()
     assert lines == ["2026-09-21T14:13:20.000000000Z - 1.5", "2026-09-21T14:14:20.000000000Z - nan"]

@@ -1,9 +1,9 @@
-"""What the collector deletes, and what it keeps."""
+"""What the collector deletes and what it keeps."""
 
 import asyncio
 import random
 
-from support.queue_batches import manifest
+from support.builders import manifest
 from support.queue_store import SimClock, SimIds, SimStore
 
 from sluice_protocol.keys import WORK_LISTS
@@ -40,8 +40,8 @@ def segments(store: SimStore) -> int:
     return sum("/segments/" in key for key in store.held)
 
 
-def test_acknowledged_lists_go_after_the_grace() -> None:
-    """Seen, then acknowledged, then left alone for the grace period, then deleted."""
+def test_acknowledged_lists_are_deleted_after_the_grace_period() -> None:
+    """A list that was seen and acknowledged is kept for the grace period, then deleted."""
 
     async def run() -> None:
         store, clock, runtime = world()
@@ -59,8 +59,8 @@ def test_acknowledged_lists_go_after_the_grace() -> None:
     asyncio.run(run())
 
 
-def test_lists_that_no_register_names_go_after_the_horizon() -> None:
-    """A list written and never appended, and one acknowledged unseen, go once they are old."""
+def test_unnamed_lists_are_deleted_after_the_horizon() -> None:
+    """Lists that were never appended, or acknowledged unseen, are deleted once they are old."""
 
     async def run() -> None:
         store, clock, runtime = world()
@@ -77,8 +77,8 @@ def test_lists_that_no_register_names_go_after_the_horizon() -> None:
     asyncio.run(run())
 
 
-def test_segments_go_once_acknowledged() -> None:
-    """A segment whose last entry is acknowledged goes; one that is needed stays."""
+def test_acknowledged_segments_are_deleted() -> None:
+    """A segment whose last entry is acknowledged is deleted; a needed one is kept."""
 
     async def run() -> None:
         store, clock, runtime = world()

@@ -1,11 +1,11 @@
-"""Producer, consumer and views over one store, without faults."""
+"""Producer, consumer and inspection on one store, without faults."""
 
 import asyncio
 import random
 from pathlib import Path
 
 import pytest
-from support.queue_batches import manifest
+from support.builders import manifest
 from support.queue_store import SimClock, SimIds, SimStore
 
 from sluice_protocol.errors import Fenced
@@ -42,8 +42,8 @@ async def drain(consumer: Consumer) -> list[tuple[int, int]]:
     return found
 
 
-def test_what_is_produced_is_consumed_in_order_on_the_local_store(tmp_path: Path) -> None:
-    """The real embedded store carries batches from a producer to a consumer."""
+def test_batches_are_consumed_in_order_on_the_local_store(tmp_path: Path) -> None:
+    """Batches pass from a producer to a consumer through the local store."""
 
     async def run() -> None:
         async with open_local_store(tmp_path) as store:
@@ -69,7 +69,7 @@ def test_what_is_produced_is_consumed_in_order_on_the_local_store(tmp_path: Path
 
 
 def test_segments_are_read_like_the_register() -> None:
-    """Entries that moved to segments come in order, between readers and acknowledgements."""
+    """Entries in segments are read in order, between reads and acknowledgements."""
 
     async def run() -> None:
         store, runtime = sim()
@@ -90,7 +90,7 @@ def test_segments_are_read_like_the_register() -> None:
 
 
 def test_fenced_consumer_changes_nothing() -> None:
-    """The second opening takes the epoch; the first can neither read on nor acknowledge."""
+    """The second opening claims the epoch; the first consumer can neither read nor acknowledge."""
 
     async def run() -> None:
         store, runtime = sim()
@@ -111,8 +111,8 @@ def test_fenced_consumer_changes_nothing() -> None:
     asyncio.run(run())
 
 
-def test_acks_are_in_order_and_durable_by_the_hundred() -> None:
-    """`ack` refuses gaps; one write stands for a hundred of them."""
+def test_acks_are_in_order_and_durable_every_hundred() -> None:
+    """`ack` rejects gaps; one write covers a hundred calls."""
 
     async def run() -> None:
         store, runtime = sim()
@@ -128,15 +128,15 @@ def test_acks_are_in_order_and_durable_by_the_hundred() -> None:
         assert consumer.acked_through == 100
         await consumer.flush_acks()
         assert (await read_lane(store, "spark", 0)).state.acked_through == 120
-        for sequence, reason in ((120, "already"), (121, "not come")):
+        for sequence, reason in ((120, "already"), (121, "not assigned")):
             with pytest.raises(AckRefused, match=reason):
                 await consumer.ack_through(sequence)
 
     asyncio.run(run())
 
 
-def test_resume_refuses_a_lane_that_does_not_fit() -> None:
-    """A persisted sequence behind the frontier, or ahead of the lane, stops the consumer."""
+def test_resume_rejects_a_lane_that_does_not_match() -> None:
+    """A stored sequence below the acknowledged one, or beyond the lane, stops the consumer."""
 
     async def run() -> None:
         store, runtime = sim()
@@ -155,7 +155,7 @@ def test_resume_refuses_a_lane_that_does_not_fit() -> None:
 
 
 def test_missing_work_list_stops_the_lane() -> None:
-    """A list that is gone raises each time; the cursor stays before it."""
+    """A missing list raises each time; the cursor stays before it."""
 
     async def run() -> None:
         store, runtime = sim()
@@ -172,8 +172,8 @@ def test_missing_work_list_stops_the_lane() -> None:
     asyncio.run(run())
 
 
-def test_lanes_that_exist_are_listed() -> None:
-    """Each register is found once, however much lies in a lane's folder."""
+def test_existing_lanes_are_listed() -> None:
+    """Each register is listed once, however many objects its lane has."""
 
     async def run() -> None:
         store, runtime = sim()
@@ -190,8 +190,8 @@ def test_lanes_that_exist_are_listed() -> None:
     asyncio.run(run())
 
 
-def test_producers_pile_up_behind_one_swap() -> None:
-    """Callers that come while a swap is in flight share the next one."""
+def test_callers_during_a_swap_share_the_next_one() -> None:
+    """Callers that arrive during a swap share the next one."""
 
     async def run() -> None:
         store, runtime = sim()
@@ -207,8 +207,10 @@ def test_producers_pile_up_behind_one_swap() -> None:
     asyncio.run(run())
 
 
-def test_producer_stops_where_its_register_is_gone_begun_anew_or_an_old_copy() -> None:
-    """Going on would leave behind what waited; a producer that never wrote begins a lane."""
+def test_producer_stops_if_its_register_is_missing_new_or_an_old_copy() -> None:
+    """A producer stops if its register is missing, new or an old copy; a new producer creates a
+    lane.
+    """
 
     async def run() -> None:
         key = Lane(queue="spark", lane=0).key

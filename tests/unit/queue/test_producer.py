@@ -1,10 +1,10 @@
-"""What a producer does between `produce` and the queue."""
+"""The behavior of a producer between `produce` and the queue."""
 
 import asyncio
 import random
 
 import pytest
-from support.queue_batches import manifest
+from support.builders import manifest
 from support.queue_store import SimClock, SimIds, SimStore
 
 from sluice_protocol.errors import OutcomeUnknown
@@ -19,7 +19,7 @@ from sluice_store.retry import RetrySettings
 
 
 class Slow(SimStore):
-    """Holds every swap back until it is let go."""
+    """A store that delays every swap until it is released."""
 
     def __init__(self) -> None:
         super().__init__(clock=SimClock())
@@ -35,7 +35,7 @@ def runtime(store: SimStore) -> Runtime:
 
 
 def test_produce_waits_while_too_many_bytes_are_not_durable() -> None:
-    """Over `max_unflushed_bytes` the next call waits until a flush has landed."""
+    """Above `max_unflushed_bytes` the next call waits until a flush is durable."""
 
     async def run() -> None:
         store = Slow()
@@ -56,8 +56,8 @@ def test_produce_waits_while_too_many_bytes_are_not_durable() -> None:
     asyncio.run(run())
 
 
-def test_a_list_that_grew_old_is_written_anew_before_it_is_appended() -> None:
-    """A list older than an hour is never named: the collector may take it."""
+def test_an_old_list_is_written_again_before_it_is_appended() -> None:
+    """A list older than an hour is never named, because it may be collected."""
 
     async def run() -> None:
         store = SimStore(clock=SimClock())
@@ -88,14 +88,14 @@ def test_a_list_that_grew_old_is_written_anew_before_it_is_appended() -> None:
 
 
 def _tries(producer: Producer) -> object:
-    from sluice_store.retry import RetryLoop  # noqa: PLC0415
+    from sluice_store.retry import RetryBudget  # noqa: PLC0415
 
     lane = producer._appender.client.lane
-    return RetryLoop("test", lane.key, producer._runtime.backoff(RetrySettings()))
+    return RetryBudget("test", lane.key, producer._runtime.backoff(RetrySettings()))
 
 
-def test_spent_bounds_are_told_as_unknown_and_the_producer_stops() -> None:
-    """When no swap ever answers, every caller learns that nobody knows."""
+def test_spent_bounds_are_unknown_and_stop_the_producer() -> None:
+    """If no swap ever gets a response, every caller gets the unknown outcome."""
 
     class Deaf(SimStore):
         async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:

@@ -19,12 +19,11 @@ from sluice_queue.register import (
     append,
     body_descriptors,
     decode_register,
-    decode_segment,
     dequeue,
     encode_register,
     open_epoch,
-    spill,
 )
+from sluice_queue.segments import decode_segment, spill
 
 KEY = "queue/v1/spark.000/manifest"
 NONCE = bytes(range(16))
@@ -52,8 +51,8 @@ def filled(count: int) -> Register:
     return append(Register(revision=1, nonce=NONCE), drafts, writer(), NONCE)
 
 
-def test_register_bytes_lie_where_the_page_says() -> None:
-    """Each header field stands at its documented offset."""
+def test_register_fields_have_their_documented_offsets() -> None:
+    """Each header field is at its documented offset."""
     state = open_epoch(filled(2), bytes([7] * 16), NONCE)
     body = encode_register(state)
     assert body[:4] == b"LMQ1"
@@ -70,7 +69,7 @@ def test_register_bytes_lie_where_the_page_says() -> None:
 
 @given(st.integers(0, 40), st.integers(0, 40), st.binary(max_size=20))
 def test_register_round_trips(count: int, acked: int, metadata: bytes) -> None:
-    """What was encoded is decoded, whatever was appended and dequeued."""
+    """A decoded register equals the encoded one after any appends and dequeues."""
     state = Register(revision=1, nonce=NONCE)
     if count:
         drafts = tuple(draft(number, metadata) for number in range(count))
@@ -84,7 +83,7 @@ def test_register_round_trips(count: int, acked: int, metadata: bytes) -> None:
 
 
 def test_append_copies_existing_entries_undecoded() -> None:
-    """Bytes that are no entries survive an append: it never looks at them."""
+    """An append copies bytes that are not entries unchanged."""
     state = filled(1)
     garbled = Register(
         revision=1, nonce=NONCE, next_sequence=2, count=1, entries=b"?" * len(state.entries)
@@ -94,7 +93,9 @@ def test_append_copies_existing_entries_undecoded() -> None:
 
 
 def test_spill_and_dequeue_keep_every_entry_in_order() -> None:
-    """A full register moves its older half to a segment; acks drop the segment when passed."""
+    """A full register moves its older half to a segment; an acknowledgement past it drops the
+    segment.
+    """
     state = filled(10)
     moved = spill(KEY, state)
     assert [one.sequence for one in decode_segment(KEY, moved.body)] == [1, 2, 3, 4, 5]
@@ -110,12 +111,12 @@ def test_spill_and_dequeue_keep_every_entry_in_order() -> None:
 
 
 def test_spill_is_a_function_of_the_state() -> None:
-    """Two producers that see one state write one segment with equal bytes."""
+    """Two producers with the same state write the same segment."""
     assert spill(KEY, filled(10)) == spill(KEY, filled(10))
 
 
 def test_writers_keep_the_latest_and_drop_the_rest() -> None:
-    """The list holds 64 producers, latest first, each once."""
+    """The list contains 64 producers, latest first, each once."""
     state = Register(revision=1, nonce=NONCE)
     for number in range(1, WRITERS_MAX + 3):
         state = append(state, (draft(),), writer(number), NONCE)
@@ -127,7 +128,7 @@ def test_writers_keep_the_latest_and_drop_the_rest() -> None:
     assert state.writer((1).to_bytes(16, "big")) is None
 
 
-def test_register_refuses_what_it_cannot_hold() -> None:
+def test_register_rejects_states_out_of_bounds() -> None:
     """Too many entries, and acknowledgements out of range, are broken invariants."""
     with pytest.raises(InvariantViolated):
         encode_register(filled(ENTRIES_MAX + 1))
@@ -137,8 +138,8 @@ def test_register_refuses_what_it_cannot_hold() -> None:
         dequeue(KEY, filled(3), 0, NONCE)
 
 
-def test_decode_refuses_foreign_and_broken_bytes() -> None:
-    """Truncation, another magic, another version, and fields that contradict one another."""
+def test_decode_rejects_foreign_and_broken_bytes() -> None:
+    """Truncation, another magic, another version and contradicting fields are rejected."""
     body = encode_register(filled(3))
     for broken in (b"", body[:40], body[:-1], body + b"x", b"LMB1" + body[4:]):
         with pytest.raises(InvalidRecord):
@@ -150,8 +151,8 @@ def test_decode_refuses_foreign_and_broken_bytes() -> None:
 
 
 @given(st.binary(max_size=400))
-def test_decode_of_random_bytes_is_typed(tail: bytes) -> None:
-    """No bytes make the decoder fail with anything but its own errors."""
+def test_decode_of_random_bytes_raises_typed_errors(tail: bytes) -> None:
+    """The decoder raises only its own errors, whatever the bytes."""
     body = b"LMQ1\x01\x00\x00\x00" + tail
     with contextlib.suppress(InvalidRecord):
         body_descriptors(KEY, decode_register(KEY, body))

@@ -1,4 +1,4 @@
-"""Ranges, gaps and overlaps of one life, added up in key order."""
+"""Ranges, gaps and overlaps of one boot, computed in key order."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from sluice_protocol.identity import Identity
 from sluice_protocol.units import UnixNs
 from sluice_reconciler.completeness import LISTED_MAX, BootTally, ReportedHighWater
-from sluice_reconciler.sequence_ranges import merged
 
 SECOND_NS = 1_000_000_000
 
@@ -15,15 +14,25 @@ def who(start: int, end: int) -> Identity:
     return Identity(agent_id="a", boot_id="b", seq_start=start, seq_end=end)
 
 
+def union_of(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)), min_size=1, max_size=30))
-def test_ranges_are_the_union_and_gaps_what_lies_between(found: list[tuple[int, int]]) -> None:
-    """Whatever overlaps or touches; a life starts at 0."""
+def test_ranges_are_the_union_and_gaps_its_complement(found: list[tuple[int, int]]) -> None:
+    """Batches may overlap or be adjacent; a boot starts at 0."""
     batches = sorted((start, start + size) for start, size in found)
     tally = BootTally("a", "b")
     for number, (start, end) in enumerate(batches):
         tally.add(who(start, end), number)
     report = tally.report(100, {})
-    union = merged(batches)
+    union = union_of(batches)
     assert list(report.ranges) == union
     starts = [0, *(end + 1 for _, end in union)]
     wanted = [(low, start - 1) for low, (start, _) in zip(starts, union, strict=False)]
@@ -34,19 +43,21 @@ def test_ranges_are_the_union_and_gaps_what_lies_between(found: list[tuple[int, 
     assert report.oldest_gap_s == max((gap.age_s for gap in report.gaps), default=0)
 
 
-def test_a_life_full_of_holes_takes_bounded_memory_and_hides_nothing() -> None:
-    """The first gaps are listed, the rest counted; the oldest of all is told; the end is right."""
+def test_boot_with_many_gaps_needs_bounded_memory() -> None:
+    """The first gaps are listed and the others counted; the oldest gap and the last one are
+    reported.
+    """
     tally, holes = BootTally("a", "b"), LISTED_MAX + 500
     for number in range(holes):
-        # The last hole is the oldest.
+        # The last gap is the oldest.
         tally.add(who(number * 10 + 5, number * 10 + 9), (2 * holes - number) * SECOND_NS)
     tally.add(who(holes * 10, holes * 10 + 9), 2 * holes * SECOND_NS)
-    told = {
+    reported = {
         ("a", "b"): ReportedHighWater(
-            seq_end=holes * 10 + 19, told_at_ns=UnixNs(3 * holes * SECOND_NS)
+            seq_end=holes * 10 + 19, reported_at_ns=UnixNs(3 * holes * SECOND_NS)
         )
     }
-    report = tally.report(3 * holes * SECOND_NS, told)
+    report = tally.report(3 * holes * SECOND_NS, reported)
     assert len(report.ranges) == LISTED_MAX
     assert report.ranges[-1] == (LISTED_MAX * 10 - 5, LISTED_MAX * 10 - 1)
     assert (len(report.gaps), report.gaps_more) == (LISTED_MAX + 1, 500)

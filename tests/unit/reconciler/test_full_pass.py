@@ -36,7 +36,7 @@ def make(store: ObjectStore, seed: int = 1, **settings: object) -> Reconciler:
 def test_every_accepted_batch_is_indexed_and_enqueued_once_on_the_local_store(
     tmp_path: Path,
 ) -> None:
-    """Two passes by two processes leave each batch indexed three times and enqueued once."""
+    """Two passes by two processes write three index entries of each batch and enqueue it once."""
 
     async def run() -> None:
         async with open_local_store(tmp_path) as store:
@@ -63,8 +63,8 @@ def test_every_accepted_batch_is_indexed_and_enqueued_once_on_the_local_store(
     asyncio.run(run())
 
 
-def test_missing_and_corrupt_blobs_are_marked_and_enqueued_once_healed() -> None:
-    """A batch whose blob is wrong is held back and shown, and goes on when the blob is right."""
+def test_batches_with_missing_or_corrupt_blobs_are_held_until_repaired() -> None:
+    """A batch with a wrong blob is held and reported, and is enqueued when the blob is right."""
 
     async def run() -> None:
         store = sim()
@@ -87,8 +87,8 @@ def test_missing_and_corrupt_blobs_are_marked_and_enqueued_once_healed() -> None
     asyncio.run(run())
 
 
-def test_bad_manifests_and_foreign_keys_stop_nothing() -> None:
-    """What is no manifest is marked with its reason; the batches around it are enqueued."""
+def test_invalid_manifests_and_foreign_keys_are_held_and_stop_no_other_batch() -> None:
+    """An invalid object is held with its reason; the other batches are enqueued."""
 
     async def run() -> None:
         store = sim()
@@ -120,7 +120,7 @@ def test_bad_manifests_and_foreign_keys_stop_nothing() -> None:
 
 
 def test_overlapping_ranges_are_enqueued_once_each() -> None:
-    """A batch cut differently inside a done run is found by its seal, once."""
+    """A batch that overlaps an enqueued sequence range is found by the seal and enqueued once."""
 
     async def run() -> None:
         store = sim()
@@ -139,7 +139,7 @@ def test_overlapping_ranges_are_enqueued_once_each() -> None:
 
 
 def test_quarantine_manifests_get_their_reverse_reference() -> None:
-    """A conflict that no gateway referenced is referenced by the pass, once."""
+    """The pass writes the reverse reference of a conflict if no gateway wrote it."""
 
     async def run() -> None:
         store = sim()
@@ -153,7 +153,7 @@ def test_quarantine_manifests_get_their_reverse_reference() -> None:
 
 
 def test_each_queue_gets_every_batch() -> None:
-    """A second queue is fed beside Spark's, and from the beginning when it is added later."""
+    """A second queue contains every batch, including those accepted before it was added."""
 
     async def run() -> None:
         store = sim()
@@ -168,8 +168,8 @@ def test_each_queue_gets_every_batch() -> None:
     asyncio.run(run())
 
 
-def test_shards_walk_everything_once() -> None:
-    """However many spans a pass is cut into, each batch and each foreign key falls into one."""
+def test_shards_list_every_key_once() -> None:
+    """For any number of shards, each batch and each foreign key is in exactly one span."""
 
     async def run() -> None:
         agents = [

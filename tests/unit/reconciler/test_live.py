@@ -1,4 +1,4 @@
-"""The live state: bounded in bytes, and honest about what it does not hold."""
+"""The live window: bounded in bytes; it reports what it does not contain."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queue_batches import manifest
+from support.builders import make_identity, manifest, manifest_of
 from support.queue_store import SimClock, SimStore
 
 from sluice_protocol.errors import BadUsage
@@ -15,9 +15,10 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import blob_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.ndjson import columns_from_ndjson
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_reconciler.live_reader import LiveReader, newest_lines
 from sluice_reconciler.live_window import LINE_OVERHEAD_BYTES, LiveView, LiveWindow
+from sluice_reconciler.metrics import StoreClock
 
 AT_NS = 1_700_000_000 * NS_PER_S
 
@@ -34,8 +35,8 @@ def view(live: LiveWindow, *, limit: int = 100, **asked: str) -> LiveView:
     return live.view(AT_NS, limit=limit, **asked)
 
 
-def test_a_tail_that_follows_by_cursor_gets_each_record_once_and_in_order() -> None:
-    """Page by page, of one agent or of all."""
+def test_cursor_returns_each_record_once_and_in_order() -> None:
+    """Pages of one agent or of all agents."""
     live = state()
     live.add("a", [b"a1", b"a2"])
     live.add("b", [b"b1"])
@@ -51,17 +52,17 @@ def test_a_tail_that_follows_by_cursor_gets_each_record_once_and_in_order() -> N
     assert view(live, agent_id="a", limit=1).lines == (b"a3",)
 
 
-def test_it_is_partial_until_it_has_watched_for_a_window_and_when_it_was_started_anew() -> None:
-    """A cursor of another process is answered with all that is held, and a reason."""
+def test_view_is_partial_until_a_window_was_watched_and_after_a_restart() -> None:
+    """A cursor of another process returns everything in the window, and a reason."""
     live = LiveWindow(process="P", bytes_max=1000, agent_bytes_max=1000, window_s=10)
     assert "watched" in view(live).reasons[0]
     live.watch(AT_NS - 9 * NS_PER_S)
     live.add("a", [b"1"])
     assert view(live).partial
     assert not live.view(AT_NS + NS_PER_S, limit=9).partial
-    anew = view(live, after="Q.99")
-    assert (anew.lines, anew.reasons[0]) == ((b"1",), anew.reasons[0])
-    assert "started anew" in anew.reasons[0]
+    restarted = view(live, after="Q.99")
+    assert (restarted.lines, restarted.reasons[0]) == ((b"1",), restarted.reasons[0])
+    assert "restarted" in restarted.reasons[0]
 
 
 @given(
@@ -72,17 +73,17 @@ def test_it_is_partial_until_it_has_watched_for_a_window_and_when_it_was_started
     st.integers(1, 2000),
     st.integers(1, 2000),
 )
-def test_bytes_are_bounded_and_whatever_is_missing_is_told(
+def test_bytes_are_bounded_and_missing_records_are_reported(
     batches: list[tuple[str, list[bytes]]], bytes_max: int, agent_bytes_max: int
 ) -> None:
-    """The newest records stand; a view that lacks some says so."""
+    """The newest records are kept; a view with missing records reports it."""
     live = state(bytes_max=bytes_max, agent_bytes_max=agent_bytes_max)
-    told: dict[str, list[bytes]] = {"a": [], "b": [], "c": []}
+    added: dict[str, list[bytes]] = {"a": [], "b": [], "c": []}
     for agent, lines in batches:
         live.add(agent, lines)
-        told[agent] += lines
+        added[agent] += lines
         assert live.size_bytes <= bytes_max
-        for name, all_lines in told.items():
+        for name, all_lines in added.items():
             seen = view(live, agent_id=name, after="P.0", limit=1000)
             held = sum(len(line) + LINE_OVERHEAD_BYTES for line in seen.lines)
             assert held <= agent_bytes_max
@@ -92,8 +93,7 @@ def test_bytes_are_bounded_and_whatever_is_missing_is_told(
 
 
 @pytest.mark.parametrize("after", ["", "x", "P.", "P.-1", "P.1.x", "P." + "9" * 30, "P.\u0661"])
-def test_what_is_no_cursor_is_refused(after: str) -> None:
-    """By name, never as a place."""
+def test_invalid_cursor_is_refused(after: str) -> None:
     if after:
         with pytest.raises(BadUsage, match="next"):
             view(state(), after=after)
@@ -104,28 +104,30 @@ def seeded(store: SimStore, seq: int, bodies: list[str], *, at_ns: int) -> Accep
         f'{{"ts":{AT_NS + n},"body":"{body}","severity":9,"attributes":{{"n":"{n}"}}}}'
         for n, body in enumerate(bodies)
     ]
-    who = Identity(agent_id="host-1", boot_id="b1", seq_start=seq, seq_end=seq + len(bodies) - 1)
+    who = make_identity(seq, count=len(bodies))
     frame = encode_frame(
         identity=who, columns=columns_from_ndjson("logs", lines), resource=(("host", "h"),)
     )
-    one = manifest(seq, count=len(bodies), at_ns=at_ns, frame=frame)
+    one = manifest_of(frame, at_ns=at_ns)
     store._put(blob_key(one.digest), frame)
     return one
 
 
-def test_reader_keeps_the_newest_records_of_young_batches_and_passes_over_what_is_broken() -> None:
-    """Old batches are not read at all; a blob that cannot be read is told, and stops nothing."""
+def test_reader_keeps_the_newest_records_and_skips_unreadable_batches() -> None:
+    """Old batches are not read; an unreadable blob is reported, and later batches are read."""
 
     async def run() -> None:
         store, live = SimStore(clock=SimClock()), state(agent_bytes_max=1000)
-        reader = LiveReader(store, live)
+        store_clock = StoreClock(store.clock)
+        store_clock.observe(UnixNs(AT_NS))
+        reader = LiveReader(store, live, store_clock)
         old = seeded(store, 0, ["old"], at_ns=AT_NS - 11 * NS_PER_S)
         young = seeded(store, 10, [f"line {n}" for n in range(50)], at_ns=AT_NS - NS_PER_S)
         broken = manifest(100, at_ns=AT_NS - 3 * NS_PER_S, frame=b"broken")
         store._put(blob_key(broken.digest), b"broken")
         gone = manifest(110, at_ns=AT_NS - 2 * NS_PER_S, frame=b"gone")
         running = asyncio.create_task(reader.run())
-        reader.saw([broken, gone, old, young], AT_NS)
+        reader.offer([broken, gone, old, young])
         await reader.wait(50, 5)
         running.cancel()
         seen = view(live, after="P.0")
@@ -136,9 +138,7 @@ def test_reader_keeps_the_newest_records_of_young_batches_and_passes_over_what_i
         assert (last["body"], last["attributes"], last["severity"]) == ("line 49", {"n": "49"}, 9)
         assert (last["resource"], last["kind"]) == ({"host": "h"}, "logs")
         assert last["accepted_at_unix_ns"] == AT_NS - NS_PER_S
-        assert [word in " ".join(seen.reasons) for word in ("forgotten", "passed over")] == [
-            True
-        ] * 2
+        assert [word in " ".join(seen.reasons) for word in ("dropped", "skipped")] == [True] * 2
 
     asyncio.run(run())
 
@@ -151,8 +151,8 @@ def test_reader_keeps_the_newest_records_of_young_batches_and_passes_over_what_i
         ("logs", ['{"ts":1,"body":"é"}', '{"ts":2,"body":"","attributes":{"k":"v"}}'] * 20),
     ],
 )
-def test_lines_of_every_kind_are_those_of_the_frame(kind: str, lines: list[str]) -> None:
-    """Whole, and as many of the newest as fit."""
+def test_lines_of_every_kind_equal_the_records_of_the_frame(kind: str, lines: list[str]) -> None:
+    """All lines, or as many of the newest as fit."""
     who = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=len(lines) - 1)
     frame = encode_frame(identity=who, columns=columns_from_ndjson(kind, lines))
     one = msgspec.structs.replace(manifest(0, count=len(lines), frame=frame), kind=kind)

@@ -1,4 +1,4 @@
-"""By-time entries packed into one object per flush and hour (ADR 0047)."""
+"""By-time entries packed into one object per hour (ADR 0047)."""
 
 import asyncio
 import random
@@ -6,7 +6,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queue_batches import manifest
+from support.builders import manifest
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import enqueued, index_keys
 
@@ -27,7 +27,6 @@ from sluice_queue.lane import Runtime
 from sluice_reconciler.differences import DifferenceKind
 from sluice_reconciler.explain import explain
 from sluice_reconciler.indexes import PACK_DECODERS, TimeEntry, pack, unpack
-from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.scanners import TimeIndexScanner
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -55,7 +54,7 @@ async def accept_at(store: SimStore, seq: int, at_ns: int) -> AcceptedManifest:
 
 
 async def three_hours(store: SimStore) -> list[AcceptedManifest]:
-    """Leaves four batches in one hour, four in the next, and one in the third."""
+    """Accept four batches in one hour, four in the next, and one in the third."""
     at = [BASE_NS + number * HOUR_NS // 4 for number in range(9)]
     return [await accept_at(store, 10 * number, ns) for number, ns in enumerate(at)]
 
@@ -81,8 +80,8 @@ entries = st.lists(
 
 
 @given(entries)
-def test_packs_give_back_every_entry_byte_for_byte(given_entries: list[TimeEntry]) -> None:
-    """Also those whose bytes no line could keep: they stand alone."""
+def test_unpack_returns_every_packed_entry_byte_for_byte(given_entries: list[TimeEntry]) -> None:
+    """Entries whose bytes do not fit a line are not packed."""
     made = pack(given_entries)
     assert sum(count for _, _, count in made) == len({one.key for one in given_entries})
     found = [entry for key, body, _ in made for entry in unpack(key, body)]
@@ -94,7 +93,7 @@ def test_packs_give_back_every_entry_byte_for_byte(given_entries: list[TimeEntry
         if span is not None:
             assert key.startswith(f"{ACCEPTED_BY_TIME}{hour_path(span.last_ns)}/")
             assert hour_path(span.first_ns) == hour_path(span.last_ns)
-            with pytest.raises(InvalidRecord, match="other bytes"):
+            with pytest.raises(InvalidRecord, match="do not match the hash"):
                 unpack(key, body + b"\n")
 
 
@@ -111,8 +110,8 @@ def test_a_second_pack_version_is_read_next_to_the_first() -> None:
         unpack(key, body)
 
 
-def test_one_flush_makes_one_object_per_hour_and_index() -> None:
-    """Nine batches over three hours: two packs and one that is alone, of either index."""
+def test_batches_processed_together_make_one_object_per_hour_and_index() -> None:
+    """Nine batches over three hours: two packed objects and one entry alone in either index."""
 
     async def run() -> None:
         store = SimStore(clock=SimClock())
@@ -123,20 +122,20 @@ def test_one_flush_makes_one_object_per_hour_and_index() -> None:
         assert len(spans) == 6
         assert spans.count(None) == 2
         keys = [key for one in batches for key in index_keys(one)]
-        stand = {
+        existing = {
             key
             for place in [*by_time(store), *(k for k in store.held if "accepted-by-blob" in k)]
             for key, _ in unpack(ObjectKey(place), store.held[place].body)
         }
-        assert stand == set(keys)
+        assert existing == set(keys)
         assert all(all(path.indexes.values()) for path in await explain(store, batches[5].digest))
-        assert [one async for one in Rebuild(make(store, 2).intake, Runtime()).differences()] == []
+        assert [one async for one in make(store, 2).rebuild().differences()] == []
 
     asyncio.run(run())
 
 
-def test_scanner_takes_what_others_packed() -> None:
-    """From packs, from entries that stand alone, and not from a pack that is damaged."""
+def test_scanner_enqueues_what_another_process_packed() -> None:
+    """It reads packed objects and entries that are not packed, and skips a damaged object."""
 
     async def run() -> None:
         store = SimStore(clock=SimClock())
@@ -149,24 +148,24 @@ def test_scanner_takes_what_others_packed() -> None:
         for key in [key for key in store.held if key.startswith(("queue/", "reconciler/"))]:
             del store.held[key]
         again = make(store, 2)
-        assert (await TimeIndexScanner(again.intake).scan()).enqueued == 5
+        assert (await again.scan_time_index()).enqueued == 5
         assert len(await enqueued(store)) == 5
-        assert (await TimeIndexScanner(other.intake).scan()).sound == 0
+        assert (await other.scan_time_index()).sound == 0
         assert (await again.once()).outcome.enqueued == 4
         assert len(await enqueued(store)) == len(batches)
 
     asyncio.run(run())
 
 
-def test_scanner_is_not_carried_away_by_a_name_from_the_future() -> None:
-    """A stray object far ahead leaves the checkpoint at the store's time."""
+def test_name_with_a_future_time_does_not_move_the_checkpoint() -> None:
+    """An object with a future time does not move the checkpoint beyond the store's time."""
 
     async def run() -> None:
         store = SimStore(clock=SimClock())
         store.clock.at_ns = BASE_NS
         await store.create(ObjectKey(f"{ACCEPTED_BY_TIME}{'9' * 20}-x.json"), b"{}")
         reconciler = make(store)
-        scanner = TimeIndexScanner(reconciler.intake)
+        scanner = TimeIndexScanner(store, reconciler.pipeline, reconciler._requests)
         await scanner.scan()
         one = await accept_at(store, 0, BASE_NS)
         await store.create(index_keys(one)[0], encode_record(one))
@@ -175,14 +174,14 @@ def test_scanner_is_not_carried_away_by_a_name_from_the_future() -> None:
     asyncio.run(run())
 
 
-def test_rebuild_finds_and_mends_what_is_wrong_in_packs() -> None:
-    """A lost pack, a damaged one, and one that holds an entry that nothing stands behind."""
+def test_rebuild_finds_and_repairs_defects_of_packed_objects() -> None:
+    """A missing packed object, a damaged one, and one with an entry that has no source."""
 
     async def run() -> None:
         store = SimStore(clock=SimClock())
         batches = await three_hours(store)
         await make(store).once()
-        rebuild = Rebuild(make(store, 2).intake, Runtime())
+        rebuild = make(store, 2).rebuild()
         first, second = [key for key in by_time(store) if parse_pack_key(key)][:2]
         raws = [key for key in by_time(store) if parse_pack_key(key)][2:]
         del store.held[first]
@@ -203,8 +202,8 @@ def test_rebuild_finds_and_mends_what_is_wrong_in_packs() -> None:
     asyncio.run(run())
 
 
-def test_packed_entry_with_other_bytes_is_told_and_made_right() -> None:
-    """The right entry is written alone, and the wrong one leaves the pack."""
+def test_packed_entry_with_other_bytes_is_reported_and_repaired() -> None:
+    """The right entry is written alone, and the wrong one is removed from the packed object."""
 
     async def run() -> None:
         store = SimStore(clock=SimClock())
@@ -220,7 +219,7 @@ def test_packed_entry_with_other_bytes_is_told_and_made_right() -> None:
         )
         for key, body, _ in made:
             await store.create(key, body)
-        rebuild = Rebuild(make(store, 2).intake, Runtime())
+        rebuild = make(store, 2).rebuild()
         found = [(one.key, one.wrong) async for one in rebuild.differences()]
         place = index_keys(batches[0])[0]
         assert found == [(place, DifferenceKind.MISSING), (place, DifferenceKind.DIFFERENT)]

@@ -1,4 +1,4 @@
-"""Settings that could not work are refused by name."""
+"""Settings: ranges, and defaults by kind of store."""
 
 import pytest
 
@@ -22,13 +22,13 @@ from sluice_reconciler.settings import ReconcilerSettings
     ],
 )
 def test_settings_out_of_range_are_refused(name: str, value: object) -> None:
-    """Before anything runs, and the error names the setting."""
+    """The error names the setting."""
     with pytest.raises(BadUsage, match=name):
         ReconcilerSettings(**{name: value})
 
 
-def test_settings_that_hang_on_the_store_are_filled_in() -> None:
-    """A directory is looked behind and asked by few at once; what is set stays."""
+def test_settings_that_depend_on_the_store_get_defaults() -> None:
+    """A directory gets tail scans and low concurrency; explicit settings are kept."""
     local, remote = ReconcilerSettings().on("file:///x"), ReconcilerSettings().on("s3://b/p")
     assert (local.tail_interval_s, local.concurrency, local.pack_by_time) == (0.2, 4, True)
     assert (remote.tail_interval_s, remote.concurrency, remote.pack_by_time) == (0.0, 32, False)

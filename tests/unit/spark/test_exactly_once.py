@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
-from support.queue_batches import manifest
+from support.builders import manifest
 
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest, Kind
-from sluice_spark.descriptors import Waiting, waiting_of
+from sluice_queue.pending import PendingBatch, pending_batches
 from sluice_spark.errors import LakeInconsistent
 from sluice_spark.exactly_once import RowId, TablePositions, plan_boundary, plan_round
 
@@ -29,7 +29,9 @@ ENTRIES = (
 )
 """Three entries of one lane with repeated batches; the blob of LOST may be missing."""
 ROWS = tuple(
-    row for number, found in enumerate(ENTRIES, 1) for row in waiting_of(0, number, list(found))
+    row
+    for number, found in enumerate(ENTRIES, 1)
+    for row in pending_batches(0, number, list(found))
 )
 
 
@@ -49,7 +51,9 @@ class LakeState:
         return TablePositions(records=records, ledger={0: self.entered})
 
 
-def run_round(state: LakeState, rows: tuple[Waiting, ...], *, back: bool, steps: int) -> LakeState:
+def run_round(
+    state: LakeState, rows: tuple[PendingBatch, ...], *, back: bool, steps: int
+) -> LakeState:
     """Run one round that crashes after some steps: a step per record table, then the ledger."""
     boundary = plan_boundary(rows, state.positions)
     if not boundary:
@@ -109,7 +113,7 @@ def test_every_history_of_crashes_commits_each_batch_once() -> None:
             check(state)
         seen |= frontier
     assert len(seen) > 50
-    again = waiting_of(0, 4, [LOST])
+    again = pending_batches(0, 4, [LOST])
     for state in seen:
         done = state
         for _ in range(3):

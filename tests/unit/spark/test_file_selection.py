@@ -1,19 +1,21 @@
+from sluice_lake.data_files import STATS_SLACK_NS, DataFile, TimeStats
 from sluice_protocol.record_deletes import DeleteRecord
-from sluice_spark.data_files import (
-    DataFile,
+from sluice_spark.delete_conditions import delete_condition
+from sluice_spark.file_selection import (
     is_closed,
     may_contain_deleted,
     removes_whole_file,
     small_files,
 )
-from sluice_spark.delete_conditions import delete_condition
 
 DAY_NS = 86_400 * 10**9
 T0_NS = 1_790_000_000 * 10**9  # 2026-09-21T14:13:20Z
+FIRST_NS, LAST_NS = T0_NS - STATS_SLACK_NS, T0_NS + 10 + STATS_SLACK_NS
+"""The earliest and the latest time that a record of the file may have."""
 
 
 def file(size_bytes: int = 1, **more: object) -> DataFile:
-    given = {"agents": ("a", "c"), "times_ns": (T0_NS, T0_NS + 10)} | more
+    given = {"agents": ("a", "c"), "ts": TimeStats(range_ns=(T0_NS, T0_NS + 10))} | more
     return DataFile(
         path=f"p{size_bytes}", partition="2026-09-21", size_bytes=size_bytes, records=1, **given
     )  # type: ignore[arg-type]
@@ -41,20 +43,20 @@ def test_delete_selects_files_by_statistics() -> None:
     assert may_contain_deleted(file(), record())
     assert not may_contain_deleted(file(), record(agent_id="d"))
     assert not may_contain_deleted(file(), record(accepted_until_unix_ns=T0_NS - DAY_NS))
-    assert not may_contain_deleted(file(), record(from_unix_ns=T0_NS + 11))
-    assert not may_contain_deleted(file(), record(to_unix_ns=T0_NS))
+    assert not may_contain_deleted(file(), record(from_unix_ns=LAST_NS + 1))
+    assert not may_contain_deleted(file(), record(to_unix_ns=FIRST_NS))
     assert may_contain_deleted(
-        file(agents=None, times_ns=None), record(agent_id="d", to_unix_ns=T0_NS)
+        file(agents=None, ts=TimeStats()), record(agent_id="d", to_unix_ns=T0_NS)
     )
 
 
 def test_retention_removes_a_file_unread_only_if_every_row_is_deleted() -> None:
-    old = {"agent_id": None, "to_unix_ns": T0_NS + 11}
+    old = {"agent_id": None, "to_unix_ns": LAST_NS + 1}
     assert removes_whole_file(file(), record(**old))
     assert not removes_whole_file(file(), record(**old, accepted_until_unix_ns=T0_NS))
     assert not removes_whole_file(file(), record(to_unix_ns=T0_NS + 11))
     assert not removes_whole_file(file(), record(agent_id=None, to_unix_ns=T0_NS + 10))
-    assert not removes_whole_file(file(times_ns=None), record(**old))
+    assert not removes_whole_file(file(ts=TimeStats()), record(**old))
 
 
 def test_delete_condition_escapes_quotes_and_backslashes() -> None:

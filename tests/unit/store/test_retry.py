@@ -16,7 +16,7 @@ from sluice_store.port import ObjectStore
 from sluice_store.retry import (
     Backoff,
     OtherBytes,
-    RetryLoop,
+    RetryBudget,
     RetrySettings,
     SameBytes,
     create_known,
@@ -226,12 +226,12 @@ def test_the_number_of_tries_is_bounded_and_the_last_try_is_not_followed_by_a_pa
 def test_the_total_time_is_bounded() -> None:
     async def run() -> None:
         clock = PauseClock()
-        loop = RetryLoop("create", KEY, backoff_of(clock, tries_max=99, total_s=10.0))
-        await loop.pause()
+        budget = RetryBudget("create", KEY, backoff_of(clock, tries_max=99, total_s=10.0))
+        await budget.wait_or_raise()
         clock.at_ns += 10 * NS_PER_S
         cause = StoreUnavailable("create", KEY, "no response")
         with pytest.raises(OutcomeUnknown) as raised:
-            await loop.pause(cause)
+            await budget.wait_or_raise(cause)
         assert raised.value.__cause__ is cause
 
     asyncio.run(run())
@@ -242,9 +242,9 @@ def test_pauses_are_random_below_a_limit_that_doubles_up_to_a_maximum() -> None:
         clock = PauseClock()
         settings = RetrySettings(tries_max=9, total_s=1e6, backoff_s=0.1, backoff_max_s=0.8)
         backoff = Backoff(clock=clock, rng=random.Random(seed), settings=settings)
-        loop = RetryLoop("create", KEY, backoff)
+        budget = RetryBudget("create", KEY, backoff)
         for _ in range(8):
-            await loop.pause()
+            await budget.wait_or_raise()
         return clock.pauses
 
     seen = [asyncio.run(pauses(seed)) for seed in range(200)]

@@ -1,0 +1,96 @@
+"""Verification of blobs: a blob is decoded only when it is exactly what its manifest names."""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
+from sluice_protocol.frame import Frame, decode_frame
+from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.outcomes import Found
+from sluice_protocol.units import ObjectKey
+from sluice_store.port import ObjectStore
+
+_THREAD_BYTES: Final = 256 << 10
+"""Blobs larger than this are verified and decoded in a thread."""
+
+
+class BlobFault(StrEnum):
+    """Why a blob cannot be used; the values are those of `dead_letters.reason`."""
+
+    MISSING = "missing"
+    CORRUPT = "corrupt"
+    INVALID_FRAME = "invalid_frame"
+    DISAGREES = "disagrees"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedBlob:
+    """A blob that cannot be used.
+
+    Attributes:
+        fault: Why.
+        detail: What exactly is wrong, with the key of the blob.
+    """
+
+    fault: BlobFault
+    detail: str
+
+
+def decode_blob(manifest: AcceptedManifest, body: bytes | None) -> Frame | RejectedBlob:
+    """Verify a blob against its manifest and decode it.
+
+    Args:
+        manifest: The accepted manifest.
+        body: The blob's bytes, or None when the store does not contain it.
+
+    Returns:
+        The frame, or why the blob cannot be used.
+    """
+    if body is None:
+        return _rejected(manifest, BlobFault.MISSING, "the blob is missing from the store")
+    digest = hashlib.sha256(body).hexdigest()
+    if digest != manifest.frame_sha256:
+        return _rejected(
+            manifest,
+            BlobFault.CORRUPT,
+            f"the blob has other bytes than its manifest names, sha256=`{digest}`",
+        )
+    try:
+        frame = decode_frame(body)
+    except (InvalidFrame, UnsupportedVersion, TooLarge) as error:
+        return _rejected(manifest, BlobFault.INVALID_FRAME, str(error))
+    if (frame.identity, frame.envelope.kind) != (manifest.identity, manifest.kind):
+        return _rejected(
+            manifest, BlobFault.DISAGREES, "blob and manifest name two different batches"
+        )
+    return frame
+
+
+async def fetch_frame(
+    stores: Sequence[ObjectStore], manifest: AcceptedManifest
+) -> Frame | RejectedBlob:
+    """Read a batch's blob from the first store that contains it; verify and decode it.
+
+    Raises:
+        StoreError: A store is unreachable.
+    """
+    body = await _read(stores, ObjectKey(manifest.raw_blob_key))
+    if body is not None and len(body) > _THREAD_BYTES:
+        return await asyncio.to_thread(decode_blob, manifest, body)
+    return decode_blob(manifest, body)
+
+
+async def _read(stores: Sequence[ObjectStore], key: ObjectKey) -> bytes | None:
+    for store in stores:
+        found = await store.get(key)
+        if isinstance(found, Found):
+            return found.body
+    return None
+
+
+def _rejected(manifest: AcceptedManifest, fault: BlobFault, detail: str) -> RejectedBlob:
+    return RejectedBlob(fault=fault, detail=f"{detail}, key=`{manifest.raw_blob_key}`")

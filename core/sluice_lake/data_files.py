@@ -1,0 +1,119 @@
+"""The data files of one state of a table, with the statistics that its log records."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from sluice_lake.tables import Table
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_US: Final = timedelta(microseconds=1)
+_NS_PER_US: Final = 1000
+STATS_SLACK_NS: Final = 1_000_000
+"""Some writers truncate the times in their statistics to milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeStats:
+    """What the log records about one time column of a data file.
+
+    Attributes:
+        range_ns: Earliest and latest value, Unix ns, as recorded; None when not recorded.
+        nulls: Number of rows without a value; None when not recorded.
+    """
+
+    range_ns: tuple[int, int] | None = None
+    nulls: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """One data file of a table.
+
+    Attributes:
+        path: Its path within the table.
+        partition: Value of the partition column.
+        size_bytes: Its size.
+        records: Its number of rows; None when not recorded.
+        agents: First and last agent in byte order; None when not recorded. The last one may be
+            truncated.
+        ts: Times of the records.
+        accepted_at: Times at which the records' batches were accepted.
+    """
+
+    path: str
+    partition: str
+    size_bytes: int
+    records: int | None = None
+    agents: tuple[str, str] | None = None
+    ts: TimeStats = field(default_factory=TimeStats)
+    accepted_at: TimeStats = field(default_factory=TimeStats)
+
+    @property
+    def times_ns(self) -> tuple[int, int] | None:
+        """Bounds of all records' times, Unix ns; None when unknown or when a record has no time."""
+        if self.ts.range_ns is None or self.ts.nulls:
+            return None
+        earliest, latest = self.ts.range_ns
+        return (earliest - STATS_SLACK_NS, latest + STATS_SLACK_NS)
+
+
+def list_files(
+    opened: DeltaTable, table: Table, wanted: Callable[[str], bool] | None = None
+) -> list[DataFile]:
+    """Return the data files of this state of a table, by partition and path.
+
+    Args:
+        opened: The state.
+        table: The table.
+        wanted: Decides by the value of the partition column which files are listed; None lists
+            all.
+    """
+    column = f"partition.{table.partition_column}"
+    files = []
+    for row in pa.table(opened.get_add_actions(flatten=True)).to_pylist():
+        partition = _partition(row[column])
+        if wanted is None or wanted(partition):
+            files.append(_file(row, partition))
+    return sorted(files, key=lambda file: (file.partition, file.path))
+
+
+def total_bytes(files: Sequence[DataFile]) -> int:
+    """Return the total size of files."""
+    return sum(file.size_bytes for file in files)
+
+
+def _partition(value: object) -> str:
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _file(row: dict[str, Any], partition: str) -> DataFile:
+    first, last = row.get("min.agent_id"), row.get("max.agent_id")
+    return DataFile(
+        path=row["path"],
+        partition=partition,
+        size_bytes=int(row["size_bytes"]),
+        records=row.get("num_records"),
+        agents=None if first is None or last is None else (str(first), str(last)),
+        ts=_time_stats(row, "ts"),
+        accepted_at=_time_stats(row, "accepted_at"),
+    )
+
+
+def _time_stats(row: dict[str, Any], column: str) -> TimeStats:
+    earliest, latest = row.get(f"min.{column}"), row.get(f"max.{column}")
+    range_ns = None
+    if earliest is not None and latest is not None:
+        range_ns = (_ns(earliest), _ns(latest))
+    return TimeStats(range_ns=range_ns, nulls=row.get(f"null_count.{column}"))
+
+
+def _ns(moment: datetime | str) -> int:
+    if isinstance(moment, str):
+        moment = datetime.fromisoformat(moment)
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // _US * _NS_PER_US

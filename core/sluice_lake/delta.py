@@ -1,0 +1,207 @@
+"""Opening, checking and creating the lake's tables by delta-rs, without a JVM.
+
+The rule for a path, of a directory or of a bucket, where delta-rs finds no table:
+
+- A missing or empty folder is a table that does not exist yet.
+- A folder that contains only `_delta_log`, with no commit in it, is the same: another process is
+  creating the table, or stopped while it did.
+- Anything else is refused: treating it as empty would hide its data. Before the refusal the table
+  is opened a second time, because another process may have created it since the first attempt. A
+  creator commits before it writes data, so the second attempt finds every such table.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from sluice_lake.errors import CommitConflict, TableRefused
+from sluice_lake.locations import TableLocation, lake_location, open_filesystem
+from sluice_lake.schemas import schema_json
+from sluice_lake.tables import TABLES, Table, ingest_app_id
+
+CONFIGURATION: Final = {
+    "delta.enableDeletionVectors": "false",
+    "delta.checkpointInterval": "50",
+}
+"""With deletion vectors a reader of the data files alone would return deleted rows (ADR 0051)."""
+REFUSED_FEATURES: Final = frozenset({"deletionVectors", "clustering", "columnMapping"})
+_LOG: Final = "_delta_log"
+_COMMIT: Final = re.compile(r"\d{20}\.(json|checkpoint\b.*)|_last_checkpoint")
+
+
+@contextmanager
+def delta_errors_translated(location: TableLocation) -> Iterator[None]:
+    """Translate the errors of delta-rs into those of `sluice_lake.errors`."""
+    try:
+        yield
+    except CommitFailedError as error:
+        raise CommitConflict(location.uri, str(error)) from error
+    except DeltaError as error:
+        raise TableRefused(location.uri, str(error)) from error
+
+
+def delta_schema(table: Table) -> Schema:
+    """Return a table's schema as delta-rs represents it."""
+    return Schema.from_json(schema_json(table))
+
+
+def find_table(store_url: str, table: Table, *, for_writing: bool = False) -> DeltaTable | None:
+    """Open a table's newest state, or return None when the table does not exist yet.
+
+    Args:
+        store_url: The store.
+        table: The table.
+        for_writing: Whether the schema must be exactly that of this version. A reader accepts
+            additional columns and another order of the columns.
+
+    Raises:
+        TableRefused: The path contains something other than a table, a column is missing or has
+            another type, or a feature is on under which the data files alone misrepresent the
+            table.
+    """
+    location = lake_location(store_url, table.name)
+    opened = _open(location)
+    if opened is None and _is_occupied(location):
+        opened = _open(location)
+        if opened is None:
+            raise _not_a_table(location)
+    if opened is not None:
+        _check_features(location, opened)
+        _check_schema(location, table, opened, exact=for_writing)
+    return opened
+
+
+def open_or_create_table(store_url: str, table: Table) -> DeltaTable:
+    """Open a table's newest state for writing; create the table if it does not exist.
+
+    Raises:
+        TableRefused: As `find_table`.
+        CommitConflict: Another process created the table at the same moment.
+    """
+    found = find_table(store_url, table, for_writing=True)
+    if found is not None:
+        return found
+    location = lake_location(store_url, table.name)
+    if location.is_local:
+        Path(location.uri).mkdir(parents=True, exist_ok=True)
+    with delta_errors_translated(location):
+        return DeltaTable.create(
+            location.uri,
+            delta_schema(table),
+            mode="error",
+            partition_by=[table.partition_column],
+            configuration=CONFIGURATION,
+            storage_options=dict(location.storage_options),
+        )
+
+
+def check_tables(store_url: str) -> None:
+    """Check that every existing table can be written, before a job starts a JVM.
+
+    Raises:
+        TableRefused: As `find_table`.
+    """
+    for table in TABLES:
+        find_table(store_url, table, for_writing=True)
+
+
+def read_lane_versions(opened: DeltaTable, lanes: Sequence[int]) -> dict[int, int]:
+    """Return, for each lane, the last queue sequence that this state of the table contains.
+
+    A lane from which nothing was ingested has 0.
+    """
+    return {lane: opened.transaction_version(ingest_app_id(lane)) or 0 for lane in lanes}
+
+
+def _open(location: TableLocation) -> DeltaTable | None:
+    try:
+        return DeltaTable(location.uri, storage_options=dict(location.storage_options))
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        if location.is_local and Path(location.uri).exists() and not Path(location.uri).is_dir():
+            raise _not_a_table(location) from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TableRefused(location.uri, f"it cannot be opened: {reason}") from error
+
+
+def _is_occupied(location: TableLocation) -> bool:
+    """Return True if the path contains anything but a log folder without a commit."""
+    if location.is_local and Path(location.uri).is_file():
+        return True
+    try:
+        if any(name != _LOG for name in _list_names(location, "")):
+            return True
+        return any(_COMMIT.fullmatch(name) for name in _list_names(location, _LOG))
+    except OSError as error:
+        raise TableRefused(location.uri, f"it cannot be listed: {error}") from error
+
+
+def _list_names(location: TableLocation, folder: str) -> list[str]:
+    if location.is_local:
+        path = Path(location.uri, folder)
+        return [entry.name for entry in path.iterdir()] if path.exists() else []
+    from pyarrow.fs import FileSelector  # noqa: PLC0415 - takes 0.3 s to import; rarely needed
+
+    filesystem, root = open_filesystem(location)
+    selector = FileSelector(f"{root}/{folder}".rstrip("/"), allow_not_found=True)
+    return [entry.base_name for entry in filesystem.get_file_info(selector)]
+
+
+def _not_a_table(location: TableLocation) -> TableRefused:
+    return TableRefused(location.uri, "this path is not a Delta table: move it away")
+
+
+def _check_features(location: TableLocation, opened: DeltaTable) -> None:
+    protocol = opened.protocol()
+    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    for feature in sorted(features & REFUSED_FEATURES):
+        raise TableRefused(
+            location.uri,
+            f"its feature {feature} must be off, because the data files alone would misrepresent"
+            " the table: rewrite it without the feature",
+        )
+
+
+def _check_schema(
+    location: TableLocation, table: Table, opened: DeltaTable, *, exact: bool
+) -> None:
+    wrong = _wrong_columns(table, opened)
+    if exact and not wrong:
+        wrong = _inexact_columns(table, opened)
+    if wrong:
+        raise TableRefused(
+            location.uri, f"its schema is not that of this version: {'; '.join(wrong)}"
+        )
+    if opened.metadata().partition_columns != [table.partition_column]:
+        raise TableRefused(location.uri, f"it must be partitioned by {table.partition_column}")
+
+
+def _wrong_columns(table: Table, opened: DeltaTable) -> list[str]:
+    have = {field.name: _type_name(field.type) for field in opened.schema().fields}
+    return [
+        f"column {column.name} must be {column.type.value}, found {have.get(column.name, 'none')}"
+        for column in table.columns
+        if have.get(column.name) != column.type.value
+    ]
+
+
+def _inexact_columns(table: Table, opened: DeltaTable) -> list[str]:
+    have = [(field.name, field.type.to_json()) for field in opened.schema().fields]
+    want = [(field.name, field.type.to_json()) for field in delta_schema(table).fields]
+    if have == want:
+        return []
+    different = sorted({name for name, _ in set(have) ^ set(want)})
+    return [f"see columns {', '.join(different)}" if different else "see the order of its columns"]
+
+
+def _type_name(kind: Any) -> str:  # noqa: ANN401 - a type of delta-rs, which is untyped here
+    key_type = getattr(kind, "key_type", None)
+    if key_type is not None:
+        return f"map<{_type_name(key_type)},{_type_name(kind.value_type)}>"
+    return str(getattr(kind, "type", kind))

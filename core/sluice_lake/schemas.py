@@ -1,0 +1,56 @@
+"""Arrow and Delta schemas of the lake's tables, derived from `sluice_lake.tables`."""
+
+import json
+from typing import Final
+
+import pyarrow as pa
+
+from sluice_lake.tables import ColumnType, Table
+
+TEXT_MAP: Final = pa.map_(pa.string(), pa.string())
+
+_ARROW: Final = {
+    ColumnType.STRING: pa.string(),
+    ColumnType.BINARY: pa.binary(),
+    ColumnType.INTEGER: pa.int32(),
+    ColumnType.LONG: pa.int64(),
+    ColumnType.DOUBLE: pa.float64(),
+    ColumnType.DATE: pa.date32(),
+    ColumnType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    ColumnType.TEXT_MAP: TEXT_MAP,
+}
+
+
+def arrow_schema(table: Table, *, partition: bool = True) -> pa.Schema:
+    """Return the Arrow schema of a table, with or without its partition column.
+
+    Every column is nullable: Spark refuses an Arrow batch whose nullability differs from the
+    declared one, and Delta declares nullable columns.
+    """
+    columns = table.columns if partition else table.stored_columns
+    return pa.schema([pa.field(column.name, _ARROW[column.type]) for column in columns])
+
+
+def schema_json(table: Table) -> str:
+    """Return a table's schema in the JSON form that Delta and Spark share."""
+    fields = [
+        {
+            "name": column.name,
+            "type": _json_type(column.type),
+            "nullable": True,
+            "metadata": {"comment": column.meaning},
+        }
+        for column in table.columns
+    ]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def _json_type(kind: ColumnType) -> str | dict[str, object]:
+    if kind is not ColumnType.TEXT_MAP:
+        return str(kind)
+    return {
+        "type": "map",
+        "keyType": "string",
+        "valueType": "string",
+        "valueContainsNull": True,
+    }

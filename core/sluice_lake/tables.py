@@ -1,0 +1,216 @@
+"""The tables of the lake, their columns and partitions, as data that writers and readers share.
+
+A record table contains one row per record. `batches` contains one row per accepted batch. It is the
+ledger of ingestion: a batch is in the lake when its identity is in the ledger. `dead_letters`
+contains batches whose blob was missing or damaged during ingestion; they never enter the ledger.
+
+Source: `docs/adr/0050-exactly-once-into-delta.md`, `docs/adr/0051-lake-tables.md`.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+from sluice_protocol.keys import INGEST_QUEUE
+from sluice_protocol.manifests import Kind
+from sluice_protocol.units import NS_PER_S
+
+
+class ColumnType(StrEnum):
+    """A column type, by its name in a Delta schema."""
+
+    STRING = "string"
+    BINARY = "binary"
+    INTEGER = "integer"
+    LONG = "long"
+    DOUBLE = "double"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+    """Microseconds, UTC."""
+    TEXT_MAP = "map<string,string>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        name: Its name.
+        type: Its type.
+        meaning: One line that is stored as the column's comment.
+        skippable: Whether data files record its minimum and maximum, so that readers can skip
+            files.
+    """
+
+    name: str
+    type: ColumnType
+    meaning: str
+    skippable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table under `lake/v1/`.
+
+    Attributes:
+        name: Its name, which is also the name of its folder.
+        columns: Every column in order, the partition column last.
+        partition_column: The column whose value is in the path instead of in the data files.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    partition_column: str
+
+    @property
+    def stored_columns(self) -> tuple[Column, ...]:
+        """The columns that are in the data files: all but the partition column."""
+        return tuple(column for column in self.columns if column.name != self.partition_column)
+
+    @property
+    def skipping_columns(self) -> tuple[Column, ...]:
+        """The stored columns whose minimum and maximum are recorded for each data file."""
+        return tuple(column for column in self.stored_columns if column.skippable)
+
+
+def _column(name: str, kind: ColumnType, meaning: str, *, skippable: bool = False) -> Column:
+    return Column(name=name, type=kind, meaning=meaning, skippable=skippable)
+
+
+# A meaning is stored in the table as a comment: rewording one would change the stored schema.
+_STRING, _LONG, _INTEGER = ColumnType.STRING, ColumnType.LONG, ColumnType.INTEGER
+_TIMESTAMP, _MAP = ColumnType.TIMESTAMP, ColumnType.TEXT_MAP
+
+ACCEPTED_DATE: Final = "accepted_date"
+ACCEPTED_HOUR: Final = "accepted_hour"
+
+_RECORD_HEAD: Final = (
+    _column("agent_id", _STRING, "the agent that sent it", skippable=True),
+    _column("boot_id", _STRING, "that agent's life", skippable=True),
+    _column("seq", _LONG, "sequence number of the record in that life", skippable=True),
+    _column("ts_ns", _LONG, "the record's own time, exact, Unix ns; null without one"),
+    _column("ts", _TIMESTAMP, "the record's own time, cut to microseconds", skippable=True),
+    _column("accepted_at", _TIMESTAMP, "when its batch was accepted", skippable=True),
+    _column("queue_sequence", _LONG, "sequence of the queue entry that brought it", skippable=True),
+)
+_RECORD_TAIL: Final = (
+    _column("attributes", _MAP, "the record's attributes; null when its batch has none at all"),
+    _column("resource", _MAP, "what the batch says of its source"),
+    _column(ACCEPTED_DATE, ColumnType.DATE, "UTC date of accepted_at"),
+)
+
+
+def _record_table(name: str, own: tuple[Column, ...]) -> Table:
+    columns = (*_RECORD_HEAD, *own, *_RECORD_TAIL)
+    return Table(name=name, columns=columns, partition_column=ACCEPTED_DATE)
+
+
+LOGS: Final = _record_table(
+    "logs",
+    (
+        _column("body", _STRING, "the line"),
+        _column(
+            "severity", _INTEGER, "OpenTelemetry severity number 0 to 24, or null", skippable=True
+        ),
+    ),
+)
+METRICS: Final = _record_table(
+    "metrics",
+    (
+        _column("name", _STRING, "name of the metric", skippable=True),
+        _column("value", ColumnType.DOUBLE, "the value, any bits"),
+        _column("type", _INTEGER, "0 gauge, 1 delta, 2 cumulative"),
+    ),
+)
+ENTRIES: Final = _record_table(
+    "entries",
+    (
+        _column("key", ColumnType.BINARY, "opaque bytes"),
+        _column("value", ColumnType.BINARY, "opaque bytes"),
+    ),
+)
+
+_IDENTITY: Final = (
+    _column("agent_id", _STRING, "the agent that sent it", skippable=True),
+    _column("boot_id", _STRING, "that agent's life", skippable=True),
+    _column("seq_start", _LONG, "first sequence number", skippable=True),
+    _column("seq_end", _LONG, "last sequence number, inclusive", skippable=True),
+    _column("kind", _STRING, "logs, metrics or entries"),
+    _column("frame_sha256", _STRING, "sha256 of the frame, hex"),
+    _column("frame_bytes", _LONG, "size of the frame"),
+    _column("record_count", _LONG, "number of records"),
+    _column("accepted_at", _TIMESTAMP, "when it was accepted", skippable=True),
+    _column("accepted_at_ns", _LONG, "the same, exact, Unix ns"),
+    _column("lane", _INTEGER, "queue lane that brought it", skippable=True),
+    _column("queue_sequence", _LONG, "sequence of the queue entry", skippable=True),
+)
+BATCHES: Final = Table(
+    name="batches",
+    columns=(
+        *_IDENTITY,
+        _column("min_ts_ns", _LONG, "earliest record, Unix ns, or null", skippable=True),
+        _column("max_ts_ns", _LONG, "latest record, Unix ns, or null", skippable=True),
+        _column("collector_id", _STRING, "the gateway that accepted it"),
+        _column("principal", _STRING, "the principal that sent it"),
+        _column(ACCEPTED_HOUR, _STRING, "UTC hour of accepted_at, YYYY-MM-DDTHH"),
+    ),
+    partition_column=ACCEPTED_HOUR,
+)
+DEAD_LETTERS: Final = Table(
+    name="dead_letters",
+    columns=(
+        *_IDENTITY,
+        _column("reason", _STRING, "missing, corrupt, invalid_frame or disagrees"),
+        _column("detail", _STRING, "what exactly was wrong"),
+        _column("observed_at", _TIMESTAMP, "when ingestion looked", skippable=True),
+        _column(ACCEPTED_HOUR, _STRING, "UTC hour of accepted_at, YYYY-MM-DDTHH"),
+    ),
+    partition_column=ACCEPTED_HOUR,
+)
+
+WINDOW_DATE: Final = "window_date"
+ROLLUPS: Final = Table(
+    name="rollups",
+    columns=(
+        _column("window", _STRING, "1m or 1h", skippable=True),
+        _column("window_start", _TIMESTAMP, "first instant of the window", skippable=True),
+        _column("name", _STRING, "name of the metric", skippable=True),
+        _column("agent_id", _STRING, "the agent that sent it", skippable=True),
+        _column("attributes", _MAP, "the series' attributes; empty without any"),
+        _column("count", _LONG, "number of points that are numbers"),
+        _column("sum", ColumnType.DOUBLE, "their sum"),
+        _column("min", ColumnType.DOUBLE, "the least"),
+        _column("max", ColumnType.DOUBLE, "the greatest"),
+        _column("last", ColumnType.DOUBLE, "the one of the latest time"),
+        _column("last_ts_ns", _LONG, "that time, Unix ns"),
+        _column("sketch", ColumnType.BINARY, "KLL sketch of doubles, k = 200, Apache DataSketches"),
+        _column("cover", _LONG, "number of the cover that wrote the row", skippable=True),
+        _column(WINDOW_DATE, ColumnType.DATE, "UTC date of window_start"),
+    ),
+    partition_column=WINDOW_DATE,
+)
+"""A late point adds another row of the same series and window: readers merge the rows."""
+
+RECORD_TABLES: Final[dict[Kind, Table]] = {"logs": LOGS, "metrics": METRICS, "entries": ENTRIES}
+TABLES: Final = (LOGS, METRICS, ENTRIES, BATCHES, DEAD_LETTERS, ROLLUPS)
+
+
+def payload_columns(kind: Kind) -> tuple[Column, ...]:
+    """Return the columns of a record table that only records of this kind have."""
+    return RECORD_TABLES[kind].columns[len(_RECORD_HEAD) : -len(_RECORD_TAIL)]
+
+
+def ingest_app_id(lane: int, queue: str = INGEST_QUEUE) -> str:
+    """Return the application id whose transaction version is a lane's last ingested sequence."""
+    return f"sluice-ingest/{queue}.{lane:03d}"
+
+
+def accepted_date(accepted_at_ns: int) -> str:
+    """Return the partition of a record, `YYYY-MM-DD` in UTC."""
+    return datetime.fromtimestamp(accepted_at_ns // NS_PER_S, UTC).strftime("%Y-%m-%d")
+
+
+def accepted_hour(accepted_at_ns: int) -> str:
+    """Return the partition of a ledger row, `YYYY-MM-DDTHH` in UTC."""
+    return datetime.fromtimestamp(accepted_at_ns // NS_PER_S, UTC).strftime("%Y-%m-%dT%H")

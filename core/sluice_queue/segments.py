@@ -1,0 +1,105 @@
+"""Segments: immutable objects with the older entries of a lane whose register is full.
+
+| offset | bytes | field |
+|---|---|---|
+| 0 | 4 | magic `LMQS` |
+| 4 | 2 | version = 1 |
+| 6 | 2 | flags = 0 |
+| 8 | 8 | sequence of the first entry |
+| 16 | 8 | sequence of the last entry |
+| 24 | … | entries (`entries.py`), oldest first |
+
+All integers are little-endian and unsigned. Pure: no I/O, clock or randomness.
+
+Source: `docs/queue.md`; ADR 0040.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from sluice_protocol.errors import InvalidRecord, InvariantViolated, UnsupportedVersion
+from sluice_protocol.versions import decoder_for
+from sluice_queue.entries import Descriptor, decode_entries, skip_entries
+from sluice_queue.register import Register, SegmentRef
+
+SEGMENT_MAGIC: Final = b"LMQS"
+SEGMENT_VERSION: Final = 1
+_VERSION: Final = struct.Struct("<4sH")
+_HEADER: Final = struct.Struct("<4sHHQQ")
+
+SegmentDecoder = Callable[[str, bytes], tuple[Descriptor, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spill:
+    """The older half of a full register, to be moved into a segment.
+
+    Attributes:
+        ref: The segment, as the header will name it.
+        body: Its bytes; the same state results in the same bytes.
+        after: The register without those entries. It still has the old revision and nonce, because
+            it
+            is never written alone: the append that follows is the same swap.
+    """
+
+    ref: SegmentRef
+    body: bytes
+    after: Register
+
+
+def spill(key: str, state: Register) -> Spill:
+    """Move the older half of the entries out of the register.
+
+    Raises:
+        InvariantViolated: The register has fewer than two entries.
+    """
+    half = state.count // 2
+    if half == 0:
+        raise InvariantViolated("register has too few entries to move to a segment")
+    cut = skip_entries(key, state.entries, 0, half)
+    first, last = state.first_held, state.first_held + half - 1
+    body = _HEADER.pack(SEGMENT_MAGIC, SEGMENT_VERSION, 0, first, last) + state.entries[:cut]
+    ref = SegmentRef(first=first, last=last, size_bytes=len(body))
+    after = replace(
+        state,
+        count=state.count - half,
+        segments=(*state.segments, ref),
+        entries=state.entries[cut:],
+    )
+    return Spill(ref=ref, body=body, after=after)
+
+
+def _decode_segment_v1(key: str, body: bytes) -> tuple[Descriptor, ...]:
+    if len(body) < _HEADER.size:
+        raise InvalidRecord(key, "queue segment is shorter than its header")
+    _, _, flags, first, last = _HEADER.unpack_from(body)
+    if flags != 0:
+        raise UnsupportedVersion("queue segment flags", flags, (0,), key)
+    found = decode_entries(key, memoryview(body)[_HEADER.size :], first)
+    if not found or found[-1].sequence != last:
+        raise InvalidRecord(key, "queue segment does not end at its last sequence")
+    return found
+
+
+SEGMENT_DECODERS: Final[Mapping[int, SegmentDecoder]] = MappingProxyType(
+    {SEGMENT_VERSION: _decode_segment_v1}
+)
+"""The decoder of each segment version that this build reads."""
+
+
+def decode_segment(
+    key: str, body: bytes, *, decoders: Mapping[int, SegmentDecoder] = SEGMENT_DECODERS
+) -> tuple[Descriptor, ...]:
+    """Decode a segment and all of its entries.
+
+    Raises:
+        InvalidRecord: The bytes are not a segment, or do not contain what the header states.
+        UnsupportedVersion: The segment has a version or flags that this build cannot read.
+    """
+    if len(body) < _VERSION.size or body[:4] != SEGMENT_MAGIC:
+        raise InvalidRecord(key, "not a queue segment")
+    version = _VERSION.unpack_from(body)[1]
+    return decoder_for(decoders, version, field="queue segment version", key=key)(key, body)

@@ -1,0 +1,193 @@
+"""The files of a local store: where each key is, and listings in key order."""
+
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sluice_protocol.errors import StoreError
+from sluice_protocol.units import ETag, ObjectKey, ObjectVersion, UnixNs
+from sluice_store.port import ListedIncarnation, ListedObject
+
+HIDDEN: Final = ".sluice"
+"""The folder of the store's internal state; no key may start with it."""
+NAME_BYTES_MAX: Final = 255
+LOCK_STRIPES: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The folders of one local store."""
+
+    root: Path
+
+    @property
+    def clock(self) -> Path:
+        """The file of the highest timestamp."""
+        return self.root / HIDDEN / "clock"
+
+    @property
+    def temporary(self) -> Path:
+        """Folder of bodies without a final name; in the same file system."""
+        return self.root / HIDDEN / "tmp"
+
+    @property
+    def locks(self) -> Path:
+        """Folder of the lock files."""
+        return self.root / HIDDEN / "locks"
+
+    @property
+    def generations(self) -> Path:
+        """Folder of noncurrent object versions, one folder per key."""
+        return self.root / HIDDEN / "generations"
+
+    def lock_of(self, key: ObjectKey) -> Path:
+        """Return the lock file of a key's stripe."""
+        return self.locks / f"{zlib.crc32(key.encode()) % LOCK_STRIPES:02d}"
+
+    def object_of(self, key: ObjectKey) -> Path:
+        """Return the file of a current object.
+
+        Raises:
+            StoreError: A file cannot have this name.
+        """
+        check_key(key)
+        return self.root / key
+
+    def generations_of(self, key: ObjectKey) -> Path:
+        """Return the folder of a key's noncurrent versions; no folder of a key ends in `@`."""
+        check_key(key)
+        return self.generations / f"{key}@"
+
+    def generation_of(self, key: ObjectKey, incarnation: ObjectVersion) -> Path:
+        """Return the file of one noncurrent version."""
+        number = int(incarnation) if incarnation.isascii() and incarnation.isdigit() else 0
+        return self.generations_of(key) / f"{number:020d}"
+
+
+def check_key(key: str) -> None:
+    """Raise for a key that would be outside the directory or that a file system cannot store.
+
+    Raises:
+        StoreError: The key has an empty, dotted, hidden or too long segment, or a NUL.
+    """
+    segments = key.split("/")
+    wrong = {"", ".", ".."}.intersection(segments) or segments[0] == HIDDEN or "\0" in key
+    if wrong or any(len(segment.encode()) >= NAME_BYTES_MAX for segment in segments):
+        raise StoreError("local", key, "a directory cannot store this key: use another key")
+
+
+def _entries(folder: Path) -> list[str]:
+    """Return the names in a folder, with `/` after a folder's, in the order of their keys."""
+    try:
+        with os.scandir(folder) as found:
+            names = [
+                entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
+                for entry in found
+            ]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(names, key=os.fsencode)
+
+
+def _outside(start: str, prefix: str, after: str, end: str | None) -> bool:
+    """Return True when no key that starts with `start` is within the bounds."""
+    if not (start.startswith(prefix) or prefix.startswith(start)):
+        return True
+    before = start.encode() < after.encode() and not after.startswith(start)
+    past = end is not None and start.encode() > end.encode()
+    return before or past
+
+
+def walk_keys(root: Path, prefix: str, after: str, end: str | None) -> Iterator[str]:
+    """Yield the keys under `root` with `after < key <= end`, in the order of their UTF-8 bytes.
+
+    Folders outside the bounds are not read.
+    """
+    top = prefix.rpartition("/")[0]
+    steps = top.split("/") if top else []
+    if {"", ".", ".."}.intersection(steps) or steps[:1] == [HIDDEN]:
+        return  # no key has such a segment, and the listing must stay inside the directory
+    pending = [f"{top}/" if top else ""]
+    while pending:
+        start = pending.pop()
+        if start and not start.endswith("/"):
+            yield start
+            continue
+        inner = [
+            start + name
+            for name in _entries(root / start)
+            if (start or name != f"{HIDDEN}/") and _wanted(start + name, prefix, after, end)
+        ]
+        pending.extend(reversed(inner))
+
+
+def _wanted(start: str, prefix: str, after: str, end: str | None) -> bool:
+    if start.endswith("/"):
+        return not _outside(start, prefix, after, end)
+    raw = start.encode()
+    in_bounds = raw > after.encode() and (end is None or raw <= end.encode())
+    return start.startswith(prefix) and in_bounds
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None  # deleted since the listing
+
+
+def walk_objects(
+    layout: Layout, prefix: str, after: str, end: str | None
+) -> Iterator[ListedObject]:
+    """Yield the current objects with `after < key <= end`, in key order."""
+    for key in walk_keys(layout.root, prefix, after, end):
+        found = _stat(layout.root / key)
+        if found is not None:
+            yield ListedObject(
+                key=ObjectKey(key),
+                size_bytes=found.st_size,
+                etag=ETag(str(found.st_mtime_ns)),
+                last_modified_ns=UnixNs(found.st_mtime_ns),
+            )
+
+
+def _incarnation(key: str, found: os.stat_result, *, current: bool) -> ListedIncarnation:
+    return ListedIncarnation(
+        key=ObjectKey(key),
+        incarnation=ObjectVersion(str(found.st_mtime_ns)),
+        current=current,
+        marker=False,
+        size_bytes=found.st_size,
+        etag=ETag(str(found.st_mtime_ns)),
+        last_modified_ns=UnixNs(found.st_mtime_ns),
+    )
+
+
+def incarnations_of(layout: Layout, key: ObjectKey) -> Iterator[ListedIncarnation]:
+    """Yield the object versions of one key, newest first.
+
+    A crash may leave the current state in the folder of noncurrent versions too, as a second name
+    of the same file. Its timestamp identifies it.
+    """
+    current = _stat(layout.root / key)
+    if current is not None:
+        yield _incarnation(key, current, current=True)
+    folder = layout.generations_of(key)
+    for name in reversed(_entries(folder)):
+        found = _stat(folder / name)
+        if found is not None and (current is None or found.st_mtime_ns != current.st_mtime_ns):
+            yield _incarnation(key, found, current=False)
+
+
+def walk_incarnations(
+    layout: Layout, prefix: str, after: str, end: str | None
+) -> Iterator[ListedIncarnation]:
+    """Yield every object version with `after < key <= end`, newest first within a key.
+
+    A key always has a current object: deleting the current one makes the next one current.
+    """
+    for key in walk_keys(layout.root, prefix, after, end):
+        yield from incarnations_of(layout, ObjectKey(key))

@@ -1,0 +1,269 @@
+"""Signed HTTP/1.1 requests over aiohttp's connections and its response parser (ADR 0012, ADR 0015).
+
+`ClientSession.request` spends most of a small PUT on features that this adapter never uses:
+cookies, redirects, proxies, traces, header merging, and a retry. Here the request head is written
+as it was signed, and the response is read from the connection's parser. Connections, TLS, name
+resolution, the pool and parsing stay with aiohttp.
+
+The names of aiohttp that this module uses are not part of its documented API. pyproject.toml limits
+aiohttp to the tested versions, and `tests/unit/store/test_aiohttp_internals.py` checks each name.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
+
+from sluice_protocol.outcomes import UnknownReason
+from sluice_protocol.resolution import NoResponse, NotSent, Responded
+from sluice_store.s3.exchange import S3Exchange, S3Request, parse_error
+from sluice_store.s3.settings import S3Settings
+from sluice_store.s3.signing import BucketAddress, Credentials, sign
+
+ERROR_BYTES_MAX: Final = 16 * 1024
+_WHOLE_BYTES_MAX: Final = 256 * 1024
+"""A body up to this size is handed to the socket together with the head."""
+_SLICE_BYTES: Final = 1024 * 1024
+_ERRORS_FROM: Final = 300
+"""Statuses from here on are errors: redirects are not followed."""
+_BODYLESS: Final = frozenset({"GET", "HEAD", "DELETE"})
+
+
+class NotConnected(Exception):
+    """Nothing was sent: there is no connection, or a header cannot be sent."""
+
+
+class ConnectionBroken(Exception):
+    """The connection broke, or the response was not HTTP, after bytes may have been sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawResponse:
+    """A response; the body of an error is truncated to `ERROR_BYTES_MAX`."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Channel:
+    """Exchanges with one host. No request is sent twice."""
+
+    def __init__(
+        self,
+        connector: aiohttp.BaseConnector,
+        origin: str,
+        host: str,
+        timeout: aiohttp.ClientTimeout,
+    ) -> None:
+        """Bind a pool to a host.
+
+        Args:
+            connector: The pool.
+            origin: Scheme, host and port to connect to.
+            host: Value of the `Host` header.
+            timeout: Bounds on the time for a connection (`connect`) and for an exchange (`total`).
+        """
+        loop = asyncio.get_running_loop()
+        self._connector = connector
+        self._timeout = timeout
+        self._peer = aiohttp.ClientRequest("GET", URL(origin), loop=loop)  # the key in the pool
+        self._host = host
+
+    async def exchange(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes
+    ) -> RawResponse:
+        """Send one request once and read its response.
+
+        Raises:
+            NotConnected: Nothing was sent.
+            ConnectionBroken: Bytes may have been sent, and no complete response arrived.
+            TimeoutError: As `ConnectionBroken`; the bound on the whole exchange was reached.
+        """
+        head = self._head(method, target, headers, len(body))
+        connection = await self._connect()
+        try:
+            async with asyncio.timeout(self._timeout.total):
+                response = await _exchange(connection, method, head, body)
+        except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
+            if isinstance(error, TimeoutError):
+                raise
+            raise ConnectionBroken(str(error) or type(error).__name__) from error
+        finally:
+            connection.close()  # no effect after a release
+        return response
+
+    def _head(self, method: str, target: str, headers: Mapping[str, str], size_bytes: int) -> bytes:
+        fields = [f"{name}: {text}" for name, text in headers.items()]
+        if method not in _BODYLESS:
+            fields.append(f"Content-Length: {size_bytes}")
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._host}", *fields]
+        head = "\r\n".join(lines)
+        if head.count("\r") != len(lines) - 1 or head.count("\n") != len(lines) - 1:
+            raise NotConnected("a header contains a line break: nothing was sent")
+        return f"{head}\r\n\r\n".encode("latin-1")
+
+    async def _connect(self) -> Connection:
+        try:
+            return await self._connector.connect(self._peer, [], self._timeout)
+        except (aiohttp.ClientError, OSError) as error:
+            raise NotConnected(str(error) or type(error).__name__) from error
+
+
+async def _exchange(connection: Connection, method: str, head: bytes, body: bytes) -> RawResponse:
+    protocol = connection.protocol
+    if protocol is None or protocol.transport is None:
+        raise aiohttp.ServerDisconnectedError
+    protocol.set_response_params(skip_payload=method == "HEAD", auto_decompress=False)
+    if len(body) <= _WHOLE_BYTES_MAX:
+        protocol.transport.write(head + body)
+        response = await _read_response(protocol)
+        connection.release()
+        return response
+    sending = asyncio.create_task(_send_slices(protocol, head, body))
+    try:
+        response = await _read_response(protocol)
+        if sending.done():  # a response before the end of the body makes the connection unusable
+            connection.release()
+        return response
+    finally:
+        sending.cancel()
+        with suppress(asyncio.CancelledError, aiohttp.ClientError, OSError):
+            await sending
+
+
+async def _send_slices(protocol: ResponseHandler, head: bytes, body: bytes) -> None:
+    """Send a large body in slices, so that encrypting it does not block the event loop."""
+    view = memoryview(body)
+    transport = protocol.transport
+    for start in range(0, len(view), _SLICE_BYTES):
+        if transport is None or transport.is_closing():
+            return
+        piece = view[start : start + _SLICE_BYTES]
+        transport.writelines([head, piece] if start == 0 else [piece])
+        await protocol._drain_helper()  # noqa: SLF001 - the flow control of aiohttp's own writers
+
+
+async def _read_response(protocol: ResponseHandler) -> RawResponse:
+    message, payload = await protocol.read()
+    while message.code < 200:  # noqa: PLR2004 - interim responses, RFC 9110 section 15.2
+        message, payload = await protocol.read()
+    whole = message.code < _ERRORS_FROM
+    body = await payload.read() if whole else await payload.read(ERROR_BYTES_MAX)
+    return RawResponse(message.code, message.headers, body)
+
+
+class ByteGate:
+    """A bound on the bytes in flight, in order of arrival. A larger body passes alone."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._held = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def held(self, size_bytes: int) -> AsyncIterator[None]:
+        """Wait until the body fits, and count it as in flight inside the context."""
+        size = min(size_bytes, self._limit)
+        await self._acquire(size)
+        try:
+            yield
+        finally:
+            self._held -= size
+            self._wake()
+
+    async def _acquire(self, size: int) -> None:
+        if not self._waiting and self._held + size <= self._limit:
+            self._held += size
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._held -= size  # granted and cancelled in the same moment
+            self._wake()
+            raise
+
+    def _wake(self) -> None:
+        while self._waiting:
+            size, turn = self._waiting[0]
+            if not turn.done() and self._held + size > self._limit:
+                return
+            self._waiting.popleft()
+            if not turn.done():
+                self._held += size
+                turn.set_result(None)
+
+
+class HttpTransport:
+    """Sends signed requests to one bucket. One exchange is one request; nothing is retried here."""
+
+    def __init__(
+        self, channel: Channel, address: BucketAddress, credentials: Credentials, gate: ByteGate
+    ) -> None:
+        self._channel = channel
+        self._address = address
+        self._credentials = credentials
+        self._gate = gate
+
+    async def send(self, request: S3Request, body: bytes = b"") -> S3Exchange:
+        """Send the request once and report the result; network errors are results."""
+        async with self._gate.held(len(body)):
+            target = self._address.target_of(request.key, request.query)
+            headers = await sign(
+                request, self._address.origin + target, self._address, self._credentials
+            )
+            try:
+                return await self._exchange(request.method, target, headers, body)
+            except NotConnected as error:
+                return S3Exchange(seen=NotSent(detail=str(error)), detail=str(error))
+            except TimeoutError as error:
+                return _no_response(UnknownReason.TIMEOUT, error)
+            except ConnectionBroken as error:
+                return _no_response(UnknownReason.RESET, error)
+
+    async def _exchange(
+        self, method: str, target: str, headers: dict[str, str], body: bytes
+    ) -> S3Exchange:
+        response = await self._channel.exchange(method, target, headers, body)
+        if response.status < _ERRORS_FROM:
+            seen = Responded(status=response.status)
+            return S3Exchange(seen=seen, headers=response.headers, body=response.body)
+        code, message = parse_error(response.body)
+        return S3Exchange(
+            seen=Responded(status=response.status, code=code),
+            headers=response.headers,
+            detail=f"{response.status} {code} {message}".strip(),
+        )
+
+
+def _no_response(reason: UnknownReason, error: BaseException) -> S3Exchange:
+    detail = str(error) or type(error).__name__
+    return S3Exchange(seen=NoResponse(reason=reason, detail=detail), detail=detail)
+
+
+@asynccontextmanager
+async def open_transport(
+    settings: S3Settings, address: BucketAddress, credentials: Credentials
+) -> AsyncIterator[HttpTransport]:
+    """Open the connection pool of one bucket; TLS certificates are always verified."""
+    verify = await asyncio.to_thread(ssl.create_default_context, cafile=settings.ca_bundle)
+    timeout = aiohttp.ClientTimeout(
+        total=settings.request_timeout_s, connect=settings.connect_timeout_s
+    )
+    async with aiohttp.TCPConnector(
+        limit=settings.connections_max, ssl=verify, ttl_dns_cache=10, keepalive_timeout=15
+    ) as connector:
+        channel = Channel(connector, address.origin, address.host, timeout)
+        yield HttpTransport(channel, address, credentials, ByteGate(settings.in_flight_bytes_max))

@@ -1,0 +1,266 @@
+"""The shell around the acceptance state machine: perform its action, report the outcome, repeat.
+
+It decides nothing. Every try of one upload writes the same bytes. The pauses between tries have
+jitter; the machine bounds the tries and `time_s_max` the total time. Source: ADR 0022.
+"""
+
+import asyncio
+import random  # noqa: TID251 - the type of the seeded source, which the caller passes
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+import structlog
+
+from sluice_gateway.uploads import Upload, accepted_manifest, conflict_manifest
+from sluice_protocol.acceptance import (
+    BlobHashed,
+    Conflict,
+    CreateBlob,
+    CreateManifest,
+    CreateQuarantine,
+    HashBlob,
+    HeadBlob,
+    HeadQuarantine,
+    ManifestRead,
+    ManifestUnreadable,
+    Observation,
+    Offer,
+    OverwriteBlob,
+    OverwriteRefused,
+    Progress,
+    ReadManifest,
+    RetriesExhausted,
+    StoreRequest,
+    Verdict,
+    begin,
+    step,
+)
+from sluice_protocol.authority import Authority
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import (
+    ChecksumRefused,
+    InvalidRecord,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+)
+from sluice_protocol.keys import (
+    accepted_key,
+    blob_key,
+    digest_of,
+    quarantine_by_blob_key,
+    quarantine_key,
+)
+from sluice_protocol.manifests import (
+    ConflictManifest,
+    decode_accepted,
+    encode_record,
+    encode_reference,
+)
+from sluice_protocol.outcomes import Found, NotFound, Unknown, UnknownReason
+from sluice_store.port import ObjectStore
+
+BACKOFF_S_FIRST: Final = 0.05
+BACKOFF_S_MAX: Final = 2.0
+HASH_INLINE_BYTES_MAX: Final = 1024 * 1024
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class AcceptanceRun:
+    """The course of one upload, updated while it runs.
+
+    Attributes:
+        verdict: The verdict of the machine.
+        conflict: The quarantine manifest of a conflict.
+        phases_s: Seconds spent in store calls, by phase.
+        unsure: Whether the outcome of a write is unknown, or time ran out during a call.
+        calling: Whether a store call is in progress.
+        failure: The last definite failure of the store.
+        own_write_met: Whether our own manifest was read after an unknown outcome.
+        healed: Whether a wrong blob was found and overwritten.
+    """
+
+    verdict: Verdict = field(default_factory=RetriesExhausted)
+    conflict: ConflictManifest | None = None
+    phases_s: dict[str, float] = field(default_factory=dict)
+    unsure: bool = False
+    calling: bool = False
+    failure: StoreError | None = None
+    own_write_met: bool = False
+    healed: bool = False
+
+
+class Acceptor:
+    """Accepts uploads into one authority."""
+
+    def __init__(
+        self,
+        *,
+        store: ObjectStore,
+        authority: Authority,
+        collector_id: str,
+        clock: Clock,
+        rng: random.Random,
+        time_s_max: float,
+    ) -> None:
+        self._store = store
+        self._authority = authority
+        self._collector_id = collector_id
+        self._clock = clock
+        self._rng = rng
+        self._time_s_max = time_s_max
+
+    async def accept(self, upload: Upload) -> AcceptanceRun:
+        """Run one upload until its verdict; a permanent refusal of the store ends it immediately.
+
+        Raises:
+            StoreError: The store refused in a way that no further try can change.
+        """
+        run = AcceptanceRun()
+        try:
+            async with asyncio.timeout(self._time_s_max):
+                await self._drive(upload, run)
+        except TimeoutError:
+            run.unsure = run.unsure or run.calling
+        return run
+
+    async def _drive(self, upload: Upload, run: AcceptanceRun) -> None:
+        now = begin(self._offer(upload))
+        while not isinstance(now.action, Verdict):
+            seen = await self._observe(upload, now, now.action, run)
+            then = step(now, seen)
+            if then.tries > now.tries and not isinstance(then.action, RetriesExhausted):
+                await self._clock.sleep(self._backoff_s(then.tries))
+            now = then
+        run.healed = now.healed
+        if isinstance(now.action, Conflict):
+            await self._refer(upload)
+        run.verdict = now.action
+
+    def _offer(self, upload: Upload) -> Offer:
+        return Offer(
+            identity=upload.identity,
+            digest=upload.digest,
+            size_bytes=len(upload.frame),
+            attempt_id=upload.attempt_id,
+            window_ns=self._authority.proof_window_ns,
+            sent_before=upload.sent_before,
+        )
+
+    def _backoff_s(self, tries: int) -> float:
+        ceiling_s: float = min(BACKOFF_S_MAX, BACKOFF_S_FIRST * 2**tries)
+        return ceiling_s * (0.5 + self._rng.random() / 2)
+
+    async def _observe(
+        self, upload: Upload, now: Progress, action: StoreRequest, run: AcceptanceRun
+    ) -> Observation:
+        started_ns = self._clock.monotonic_ns()
+        run.calling = True
+        try:
+            seen = await self._perform(upload, now, action, run)
+        except (StoreUnavailable, ChecksumRefused) as error:
+            run.failure, run.calling = error, False
+            return Unknown(reason=UnknownReason.SERVER_ERROR, detail=str(error))
+        except StoreDenied as error:
+            if isinstance(action, OverwriteBlob):
+                return OverwriteRefused(reason=str(error))
+            raise
+        finally:
+            spent_s = (self._clock.monotonic_ns() - started_ns) / 1e9
+            phase = _PHASES[type(action)]
+            run.phases_s[phase] = run.phases_s.get(phase, 0.0) + spent_s
+        run.calling = False
+        run.unsure = run.unsure or isinstance(seen, Unknown)
+        return seen
+
+    async def _perform(
+        self, upload: Upload, now: Progress, action: StoreRequest, run: AcceptanceRun
+    ) -> Observation:
+        match action:
+            case CreateBlob() | OverwriteBlob() | HeadBlob() | HashBlob():
+                return await self._on_blob(upload, action)
+            case ReadManifest():
+                return await self._read_manifest(now.offer, run)
+            case CreateManifest(accepted_at_ns=at_ns):
+                body = upload.manifest or encode_record(
+                    accepted_manifest(upload, at_ns, self._collector_id)
+                )
+                return await self._store.create(accepted_key(upload.identity), body)
+            case CreateQuarantine(accepted_digest=owner, observed_at_ns=at_ns):
+                run.conflict = conflict_manifest(upload, owner, at_ns, self._collector_id)
+                key = quarantine_key(upload.identity, upload.digest)
+                return await self._store.create(key, encode_record(run.conflict))
+            case HeadQuarantine():
+                return await self._store.head(quarantine_key(upload.identity, upload.digest))
+            case _ as never:
+                assert_never(never)
+
+    async def _on_blob(
+        self, upload: Upload, action: CreateBlob | OverwriteBlob | HeadBlob | HashBlob
+    ) -> Observation:
+        key = blob_key(upload.digest)
+        match action:
+            case CreateBlob():
+                return await self._store.create(key, upload.frame, sha256=upload.digest)
+            case OverwriteBlob():
+                return await self._store.overwrite(key, upload.frame, sha256=upload.digest)
+            case HeadBlob():
+                return await self._store.head(key)
+            case HashBlob():
+                return await self._hash_blob(upload)
+
+    async def _hash_blob(self, upload: Upload) -> Observation:
+        found = await self._store.get(blob_key(upload.digest))
+        if isinstance(found, NotFound):
+            return found
+        small = len(found.body) <= HASH_INLINE_BYTES_MAX
+        digest = digest_of(found.body) if small else await asyncio.to_thread(digest_of, found.body)
+        return BlobHashed(info=found.info, digest=digest)
+
+    async def _read_manifest(self, offer: Offer, run: AcceptanceRun) -> Observation:
+        key = accepted_key(offer.identity)
+        found = await self._store.get(key)
+        if isinstance(found, NotFound):
+            return found
+        seen = read_manifest(found)
+        own = isinstance(seen, ManifestRead) and seen.attempt_id == offer.attempt_id
+        run.own_write_met = run.own_write_met or own
+        return seen
+
+    async def _refer(self, upload: Upload) -> None:
+        """Write the reverse reference of a quarantined blob; the reconciler repairs a lost one."""
+        key = quarantine_by_blob_key(upload.digest, upload.identity)
+        body = encode_reference(quarantine_key(upload.identity, upload.digest))
+        try:
+            await self._store.create(key, body)
+        except StoreError as error:
+            log.warning("quarantine_reference_not_written", key=key, reason=str(error))
+
+
+def read_manifest(found: Found) -> ManifestRead | ManifestUnreadable:
+    """Return the observation of an object under the key of an identity."""
+    try:
+        manifest = decode_accepted(found.info.key, found.body)
+    except InvalidRecord as error:
+        return ManifestUnreadable(reason=str(error))
+    return ManifestRead(
+        digest=manifest.digest,
+        attempt_id=manifest.attempt_id,
+        accepted_at_ns=manifest.accepted_at_ns,
+        last_modified_ns=found.info.last_modified_ns,
+        date_ns=found.info.date_ns,
+    )
+
+
+_PHASES: Final[dict[type[StoreRequest], str]] = {
+    CreateBlob: "blob",
+    HeadBlob: "blob",
+    HashBlob: "blob",
+    OverwriteBlob: "blob",
+    ReadManifest: "manifest",
+    CreateManifest: "manifest",
+    CreateQuarantine: "quarantine",
+    HeadQuarantine: "quarantine",
+}

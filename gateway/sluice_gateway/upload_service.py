@@ -1,0 +1,196 @@
+"""The steps of one upload, in the order of the protocol (`docs/protocol.md`, Acceptance)."""
+
+from dataclasses import dataclass
+
+import structlog
+from aiohttp import web
+
+from sluice_gateway.accepted_cache import AcceptedCache, AcceptedFrame
+from sluice_gateway.acceptor import AcceptanceRun, Acceptor
+from sluice_gateway.admission import BodyBudget, ModeWatch, RunningUploads, check_head
+from sluice_gateway.frame_reader import FrameReader, ReceivedBody
+from sluice_gateway.high_water import HighWaterMarks
+from sluice_gateway.metrics import GatewayMetrics, UploadPhases
+from sluice_gateway.principals import PrincipalsFile, VerifiedSender, authenticate
+from sluice_gateway.spool_transfer import SpoolTransfer
+from sluice_gateway.uploads import AcceptedResponse, Upload, accepted_response, conflict_problem
+from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, RetriesExhausted
+from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.errors import ErrorCode, InvariantViolated
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import quarantine_key
+from sluice_protocol.units import NS_PER_S
+from sluice_protocol.upload_http import HIGH_WATER_HEADER, RETRY_HEADER, parse_high_water
+from sluice_store.conflicts import DecisionsReader
+from sluice_web.problems import HttpRefusal, Problem
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadService:
+    """Receives, validates and accepts uploads.
+
+    Attributes:
+        frame_bytes_max: Largest frame, bytes.
+        collector_id: The name of this gateway in manifests.
+        clock: The clocks of this machine.
+        ids: The source of attempt ids.
+        metrics: The metrics of this worker.
+        principals: The known senders.
+        running: Counts running uploads, and refuses them while draining.
+        budget: Bounds the memory of bodies.
+        frames: Reads and validates frames.
+        cache: The frames that this worker has accepted.
+        mode: Whether the acceptance mode of the authority is known.
+        acceptor: Accepts a validated upload into the store.
+        decisions: The decisions of operators, among them quarantined agents.
+        high_water: The marks that agents report.
+        transfer: In `local_spool`, transfers accepted records to the authority.
+    """
+
+    frame_bytes_max: int
+    collector_id: str
+    clock: Clock
+    ids: IdSource
+    metrics: GatewayMetrics
+    principals: PrincipalsFile
+    running: RunningUploads
+    budget: BodyBudget
+    frames: FrameReader
+    cache: AcceptedCache
+    mode: ModeWatch
+    acceptor: Acceptor
+    decisions: DecisionsReader
+    high_water: HighWaterMarks
+    transfer: SpoolTransfer | None
+
+    def sender_of(self, request: web.Request) -> VerifiedSender:
+        """Return the sender of a request.
+
+        Raises:
+            Unauthenticated: The sender is not known.
+        """
+        now_s = self.clock.now_ns() // NS_PER_S
+        return authenticate(request, self.principals.current, now_s)
+
+    async def accept(
+        self, request: web.Request, phases: UploadPhases
+    ) -> AcceptedResponse | Problem:
+        """Accept one upload, from its head to the body of its response.
+
+        Raises:
+            SluiceError: The upload is refused; the code of the error states why.
+        """
+        with self.running.upload():
+            sender = self.sender_of(request)
+            length_bytes = check_head(request, self.frame_bytes_max)
+            with self.budget.take(length_bytes):
+                with phases.phase("receive"):
+                    received = await self.frames.read_body(request, length_bytes)
+                known = self.cache.find(received.digest)
+                if known is not None:
+                    response = self._accept_known(sender, received, known)
+                    self._note_high_water(request, known.identity)
+                    return response
+                upload = await self._validate(request, sender, received, phases)
+                result = await self._store(upload, phases)
+                if isinstance(result, AcceptedResponse):
+                    self._note_high_water(request, upload.identity)
+                return result
+
+    def _accept_known(
+        self, sender: VerifiedSender, received: ReceivedBody, known: AcceptedFrame
+    ) -> AcceptedResponse:
+        """Accept bytes that this worker has accepted before, without decoding them again."""
+        self._check_owner(sender, known.identity.agent_id, known.identity.boot_id)
+        self.metrics.cache_hits.inc()
+        verdict = Accepted(duplicate=True, accepted_at_ns=known.accepted_at_ns)
+        return accepted_response(known.identity, received.digest, verdict, self.collector_id)
+
+    def _check_owner(self, sender: VerifiedSender, agent_id: str, boot_id: str) -> None:
+        """Check that the sender may send for the agent; called before every store call.
+
+        Raises:
+            HttpRefusal: The agent does not belong to the sender, or is quarantined.
+        """
+        if agent_id not in sender.agents:
+            raise HttpRefusal(ErrorCode.FORBIDDEN_AGENT, "")
+        if (agent_id, boot_id) in self.decisions.current.quarantined:
+            raise HttpRefusal(ErrorCode.IDENTITY_QUARANTINED, "")
+
+    def _note_high_water(self, request: web.Request, who: Identity) -> None:
+        """Note the mark that the agent reports; a malformed header is ignored."""
+        self.high_water.note(who, parse_high_water(request.headers.get(HIGH_WATER_HEADER)))
+
+    async def _validate(
+        self,
+        request: web.Request,
+        sender: VerifiedSender,
+        received: ReceivedBody,
+        phases: UploadPhases,
+    ) -> Upload:
+        with phases.phase("validate"):
+            envelope = await self.frames.decode(received.body)
+        self._check_owner(sender, envelope.agent_id, envelope.boot_id)
+        return Upload(
+            frame=received.body,
+            digest=received.digest,
+            identity=envelope.identity,
+            envelope=envelope,
+            principal=sender.principal,
+            attempt_id=self.ids.ulid(),
+            sent_before=request.headers.get(RETRY_HEADER) == "1",
+        )
+
+    async def _store(self, upload: Upload, phases: UploadPhases) -> AcceptedResponse | Problem:
+        self.mode.require_known()  # here, because the body may have begun before a switch
+        run = await self.acceptor.accept(upload)
+        phases.add(run.phases_s)
+        if run.own_write_met:
+            self.metrics.own_write_412.inc()
+        if run.healed:
+            self.metrics.healed.inc()
+        if self.transfer is not None:
+            self.transfer.add(upload, run)
+        return self._result(upload, run)
+
+    def _result(self, upload: Upload, run: AcceptanceRun) -> AcceptedResponse | Problem:
+        match run.verdict:
+            case Accepted() as verdict:
+                entry = AcceptedFrame(
+                    identity=upload.identity, accepted_at_ns=verdict.accepted_at_ns
+                )
+                self.cache.remember(upload.digest, entry)
+                if not verdict.duplicate:
+                    self.metrics.accepted_bytes.inc(len(upload.frame))
+                return accepted_response(upload.identity, upload.digest, verdict, self.collector_id)
+            case Conflict():
+                return _conflict(upload, run)
+            case Corrupt(reason=reason):
+                log.error("stored_object_corrupt", identity=upload.identity, reason=reason)
+                raise HttpRefusal(
+                    ErrorCode.CORRUPT_OBJECT, "a stored object is damaged: see the log"
+                )
+            case RetriesExhausted():
+                raise unfinished_refusal(run)
+
+
+def _conflict(upload: Upload, run: AcceptanceRun) -> Problem:
+    if run.conflict is None:
+        raise InvariantViolated("a conflict has a quarantine manifest")
+    log.warning("identity_conflict", identity=upload.identity, submitted=upload.digest)
+    return conflict_problem(run.conflict, quarantine_key(upload.identity, upload.digest))
+
+
+def unfinished_refusal(run: AcceptanceRun) -> HttpRefusal:
+    """Return the 503 of an upload whose tries or time are exhausted."""
+    if run.unsure or run.failure is None:
+        return HttpRefusal(
+            ErrorCode.OUTCOME_UNKNOWN,
+            "the outcome of a write is unknown: send the same bytes again",
+        )
+    log.warning("store_unavailable", reason=str(run.failure))
+    return HttpRefusal(
+        ErrorCode.STORE_UNAVAILABLE, "the store is unreachable: send the same bytes again"
+    )

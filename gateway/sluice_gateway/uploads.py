@@ -1,0 +1,182 @@
+"""A validated upload, the records that it creates in the store, and the responses to it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from sluice_protocol.acceptance import Accepted
+from sluice_protocol.envelope import Envelope
+from sluice_protocol.errors import ErrorCode
+from sluice_protocol.frame import FRAME_VERSION
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import accepted_key, blob_key
+from sluice_protocol.manifests import AcceptedManifest, ConflictManifest
+from sluice_protocol.units import Digest, UnixNs
+from sluice_web.problems import Problem, problem_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """A frame that was read, validated and found to belong to its sender.
+
+    Attributes:
+        frame: The exact bytes.
+        digest: Their sha256.
+        identity: The identity that the frame claims.
+        envelope: The envelope of the frame.
+        principal: The sender.
+        attempt_id: ULID of this upload, the same in all its tries.
+        sent_before: Whether the agent reports that it sent these bytes before.
+        manifest: The bytes of the manifest of a batch that a spool accepted, written unchanged;
+            None where this gateway creates the manifest.
+    """
+
+    frame: bytes
+    digest: Digest
+    identity: Identity
+    envelope: Envelope
+    principal: str
+    attempt_id: str
+    sent_before: bool = False
+    manifest: bytes | None = None
+
+
+def accepted_manifest(
+    upload: Upload, accepted_at_ns: UnixNs, collector_id: str
+) -> AcceptedManifest:
+    """Return the manifest that claims the identity for these bytes; the same in every try."""
+    envelope, identity = upload.envelope, upload.identity
+    return AcceptedManifest(
+        agent_id=identity.agent_id,
+        boot_id=identity.boot_id,
+        seq_start=identity.seq_start,
+        seq_end=identity.seq_end,
+        frame_sha256=upload.digest,
+        frame_bytes=len(upload.frame),
+        raw_blob_key=blob_key(upload.digest),
+        accepted_at_unix_ns=accepted_at_ns,
+        collector_id=collector_id,
+        wire_version=envelope.wire_version,
+        frame_version=FRAME_VERSION,
+        attempt_id=upload.attempt_id,
+        kind=envelope.kind,
+        record_count=envelope.count,
+        min_ts_unix_ns=envelope.min_ts_ns,
+        max_ts_unix_ns=envelope.max_ts_ns,
+        principal=upload.principal,
+    )
+
+
+def conflict_manifest(
+    upload: Upload, owner: Digest, observed_at_ns: UnixNs, collector_id: str
+) -> ConflictManifest:
+    """Return the record of a refusal: the owner of the identity and the refused bytes."""
+    identity = upload.identity
+    return ConflictManifest(
+        agent_id=identity.agent_id,
+        boot_id=identity.boot_id,
+        seq_start=identity.seq_start,
+        seq_end=identity.seq_end,
+        accepted_manifest_key=accepted_key(identity),
+        accepted_raw_blob_key=blob_key(owner),
+        accepted_frame_sha256=owner,
+        submitted_raw_blob_key=blob_key(upload.digest),
+        submitted_frame_sha256=upload.digest,
+        observed_at_unix_ns=observed_at_ns,
+        collector_id=collector_id,
+    )
+
+
+class AcceptedResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a 200: the batch is accepted, and the agent may delete it.
+
+    Attributes:
+        status: Always `accepted`.
+        duplicate: Whether it was accepted before this upload.
+        agent_id: Part of the identity.
+        boot_id: Part of the identity.
+        seq_start: Part of the identity.
+        seq_end: Part of the identity.
+        frame_sha256: The digest that owns the identity.
+        manifest_key: The manifest that decides.
+        accepted_at_unix_ns: When it was accepted, by the store's clock.
+        collector_id: The gateway that responded.
+    """
+
+    status: Literal["accepted"] = "accepted"
+    duplicate: bool
+    agent_id: str
+    boot_id: str
+    seq_start: int
+    seq_end: int
+    frame_sha256: str
+    manifest_key: str
+    accepted_at_unix_ns: int
+    collector_id: str
+
+
+def accepted_response(
+    identity: Identity, digest: Digest, verdict: Accepted, collector_id: str
+) -> AcceptedResponse:
+    """Return the body of a 200."""
+    return AcceptedResponse(
+        duplicate=verdict.duplicate,
+        agent_id=identity.agent_id,
+        boot_id=identity.boot_id,
+        seq_start=identity.seq_start,
+        seq_end=identity.seq_end,
+        frame_sha256=digest,
+        manifest_key=accepted_key(identity),
+        accepted_at_unix_ns=verdict.accepted_at_ns,
+        collector_id=collector_id,
+    )
+
+
+class ConflictProblem(Problem, frozen=True, kw_only=True):
+    """The body of a 409: the refused upload and the bytes that own its identity.
+
+    Attributes:
+        agent_id: Part of the identity.
+        boot_id: Part of the identity.
+        seq_start: Part of the identity.
+        seq_end: Part of the identity.
+        accepted_frame_sha256: The digest that owns the identity.
+        submitted_frame_sha256: The digest that is refused.
+        accepted_raw_blob_key: The blob of the owner.
+        submitted_raw_blob_key: The blob of the refused bytes.
+        accepted_manifest_key: The manifest that decides.
+        quarantine_key: The record of the refusal.
+    """
+
+    agent_id: str
+    boot_id: str
+    seq_start: int
+    seq_end: int
+    accepted_frame_sha256: str
+    submitted_frame_sha256: str
+    accepted_raw_blob_key: str
+    submitted_raw_blob_key: str
+    accepted_manifest_key: str
+    quarantine_key: str
+
+
+def conflict_problem(conflict: ConflictManifest, quarantine_key: str) -> ConflictProblem:
+    """Return the problem document of a 409 from the quarantine manifest that is stored."""
+    problem = problem_of(
+        ErrorCode.IDENTITY_CONFLICT,
+        "other bytes own this identity: park the batch and inform an operator",
+    )
+    return ConflictProblem(
+        **msgspec.structs.asdict(problem),
+        agent_id=conflict.agent_id,
+        boot_id=conflict.boot_id,
+        seq_start=conflict.seq_start,
+        seq_end=conflict.seq_end,
+        accepted_frame_sha256=conflict.accepted_frame_sha256,
+        submitted_frame_sha256=conflict.submitted_frame_sha256,
+        accepted_raw_blob_key=conflict.accepted_raw_blob_key,
+        submitted_raw_blob_key=conflict.submitted_raw_blob_key,
+        accepted_manifest_key=conflict.accepted_manifest_key,
+        quarantine_key=quarantine_key,
+    )

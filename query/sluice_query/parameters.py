@@ -1,0 +1,197 @@
+"""The parameters of a query as text, as an HTTP client and the command line give them."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.manifests import Kind
+from sluice_protocol.timestamps import parse_rfc3339
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.request import (
+    LIMIT_DEFAULT,
+    LIMIT_MAX,
+    Aggregate,
+    ParameterName,
+    Query,
+    Series,
+    check_query,
+    plain_name,
+)
+from sluice_web.parameters import (
+    ChoiceParameter,
+    FlagParameter,
+    IntegerParameter,
+    Parameter,
+    TextParameter,
+)
+
+FROM_DEFAULT: Final = "1h"
+STEP_DEFAULT: Final = "1m"
+_KINDS: Final[Mapping[str, Kind]] = {"logs": "logs", "metrics": "metrics", "entries": "entries"}
+_FROM: Final = TextParameter(name="from")
+_TO: Final = TextParameter(name="to")
+_TEXT: Final = TextParameter(name="q")
+_REGEX: Final = FlagParameter(name="regex")
+_IGNORE_CASE: Final = FlagParameter(name="ignore_case")
+_KIND: Final = ChoiceParameter(name="kind", choices=tuple(_KINDS), default="logs")
+_AGENTS: Final = TextParameter(name="agent", repeated=True)
+_ATTRIBUTES: Final = TextParameter(name="attribute", repeated=True)
+_STATS_ONLY: Final = FlagParameter(name="stats_only")
+_LIMIT: Final = IntegerParameter(name="limit", default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
+_NEWEST_FIRST: Final = FlagParameter(name="newest_first")
+_METRIC: Final = TextParameter(name="metric")
+_STEP: Final = TextParameter(name="step")
+_AGGREGATE: Final = ChoiceParameter(
+    name="agg", choices=tuple(one.value for one in Aggregate), default="avg"
+)
+_BY_AGENT: Final = FlagParameter(name="by_agent")
+PARAMETERS: Final[tuple[Parameter, ...]] = (
+    *(_FROM, _TO, _TEXT, _REGEX, _IGNORE_CASE, _KIND, _AGENTS, _ATTRIBUTES, _STATS_ONLY),
+    *(_LIMIT, _NEWEST_FIRST, _METRIC, _STEP, _AGGREGATE, _BY_AGENT),
+)
+"""Every parameter of a query, for the parser and for the OpenAPI description."""
+_KNOWN: Final = {parameter.name: parameter for parameter in PARAMETERS}
+
+_UNITS_NS: Final = {
+    "ms": NS_PER_S // 1000,
+    "s": NS_PER_S,
+    "m": 60 * NS_PER_S,
+    "h": 3600 * NS_PER_S,
+    "d": 86_400 * NS_PER_S,
+}
+_DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)", re.ASCII)
+_UNIX_NS: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+
+_Value = TypeVar("_Value")
+
+
+def parse_query(
+    given: Mapping[str, Sequence[str]], now_ns: UnixNs, name: ParameterName = plain_name
+) -> Query:
+    """Return the query that parameters describe.
+
+    Args:
+        given: Each parameter's values. Only `agent` and `attribute` may have several.
+        now_ns: The time from which durations count back, Unix ns.
+        name: Names of the parameters for error messages.
+
+    Raises:
+        BadUsage: A parameter is unknown, repeated or malformed, or `check_query` refuses the query.
+    """
+    _check_names(given, name)
+    read = _Reader(given, name)
+    series = None
+    if _METRIC.name in given:
+        series = Series(
+            metric=given[_METRIC.name][0],
+            step_ns=read.value(_STEP, STEP_DEFAULT, parse_duration),
+            aggregate=Aggregate(read.choice(_AGGREGATE)),
+            by_agent=read.flag(_BY_AGENT),
+        )
+    query = Query(
+        from_ns=read.value(_FROM, FROM_DEFAULT, lambda text: parse_instant(text, now_ns)),
+        to_ns=read.value(_TO, "now", lambda text: parse_instant(text, now_ns)),
+        kind="metrics" if series else _KINDS[read.choice(_KIND)],
+        text=given[_TEXT.name][0] if _TEXT.name in given else None,
+        regex=read.flag(_REGEX),
+        ignore_case=read.flag(_IGNORE_CASE),
+        agents=tuple(given.get(_AGENTS.name, ())),
+        attributes=read.values(_ATTRIBUTES, parse_pair),
+        stats_only=read.flag(_STATS_ONLY),
+        limit=read.integer(_LIMIT),
+        newest_first=read.flag(_NEWEST_FIRST),
+        series=series,
+    )
+    return check_query(query, name)
+
+
+def parse_duration(text: str) -> int:
+    """Return a duration such as `90s`, `15m`, `2h` or `1d` in ns.
+
+    Raises:
+        BadUsage: The text has another form.
+    """
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise BadUsage(f"duration must be a number and ms, s, m, h or d, duration=`{text[:40]}`")
+    return int(found[1]) * _UNITS_NS[found[2]]
+
+
+def parse_instant(text: str, now_ns: UnixNs) -> UnixNs:
+    """Return the instant of an RFC 3339 time, a number of Unix ns, `now`, or `15m` for that ago.
+
+    Raises:
+        BadUsage: The text has another form.
+    """
+    if text == "now":
+        return now_ns
+    if _UNIX_NS.fullmatch(text):
+        return UnixNs(int(text))
+    if _DURATION.fullmatch(text.removeprefix("-")):
+        return UnixNs(now_ns - parse_duration(text.removeprefix("-")))
+    return parse_rfc3339(text)
+
+
+def parse_pair(text: str) -> tuple[str, str]:
+    """Return the two sides of `KEY=VALUE`.
+
+    Raises:
+        BadUsage: The text contains no `=`, or no key.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise BadUsage(f"must be KEY=VALUE, found=`{text[:80]}`")
+    return key, value
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads single parameters; every error names the parameter."""
+
+    given: Mapping[str, Sequence[str]]
+    name: ParameterName
+
+    def value(
+        self, parameter: TextParameter, default: str, parse: Callable[[str], _Value]
+    ) -> _Value:
+        return self._parsed(parameter, self.given.get(parameter.name, (default,))[0], parse)
+
+    def values(
+        self, parameter: TextParameter, parse: Callable[[str], _Value]
+    ) -> tuple[_Value, ...]:
+        found = self.given.get(parameter.name, ())
+        return tuple(self._parsed(parameter, text, parse) for text in found)
+
+    def flag(self, parameter: FlagParameter) -> bool:
+        shown, found = self._shown(parameter)
+        return replace(parameter, name=shown).read(found)
+
+    def choice(self, parameter: ChoiceParameter) -> str:
+        shown, found = self._shown(parameter)
+        return replace(parameter, name=shown).read(found)
+
+    def integer(self, parameter: IntegerParameter) -> int:
+        shown, found = self._shown(parameter)
+        return replace(parameter, name=shown).read(found)
+
+    def _shown(self, parameter: Parameter) -> tuple[str, Mapping[str, str]]:
+        """Return the name for error messages, and the parameter's value under that name."""
+        shown = self.name(parameter.name)
+        values = self.given.get(parameter.name)
+        return shown, {} if values is None else {shown: values[0]}
+
+    def _parsed(self, parameter: Parameter, text: str, parse: Callable[[str], _Value]) -> _Value:
+        try:
+            return parse(text)
+        except BadUsage as error:
+            raise BadUsage(f"{self.name(parameter.name)}: {error}") from error
+
+
+def _check_names(given: Mapping[str, Sequence[str]], name: ParameterName) -> None:
+    for parameter, values in given.items():
+        if parameter not in _KNOWN:
+            raise BadUsage(f"unknown parameter, parameter=`{parameter[:40]}`")
+        if not _KNOWN[parameter].repeated and len(values) > 1:
+            raise BadUsage(f"parameter is repeated, parameter=`{name(parameter)}`")

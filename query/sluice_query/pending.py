@@ -1,0 +1,211 @@
+"""Pending batches: accepted and enqueued, but not in the lake yet.
+
+The order of reading matters: queue, then ledger, then records. A batch leaves the queue only after
+it has entered the ledger, and enters the ledger only after its records are in the lake. With this
+order, a batch that is missing from an earlier place is found in a later one. With the opposite
+order a batch could be missed in every place.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from sluice_lake.blobs import RejectedBlob, fetch_frame
+from sluice_lake.records import DecodedBatch
+from sluice_protocol.errors import SluiceError
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import INGEST_QUEUE
+from sluice_protocol.manifests import AcceptedManifest
+from sluice_query.request import Query
+from sluice_query.settings import QuerySettings
+from sluice_queue.entries import Descriptor
+from sluice_queue.inspection import list_lanes, read_lane
+from sluice_queue.lane import Lane
+from sluice_queue.pending import PendingBatch, read_pending_batches
+from sluice_store.port import ObjectStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingSnapshot:
+    """The content of the ingest queue at one moment.
+
+    Attributes:
+        lanes: The lanes that exist.
+        batches: Every batch of every entry that is not acknowledged, lane by lane, in order.
+        problems: What could not be read, one sentence each.
+    """
+
+    lanes: tuple[int, ...] = ()
+    batches: tuple[PendingBatch, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def manifests(self) -> list[AcceptedManifest]:
+        """The manifests of the batches."""
+        return [batch.manifest for batch in self.batches]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedBatches:
+    """Pending batches that were read from their blobs.
+
+    Attributes:
+        batches: The decoded batches.
+        size_bytes: Total size of their blobs.
+        problems: What could not be read, one sentence each.
+    """
+
+    batches: tuple[DecodedBatch, ...] = ()
+    size_bytes: int = 0
+    problems: tuple[str, ...] = ()
+
+
+async def read_pending(store: ObjectStore, settings: QuerySettings) -> PendingSnapshot:
+    """Read every lane of the ingest queue and the work lists of its entries.
+
+    What cannot be read makes the result partial; it does not stop the query. Of a lane with a long
+    backlog only the newest work lists are read.
+    """
+    lanes = [place.lane for place in await list_lanes(store, INGEST_QUEUE)]
+    limit = asyncio.Semaphore(settings.fetches)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_read_lane(store, lane, settings, limit)) for lane in lanes]
+    found = [task.result() for task in tasks]
+    return PendingSnapshot(
+        lanes=tuple(lanes),
+        batches=tuple(chain.from_iterable(lane.batches for lane in found)),
+        problems=tuple(chain.from_iterable(lane.problems for lane in found)),
+    )
+
+
+async def _read_lane(
+    store: ObjectStore, lane: int, settings: QuerySettings, limit: asyncio.Semaphore
+) -> PendingSnapshot:
+    try:
+        view = await read_lane(store, INGEST_QUEUE, lane)
+    except SluiceError as error:
+        return PendingSnapshot(problems=(str(error),))
+    entries = view.descriptors[-settings.tail_lists_max :]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_read_entry(store, view.lane, one, limit)) for one in entries]
+    found = [task.result() for task in tasks]
+    problems = [result for result in found if isinstance(result, str)]
+    left_out = len(view.descriptors) - len(entries)
+    if left_out:
+        problems.append(
+            f"{left_out} work lists of lane {lane} were left out: wait for ingestion, or raise"
+            " tail_lists_max"
+        )
+    batches = chain.from_iterable(result for result in found if not isinstance(result, str))
+    return PendingSnapshot(batches=tuple(batches), problems=tuple(problems))
+
+
+async def _read_entry(
+    store: ObjectStore, lane: Lane, entry: Descriptor, limit: asyncio.Semaphore
+) -> list[PendingBatch] | str:
+    async with limit:
+        try:
+            return await read_pending_batches(store, lane, entry)
+        except SluiceError as error:
+            return str(error)
+
+
+def choose_pending(
+    pending: PendingSnapshot,
+    query: Query,
+    lane_versions: Mapping[int, int],
+    ledger: Iterable[Identity],
+) -> list[AcceptedManifest]:
+    """Return the pending batches that the query needs and the lake does not contain yet.
+
+    Args:
+        pending: The queue's content, read before the tables.
+        query: The query.
+        lane_versions: Lane to the last sequence that the record table contains.
+        ledger: Identities in the ledger.
+
+    Returns:
+        Each identity once, in the order of the lanes.
+    """
+    ingested = set(ledger)
+    # The records of these entries are in the table, even if the ledger is one commit behind.
+    ingested |= {
+        batch.identity
+        for batch in pending.batches
+        if batch.manifest.kind == query.kind and batch.sequence <= lane_versions.get(batch.lane, 0)
+    }
+    chosen: dict[Identity, AcceptedManifest] = {}
+    for batch in pending.batches:
+        if batch.identity not in ingested and may_match(batch.manifest, query):
+            chosen.setdefault(batch.identity, batch.manifest)
+    return list(chosen.values())
+
+
+def may_match(manifest: AcceptedManifest, query: Query) -> bool:
+    """Return False if kind, agent and times show that no record of the query is in the batch."""
+    if manifest.kind != query.kind:
+        return False
+    if query.agents and manifest.agent_id not in query.agents:
+        return False
+    earliest, latest = manifest.min_ts_unix_ns, manifest.max_ts_unix_ns
+    if earliest is None or latest is None:
+        earliest = latest = manifest.accepted_at_unix_ns
+    return earliest < query.to_ns and latest >= query.from_ns
+
+
+async def fetch_batches(
+    stores: Sequence[ObjectStore], manifests: Sequence[AcceptedManifest], settings: QuerySettings
+) -> FetchedBatches:
+    """Read and decode the blobs of pending batches, within the bounds of the settings.
+
+    Each blob is read from the first store that contains it; a spool precedes the store to which it
+    transfers. A blob that is missing, damaged or over a bound is reported in `problems`.
+    """
+    within = _within_bounds(manifests, settings)
+    limit = asyncio.Semaphore(settings.fetches)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_fetch(stores, manifest, limit)) for manifest in within]
+    found = [task.result() for task in tasks]
+    problems = [result for result in found if isinstance(result, str)]
+    left_out = len(manifests) - len(within)
+    if left_out:
+        problems.append(
+            f"{left_out} batches that are not in the lake yet were left out: wait for ingestion,"
+            " or raise tail_bytes_max"
+        )
+    return FetchedBatches(
+        batches=tuple(result for result in found if not isinstance(result, str)),
+        size_bytes=sum(
+            manifest.frame_bytes
+            for manifest, result in zip(within, found, strict=True)
+            if not isinstance(result, str)
+        ),
+        problems=tuple(problems),
+    )
+
+
+def _within_bounds(
+    manifests: Sequence[AcceptedManifest], settings: QuerySettings
+) -> list[AcceptedManifest]:
+    within: list[AcceptedManifest] = []
+    size_bytes = 0
+    for manifest in manifests[: settings.tail_frames_max]:
+        size_bytes += manifest.frame_bytes
+        if size_bytes > settings.tail_bytes_max:
+            break
+        within.append(manifest)
+    return within
+
+
+async def _fetch(
+    stores: Sequence[ObjectStore], manifest: AcceptedManifest, limit: asyncio.Semaphore
+) -> DecodedBatch | str:
+    async with limit:
+        try:
+            frame = await fetch_frame(stores, manifest)
+        except SluiceError as error:
+            return str(error)
+    if isinstance(frame, RejectedBlob):
+        return frame.detail
+    return DecodedBatch(frame=frame, accepted_at_ns=manifest.accepted_at_unix_ns, sequence=0)

@@ -1,0 +1,186 @@
+"""Selection of the data files that a query must read.
+
+A file is left out when its statistics, or an index chunk, show that none of its records can match.
+Missing knowledge never leaves a file out: a file without statistics or without a chunk, a chunk
+that is missing or cannot be read, and a text too short for the chunk's filters all mean that the
+file is read.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sluice_lake.data_files import STATS_SLACK_NS, DataFile, TimeStats, list_files, total_bytes
+from sluice_lake.delta import find_table, read_lane_versions
+from sluice_lake.locations import TableLocation, lake_location
+from sluice_lake.tables import LOGS, Table
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.index_chunk import TEXT_BYTES_MIN, decode_chunk
+from sluice_protocol.keys import INDEX
+from sluice_protocol.outcomes import Found, NotFound
+from sluice_protocol.units import ObjectKey
+from sluice_query.literals import required_texts
+from sluice_query.request import Query
+from sluice_store.port import ListedObject, ObjectStore
+
+CHUNKS_CONCURRENT_MAX: Final = 2
+"""A decoded chunk may use 256 MiB of memory."""
+_DATE: Final = re.compile(rf"{LOGS.partition_column}=(\d{{4}}-\d\d-\d\d)/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectedFiles:
+    """The files of one state of a table that a query must read.
+
+    Attributes:
+        location: The table.
+        read: The files to read.
+        pruned: Number of files that need not be read.
+        index_bytes: Size of the index chunks that were read for the selection.
+        lanes: Lane to the last queue sequence that this state of the table contains.
+    """
+
+    location: TableLocation
+    read: tuple[DataFile, ...] = ()
+    pruned: int = 0
+    index_bytes: int = 0
+    lanes: dict[int, int]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the files to read and of the index chunks that selected them."""
+        return self.index_bytes + total_bytes(self.read)
+
+
+def select_files(store_url: str, table: Table, query: Query, lanes: Sequence[int]) -> SelectedFiles:
+    """Select, by their statistics, the files of a record table that may contain matching records.
+
+    Args:
+        store_url: The store.
+        table: A record table.
+        query: The query.
+        lanes: Lanes of the queue. Their versions are read from the same state of the table.
+
+    Raises:
+        TableRefused: The table cannot be used safely.
+    """
+    location = lake_location(store_url, table.name)
+    opened = find_table(store_url, table)
+    if opened is None:
+        return SelectedFiles(location=location, lanes={})
+    files = list_files(opened, table)
+    read = tuple(file for file in files if may_contain(file, query))
+    return SelectedFiles(
+        location=location,
+        read=read,
+        pruned=len(files) - len(read),
+        lanes=read_lane_versions(opened, lanes),
+    )
+
+
+def select_partitions(
+    store_url: str, table: Table, wanted: Callable[[str], bool]
+) -> tuple[DataFile, ...]:
+    """Return the files of a table's newest state whose partition is wanted.
+
+    Raises:
+        TableRefused: The table cannot be used safely.
+    """
+    opened = find_table(store_url, table)
+    return () if opened is None else tuple(list_files(opened, table, wanted))
+
+
+def may_contain(file: DataFile, query: Query) -> bool:
+    """Return False if the file's statistics show that no record of the query is in it."""
+    if file.records == 0 or not _may_have_agent(file, query.agents):
+        return False
+    if _may_overlap(file.ts, file.records, query):
+        return True
+    # A record without a time is placed at the acceptance of its batch.
+    return file.ts.nulls != 0 and _may_overlap(file.accepted_at, file.records, query)
+
+
+def _may_overlap(stats: TimeStats, records: int | None, query: Query) -> bool:
+    if stats.range_ns is None:
+        # Without a range only a file that records that all its values are null is ruled out.
+        return stats.nulls is None or stats.nulls != records
+    earliest, latest = stats.range_ns
+    return earliest < query.to_ns and latest + STATS_SLACK_NS > query.from_ns
+
+
+def _may_have_agent(file: DataFile, agents: tuple[str, ...]) -> bool:
+    if not agents or file.agents is None:
+        return True
+    first, last = file.agents
+    # The upper bound may be truncated; it then sorts before the longest values of the file.
+    return any(agent >= first and (agent <= last or agent.startswith(last)) for agent in agents)
+
+
+async def prune_by_index(
+    store: ObjectStore, selected: SelectedFiles, query: Query
+) -> SelectedFiles:
+    """Return the selection without the files that index chunks rule out.
+
+    Raises:
+        StoreError: The store is unreachable.
+    """
+    texts = [text.encode() for text in required_texts(query)]
+    texts = [text for text in texts if len(text) >= TEXT_BYTES_MIN]
+    if query.kind != "logs" or not texts or not selected.read:
+        return selected
+    paths = frozenset(file.path for file in selected.read)
+    chunks = [chunk for day in _days(paths) for chunk in await _list_chunks(store, day)]
+    ruled_out = await _rule_out(store, chunks, paths, texts)
+    read = tuple(file for file in selected.read if file.path not in ruled_out)
+    return replace(
+        selected,
+        read=read,
+        pruned=selected.pruned + len(selected.read) - len(read),
+        index_bytes=sum(chunk.size_bytes for chunk in chunks),
+    )
+
+
+async def _rule_out(
+    store: ObjectStore,
+    chunks: Sequence[ListedObject],
+    paths: frozenset[str],
+    texts: Sequence[bytes],
+) -> frozenset[str]:
+    limit = asyncio.Semaphore(CHUNKS_CONCURRENT_MAX)
+
+    async def read(chunk: ListedObject) -> frozenset[str]:
+        async with limit:
+            match await store.get(chunk.key):
+                case NotFound():
+                    return frozenset()
+                case Found(body=body):
+                    return await asyncio.to_thread(_without, chunk.key, body, paths, texts)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(read(chunk)) for chunk in chunks]
+    return frozenset().union(*(task.result() for task in tasks))
+
+
+def _days(paths: frozenset[str]) -> list[str]:
+    found = (_DATE.match(path) for path in paths)
+    return sorted({match[1] for match in found if match is not None})
+
+
+async def _list_chunks(store: ObjectStore, day: str) -> list[ListedObject]:
+    return [one async for page in store.list(f"{INDEX}date={day}/") for one in page.objects]
+
+
+def _without(
+    key: ObjectKey, body: bytes, paths: frozenset[str], texts: Sequence[bytes]
+) -> frozenset[str]:
+    try:
+        files = decode_chunk(key, body)
+    except InvalidRecord:
+        return frozenset()
+    return frozenset(
+        entry.file.path
+        for entry in files
+        if entry.file.path in paths and not all(entry.may_contain(text) for text in texts)
+    )

@@ -1,0 +1,125 @@
+"""The result of a query: records or points, and a summary of what was read for them."""
+
+import base64
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sluice_protocol.manifests import Kind
+from sluice_protocol.ndjson import METRIC_TYPES
+from sluice_protocol.timestamps import format_rfc3339
+
+Row = dict[str, object]
+"""One record by column, between the engine and the rendering."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuerySummary:
+    """What was read, and whether it was everything.
+
+    Attributes:
+        results: Number of records or points returned; with stats-only, of records that match.
+        more: Whether more records match than the limit allows to return.
+        first_ts: Time of the first record that matches, RFC 3339; stats-only.
+        last_ts: Time of the last record that matches, RFC 3339; stats-only.
+        segments_read: Files of the lake that were read.
+        segments_pruned: Files that their statistics or an index ruled out.
+        bytes_read: Size of the files, index chunks and blobs that were read.
+        waiting_batches: Pending batches that were read from their blobs.
+        deletes_applied: Deletes that apply to the query.
+        partial: Whether something could not be read.
+        reasons: Why the result is partial.
+        elapsed_ms: How long the query took.
+    """
+
+    results: int = 0
+    more: bool = False
+    first_ts: str | None = None
+    last_ts: str | None = None
+    segments_read: int = 0
+    segments_pruned: int = 0
+    bytes_read: int = 0
+    waiting_batches: int = 0
+    deletes_applied: int = 0
+    partial: bool = False
+    reasons: tuple[str, ...] = ()
+    elapsed_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesPoint:
+    """One step of a series.
+
+    Attributes:
+        step_ns: Start of the step, Unix ns.
+        agent_id: The agent, or '' for all agents.
+        value: The value; None when the step's points have none.
+    """
+
+    step_ns: int
+    agent_id: str
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryResult:
+    """The complete result of one query."""
+
+    kind: Kind
+    summary: QuerySummary
+    records: list[Row] = field(default_factory=list)
+    points: list[SeriesPoint] = field(default_factory=list)
+
+
+def result_lines(result: QueryResult) -> Iterator[bytes]:
+    """Yield a result as NDJSON: records or points, then the summary as the last line."""
+    for row in result.records:
+        yield msgspec.json.encode(record_json(result.kind, row)) + b"\n"
+    for point in result.points:
+        yield msgspec.json.encode(point_json(point)) + b"\n"
+    yield msgspec.json.encode({"summary": result.summary}) + b"\n"
+
+
+def record_json(kind: Kind, row: Row) -> Row:
+    """Return a record for JSON: as in the NDJSON of frames, with identity and resource added."""
+    shown: Row = {"ts": _time(row["ts_ns"])} if row["ts_ns"] is not None else {}
+    shown |= {name: row[name] for name in ("agent_id", "boot_id", "seq")}
+    match kind:
+        case "logs":
+            shown["body"] = row["body"]
+            if row["severity"]:
+                shown["severity"] = row["severity"]
+        case "metrics":
+            shown |= {"name": row["name"], "value": number_json(row["value"])}
+            shown["type"] = METRIC_TYPES[int(str(row["type"]))]
+        case "entries":
+            shown |= {name: base64.b64encode(_bytes(row[name])).decode() for name in _OPAQUE}
+    return shown | {name: row[name] for name in ("attributes", "resource") if row[name]}
+
+
+_OPAQUE = ("key", "value")
+
+
+def point_json(point: SeriesPoint) -> Row:
+    """Return a point of a series for JSON."""
+    shown: Row = {"ts": _time(point.step_ns), "value": number_json(point.value)}
+    return shown | ({"agent_id": point.agent_id} if point.agent_id else {})
+
+
+def number_json(value: object) -> object:
+    """Return a number for JSON, which has no NaN and infinities: they become strings."""
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _time(at_ns: object) -> str:
+    return format_rfc3339(int(str(at_ns)))
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else bytes(str(value), "utf-8")

@@ -1,0 +1,157 @@
+"""The states, bounds and rules that the model checker explores; `model` has the transitions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sluice_protocol import acceptance as a
+from sluice_protocol import blob_deletion as d
+from sluice_protocol.identity import Identity
+from sluice_protocol.outcomes import Unknown, UnknownReason
+from sluice_protocol.units import Digest
+
+HORIZON = 3
+MARGIN = 1
+IDENTITY = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=0)
+LOST = Unknown(reason=UnknownReason.TIMEOUT)
+Step = Callable[[a.Progress, a.Observation], a.Progress]
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """One object version of one digest; `wrong` bytes fail their checksum."""
+
+    digest: str
+    number: int
+    born: int
+    wrong: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The identity manifest, or a quarantine manifest when `digest` is the refused one."""
+
+    digest: str
+    attempt: str
+    born: int
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The stored objects: versions oldest first; the last one of a digest is current."""
+
+    blobs: tuple[Blob, ...] = ()
+    manifest: Manifest | None = None
+    quarantine: tuple[Manifest, ...] = ()
+    next_number: int = 1
+
+    def current(self, digest: str) -> Blob | None:
+        found = [blob for blob in self.blobs if blob.digest == digest]
+        return found[-1] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """The handling of one upload by one gateway.
+
+    `number` represents the progress: a state is hashed about ten times, its progress only once.
+    """
+
+    name: str
+    progress: a.Progress = field(compare=False)
+    number: int
+    alive: bool = True
+
+
+_NUMBERS: dict[a.Progress, int] = {}
+
+
+def upload_at(name: str, progress: a.Progress, *, alive: bool = True) -> Upload:
+    """Return an upload with this progress."""
+    return Upload(name, progress, _NUMBERS.setdefault(progress, len(_NUMBERS)), alive)
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A request that is still in flight after its sender stopped waiting for the response."""
+
+    kind: str
+    digest: str
+    attempt: str = ""
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sweeper:
+    """One cycle: begin, read accepted/, read quarantine/, pick a version, prove, delete."""
+
+    phase: str = "idle"
+    started: int = 0
+    named: frozenset[str] = frozenset()
+    target: Blob | None = None
+    cycles: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The state of all actors and the store."""
+
+    now: int
+    store: Store
+    uploads: tuple[Upload, ...]
+    sweepers: tuple[Sweeper, ...] = ()
+    late: frozenset[Late] = frozenset()
+    faults: int = 0
+    waiting: tuple[tuple[str, str, bool], ...] = ()
+    """Uploads that have not begun: (name, digest, sent_before)."""
+    acked: frozenset[tuple[str, str, bool]] = frozenset()
+    """Verdicts sent so far: (kind, digest, duplicate)."""
+    cache: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The system under test: the product's functions, or a mutant of them."""
+
+    step: Step = a.step
+    first: Callable[[a.Offer], a.Progress] = a.begin
+    plan_clauses: tuple[d.ClauseCheck, ...] = d.PLAN_CLAUSES
+    deletion_clauses: tuple[d.ClauseCheck, ...] = d.DELETION_CLAUSES
+    superseded_clauses: tuple[d.ClauseCheck, ...] = d.NONCURRENT_CLAUSES
+    sweeper_horizon: int = HORIZON
+    versioned: bool = True
+    lagging_references: bool = False
+    cache_accepted: bool = False
+    """The product's cache: what this gateway has accepted itself."""
+    cache_reads: bool = False
+    """The planted cache: what was only read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """The bounds of the exploration."""
+
+    time_max: int = 7
+    faults_max: int = 1
+    states_max: int = 2_000_000
+    cycles_max: int = 1
+
+
+@dataclass
+class Found:
+    """The result of an exploration."""
+
+    states: int
+    broken: str | None = None
+    trail: list[str] = field(default_factory=list)
+    complete: bool = True
+
+
+def offer(name: str, digest: str, *, sent_before: bool) -> a.Offer:
+    return a.Offer(
+        identity=IDENTITY,
+        digest=Digest(digest),
+        size_bytes=1,
+        attempt_id=name,
+        window_ns=HORIZON - MARGIN,
+        sent_before=sent_before,
+    )

@@ -1,0 +1,92 @@
+"""Text to columns, concatenation of columns, and batching."""
+
+import numpy as np
+import pytest
+
+from sluice_agent.batching import BatchBuilder, BatchLimits, RecordBlock, join_checkpoints
+from sluice_agent.columns import (
+    attribute_columns,
+    join_logs,
+    logs_from_block,
+    split_lines,
+    text_column,
+)
+from sluice_agent.spool_format import FileCheckpoint
+from sluice_protocol.columns import LogColumns
+from sluice_protocol.frame import decode_frame, encode_frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.ndjson import attribute_rows
+from sluice_protocol.units import UnixNs
+
+NOW = UnixNs(5)
+
+
+def logs(*lines: bytes, path: str = "") -> LogColumns:
+    return logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=NOW, zone=None, path=path)
+
+
+def through_a_frame(columns: LogColumns) -> LogColumns:
+    who = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=len(columns) - 1)
+    decoded = decode_frame(encode_frame(identity=who, columns=columns)).columns
+    assert isinstance(decoded, LogColumns)
+    return decoded
+
+
+@pytest.mark.parametrize(
+    ("block", "lines"),
+    [(b"", []), (b"\n", [b""]), (b"a", [b"a"]), (b"a\n", [b"a"]), (b"a\n\nb", [b"a", b"", b"b"])],
+)
+def test_blocks_are_split_at_newlines(block: bytes, lines: list[bytes]) -> None:
+    """A trailing newline ends a line and begins none."""
+    assert split_lines(block).slices() == lines
+
+
+def test_concatenated_columns_keep_the_order() -> None:
+    """Columns with and without attributes and severity form one frame, checked by its decoder."""
+    bare = logs(b"one", b"two")
+    named = logs(b"three", path="/var/log/x")
+    odd = logs(b"caf\xe9", path="/var/log/y")
+    severe = LogColumns(
+        ts=np.array([1], np.int64), body=text_column([b"four"]), severity=np.array([9], np.uint8),
+        attributes=attribute_columns([[("b", "2"), ("log.file.path", "z")]]),
+    )  # fmt: skip
+    joined = through_a_frame(join_logs([bare, named, odd, severe]))
+    bodies = [b"one", b"two", b"three", "caf\ufffd".encode(), b"four"]
+    assert joined.body.slices() == bodies
+    assert joined.severity is not None
+    assert joined.severity.tolist() == [0, 0, 0, 0, 9]
+    assert list(attribute_rows(joined.attributes, 5)) == [
+        {}, {}, {"log.file.path": "/var/log/x"},
+        {"log.file.path": "/var/log/y", "sluice.raw": "Y2Fm6Q=="},
+        {"b": "2", "log.file.path": "z"},
+    ]  # fmt: skip
+
+
+def test_a_batch_is_due_by_size_count_or_age() -> None:
+    """It never exceeds its limits, except for a single block that exceeds them alone."""
+    limits = BatchLimits(bytes_max=100, records_max=3, age_s_max=2)
+    one = RecordBlock(columns=logs(b"x"), cost_bytes=40)
+    builder = BatchBuilder(limits=limits)
+    assert not builder.is_due(now_s=99)
+    assert builder.take() is None
+    builder.add(one, now_s=0)
+    assert not builder.is_due(now_s=1.9)
+    assert builder.is_due(now_s=2)
+    builder.add(one, now_s=1)
+    assert not builder.has_room_for(one)
+    assert not builder.has_room_for(RecordBlock(columns=logs(b"x", b"y"), cost_bytes=1))
+    gathered = builder.take()
+    assert gathered is not None
+    assert len(gathered.columns) == 2
+    assert builder.has_room_for(RecordBlock(columns=logs(b"x"), cost_bytes=1000))
+
+
+def test_checkpoints_of_one_file_become_one() -> None:
+    """The checkpoint covers the file from the start of the first block to the end of the last."""
+    checkpoints = [FileCheckpoint(source="1:1", path="/a", start=n, offset=n + 10) for n in (0, 10)]
+    blocks = [
+        RecordBlock(columns=logs(b"x"), cost_bytes=1, checkpoints=(checkpoint,))
+        for checkpoint in checkpoints
+    ]
+    (checkpoint,) = join_checkpoints(blocks)
+    assert (checkpoint.start, checkpoint.offset) == (0, 20)

@@ -1,0 +1,53 @@
+"""The pipe input: whole lines and very long lines."""
+
+import os
+from pathlib import Path
+
+from sluice_agent.line_readers import PipeInput
+from sluice_protocol.units import UnixNs
+
+NOW = UnixNs(5)
+
+
+def test_a_pipe_returns_whole_lines() -> None:
+    """An incomplete line is kept for the next read; at the end of the pipe the rest is a line."""
+    reading, writing = os.pipe()
+    try:
+        pipe = PipeInput(reading)
+        assert pipe.read(now_ns=NOW).block is None
+        os.write(writing, b"one\ntw")
+        assert bodies(pipe) == [b"one"]
+        os.write(writing, b"o\n")
+        assert bodies(pipe) == [b"two"]
+        os.write(writing, b"rest")
+        assert bodies(pipe) == []
+        os.close(writing)
+        read_result = pipe.read(now_ns=NOW)
+        assert read_result.ended
+        assert read_result.block is not None
+        assert read_result.block.columns.body.slices() == [b"rest"]
+    finally:
+        os.close(reading)
+
+
+def test_a_pipe_splits_very_long_lines(tmp_path: Path) -> None:
+    """The line is split between characters, and its pieces are marked as continued."""
+    line = "é".encode() * (1024 * 1024 + 7)
+    path = tmp_path / "input"
+    path.write_bytes(b"x" + line)
+    with path.open("rb", buffering=0) as file:
+        pipe, pieces = PipeInput(file.fileno()), []
+        while True:
+            read_result = pipe.read(now_ns=NOW)
+            if read_result.block is not None:
+                pieces.append(read_result.block.columns)
+            if read_result.ended:
+                break
+    assert b"".join(piece.body.data for piece in pieces) == b"x" + line
+    named = [piece.attributes.names if piece.attributes else () for piece in pieces]
+    assert named == [("sluice.continues",), ("sluice.continues",), ()]
+
+
+def bodies(pipe: PipeInput) -> list[bytes]:
+    block = pipe.read(now_ns=NOW).block
+    return [] if block is None else block.columns.body.slices()

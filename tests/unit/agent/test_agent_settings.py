@@ -1,0 +1,56 @@
+"""The agent's settings and key file."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from sluice_agent.settings import AgentSettings
+from sluice_agent.signing_key import make_key, principal_entry, read_key
+from sluice_protocol.errors import BadUsage
+
+
+def test_a_key_is_created_once_and_is_private(tmp_path: Path) -> None:
+    """Mode 0600, never overwritten, rejected when others may read it; its entry is TOML."""
+    path = tmp_path / "deep" / "key.pem"
+    made = make_key(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert read_key(path).public_base64 == made.public_base64
+    with pytest.raises(BadUsage, match="exists"):
+        make_key(path)
+    entry = tomllib.loads(principal_entry('odd "name"\\', "host-1", made))["principals"][0]
+    assert entry["name"] == 'odd "name"\\'
+    assert entry["keys"] == [{"id": made.key_id, "ed25519": made.public_base64}]
+    path.chmod(0o644)
+    with pytest.raises(BadUsage, match="chmod"):
+        read_key(path)
+    with pytest.raises(BadUsage, match="agent init"):
+        read_key(tmp_path / "none")
+    other = tmp_path / "other"
+    other.touch(mode=0o600)
+    with pytest.raises(BadUsage, match="not a private key"):
+        read_key(other)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"gateway": ""}, "gateways"), ({"gateway": "ftp://x"}, "gateways"),
+        ({"gateway": "http://"}, "gateways"), ({"gateway": "http://a,b"}, "gateways"),
+        ({"spool_bytes": 1}, "spool"), ({"uploads": 0}, "uploads"),
+    ],
+)  # fmt: skip
+def test_invalid_settings_are_rejected(how: dict, message: str) -> None:
+    """The error is raised before any input is opened."""
+    with pytest.raises(BadUsage, match=message):
+        AgentSettings(**{"gateway": "http://a", **how})
+
+
+def test_settings_checked_on_use_are_rejected() -> None:
+    """Batches, time zone and resource."""
+    with pytest.raises(BadUsage, match="batch bytes"):
+        AgentSettings(gateway="http://a", batch_bytes=1 << 30).for_batching()
+    with pytest.raises(BadUsage, match="time zone"):
+        AgentSettings(gateway="http://a", timezone="Nowhere/Else").zone()
+    with pytest.raises(BadUsage, match="key=value"):
+        AgentSettings(gateway="http://a", resource=("novalue",)).for_spool()

@@ -1,0 +1,182 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Schema, write_deltalake
+
+from sluice_lake import delta
+from sluice_lake.delta import (
+    check_tables,
+    find_table,
+    open_or_create_table,
+    read_lane_versions,
+)
+from sluice_lake.errors import TableRefused
+from sluice_lake.schemas import arrow_schema, schema_json
+from sluice_lake.tables import BATCHES, LOGS, TABLES
+
+
+def path_of(root: Path, name: str = "logs") -> Path:
+    path = root / "lake/v1" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def refusal(root: Path, *, for_writing: bool = False) -> str:
+    with pytest.raises(TableRefused) as refused:
+        find_table(f"file://{root}", LOGS, for_writing=for_writing)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_a_missing_table_is_created_once_and_opened_afterwards(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}"
+    assert find_table(url, LOGS) is None
+    assert open_or_create_table(url, LOGS).version() == 0
+    opened = open_or_create_table(url, LOGS)
+    assert opened.version() == 0
+    assert read_lane_versions(opened, [0, 3]) == {0: 0, 3: 0}
+    assert find_table(url, LOGS) is not None
+
+
+@pytest.mark.parametrize("leftover", [None, "00000000000000000000.json#1", "_commit_1.json.tmp"])
+def test_a_log_without_a_commit_is_a_table_that_does_not_exist_yet(
+    tmp_path: Path, leftover: str | None
+) -> None:
+    """A creator that is at work, or has stopped, does not prevent reading or creating the table."""
+    log = path_of(tmp_path) / "_delta_log"
+    log.mkdir(parents=True)
+    if leftover is not None:
+        (log / leftover).write_text("{}")
+    url = f"file://{tmp_path}"
+    assert find_table(url, LOGS) is None
+    assert open_or_create_table(url, LOGS).version() == 0
+
+
+@pytest.mark.parametrize(
+    "occupied",
+    [
+        "notes.txt",
+        "accepted_date=2026-09-21/part-0.parquet",
+        "_delta_log/_last_checkpoint",
+        "_delta_log/00000000000000000050.checkpoint.parquet",
+    ],
+)
+def test_a_path_with_anything_else_is_refused(tmp_path: Path, occupied: str) -> None:
+    """Data without a usable log is reported, never treated as an empty table."""
+    file = path_of(tmp_path) / occupied
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    assert "cannot use lake table" in refusal(tmp_path)
+    with pytest.raises(TableRefused):
+        open_or_create_table(f"file://{tmp_path}", LOGS)
+    assert file.read_text() == "mine"
+
+
+def test_data_next_to_a_log_without_a_commit_is_refused(tmp_path: Path) -> None:
+    (path_of(tmp_path) / "_delta_log").mkdir(parents=True)
+    (path_of(tmp_path) / "part-0.parquet").write_text("data")
+    assert "not a Delta table: move it away" in refusal(tmp_path)
+
+
+def test_a_file_in_the_place_of_a_table_is_refused(tmp_path: Path) -> None:
+    path_of(tmp_path).write_text("no folder")
+    assert "not a Delta table: move it away" in refusal(tmp_path)
+
+
+def test_a_table_created_during_the_check_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process creates the table after the first attempt to open it."""
+    url = f"file://{tmp_path}"
+    is_occupied: Callable[..., bool] = delta._is_occupied
+
+    def create_first(location: delta.TableLocation) -> bool:
+        monkeypatch.undo()
+        open_or_create_table(url, LOGS)
+        return is_occupied(location)
+
+    monkeypatch.setattr(delta, "_is_occupied", create_first)
+    opened = find_table(url, LOGS)
+    assert opened is not None
+    assert opened.version() == 0
+
+
+def add_commit(root: Path, action: dict[str, object]) -> None:
+    table = open_or_create_table(f"file://{root}", LOGS)
+    commit = path_of(root) / "_delta_log" / f"{table.version() + 1:020d}.json"
+    commit.write_text(json.dumps(action))
+
+
+@pytest.mark.parametrize(
+    ("feature", "levels"),
+    [
+        ("deletionVectors", ("readerFeatures", "writerFeatures")),
+        ("columnMapping", ("readerFeatures", "writerFeatures")),
+        ("clustering", ("writerFeatures",)),
+    ],
+)
+def test_a_feature_under_which_files_misrepresent_the_table_is_refused(
+    tmp_path: Path, feature: str, levels: tuple[str, ...]
+) -> None:
+    """Clustering is a feature of writers only."""
+    features = {level: [feature] for level in levels}
+    if feature == "clustering":
+        features["writerFeatures"].append("domainMetadata")
+    reader = 3 if "readerFeatures" in levels else 1
+    protocol = {"minReaderVersion": reader, "minWriterVersion": 7, **features}
+    add_commit(tmp_path, {"protocol": protocol})
+    assert f"its feature {feature} must be off" in refusal(tmp_path)
+
+
+def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
+    """It is never read as an empty table."""
+    open_or_create_table(f"file://{tmp_path}", LOGS)
+    for commit in (path_of(tmp_path) / "_delta_log").glob("*.json"):
+        commit.write_text("{ not json")
+    assert "cannot use lake table: it cannot be opened" in refusal(tmp_path)
+
+
+def test_every_wrong_column_is_named(tmp_path: Path) -> None:
+    write_deltalake(path_of(tmp_path), pa.table({"agent_id": [1], "accepted_date": ["x"]}))
+    for found in (refusal(tmp_path), refusal(tmp_path, for_writing=True)):
+        assert "its schema is not that of this version" in found
+        assert "column agent_id must be string, found long" in found
+        assert "column boot_id must be string, found none" in found
+
+
+def test_additional_columns_are_accepted_for_reading_only(tmp_path: Path) -> None:
+    schema = arrow_schema(LOGS).append(pa.field("more", pa.string()))
+    empty = schema.empty_table()
+    write_deltalake(path_of(tmp_path), empty, partition_by=["accepted_date"])
+    assert find_table(f"file://{tmp_path}", LOGS) is not None
+    assert "see columns more" in refusal(tmp_path, for_writing=True)
+
+
+def test_another_order_of_the_columns_is_accepted_for_reading_only(tmp_path: Path) -> None:
+    names = arrow_schema(LOGS).names
+    empty = arrow_schema(LOGS).empty_table().select([*names[1:-1], names[0], names[-1]])
+    write_deltalake(path_of(tmp_path), empty, partition_by=["accepted_date"])
+    assert find_table(f"file://{tmp_path}", LOGS) is not None
+    assert "see the order of its columns" in refusal(tmp_path, for_writing=True)
+
+
+def test_another_partition_column_is_refused(tmp_path: Path) -> None:
+    DeltaTable.create(
+        path_of(tmp_path), Schema.from_json(schema_json(LOGS)), partition_by=["agent_id"]
+    )
+    assert "it must be partitioned by accepted_date" in refusal(tmp_path)
+
+
+def test_check_tables_refuses_any_table_that_cannot_be_written(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}"
+    check_tables(url)
+    for table in TABLES:
+        open_or_create_table(url, table)
+    check_tables(url)
+    other = tmp_path / "other"
+    path_of(other, BATCHES.name).write_text("no folder")
+    with pytest.raises(TableRefused):
+        check_tables(f"file://{other}")

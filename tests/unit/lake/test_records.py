@@ -1,0 +1,90 @@
+import pyarrow as pa
+import pytest
+
+from sluice_lake.records import DecodedBatch, payload_arrays, records_table
+from sluice_lake.schemas import arrow_schema
+from sluice_lake.tables import RECORD_TABLES
+from sluice_protocol.columns import Columns, kind_of
+from sluice_protocol.frame import decode_frame, encode_frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.manifests import Kind
+from sluice_protocol.records import (
+    LogRecord,
+    MetricPoint,
+    logs_from_records,
+    metrics_from_records,
+)
+
+ACCEPTED_NS = 1_790_000_000_123_456_789
+T0_NS = 1_790_000_000_000_001_999
+
+
+def batch(columns: Columns, start: int, sequence: int = 7) -> DecodedBatch:
+    end = start + len(columns) - 1
+    who = Identity(agent_id="host-1", boot_id="b1", seq_start=start, seq_end=end)
+    body = encode_frame(identity=who, columns=columns, resource=(("service.name", "web"),))
+    return DecodedBatch(frame=decode_frame(body), accepted_at_ns=ACCEPTED_NS, sequence=sequence)
+
+
+LOGS = logs_from_records(
+    [
+        LogRecord(ts_ns=T0_NS, body="ä", severity=9, attributes={"k": "v", "l": "w"}),
+        LogRecord(ts_ns=-1, body="", attributes={}),
+    ]
+)
+POINTS = metrics_from_records(
+    [
+        MetricPoint(ts_ns=T0_NS, name="cpu", value=1.5),
+        MetricPoint(ts_ns=T0_NS, name="mem", value=2.5),
+        MetricPoint(ts_ns=T0_NS, name="cpu", value=3.5),
+    ]
+)
+OTHER_POINTS = metrics_from_records([MetricPoint(ts_ns=T0_NS, name="mem", value=4.5)])
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_logs_become_rows_with_identity_times_and_maps(plain: bool) -> None:
+    rows = records_table("logs", [batch(LOGS, 5)], plain=plain).to_pylist()
+    assert [row["seq"] for row in rows] == [5, 6]
+    assert [row["ts_ns"] for row in rows] == [T0_NS, -1]
+    assert [row["ts"].microsecond for row in rows] == [1, 999_999]
+    assert {row["accepted_at"].microsecond for row in rows} == {123_456}
+    assert {row["queue_sequence"] for row in rows} == {7}
+    assert [row["body"] for row in rows] == ["ä", ""]
+    assert rows[0]["attributes"] == [("k", "v"), ("l", "w")]
+    assert rows[1]["attributes"] == []
+    assert {tuple(row["resource"]) for row in rows} == {(("service.name", "web"),)}
+
+
+@pytest.mark.parametrize("kind", ["logs", "metrics"])
+def test_the_plain_form_has_exactly_the_schema_of_the_table(kind: Kind) -> None:
+    columns: Columns = LOGS if kind == "logs" else POINTS
+    table = records_table(kind, [batch(columns, 0)], plain=True)
+    assert table.schema == arrow_schema(RECORD_TABLES[kind], partition=False)
+
+
+def test_batches_share_one_dictionary_of_metric_names() -> None:
+    """A second dictionary in a row group would end the dictionary encoding of a Parquet file."""
+    table = records_table("metrics", [batch(POINTS, 0), batch(OTHER_POINTS, 3, sequence=8)])
+    chunks = table.column("name").chunks
+    assert [chunk.dictionary.to_pylist() for chunk in chunks] == [["cpu", "mem"]] * 2
+    assert table.column("name").to_pylist() == ["cpu", "mem", "cpu", "mem"]
+    assert table.column("value").to_pylist() == [1.5, 2.5, 3.5, 4.5]
+    assert table.column("queue_sequence").to_pylist() == [7, 7, 7, 8]
+
+
+def test_records_without_attributes_have_null() -> None:
+    lines = logs_from_records([LogRecord(ts_ns=T0_NS, body="x", attributes={})])
+    for plain in (True, False):
+        table = records_table("logs", [batch(lines, 0), batch(LOGS, 1)], plain=plain)
+        assert table.column("attributes").to_pylist()[0] is None
+    assert table.column("attributes").to_pylist()[1] == [("k", "v"), ("l", "w")]
+
+
+def test_payload_arrays_are_named_as_in_the_table() -> None:
+    found = payload_arrays("metrics", POINTS, 3)
+    assert list(found) == ["name", "value", "type", "attributes"]
+    table = pa.table(found)
+    assert table.column("name").to_pylist() == ["cpu", "mem", "cpu"]
+    schema = arrow_schema(RECORD_TABLES[kind_of(POINTS)])
+    assert all(table.schema.field(name).type == schema.field(name).type for name in found)

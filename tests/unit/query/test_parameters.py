@@ -1,0 +1,132 @@
+import pytest
+
+from sluice_cli.query import QueryOptions, parse_options
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.units import UnixNs
+from sluice_query.parameters import parse_duration, parse_instant, parse_query
+from sluice_query.request import Aggregate, Query, Series
+
+NOW = UnixNs(1_790_000_000_000_000_000)
+HOUR_NS = 3600 * 10**9
+
+
+def test_no_parameters_mean_the_logs_of_the_last_hour() -> None:
+    assert parse_query({}, NOW) == Query(from_ns=UnixNs(NOW - HOUR_NS), to_ns=NOW)
+
+
+def test_every_parameter_reaches_the_query() -> None:
+    given = {
+        "from": ["2h"],
+        "to": ["2026-09-21T14:13:20Z"],
+        "q": ["x"],
+        "regex": ["true"],
+        "ignore_case": [""],
+        "kind": ["metrics"],
+        "agent": ["a", "b"],
+        "attribute": ["k=v", "l=w=x"],
+        "stats_only": ["1"],
+        "limit": ["7"],
+        "newest_first": ["0"],
+    }
+    assert parse_query(given, NOW) == Query(
+        from_ns=UnixNs(NOW - 2 * HOUR_NS),
+        to_ns=NOW,
+        text="x",
+        regex=True,
+        ignore_case=True,
+        kind="metrics",
+        agents=("a", "b"),
+        attributes=(("k", "v"), ("l", "w=x")),
+        stats_only=True,
+        limit=7,
+    )
+
+
+def test_a_metric_makes_a_series_of_metrics() -> None:
+    given = {"metric": ["cpu"], "step": ["5m"], "agg": ["max"], "by_agent": ["true"]}
+    query = parse_query(given, NOW)
+    assert query.kind == "metrics"
+    assert query.series == Series(
+        metric="cpu", step_ns=300 * 10**9, aggregate=Aggregate.MAX, by_agent=True
+    )
+    plain = parse_query({"metric": ["cpu"]}, NOW).series
+    assert plain == Series(metric="cpu", step_ns=60 * 10**9)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "values", "message"),
+    [
+        ("limit", ["many"], "limit must be a number from 1 to 100000"),
+        ("limit", ["-5"], "limit must be a number"),
+        ("limit", ["9" * 30], "limit must be a number"),
+        ("limit", ["1", "2"], "parameter is repeated, parameter=`limit`"),
+        ("colour", ["red"], "unknown parameter, parameter=`colour`"),
+        ("kind", ["traces"], "kind must be one of logs, metrics, entries"),
+        ("regex", ["maybe"], "regex must be true or false"),
+        ("from", ["noon"], "from: time must be RFC 3339"),
+        ("to", ["1w"], "to: time must be RFC 3339"),
+        ("attribute", ["k=v", "x"], "attribute: must be KEY=VALUE"),
+        ("attribute", ["=v"], "attribute: must be KEY=VALUE"),
+        ("from", ["now"], "ends before it starts"),
+    ],
+)
+def test_a_bad_parameter_is_named(parameter: str, values: list[str], message: str) -> None:
+    with pytest.raises(BadUsage, match=message) as refused:
+        parse_query({parameter: values}, NOW)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("parameter", "value"), [("step", "1w"), ("agg", "median")])
+def test_a_bad_parameter_of_a_series_is_named(parameter: str, value: str) -> None:
+    with pytest.raises(BadUsage, match=f"^{parameter}[: ]"):
+        parse_query({"metric": ["cpu"], parameter: [value]}, NOW)
+
+
+def test_the_command_line_and_http_describe_the_same_queries() -> None:
+    options = QueryOptions(
+        since="2h", q="x", ignore_case=True, agent=("a", "b"), attribute=("k=v",), limit=7
+    )
+    given = {"from": ["2h"], "q": ["x"], "ignore_case": ["true"], "agent": ["a", "b"]}
+    given |= {"attribute": ["k=v"], "limit": ["7"]}
+    assert parse_options(options, NOW) == parse_query(given, NOW)
+    assert parse_options(QueryOptions(), NOW) == parse_query({}, NOW)
+    series = QueryOptions(metric="cpu", agg=Aggregate.LAST, by_agent=True)
+    given = {"metric": ["cpu"], "agg": ["last"], "by_agent": ["true"]}
+    assert parse_options(series, NOW) == parse_query(given, NOW)
+
+
+def test_following_has_other_defaults_for_the_time_range() -> None:
+    assert parse_options(QueryOptions(tail=True), NOW).from_ns == NOW - HOUR_NS // 60
+    live = QueryOptions(tail=True, reconciler="http://127.0.0.1:1")
+    assert parse_options(live, NOW).from_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (QueryOptions(since="noon"), "^--from: time must be"),
+        (QueryOptions(since="now"), "swap --from and --to"),
+        (QueryOptions(attribute=("x",)), "^--attribute: must be KEY=VALUE"),
+        (QueryOptions(limit=0), "^--limit must be a number"),
+        (QueryOptions(metric="m", step="1w"), "^--step: duration must be"),
+        (QueryOptions(ignore_case=True), "^--ignore-case needs a text: add -q"),
+        (QueryOptions(metric="m", stats_only=True), "omit --stats-only or --metric"),
+    ],
+)
+def test_errors_of_the_command_line_name_the_option(options: QueryOptions, message: str) -> None:
+    with pytest.raises(BadUsage, match=message):
+        parse_options(options, NOW)
+
+
+def test_instants_and_durations_have_plain_forms() -> None:
+    """RFC 3339, Unix ns, now, and how long ago; anything else is refused."""
+    assert parse_instant("1790000000000000000", UnixNs(0)) == NOW
+    assert parse_instant("now", NOW) == NOW
+    assert parse_instant("15m", NOW) == parse_instant("-15m", NOW) == NOW - 900 * 10**9
+    assert parse_instant("2026-09-21T14:13:20Z", NOW) == NOW
+    assert parse_duration("250ms") == 250_000_000
+    for text in ("", "yesterday", "1w", "0s", "1.5h", "15 m"):
+        with pytest.raises(BadUsage):
+            parse_instant(text, NOW)
+        with pytest.raises(BadUsage, match="duration"):
+            parse_duration(text)

@@ -1,0 +1,110 @@
+import pytest
+from support.query_lake import DAY0_NS, log_batch, make_query, metric_batch
+from support.spark_lake import Sent
+
+from sluice_protocol.record_deletes import DeleteRecord
+from sluice_query.ledger import LedgerRow
+from sluice_query.pending import PendingSnapshot, choose_pending, may_match
+from sluice_query.search import delete_applies
+from sluice_query.spool import SpooledBatches, choose_spooled
+from sluice_queue.pending import PendingBatch
+
+FIRST, SECOND = log_batch(["a"]), log_batch(["b"], start=1)
+POINTS = metric_batch([1.0], start=2)
+
+
+def pending(*entries: tuple[int, Sent], problems: tuple[str, ...] = ()) -> PendingSnapshot:
+    batches = [
+        PendingBatch(lane=0, sequence=sequence, position=0, manifest=batch.manifest)
+        for sequence, batch in entries
+    ]
+    return PendingSnapshot(lanes=(0,), batches=tuple(batches), problems=problems)
+
+
+def spooled(*batches: Sent) -> SpooledBatches:
+    return SpooledBatches(batches=tuple(batch.manifest for batch in batches))
+
+
+def row(batch: Sent, sequence: int) -> LedgerRow:
+    return LedgerRow(identity=batch.manifest.identity, lane=0, sequence=sequence)
+
+
+def test_pending_batches_that_the_lake_does_not_contain_are_chosen() -> None:
+    queue = pending((1, FIRST), (2, SECOND))
+    both = [FIRST.manifest, SECOND.manifest]
+    assert choose_pending(queue, make_query(), {}, []) == both
+    assert choose_pending(queue, make_query(), {0: 1}, []) == both[1:]
+    assert choose_pending(queue, make_query(), {}, [SECOND.manifest.identity]) == both[:1]
+
+
+def test_a_batch_that_is_pending_twice_is_chosen_once() -> None:
+    queue = pending((1, FIRST), (2, FIRST))
+    assert choose_pending(queue, make_query(), {}, []) == [FIRST.manifest]
+    assert choose_pending(queue, make_query(), {0: 1}, []) == []
+
+
+def test_the_lane_version_of_a_table_covers_only_its_kind() -> None:
+    queue = pending((1, POINTS))
+    assert choose_pending(queue, make_query(kind="metrics"), {0: 0}, []) == [POINTS.manifest]
+    assert choose_pending(queue, make_query(kind="metrics"), {0: 1}, []) == []
+    assert choose_pending(queue, make_query(), {}, []) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "matches"),
+    [
+        ({}, True),
+        ({"kind": "metrics"}, False),
+        ({"agents": ("host-1",)}, True),
+        ({"agents": ("host-2",)}, False),
+        ({"to_ns": DAY0_NS}, False),
+        ({"from_ns": DAY0_NS}, True),
+        ({"from_ns": DAY0_NS + 1}, False),
+    ],
+)
+def test_a_batch_matches_by_kind_agent_and_times(changes: dict[str, object], matches: bool) -> None:
+    assert may_match(FIRST.manifest, make_query(**{"from_ns": 0} | changes)) is matches
+
+
+def test_spooled_batches_that_are_returned_elsewhere_are_dropped() -> None:
+    """A batch is in the records exactly if their lane version has reached its sequence."""
+    mine = spooled(FIRST)
+    nowhere = pending()
+    assert choose_spooled(mine, (nowhere, nowhere), [], {0: 9}) == mine
+    assert choose_spooled(mine, (pending((1, FIRST)), nowhere), [], {0: 0}).batches == ()
+    later = pending((3, FIRST))
+    assert choose_spooled(mine, (nowhere, later), [], {0: 2}) == mine
+    assert choose_spooled(mine, (nowhere, later), [], {0: 3}).batches == ()
+    assert choose_spooled(mine, (nowhere, nowhere), [row(FIRST, 3)], {0: 2}) == mine
+    assert choose_spooled(mine, (nowhere, nowhere), [row(FIRST, 3)], {0: 3}).batches == ()
+    assert choose_spooled(mine, (nowhere, nowhere), [row(SECOND, 1)], {0: 3}) == mine
+
+
+def test_without_a_complete_second_reading_spooled_batches_are_left_out() -> None:
+    """A batch that is returned twice would be worse than one that is reported as left out."""
+    broken = pending(problems=("lane 0 could not be read",))
+    found = choose_spooled(spooled(FIRST), (pending(), broken), [], {})
+    assert found.batches == ()
+    assert found.problems[0].startswith("spooled batches were left out")
+    assert choose_spooled(spooled(), (pending(), broken), [], {}).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "applies"),
+    [
+        ({"contains": "x"}, True),
+        ({"agent_id": "host-1"}, True),
+        ({"agent_id": "host-2"}, False),
+        ({"contains": "x", "from_unix_ns": DAY0_NS + 10}, False),
+        ({"contains": "x", "from_unix_ns": DAY0_NS + 9}, True),
+        ({"contains": "x", "to_unix_ns": DAY0_NS}, False),
+        ({"contains": "x", "to_unix_ns": DAY0_NS + 1}, True),
+    ],
+)
+def test_a_delete_applies_by_kind_agent_and_times(
+    changes: dict[str, object], applies: bool
+) -> None:
+    record = DeleteRecord(delete_id="0" * 26, kind="logs", accepted_until_unix_ns=1, **changes)  # type: ignore[arg-type]
+    query = make_query(agents=("host-1",), to_ns=DAY0_NS + 10)
+    assert delete_applies(record, query) is applies
+    assert not delete_applies(record, make_query(kind="metrics"))

@@ -1,0 +1,62 @@
+import json
+import math
+
+from sluice_query.result import QueryResult, QuerySummary, SeriesPoint, result_lines
+
+HEAD = {"agent_id": "a", "boot_id": "b", "seq": 1, "ts_ns": 1_790_000_000_000_000_001}
+PLAIN = {"attributes": None, "resource": None}
+
+
+def lines(result: QueryResult) -> list[dict[str, object]]:
+    return [json.loads(line) for line in result_lines(result)]
+
+
+def test_a_log_record_has_its_body_and_severity() -> None:
+    row = HEAD | PLAIN | {"body": "x", "severity": 9, "attributes": {"k": "v"}}
+    result = QueryResult(kind="logs", records=[row], summary=QuerySummary(results=1))
+    record, last = lines(result)
+    assert record == {
+        "ts": "2026-09-21T14:13:20.000000001Z",
+        "agent_id": "a",
+        "boot_id": "b",
+        "seq": 1,
+        "body": "x",
+        "severity": 9,
+        "attributes": {"k": "v"},
+    }
+    assert last == {"summary": json.loads(json.dumps(last["summary"]))}
+    assert last["summary"]["results"] == 1  # type: ignore[index]
+
+
+def test_fields_without_a_value_are_omitted() -> None:
+    row = HEAD | PLAIN | {"ts_ns": None, "body": "x", "severity": 0}
+    record, _ = lines(QueryResult(kind="logs", records=[row], summary=QuerySummary()))
+    assert record == {"agent_id": "a", "boot_id": "b", "seq": 1, "body": "x"}
+
+
+def test_numbers_that_json_does_not_have_are_strings() -> None:
+    rows = [
+        HEAD | PLAIN | {"name": "cpu", "value": value, "type": 0}
+        for value in (1.5, math.nan, math.inf, -math.inf)
+    ]
+    found = lines(QueryResult(kind="metrics", records=rows, summary=QuerySummary()))[:-1]
+    assert [record["value"] for record in found] == [1.5, "NaN", "Infinity", "-Infinity"]
+    assert {record["type"] for record in found} == {"gauge"}
+
+
+def test_keys_and_values_of_entries_are_base64() -> None:
+    row = HEAD | PLAIN | {"key": b"\x00", "value": b"\xff"}
+    record, _ = lines(QueryResult(kind="entries", records=[row], summary=QuerySummary()))
+    assert (record["key"], record["value"]) == ("AA==", "/w==")
+
+
+def test_points_have_an_agent_only_in_a_series_by_agent() -> None:
+    points = [
+        SeriesPoint(step_ns=0, agent_id="", value=1.0),
+        SeriesPoint(step_ns=10**9, agent_id="a", value=None),
+    ]
+    found = lines(QueryResult(kind="metrics", points=points, summary=QuerySummary()))[:-1]
+    assert found == [
+        {"ts": "1970-01-01T00:00:00.000000000Z", "value": 1.0},
+        {"ts": "1970-01-01T00:00:01.000000000Z", "value": None, "agent_id": "a"},
+    ]
