@@ -157,15 +157,15 @@ class Administration:
         call = CALLS[part]
         with sdk_errors("read", part):
             try:
-                answer = await getattr(self._s3, call.read)(Bucket=self._bucket)
+                response = await getattr(self._s3, call.read)(Bucket=self._bucket)
             except self._s3.exceptions.ClientError as error:
                 if error.response["Error"]["Code"] == call.absent:
                     return None
                 raise
         if call.field:
-            found: Value = answer[call.field]
+            found: Value = response[call.field]
             return found
-        return {name: value for name, value in answer.items() if name not in _NOT_THE_VALUE}
+        return {name: value for name, value in response.items() if name not in _NOT_THE_VALUE}
 
     async def write(self, part: str, value: Value) -> None:
         """Replace one part of the configuration.
@@ -185,10 +185,10 @@ class Administration:
         """
         with sdk_errors("read", role):
             try:
-                answer = await self._iam.get_role_policy(RoleName=role, PolicyName=name)
+                response = await self._iam.get_role_policy(RoleName=role, PolicyName=name)
             except self._iam.exceptions.NoSuchEntityException:
                 return None
-        document = answer["PolicyDocument"]
+        document = response["PolicyDocument"]
         return document if isinstance(document, str) else json.dumps(document)
 
     async def write_role_policy(self, role: str, name: str, document: str) -> None:

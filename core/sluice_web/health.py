@@ -18,7 +18,7 @@ def healthy() -> None:
 
 
 def live_endpoint(check: HealthCheck = healthy) -> Endpoint:
-    """Return `GET /livez`: 503 asks the supervisor to restart the process."""
+    """Return `GET /livez`: on 503 the supervisor restarts the process."""
     return Endpoint(
         method="GET",
         path="/livez",

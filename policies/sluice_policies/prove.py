@@ -260,3 +260,8 @@ def prove(policies: PolicySet) -> tuple[Verdict, ...]:
     """
     prover = prover_for(policies)
     return tuple(prover.check(policies, item) for item in required_properties(policies))
+
+
+def all_proved(verdicts: tuple[Verdict, ...]) -> bool:
+    """Return True if there are verdicts and every property was proved."""
+    return bool(verdicts) and all(verdict.holds for verdict in verdicts)

@@ -20,7 +20,7 @@ class Requirement:
     """One requirement.
 
     Attributes:
-        name: Its short name; probes refer to it in `tries`.
+        name: Its short name; probes refer to it.
         description: The requirement in one sentence.
         statements: Sids of the bucket policy, with a trailing `*` for a group; `roles` means the
             identity policies.
@@ -172,7 +172,7 @@ REQUIREMENTS: Final = (
 
 def probes_of(requirement: Requirement) -> tuple[str, ...]:
     """Return the names of the probes that test a requirement."""
-    return tuple(probe.name for probe in PROBES if requirement.name in probe.tries)
+    return tuple(probe.name for probe in PROBES if requirement.name in probe.requirements)
 
 
 def statements_of(requirement: Requirement, policies: PolicySet) -> tuple[str, ...]:

@@ -111,11 +111,11 @@ class PatternTable:
     def _representatives(self, name: str, patterns: frozenset[Pattern]) -> tuple[str, ...]:
         if catalogue().is_bool_key(name):
             return ("true", "false")
-        words = representatives_for(patterns)
+        texts = representatives_for(patterns)
         if name == RESOURCE:
             start = f"{self.bucket}/"
-            return tuple(w for w in words if w.startswith(start) and w != start)
-        return tuple(w for w in words if w or name != CALLER)
+            return tuple(w for w in texts if w.startswith(start) and w != start)
+        return tuple(w for w in texts if w or name != CALLER)
 
 
 @cache
@@ -129,9 +129,9 @@ class SymbolicValue:
 
     __slots__ = ("index", "name", "present", "representatives")
 
-    def __init__(self, name: str, words: tuple[str, ...]) -> None:
+    def __init__(self, name: str, texts: tuple[str, ...]) -> None:
         self.name = name
-        self.representatives = tuple(sorted(words))
+        self.representatives = tuple(sorted(texts))
         self.present = z3.Bool(f"present {name}")
         self.index = z3.Int(f"word {name}")
 
@@ -140,7 +140,7 @@ class SymbolicValue:
 
         Representatives are sorted, so those with a common prefix are adjacent and need one range.
         """
-        places = [place for place, word in enumerate(self.representatives) if meant(word)]
+        places = [place for place, text in enumerate(self.representatives) if meant(text)]
         starts = [place for place in places if place - 1 not in places]
         ends = [place for place in places if place + 1 not in places]
         runs = [_between(self.name, a, b) for a, b in zip(starts, ends, strict=True)]
@@ -179,7 +179,7 @@ class SymbolicRequest:
         if self.named:
             return z3.BoolVal(val=any(glob_matches(glob, self.named) for glob in globs))
         value = self.values[RESOURCE]
-        return value.one_of(lambda word: any(glob_matches(glob, word) for glob in globs))
+        return value.one_of(lambda text: any(glob_matches(glob, text) for glob in globs))
 
     def condition(self, condition: Condition) -> z3.BoolRef:
         """Return the formula that a condition is met, decided for each representative."""
@@ -188,13 +188,13 @@ class SymbolicRequest:
         if variable is None:
             return missing
         value = self.values[variable]
-        met = value.one_of(lambda word: condition_holds(condition, word))
+        met = value.one_of(lambda text: condition_holds(condition, text))
         return z3.If(value.present, met, missing)
 
     def caller_is(self, *names: str) -> z3.BoolRef:
         """Return the formula that the caller is one of these."""
         value = self.values[CALLER]
-        return z3.And(value.present, value.one_of(lambda word: word in names))
+        return z3.And(value.present, value.one_of(lambda text: text in names))
 
     def statement(self, statement: PolicyStatement) -> z3.BoolRef:
         """Return the formula that a statement, which names the action, matches the request.

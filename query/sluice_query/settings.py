@@ -17,7 +17,7 @@ class QuerySettings:
         tail_frames_max: Most pending batches to read.
         tail_lists_max: Most work lists to read of each lane, the newest of them.
         landed_s: How long after its transfer a spooled batch is still searched in the spool,
-            seconds; it must be longer than transferred batches wait to be enqueued.
+            seconds; it must exceed the time until a transferred batch is enqueued.
         fetches: Pending batches that are read concurrently.
     """
 

@@ -79,7 +79,7 @@ class LaneList(msgspec.Struct, frozen=True):
     lanes: tuple[LaneStatus, ...]
 
 
-class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+class ReadyState(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `/readyz`: full passes that succeeded, and failures since the last of them."""
 
     ready: bool
@@ -88,7 +88,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotReadyProblem(Problem, frozen=True, kw_only=True):
-    """The 503 of `/readyz`, with the members of `Readiness`."""
+    """The 503 of `/readyz`, with the members of `ReadyState`."""
 
     ready: bool
     passes: int
@@ -236,9 +236,9 @@ class OperatorApi:
         problem = problem_of(ErrorCode.STORE_UNAVAILABLE, "no full pass has succeeded lately")
         return NotReadyProblem(**msgspec.structs.asdict(problem), **msgspec.structs.asdict(state))
 
-    def _readiness(self) -> Readiness:
+    def _readiness(self) -> ReadyState:
         health = self._reconciler.health
-        return Readiness(ready=health.ready, passes=health.passes, failures=health.failures)
+        return ReadyState(ready=health.ready, passes=health.passes, failures=health.failures)
 
     def _boots(self, request: web.Request) -> tuple[BootReport, ...]:
         """Return the boots of the last full pass, of one agent or of all."""

@@ -1,8 +1,9 @@
 """Rebuilding everything derived: indexes, registers and work lists.
 
 `differences` writes nothing: it compares sources and derived objects in both directions. `repair`
-creates a new register where one is lost, writes what is missing or wrong, deletes by-time entries
-without a source, and writes lost work lists of pending entries. The caller then makes a full pass.
+creates a new register where one is lost, writes missing objects and replaces wrong ones. It deletes
+by-time entries without a source, and writes lost work lists of pending entries. The caller then
+makes a full pass.
 
 A lane whose register is lost has also lost its sequence numbers. The new register continues one
 above the highest sequence that the lane's consumer persisted; for Spark's queue the lake contains

@@ -1,7 +1,7 @@
-"""Documents with one thing wrong, to show that the properties would notice.
+"""Documents with one fault each, which the properties must detect.
 
-A prover that never says no proves nothing. Every mutant must break a property, or decide every
-request exactly as the original does (`equivalent`).
+A prover that never reports a violation proves nothing. Every mutant must violate a property, or
+decide every request exactly as the original does (`equivalent`).
 """
 
 from collections.abc import Iterator
@@ -29,12 +29,12 @@ _OTHER_TRUTH = {"true": "false", "false": "true"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One wrong set of documents.
+    """A set of documents with one fault.
 
     Attributes:
-        name: Document, statement and what was done to it.
+        name: The document, the statement and the change.
         policies: The documents.
-        role: Whose policy was changed; None for the bucket's.
+        role: The role whose policy was changed; None for the bucket policy.
     """
 
     name: str
@@ -104,7 +104,7 @@ def _document_mutants(document: Document) -> Iterator[tuple[str, Document]]:
 
 
 def mutants(policies: PolicySet) -> Iterator[Mutant]:
-    """Yields every mutant of every document."""
+    """Yield every mutant of every document."""
     for name, document in _document_mutants(policies.bucket):
         yield Mutant(name=f"bucket: {name}", policies=policies.with_bucket(document), role=None)
     for role, identity in policies.identities.items():
@@ -114,7 +114,7 @@ def mutants(policies: PolicySet) -> Iterator[Mutant]:
 
 
 def caught_by(prover: Prover, mutant: Mutant, properties: tuple[Property, ...]) -> Verdict | None:
-    """Gives the first broken property, or None when all still hold."""
+    """Return the verdict of the first violated property, or None if none is violated."""
     role = "" if mutant.role is None else f"{mutant.role.value}-"
     for item in sorted(properties, key=lambda item: not item.name.startswith(role)):
         verdict = prover.check(mutant.policies, item)
@@ -143,7 +143,7 @@ def _differs(one: PolicySet, two: PolicySet, action: str, role: RoleName | None)
 
 
 def equivalent(one: PolicySet, two: PolicySet) -> bool:
-    """Tells whether two sets decide every request on the bucket alike, for anybody at all."""
+    """Return True if both sets decide every request to the bucket in the same way."""
     actions = (*object_actions(), *bucket_actions(), *key_actions())
     roles = (None, *RoleName) if one.identities or two.identities else (None,)
     return not any(_differs(one, two, action, role) for action in actions for role in roles)

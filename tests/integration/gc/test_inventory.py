@@ -1,21 +1,15 @@
 """Candidates from an S3 Inventory that is complete and of this bucket; others are refused."""
 
 import asyncio
-import csv
-import gzip
-import hashlib
-import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from support.gc_store import VersionedStore
 from support.gc_world import AUDIT, HORIZON_S, KEYS, PLAN, GcWorld, memory_world
+from support.store_inventory import ALL_VERSIONS, ReportRow, csv_of, md5_of, parquet_of
 
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.inventory_candidates import InventorySource, read_inventory
@@ -29,7 +23,6 @@ from sluice_protocol.units import NS_PER_S, ObjectKey
 BUCKET, PREFIX = "telemetry", "live/"
 SOURCE = InventorySource(bucket=BUCKET, prefix=PREFIX, age_s_max=86_400.0)
 MANIFEST = ObjectKey("inv/2026-11-20T01-00Z/manifest.json")
-COLUMNS = "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate"
 Rows = list[dict[str, Any]]
 
 
@@ -41,17 +34,18 @@ class Inventory:
     created_at_ns: int
     form: str = "CSV"
     bucket: str = BUCKET
-    schema: str = COLUMNS
+    schema: str = ALL_VERSIONS
 
     def lay_down(self) -> VersionedStore:
         store = VersionedStore(clock=SystemClock())
         half = len(self.rows) // 2
         files = []
         for number, rows in enumerate((self.rows[:half], self.rows[half:])):
-            body = csv_of(rows) if self.form == "CSV" else parquet_of(rows)
+            report = [ReportRow(**row) for row in rows]
+            body = csv_of(report) if self.form == "CSV" else parquet_of(report)
             key = ObjectKey(f"inv/data/{number}.{self.form}")
             store.put(key, body)
-            files.append({"key": key, "size": len(body), "MD5checksum": md5(body)})
+            files.append({"key": key, "size": len(body), "MD5checksum": md5_of(body)})
         manifest = {
             "sourceBucket": self.bucket,
             "destinationBucket": "arn:aws:s3:::lists",
@@ -63,44 +57,10 @@ class Inventory:
         }
         body = json.dumps(manifest).encode()
         store.put(MANIFEST, body)
-        store.put(ObjectKey("inv/2026-11-20T01-00Z/manifest.checksum"), md5(body).encode() + b"\n")
+        store.put(
+            ObjectKey("inv/2026-11-20T01-00Z/manifest.checksum"), md5_of(body).encode() + b"\n"
+        )
         return store
-
-
-def md5(body: bytes) -> str:
-    return hashlib.md5(body, usedforsecurity=False).hexdigest()
-
-
-def csv_of(rows: Rows) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    for row in rows:
-        moment = datetime.fromtimestamp(row["at_ns"] // NS_PER_S, UTC)
-        stamp = f"{moment:%Y-%m-%dT%H:%M:%S}.000Z"
-        key = row["key"].replace("=", "%3D")
-        flags = [str(row["latest"]).lower(), str(row["marker"]).lower()]
-        writer.writerow([row["bucket"], key, row["version"], *flags, row["size"], stamp])
-    return gzip.compress(text.getvalue().encode())
-
-
-def parquet_of(rows: Rows) -> bytes:
-    moments = [datetime.fromtimestamp(row["at_ns"] // NS_PER_S, UTC) for row in rows]
-    table = pa.table(
-        {
-            "bucket": [row["bucket"] for row in rows],
-            "key": [row["key"] for row in rows],
-            "version_id": [row["version"] for row in rows],
-            "is_latest": [row["latest"] for row in rows],
-            "is_delete_marker": [row["marker"] for row in rows],
-            "size": pa.array([row["size"] for row in rows], pa.int64()),
-            "last_modified_date": pa.array(
-                [moment.replace(tzinfo=None) for moment in moments], pa.timestamp("ms")
-            ),
-        }
-    )
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    return sink.getvalue()
 
 
 def rows_of(store: VersionedStore) -> Rows:
@@ -212,7 +172,7 @@ def _of_the_future(made: Inventory) -> VersionedStore:
 
 
 def _column_missing(made: Inventory) -> VersionedStore:
-    return replace(made, schema=COLUMNS.replace("VersionId", "ETag")).lay_down()
+    return replace(made, schema=ALL_VERSIONS.replace("VersionId", "ETag")).lay_down()
 
 
 def _orc(made: Inventory) -> VersionedStore:

@@ -1,4 +1,4 @@
-"""The prover and the simulator judge alike, and the prover's words stand for every text."""
+"""The prover and the simulator agree, and the prover's representatives represent every text."""
 
 import random
 
@@ -20,24 +20,24 @@ from sluice_policies.symbolic import RESOURCE, TLS, SymbolicRequest, SymbolicVal
 CHARS = "abx/*?-. é"
 
 
-def near(word: str, rng: random.Random) -> str:
-    """Gives a text at or near a boundary: the word, cut, grown or with one character changed."""
-    at = rng.randrange(len(word) + 1)
+def near(text: str, rng: random.Random) -> str:
+    """Return a text near a boundary: unchanged, cut, extended or with one character changed."""
+    at = rng.randrange(len(text) + 1)
     char = rng.choice(CHARS)
-    return rng.choice([word, word[:at], word + char, word[:at] + char + word[at + 1 :]])
+    return rng.choice([text, text[:at], text + char, text[:at] + char + text[at + 1 :]])
 
 
 def representative_for(value: SymbolicValue, patterns: set[Pattern], text: str) -> int | None:
-    """Gives the word that stands for a text, or None where the text is outside the domain."""
+    """Return the index of a text's representative, or None if the text is outside the domain."""
     kind = [p.matches(text) for p in sorted(patterns)]
-    for index, word in enumerate(value.representatives):
-        if [p.matches(word) for p in sorted(patterns)] == kind:
+    for index, candidate in enumerate(value.representatives):
+        if [p.matches(candidate) for p in sorted(patterns)] == kind:
             return index
     return None
 
 
 class Judge:
-    """The prover's formula of one action and caller's role, asked about concrete requests."""
+    """The prover's formula for one action and role, evaluated for concrete requests."""
 
     def __init__(self, policies: PolicySet, action: str, role: RoleName | None) -> None:
         found = relevant(policies, action, role)
@@ -50,13 +50,13 @@ class Judge:
         self.formula = allowed(found, self.symbolic, worst=role is None)
 
     def request(self, rng: random.Random) -> tuple[PolicyRequest, bool] | None:
-        """Gives a random request and what the formula says of it."""
+        """Return a random request and the formula's decision about it."""
         chosen: dict[str, str] = {}
         swaps = []
         for name, value in self.symbolic.values.items():
             text = rng.choice(value.representatives)
             if name == TLS and rng.random() < 0.8:
-                text = "true"  # the rest is refused for one and the same reason
+                text = "true"  # the remaining requests are all denied for the same reason
             if not catalogue().is_bool_key(name):
                 text = near(text, rng)
             if name == CALLER and self.role is not None:
@@ -81,7 +81,7 @@ class Judge:
 
 
 def simulated(policies: PolicySet, request: PolicyRequest, role: RoleName | None) -> bool:
-    """Judges by the simulator; the worst case drops the roles' own policies."""
+    """Decide with the simulator; the worst case omits the roles' own policies."""
     if role is None:
         policies = PolicySet(
             settings=policies.settings,
@@ -91,7 +91,8 @@ def simulated(policies: PolicySet, request: PolicyRequest, role: RoleName | None
         )
         nobody = policies.target is Target.AWS and request.caller is None
         if nobody:
-            # The worst case grants even nobody everything, and asks whether a denial stops them.
+            # In the worst case even an anonymous caller is allowed everything that no statement
+            # denies.
             request = PolicyRequest(
                 caller="",
                 action=request.action,
@@ -103,7 +104,7 @@ def simulated(policies: PolicySet, request: PolicyRequest, role: RoleName | None
 
 
 def evaluate_without_caller(policies: PolicySet, request: PolicyRequest) -> bool:
-    """Judges an anonymous request as if something allowed it."""
+    """Decide an anonymous request as if a statement allowed it."""
     anonymous = PolicyRequest(
         caller=None, action=request.action, resource=request.resource, context=request.context
     )
@@ -112,7 +113,7 @@ def evaluate_without_caller(policies: PolicySet, request: PolicyRequest) -> bool
 
 
 def test_prover_and_simulator_agree_on_10_000_random_requests() -> None:
-    """Over the rendered documents and wrong ones, callers known and unknown, near all edges."""
+    """Rendered and wrong documents, known and unknown callers, texts near all boundaries."""
     rng = random.Random(9)
     sets = []
     for target in Target:
@@ -141,11 +142,13 @@ def test_prover_and_simulator_agree_on_10_000_random_requests() -> None:
     globs=st.lists(st.text("ab/*?", max_size=5), max_size=3),
     text=st.text("ab/*?c", max_size=8),
 )
-def test_words_stand_for_every_text(exact: list[str], globs: list[str], text: str) -> None:
-    """Whatever the patterns, some word is matched by exactly those that match the text."""
+def test_representatives_represent_every_text(
+    exact: list[str], globs: list[str], text: str
+) -> None:
+    """For any patterns, some representative is matched by exactly those that match the text."""
     patterns = [Pattern(t, exact=True) for t in exact] + [Pattern(g, exact=False) for g in globs]
     kinds = {
-        tuple(p.matches(word) for p in patterns)
-        for word in representatives_for(frozenset(patterns))
+        tuple(p.matches(candidate) for p in patterns)
+        for candidate in representatives_for(frozenset(patterns))
     }
     assert tuple(p.matches(text) for p in patterns) in kinds
