@@ -84,11 +84,11 @@ class SparkTaskEngine:
         """
         if not tasks:
             return []
-        answers = await asyncio.to_thread(self._collect, work, tasks)
-        for answer in answers:
-            if isinstance(answer, SluiceError):
-                raise answer
-        return [cast("_Facts", answer) for answer in answers]
+        results = await asyncio.to_thread(self._collect, work, tasks)
+        for result in results:
+            if isinstance(result, SluiceError):
+                raise result
+        return [cast("_Facts", result) for result in results]
 
     def _collect(self, work: Work[_Task, _Facts], tasks: Sequence[_Task]) -> list[object]:
         url = self._store_url
@@ -98,7 +98,7 @@ class SparkTaskEngine:
             return pickle.dumps(run_pickled(url, body))
 
         found = self._context.parallelize(bodies, len(bodies)).map(one).collect()
-        return [pickle.loads(answer) for answer in found]  # noqa: S301 - the bytes were pickled by an executor of this job
+        return [pickle.loads(result) for result in found]  # noqa: S301 - the bytes were pickled by an executor of this job
 
 
 def run_pickled(store_url: str, body: bytes) -> object:
