@@ -336,7 +336,7 @@ def test_the_command_reads_an_existing_spool(here: Site, tmp_path: Path) -> None
     here.accept([log_batch(["hello"])])
     for url, code, message in (
         (here.spool.url, 0, "2026-09-21T14:13:20.000000000Z host-1 hello"),
-        (f"file://{tmp_path}/gone", 2, "no spool stands there"),
+        (f"file://{tmp_path}/gone", 2, "no spool at this path"),
     ):
         command = (*_command(here), "--spool", url, *SPAN)
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
