@@ -1,6 +1,6 @@
 """Planted omissions of the acceptance protocol, each a wrapper around the product's state machine.
 
-They are the list of `docs/protocol.md`, Accepting: the model checker must find a counterexample of
+They are the list of `docs/protocol.md`, Acceptance: the model checker must find a counterexample of
 each, and none in the product itself.
 """
 
