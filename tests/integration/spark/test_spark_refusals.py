@@ -12,15 +12,15 @@ from support.spark_lake import Deployment, make_batch
 pytestmark = pytest.mark.spark
 
 
-def refused(url: str, *arguments: str) -> list[str]:
+def refused(url: str, *arguments: str, code: int = 2) -> list[str]:
     command = [sys.executable, "-m", "sluice_cli", "spark", *arguments, "--store", url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode != 0
+    assert done.returncode == code
     assert done.stdout == ""
     return [line for line in done.stderr.splitlines() if "incubator modules" not in line]
 
 
-@pytest.mark.parametrize("job", [("ingest", "--once"), ("rollup",)])
+@pytest.mark.parametrize("job", [("ingest", "--once"), ("compact",), ("rollup",), ("index",)])
 def test_jobs_refuse_tables_of_another_schema(job: tuple[str, ...], tmp_path: Path) -> None:
     """Another schema, or a file instead of a table, is refused in one line before a JVM starts."""
     deployment = Deployment(tmp_path, lanes=1).init()
@@ -44,6 +44,6 @@ def test_ingest_refuses_the_checkpoint_of_another_queue(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sluice_cli", "spark", *job]
     first = [*command, "--store", f"file://{tmp_path}/A"]
     subprocess.run(first, capture_output=True, timeout=120, check=True)
-    (line,) = refused(f"file://{tmp_path}/B", *job)
+    (line,) = refused(f"file://{tmp_path}/B", *job, code=1)
     assert "the checkpoint belongs to another queue" in line
     assert deployment.rows("logs") == []
