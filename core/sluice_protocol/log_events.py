@@ -413,7 +413,7 @@ LOG_EVENTS: Final = (
         name="register_lost",
         level="ERROR",
         component="reconciler",
-        meaning="The register of a lane does not exist although it did before.",
+        meaning=("The register or the state of a lane is missing, replaced or damaged (`defect`)."),
         action="Run `sluice rebuild`.",
     ),
     LogEvent(
