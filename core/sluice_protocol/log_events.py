@@ -451,6 +451,16 @@ LOG_EVENTS: Final = (
         action="Delete the chunk and run `sluice spark index`.",
     ),
     LogEvent(
+        name="store_clock_rebuilt",
+        level="WARN",
+        component="store",
+        meaning=(
+            "The clock file of a directory store was missing, empty or damaged. Timestamps "
+            "continue above the newest file of the store (`continues_at_ns`)."
+        ),
+        action="Find out what removed or damaged the file.",
+    ),
+    LogEvent(
         name="request_error",
         level="ERROR",
         component="web",
