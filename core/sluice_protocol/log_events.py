@@ -413,7 +413,7 @@ LOG_EVENTS: Final = (
         name="register_lost",
         level="ERROR",
         component="reconciler",
-        meaning="The register of a lane does not exist although it did before.",
+        meaning=("The register or the state of a lane is missing, replaced or damaged (`defect`)."),
         action="Run `sluice rebuild`.",
     ),
     LogEvent(
@@ -449,6 +449,16 @@ LOG_EVENTS: Final = (
         component="spark",
         meaning="An index chunk is damaged. Searches read its files without it.",
         action="Delete the chunk and run `sluice spark index`.",
+    ),
+    LogEvent(
+        name="store_clock_rebuilt",
+        level="WARN",
+        component="store",
+        meaning=(
+            "The clock file of a directory store was missing, empty or damaged. Timestamps "
+            "continue above the newest file of the store (`continues_at_ns`)."
+        ),
+        action="Find out what removed or damaged the file.",
     ),
     LogEvent(
         name="request_error",
