@@ -159,8 +159,9 @@ async def fetch_batches(
 ) -> FetchedBatches:
     """Read and decode the blobs of pending batches, within the bounds of the settings.
 
-    The newest batches are preferred. Each blob is read from the first store that contains it; a
-    spool precedes the store to which it transfers. A blob that is missing, damaged or over a bound is reported in `problems`.
+    The newest batches are preferred. Each blob is read from the first store that contains it, so a
+    spool precedes the store to which it transfers. A blob that is missing, damaged or over a bound
+    is reported in `problems`.
     """
     chosen = choose_newest(manifests, settings)
     limit = asyncio.Semaphore(settings.fetches)
