@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo docs test test-long check format bench test-s3 clean
+.PHONY: help setup demo docs test test-long nightly check format bench test-s3 clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -e 's/:.*##/\t/'
@@ -27,6 +27,9 @@ test: setup  ## run the test suite; needs no network after setup
 
 test-long: setup  ## run the long tests: races, soak, fuzzing
 	$(BIN)/python -m pytest -m "long and not s3"
+
+nightly: setup  ## run every target and summarise; WRITE=1 records the summary in docs/verification.md
+	$(BIN)/python -m deploy.nightly $(if $(WRITE),--write)
 
 test-s3: setup  ## run the store's suite on a real S3 server (versitygw, built once with go install)
 	@deploy/versitygw.sh

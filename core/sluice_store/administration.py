@@ -203,8 +203,8 @@ class Administration:
     async def attempt(self, trial: Trial, key: str, headers: Mapping[str, str]) -> AdminResponse:
         """Send a request that does nothing even when it is allowed.
 
-        A put has a checksum that matches no body, a delete has a condition that no object meets, a
-        copy has a source that does not exist, a lock has no object, and a multipart upload is
+        A put has a checksum that matches no body. A delete has a condition that no object meets. A
+        copy has a source that does not exist, and a lock has no object. A multipart upload is
         aborted immediately.
 
         Args:

@@ -22,7 +22,7 @@ from sluice_gateway.spool import claim_authority
 from sluice_gateway.spool_transfer import SpoolStores, SpoolTransfer
 from sluice_gateway.upload_service import UploadService
 from sluice_protocol.authority import Authority
-from sluice_protocol.clock import Clock
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.conflicts import DecisionsReader
@@ -112,14 +112,8 @@ def build_gateway(
     )
     transfer = None
     if transfers_to is not None:
-        stores = SpoolStores(
-            local=store,
-            remote=transfers_to,
-            acceptor=acceptor_into(store=transfers_to),
-            clock=clock,
-            ids=ids,
-            claim=partial(claim_authority, store, transfers_to, ids, collector_id),
-        )
+        acceptor = acceptor_into(store=transfers_to)
+        stores = _spool_stores(store, transfers_to, acceptor, clock, ids, collector_id)
         transfer = SpoolTransfer(stores, metrics, settings.object_landing_interval_ms / 1000)
     uploads = UploadService(
         frame_bytes_max=settings.frame_bytes_max,
@@ -158,6 +152,24 @@ def _gateway(settings: GatewaySettings, store: ObservedStore, uploads: UploadSer
         readiness=readiness,
         uploads=uploads,
         api=GatewayApi(uploads, readiness, store),
+    )
+
+
+def _spool_stores(
+    local: ObjectStore,
+    remote: ObjectStore,
+    acceptor: Acceptor,
+    clock: Clock,
+    ids: IdSource,
+    collector_id: str,
+) -> SpoolStores:
+    return SpoolStores(
+        local=local,
+        remote=remote,
+        acceptor=acceptor,
+        clock=clock,
+        ids=ids,
+        claim=partial(claim_authority, local, remote, ids, collector_id),
     )
 
 

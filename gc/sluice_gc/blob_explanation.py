@@ -1,17 +1,28 @@
-"""Tells why a blob went or why it stays: proofs on record, and each clause judged now."""
+"""The reasons why a blob was deleted or is kept: stored proofs, and each clause checked now."""
 
 import msgspec
 import pyarrow as pa
 
-from sluice_gc.chain import read_head
-from sluice_gc.errors import CertificateInvalid, GcRefused, Refusal
-from sluice_gc.evidence import NAMES, PROOFS, decode_table, hexed, raw
-from sluice_gc.objects import Trusted, read_tables
-from sluice_gc.planner import names_by_shard
-from sluice_gc.proof import Case, prove
-from sluice_gc.proof_records import proofs_prefix
-from sluice_gc.shards import parse_shard
-from sluice_protocol.blob_deletion import AuditResult, Candidate, Keep
+from sluice_gc.certificate import names_by_shard
+from sluice_gc.certificate_chain import read_newest
+from sluice_gc.deletion_proof import (
+    CandidateCase,
+    audit_result,
+    listed_candidate,
+    proofs_prefix,
+    prove,
+)
+from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
+from sluice_gc.evidence_files import (
+    PROOFS,
+    decode_table,
+    digest_bytes,
+    digest_from_bytes,
+    read_names,
+)
+from sluice_gc.key_ranges import parse_shard
+from sluice_gc.signing_keys import TrustedKeys
+from sluice_protocol.blob_deletion import AuditResult, Keep
 from sluice_protocol.keys import blob_key
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest, UnixNs
@@ -19,19 +30,19 @@ from sluice_store.authority import read_authority
 from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
 
 
-class ProofOnRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One proof that stands in `gc/v1/proofs/`.
+class StoredProof(msgspec.Struct, frozen=True, kw_only=True):
+    """One proof in `gc/v1/proofs/`.
 
     Attributes:
-        proof_key: The file.
+        proof_key: Key of the file.
         plan_id: The plan that it belongs to.
-        audit_id: The certificate that it cites.
-        incarnation: The incarnation.
-        last_modified_unix_ns: When it was written.
+        audit_id: The certificate that it refers to.
+        incarnation: The object version.
+        last_modified_unix_ns: When the version was written.
         proved_at_unix_ns: The store's clock when the evidence was read.
         verdict: `may_go` or `keep`.
-        clause: The clause that kept it.
-        reason: Why.
+        clause: The clause that kept the blob, or None.
+        reason: Why the clause kept the blob.
     """
 
     proof_key: str
@@ -45,8 +56,8 @@ class ProofOnRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
 
 
-class IncarnationNow(msgspec.Struct, frozen=True, kw_only=True):
-    """An incarnation that stands, and what a run would say of it now."""
+class VersionVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """An existing object version, and the verdict of a run on it now."""
 
     incarnation: str
     last_modified_unix_ns: int
@@ -57,56 +68,50 @@ class IncarnationNow(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
 
 
-class BlobTold(msgspec.Struct, frozen=True, kw_only=True):
-    """All that garbage collection knows of one blob."""
+class BlobExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that garbage collection knows about one blob."""
 
     sha256: str
     audit_id: str | None
     named_in_audit: bool | None
-    incarnations: tuple[IncarnationNow, ...]
-    proofs: tuple[ProofOnRecord, ...]
+    incarnations: tuple[VersionVerdict, ...]
+    proofs: tuple[StoredProof, ...]
 
 
-async def explain_blob(store: ObjectStore, trusted: Trusted, digest: Digest) -> BlobTold:
-    """Gives the proofs on record of a blob, and what keeps each incarnation that stands.
+async def explain_blob(store: ObjectStore, trusted: TrustedKeys, digest: Digest) -> BlobExplanation:
+    """Return the stored proofs of a blob, and the clause that keeps each existing version.
 
     Raises:
-        GcRefused: A proof file or evidence of the audit is damaged.
-        StoreError: No answer, or a refusal.
+        GcRefused: A proof file or the evidence of the audit is damaged.
+        StoreError: The store is unreachable or refused a request.
     """
-    audit = await _ask_audit(store, trusted, digest)
+    audit = await _read_audit_result(store, trusted, digest)
     named = audit.names_blob if audit else None
-    return BlobTold(
+    return BlobExplanation(
         sha256=digest,
         audit_id=audit.audit_id if audit else None,
         named_in_audit=named,
         incarnations=tuple(
-            [await _judge_now(store, digest, one, audit) for one in await _list(store, digest)]
+            [await _decide_now(store, digest, one, audit) for one in await _list(store, digest)]
         ),
         proofs=tuple(await _read_proofs(store, digest)),
     )
 
 
-async def _ask_audit(store: ObjectStore, trusted: Trusted, digest: Digest) -> AuditResult | None:
+async def _read_audit_result(
+    store: ObjectStore, trusted: TrustedKeys, digest: Digest
+) -> AuditResult | None:
     try:
-        link = await read_head(store, trusted)
+        link = await read_newest(store, trusted)
     except CertificateInvalid:
         return None
     if link is None:
         return None
     certificate = link.certificate
-    byte = int(digest[:2], 16)
-    for place, names in names_by_shard(certificate).items():
-        shard = parse_shard(place)
-        if shard.first <= byte < shard.end:
-            table = await read_tables(store, names, NAMES)
-            return AuditResult(
-                audit_id=certificate.audit_id,
-                started_at_ns=UnixNs(certificate.started_at_unix_ns),
-                complete=True,
-                names_blob=raw(digest) in set(table["sha256"].to_pylist()),
-            )
-    return None
+    files = names_by_shard(certificate)
+    place = next(one for one in files if digest in parse_shard(one))
+    named = await read_names(store, files[place])
+    return audit_result(certificate, names_blob=digest_bytes(digest) in named)
 
 
 async def _list(store: ObjectStore, digest: Digest) -> list[ListedIncarnation]:
@@ -119,28 +124,22 @@ async def _list(store: ObjectStore, digest: Digest) -> list[ListedIncarnation]:
     ]
 
 
-async def _judge_now(
+async def _decide_now(
     store: ObjectStore, digest: Digest, listed: ListedIncarnation, audit: AuditResult | None
-) -> IncarnationNow:
+) -> VersionVerdict:
     authority = await read_authority(store)
     nothing = AuditResult(audit_id="", started_at_ns=UnixNs(0), complete=False, names_blob=None)
-    superseded = bool(audit and audit.names_blob) and not listed.current
-    case = Case(
-        candidate=Candidate(
-            key=listed.key,
-            digest=digest,
-            incarnation=listed.incarnation,
-            last_modified_ns=listed.last_modified_ns,
-            size_bytes=listed.size_bytes,
-        ),
-        superseded=superseded,
+    noncurrent = bool(audit and audit.names_blob) and not listed.current
+    case = CandidateCase(
+        candidate=listed_candidate(listed, digest),
+        noncurrent=noncurrent,
         audit=audit or nothing,
         retry_horizon_ns=authority.retry_horizon_ns,
         versioning_enabled=await store.read_versioning() is Versioning.ENABLED,
     )
     verdict = (await prove(store, case)).verdict
     kept = verdict if isinstance(verdict, Keep) else None
-    return IncarnationNow(
+    return VersionVerdict(
         incarnation=listed.incarnation,
         last_modified_unix_ns=listed.last_modified_ns,
         size_bytes=listed.size_bytes,
@@ -151,8 +150,8 @@ async def _judge_now(
     )
 
 
-async def _read_proofs(store: ObjectStore, digest: Digest) -> list[ProofOnRecord]:
-    found: list[ProofOnRecord] = []
+async def _read_proofs(store: ObjectStore, digest: Digest) -> list[StoredProof]:
+    found: list[StoredProof] = []
     async for page in store.list(proofs_prefix(digest)):
         for listed in page.objects:
             read = await store.get(listed.key)
@@ -161,13 +160,15 @@ async def _read_proofs(store: ObjectStore, digest: Digest) -> list[ProofOnRecord
     return sorted(found, key=lambda one: one.proved_at_unix_ns)
 
 
-def _rows(key: str, body: bytes, digest: Digest) -> list[ProofOnRecord]:
+def _rows(key: str, body: bytes, digest: Digest) -> list[StoredProof]:
     try:
         table = decode_table(body, PROOFS)
     except (ValueError, pa.ArrowException) as error:
-        raise GcRefused(Refusal.EVIDENCE_CHANGED, f"a proof is damaged: {key}") from error
+        raise GcRefused(
+            RefusalRule.EVIDENCE_CHANGED, f"cannot read proof: the file is damaged, key={key}"
+        ) from error
     return [
-        ProofOnRecord(
+        StoredProof(
             proof_key=key,
             plan_id=row["plan_id"],
             audit_id=row["audit_id"],
@@ -179,5 +180,5 @@ def _rows(key: str, body: bytes, digest: Digest) -> list[ProofOnRecord]:
             reason=row["reason"],
         )
         for row in table.to_pylist()
-        if hexed(row["sha256"]) == digest
+        if digest_from_bytes(row["sha256"]) == digest
     ]

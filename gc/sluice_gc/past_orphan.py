@@ -1,8 +1,8 @@
-"""Plants an orphan in the past of a fresh local store, so that a drill need not wait a week.
+"""An orphan with a timestamp in the past, so that a demonstration need not wait a week.
 
-The store is opened under a clock that stands in the past and stamps the blob with that time, as it
-would have then. Nothing is changed behind the store's back, and no rule is shortened: the authority
-keeps its horizon, and the drill's audit, plan and run are the ordinary ones.
+The store is opened with a clock that runs in the past, and assigns that time to the blob. Nothing
+bypasses the store and no rule is shortened: the authority keeps its retry horizon, and the audit,
+the plan and the run of the demonstration are the ordinary ones.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from sluice_store.local import open_local_store
 
 
 class _PastClock:
-    """A clock that runs `behind_ns` behind another one."""
+    """A clock that is `behind_ns` behind another clock."""
 
     def __init__(self, clock: Clock, behind_ns: int) -> None:
         self._clock = clock
@@ -33,25 +33,25 @@ class _PastClock:
 
 
 async def plant_past_orphan(root: Path, frame: bytes, *, age_s: int, clock: Clock) -> Digest:
-    """Writes a blob without a manifest, `age_s` seconds ago by the store's own stamp.
+    """Write a blob without a manifest, with a timestamp `age_s` seconds in the past.
 
     Args:
-        root: Directory of a local store that holds nothing yet, not even its authority: a store's
-            clock never falls, so this must be the first thing that is ever written.
+        root: Directory of an empty local store without an authority. The timestamps of a store
+            never decrease, so that this blob must be its first object.
         frame: The bytes of the blob.
-        age_s: How long ago, in seconds.
+        age_s: Age of the blob, in seconds.
         clock: The machine's clock.
 
     Raises:
-        BadUsage: The store has a later stamp already, or the blob stands there.
-        StoreError: The directory cannot be a store.
+        BadUsage: The store has a later timestamp, or the blob exists.
+        StoreError: The directory cannot be opened as a store.
     """
     digest = digest_of(frame)
     past = _PastClock(clock, age_s * NS_PER_S)
     async with open_local_store(root, clock=past) as store:
         written = await store.create(blob_key(digest), frame)
     if not isinstance(written, Applied):
-        raise BadUsage(f"the blob stands there already, root=`{root}`")
+        raise BadUsage(f"cannot plant orphan: the blob exists, root=`{root}`")
     if written.date_ns > clock.now_ns() - age_s * NS_PER_S + NS_PER_S:
-        raise BadUsage(f"the store was used before, its past is fixed, root=`{root}`")
+        raise BadUsage(f"cannot plant orphan: the store has later timestamps, root=`{root}`")
     return digest

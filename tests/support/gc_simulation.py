@@ -1,8 +1,8 @@
-"""Hours of a deployment in virtual time, everybody at once.
+"""Hours of a deployment in virtual time, with all components running concurrently.
 
-Agents, gateways that die, an operator, a reconciler that lags and loses events, rival collectors.
-Gateways, decisions, audit, plan and run are the product's own; the store loses answers and applies
-deletes late. A judge hears of every deletion and knows every answer that an agent ever got.
+There are agents, crashing gateways, an operator, a lagging reconciler that loses events, and
+concurrent collectors. Gateways, decisions, audit, plan and run are those of the product. The store
+loses responses and applies deletes late. The simulation records every deletion and every response.
 """
 
 import asyncio
@@ -12,22 +12,22 @@ from random import Random
 from support.builders import make_identity, salted_frame
 from support.frames import logs
 from support.gc_hostile import hostile_plan
-from support.gc_operator import Door, Operator, Tidy, keep
+from support.gc_operator import GatewayDecisions, Operator, Tidy, keep
 from support.gc_reconciler import LaggingReconciler
-from support.gc_store import Version, VersionedStore
+from support.gc_store import SimulatedVersion, VersionedStore
 from support.gc_world import KEYS, PLAN, RUN
 from support.simloop import SimClock, SimIds, SimLoop
 
 from sluice_gateway.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.uploads import Upload
 from sluice_gc.audit import Auditor
-from sluice_gc.engine import LocalEngine
-from sluice_gc.errors import GcRefused, Refusal
+from sluice_gc.deletion_proof import ALL_CLAUSES, ClauseSets
+from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.plan import Plan
+from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
-from sluice_gc.proof import ALL_CLAUSES, Clauses
-from sluice_gc.runner import Runner
 from sluice_gc.settings import AuditSettings
+from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import LogColumns
@@ -48,42 +48,42 @@ HORIZON_S, MARGIN_S = 300, 80
 AGENTS, GATEWAYS = 3, 2
 COLUMNS: LogColumns = logs()
 MAY_REFUSE = {
-    Refusal.EVERY_BLOB,
-    Refusal.HORIZON_NOT_COVERED,
-    Refusal.NO_CERTIFICATE,
+    RefusalRule.EVERY_BLOB,
+    RefusalRule.HORIZON_NOT_COVERED,
+    RefusalRule.NO_CERTIFICATE,
 }
-"""What garbage collection may rightly say in a small or young store."""
+"""Refusals that are correct in a small or young store."""
 
 
 @dataclass
-class Story:
-    """One deployment.
+class DeploymentSimulation:
+    """One simulated deployment.
 
     Attributes:
         hostile: Whether plans list everything that the audit saw.
         tidy: What a mutant of the operator does after a decision.
-        answered: Digests that were answered 200 or 409: they must stand for ever.
-        lost: Digests among them whose last right version was deleted.
-        refusals: What garbage collection refused.
-        deleted: Deletions, of the blobs' versions.
-        strays: Keys of anything else that was deleted: manifests, references, decisions.
-        accepted: Answers 200.
-        conflicts: Answers 409.
-        refused: Uploads of a quarantined agent and boot that were turned away.
-        late: Digests answered although every gateway had to turn them away by then.
-        unanswered: Uploads that ended without an answer.
-        boots: Number of each agent's present boot.
+        answered: Digests with a response of 200 or 409, which must exist permanently.
+        lost: Digests among them whose last correct version was deleted.
+        refusals: Refusals of garbage collection.
+        deleted: Number of deleted blob versions.
+        strays: Deleted keys that are not blobs: manifests, references, decisions.
+        accepted: Responses with 200.
+        conflicts: Responses with 409.
+        refused: Refused uploads of a quarantined agent and boot.
+        late: Digests accepted although every gateway had to refuse them by then.
+        unanswered: Uploads that ended without a response.
+        boots: Number of the current boot of each agent.
     """
 
     loop: SimLoop
     rng: Random
     hours: float
-    clauses: Clauses = ALL_CLAUSES
+    clauses: ClauseSets = ALL_CLAUSES
     hostile: bool = False
     tidy: Tidy = keep
     answered: set[Digest] = field(default_factory=set)
     lost: list[Digest] = field(default_factory=list)
-    refusals: list[Refusal] = field(default_factory=list)
+    refusals: list[RefusalRule] = field(default_factory=list)
     deleted: int = 0
     strays: list[ObjectKey] = field(default_factory=list)
     accepted: int = 0
@@ -101,11 +101,11 @@ class Story:
         self.reconciler = LaggingReconciler(loop=self.loop, rng=self.rng, store=self.store)
         self.store.on_put = self.reconciler.created
         self.operator = Operator(loop=self.loop, rng=self.rng, store=self.store, tidy=self.tidy)
-        self.doors = [Door(self.store) for _ in range(GATEWAYS)]
+        self.doors = [GatewayDecisions(self.store) for _ in range(GATEWAYS)]
         self.authority = Authority(authority_id="A1", retry_horizon_s=HORIZON_S, margin_s=MARGIN_S)
         self.ends_s = self.hours * 3600
 
-    def _judge(self, key: ObjectKey, gone: Version) -> None:
+    def _judge(self, key: ObjectKey, gone: SimulatedVersion) -> None:
         if not key.startswith(RAW_BLOBS):
             self.strays.append(key)
             return
@@ -116,7 +116,7 @@ class Story:
             self.lost.append(digest)
 
     async def play(self) -> None:
-        """Lets everybody work for the story's hours, then only garbage collection for a while."""
+        """Run all components for the configured hours, then only garbage collection."""
         self.store.rng = None
         await create_authority(self.store, self.authority)
         self.store.rng = self.rng
@@ -138,7 +138,7 @@ class Story:
                 raise one.exception() or AssertionError
 
     async def _agent(self, number: int) -> None:
-        """Sends batches; now and then two differ under one identity, or one is sent much later."""
+        """Send batches; some have a conflicting identity, and some are sent much later."""
         pending: set[asyncio.Task[None]] = set()
         start = 0
         while self.loop.time() < self.ends_s:
@@ -155,7 +155,7 @@ class Story:
         return salted_frame(make_identity(start, count=3, agent=agent, boot=boot), COLUMNS, salt)
 
     async def _send(self, number: int, frame: bytes) -> None:
-        """Sends until there is an answer, or gives up; pauses may outlast the horizon."""
+        """Send until a response arrives or give up; pauses may exceed the retry horizon."""
         who = decode_head(frame).envelope.identity
         for sends in range(self.rng.choice([1, 1, 2, 4, 8])):
             if self.rng.choice(self.doors).refuses(who):
@@ -179,7 +179,7 @@ class Story:
         self.conflicts += isinstance(verdict, Conflict)
 
     def _come_back(self, number: int, who: Identity) -> None:
-        """The agent parks the batch and goes on under a new boot."""
+        """Park the batch and continue under a new boot."""
         self.refused += 1
         if who.boot_id == f"b{self.boots[number]}":
             self.boots[number] += 1
@@ -212,8 +212,8 @@ class Story:
             return AcceptanceRun()
 
     async def _collector(self) -> None:
-        """Audits, plans and runs again and again; a step that fails is simply made later."""
-        engine, clock = LocalEngine(self.store), self.clock
+        """Audit, plan and run repeatedly; a failed step is repeated later."""
+        engine, clock = LocalTaskEngine(self.store), self.clock
         while True:
             await asyncio.sleep(self.rng.uniform(60, 200))
             try:
@@ -221,7 +221,7 @@ class Story:
                 await auditor.audit(AuditSettings(shards=1))
                 plan = await self._plan(engine)
                 await asyncio.sleep(self.rng.uniform(0, 100))
-                runner = Runner(self.store, engine, KEYS.trusted, clock, self.clauses)
+                runner = PlanRunner(self.store, engine, KEYS.trusted, clock, self.clauses)
                 await runner.run(plan.plan_id, RUN)
             except GcRefused as refused:
                 self.refusals.append(refused.rule)
@@ -230,14 +230,14 @@ class Story:
             except OutcomeUnknown:
                 continue
 
-    async def _plan(self, engine: LocalEngine) -> Plan:
+    async def _plan(self, engine: LocalTaskEngine) -> Plan:
         if self.hostile:
             return await hostile_plan(self.store, self.ids.ulid())
         planner = Planner(self.store, engine, KEYS, self.clock, self.ids)
         return await planner.plan(replace(PLAN, max_delete_ratio=1.0))
 
     def standing_orphans(self) -> list[Digest]:
-        """Gives the blobs that stand and that no manifest names."""
+        """Return the existing blobs that no manifest names."""
         named = b"".join(
             held[0].body
             for key, held in self.store.versions.items()
@@ -250,7 +250,7 @@ class Story:
         ]
 
     def unreadable(self) -> list[Digest]:
-        """Gives what was answered and does not stand with its right bytes."""
+        """Return the accepted digests whose blob is missing or has wrong bytes."""
         good = {
             parse_blob_key(key)
             for key, held in self.store.versions.items()
