@@ -9,6 +9,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from sluice_protocol.discovery import HoldRecord
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.keys import AUDIT, GC_PLANS
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -26,7 +27,7 @@ from sluice_reconciler.events import parse_counted_events
 from sluice_reconciler.lane_defects import read_queue_status
 from sluice_reconciler.queue_api import QUEUE, QueueApi
 from sluice_reconciler.service import Reconciler
-from sluice_reconciler.verify import HoldRecord, list_hold_records
+from sluice_reconciler.verify import list_hold_records
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_web.application import guarded_middlewares, make_application
