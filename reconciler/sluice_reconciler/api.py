@@ -38,6 +38,7 @@ from sluice_web.json_bodies import json_response
 from sluice_web.paging import AFTER, Page, read_cursor
 from sluice_web.parameters import IntegerParameter, TextParameter
 from sluice_web.problems import Problem, problem_of
+from sluice_web.request_gate import parse_allowed_hosts
 
 log = structlog.get_logger()
 
@@ -103,6 +104,7 @@ def make_app(reconciler: Reconciler) -> web.Application:
         OperatorApi(reconciler).endpoints(),
         middlewares=guarded_middlewares(reconciler.settings.api_token),
         title="sluice reconciler",
+        allowed_hosts=parse_allowed_hosts(reconciler.settings.allowed_hosts),
         body_bytes_max=BODY_BYTES_MAX,
     )
 
