@@ -451,6 +451,13 @@ LOG_EVENTS: Final = (
         action="Delete the chunk and run `sluice spark index`.",
     ),
     LogEvent(
+        name="query_restarted",
+        level="WARN",
+        component="spark",
+        meaning="The ingest's streaming query ended with a transient error and was restarted.",
+        action="None. Investigate the `reason` if it repeats; a permanent error ends the job.",
+    ),
+    LogEvent(
         name="store_clock_rebuilt",
         level="WARN",
         component="store",
