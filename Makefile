@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo test test-long check format bench test-s3 clean
+.PHONY: help setup demo docs test test-long nightly check format bench test-s3 test-browser clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -e 's/:.*##/\t/'
@@ -28,15 +28,23 @@ test: setup  ## run the test suite; needs no network after setup
 test-long: setup  ## run the long tests: races, soak, fuzzing
 	$(BIN)/python -m pytest -m "long and not s3"
 
+nightly: setup  ## run every target and summarise; WRITE=1 records the summary in docs/verification.md
+	$(BIN)/python -m deploy.nightly $(if $(WRITE),--write)
+
 test-s3: setup  ## run the store's suite on a real S3 server (versitygw, built once with go install)
 	@deploy/versitygw.sh
 	$(BIN)/python -m pytest -m s3
+
+test-browser: setup  ## run the tests that need a real browser; installs Debian's chromium if it is missing
+	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
+	$(BIN)/python -m pytest -m browser
 
 check: setup  ## check format, lint, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/architecture
 
 format: setup  ## format the code with ruff
 	$(BIN)/ruff format .
@@ -44,6 +52,9 @@ format: setup  ## format the code with ruff
 
 bench: setup  ## run every benchmark with its control; NAME=store runs one of them
 	$(BIN)/python -m benchmarks $(NAME)
+
+docs: setup  ## write the pages that are generated from code
+	$(BIN)/python -m deploy.events_page
 
 demo: setup  ## run the whole pipeline on this machine's logs and check the result
 	@$(BIN)/python -m deploy.java

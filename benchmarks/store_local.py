@@ -12,6 +12,8 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +21,7 @@ from benchmarks.measure import Sample, interleave, ratio, report, timed
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.outcomes import Applied
 from sluice_store.local import open_local_store
-from sluice_store.local.durability import DirectorySync, GroupSync, SerialSync, SingleSync
+from sluice_store.local.durability import DirectorySync, GroupSync, fsync_directory
 
 CONCURRENCY: Final = 32
 CREATES: Final = 640
@@ -27,6 +29,28 @@ BODY_BYTES: Final = 4096
 ROUNDS: Final = 7
 RATIO_MIN: Final = 3.0
 FSYNC_COSTS_MS: Final = 1.0
+
+
+class SingleSync:
+    """Control: every caller syncs its directories without sharing."""
+
+    def sync(self, directories: Iterable[Path]) -> None:
+        """Sync them one after the other."""
+        for directory in directories:
+            fsync_directory(directory)
+
+
+class SerialSync:
+    """Control: one fsync runs at a time, so that none shares a commit of the file system."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+
+    def sync(self, directories: Iterable[Path]) -> None:
+        """Sync them one after the other, one caller at a time."""
+        for directory in directories:
+            with self._turn:
+                fsync_directory(directory)
 
 
 async def creates(folder: Path, syncer: DirectorySync) -> float:

@@ -28,10 +28,11 @@ from sluice_agent.transport import HttpTransport, client_tls, open_session
 from sluice_agent.uploader import Uploader
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_web.request_gate import parse_allowed_hosts
 
 CONNECT_S: Final = 5.0
 SLOTS: Final = 64
-_LOG: Final = structlog.get_logger("sluice.agent")
+_log: Final = structlog.get_logger("sluice.agent")
 
 
 async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRunResult:
@@ -77,7 +78,7 @@ async def _opened(
     spool = await asyncio.to_thread(_open_spool, spool_settings, slots)
     for name, reason in spool.corrupt_files:
         metrics.corrupt.inc()
-        _LOG.error("spool_file_corrupt", name=name, reason=reason)
+        _log.error("spool_file_corrupt", name=name, reason=reason)
     metrics.watch(spool)
     session = open_session(
         tls=client_tls(settings.tls_ca, settings.tls_cert, settings.tls_key),
@@ -109,9 +110,14 @@ async def _opened(
         batcher=batcher,
         uploader=uploader,
     )
-    _LOG.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
+    _log.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
     try:
-        async with session, serve_health(settings.health, metrics, agent.problem):
+        async with (
+            session,
+            serve_health(
+                settings.health, metrics, agent.problem, parse_allowed_hosts(settings.allowed_hosts)
+            ),
+        ):
             yield agent
     finally:
         await asyncio.to_thread(spool.close)

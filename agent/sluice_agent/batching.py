@@ -31,7 +31,7 @@ BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
 ROOM_POLL_S: Final = 0.05
 SPOOL_RETRY_S: Final = 1.0
 TICK_S: Final = 0.05
-_LOG: Final = structlog.get_logger("sluice.agent.batching")
+_log: Final = structlog.get_logger("sluice.agent.batching")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +244,7 @@ class Batcher:
                 return await asyncio.to_thread(self._spool.commit, sealed)
             except SpoolUnwritable as error:
                 self._metrics.spool_errors.inc()
-                _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
+                _log.error("spool_unwritable", path=error.path, reason=error.reason)
                 await self._clock.sleep(SPOOL_RETRY_S)
 
     async def _has_room(self, sealed: SealedBatch) -> bool:
@@ -252,9 +252,9 @@ class Batcher:
             return True
         if self._when_full is WhenFull.DROP_NEWEST:
             self._metrics.dropped(sealed.header.identity.count)
-            _LOG.error("records_dropped", count=sealed.header.identity.count, reason="spool_full")
+            _log.error("records_dropped", count=sealed.header.identity.count, reason="spool_full")
             return False
-        _LOG.warning("spool_full", spool_bytes=self._spool.size_bytes())
+        _log.warning("spool_full", spool_bytes=self._spool.size_bytes())
         with self._metrics.blocking():
             while not self._spool.fits(sealed):
                 await self._clock.sleep(ROOM_POLL_S)

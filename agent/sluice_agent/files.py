@@ -34,7 +34,7 @@ from sluice_protocol.units import UnixNs
 
 POLL_BYTES_MAX: Final = 4 * 1024 * 1024
 DISCOVER_S: Final = 1.0
-_LOG: Final = structlog.get_logger("sluice.agent.files")
+_log: Final = structlog.get_logger("sluice.agent.files")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class FileInput:
         )
 
     def _rewind(self, file: FollowedFile, now_s: float) -> None:
-        _LOG.warning("file_rewritten", path=file.path, read_bytes=file.offset)
+        _log.warning("file_rewritten", path=file.path, read_bytes=file.offset)
         self._copies.record_truncation(file.checkpoint(start=file.offset), now_s=now_s)
         file.seek(0)
 
@@ -179,7 +179,7 @@ class FileInput:
             checkpoint = sealed.get(source)
             durable = file.offset == 0 or (checkpoint is not None and file.is_at(checkpoint))
             if self._is_finished(file, now_s) and durable and not file.unread_bytes():
-                _LOG.info("file_finished", path=file.path, read_bytes=file.offset)
+                _log.info("file_finished", path=file.path, read_bytes=file.offset)
                 file.close()
                 del self._files[source]
                 finished.append(source)
@@ -220,13 +220,13 @@ class FileInput:
         try:
             file = FollowedFile(path)
         except OSError as error:
-            _LOG.warning("file_unreadable", path=path, reason=error.strerror)
+            _log.warning("file_unreadable", path=path, reason=error.strerror)
             return None
         if file.source in self._files:  # renamed between the stat and the open
             file.close()
             return None
         if file.source not in self._checkpoints and file.looks_binary():
-            _LOG.warning("binary_file_skipped", path=path)
+            _log.warning("binary_file_skipped", path=path)
             self._skipped.add(file.source)
             file.close()
             return None
@@ -241,10 +241,10 @@ class FileInput:
             file.seek(checkpoint.offset)
             return
         if checkpoint is not None:
-            _LOG.warning("file_rewritten", path=file.path, read_bytes=checkpoint.offset)
+            _log.warning("file_rewritten", path=file.path, read_bytes=checkpoint.offset)
             self._copies.record_truncation(checkpoint, now_s=now_s)
         elif self._copies.detect(file, self._files.values(), now_s=now_s):
-            _LOG.info("file_copy_detected", path=file.path, known_bytes=file.offset)
+            _log.info("file_copy_detected", path=file.path, known_bytes=file.offset)
             if self._copies.is_waiting(file):
                 return  # no position is known until the copy is resolved
         elif self._from_end:
@@ -257,7 +257,7 @@ class FileInput:
             path = _find_inode(Path(checkpoint.path).parent, checkpoint.source)
             file = self._open(path, now_s) if path else None
             if file is None:
-                _LOG.warning("file_missing", path=checkpoint.path, read_bytes=checkpoint.offset)
+                _log.warning("file_missing", path=checkpoint.path, read_bytes=checkpoint.offset)
             else:
                 file.moved = True
 

@@ -26,7 +26,7 @@ _VIRTUAL_DISKS: Final = ("loop", "ram")
 _DISK_FILE_SYSTEMS: Final = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "vfat", "overlay"}
 )
-_LOG: Final = structlog.get_logger("sluice.agent.host_metrics")
+_log: Final = structlog.get_logger("sluice.agent.host_metrics")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class HostMetricsInput:
         except (OSError, psutil.Error, NotImplementedError) as error:
             if source not in self._failed:
                 self._failed.add(source)
-                _LOG.warning("host_metrics_unavailable", source=source.__name__, reason=str(error))
+                _log.warning("host_metrics_unavailable", source=source.__name__, reason=str(error))
             return []
 
 

@@ -7,7 +7,7 @@ Source: OpenTelemetry protocol, OTLP/HTTP; ADR 0034.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
@@ -96,7 +96,9 @@ class OtlpReceiver:
 
 
 @asynccontextmanager
-async def serve_otlp(address: str, receiver: OtlpReceiver) -> AsyncIterator[None]:
+async def serve_otlp(
+    address: str, receiver: OtlpReceiver, allowed_hosts: Collection[str] = ()
+) -> AsyncIterator[None]:
     """Serve OTLP while the context is active; an empty address serves nothing.
 
     Raises:
@@ -106,7 +108,11 @@ async def serve_otlp(address: str, receiver: OtlpReceiver) -> AsyncIterator[None
         yield
         return
     app = make_application(
-        receiver.endpoints(), middlewares=[problem_middleware()], body_bytes_max=BODY_BYTES_MAX
+        receiver.endpoints(),
+        middlewares=[problem_middleware()],
+        title="sluice agent: OTLP",
+        allowed_hosts=allowed_hosts,
+        body_bytes_max=BODY_BYTES_MAX,
     )
     async with listening(app, address, ServerOptions(decompress=True, shutdown_s=2.0)):
         yield

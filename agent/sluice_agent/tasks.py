@@ -21,10 +21,11 @@ from sluice_agent.uploader import Uploader
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
+from sluice_web.request_gate import parse_allowed_hosts
 
 POLL_S: Final = 0.25
 SWEEP_S: Final = 0.5
-_LOG: Final = structlog.get_logger("sluice.agent")
+_log: Final = structlog.get_logger("sluice.agent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,7 @@ async def ship_files(agent: Agent, stop: asyncio.Event) -> None:
         reading.append(_sample(agent, stop))
     receiver = OtlpReceiver(agent.batcher, agent.metrics, agent.clock)
     try:
-        async with serve_otlp(settings.otlp, receiver):
+        async with serve_otlp(settings.otlp, receiver, parse_allowed_hosts(settings.allowed_hosts)):
             complete = await _within(stop, settings.drain_s, *reading)
     finally:
         files.close()
@@ -200,7 +201,7 @@ async def _within(stop: asyncio.Event, grace_s: float, *work: Coroutine[None, No
         if working.done():
             working.result()
             return True
-        _LOG.warning(
+        _log.warning(
             "shutdown_incomplete",
             reason="the spool is full or unwritable, or batches are not accepted",
         )
@@ -234,7 +235,7 @@ async def _sweep_once(agent: Agent) -> None:
             agent.uploader.add(batch)
     except SpoolUnwritable as error:
         agent.metrics.spool_errors.inc()
-        _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
+        _log.error("spool_unwritable", path=error.path, reason=error.reason)
 
 
 async def run_with_background(main: Coroutine[None, None, None], agent: Agent) -> None:

@@ -35,7 +35,7 @@ from sluice_protocol.units import NS_PER_S
 REFUSED_RETRY_S: Final = 60.0
 SPOOL_RETRY_S: Final = 1.0
 RESPONSE_CHARS_MAX: Final = 4096
-_LOG: Final = structlog.get_logger("sluice.agent.uploader")
+_log: Final = structlog.get_logger("sluice.agent.uploader")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +176,7 @@ class Uploader:
     def _record_success(self, url: str) -> None:
         self._gateways = self._gateways.succeeded(url)
         if self.is_refused:
-            _LOG.info("uploads_resumed", gateway=url)
+            _log.info("uploads_resumed", gateway=url)
         self._prober = None
         self._metrics.refused.set(0)
         self._sending_allowed.set()
@@ -192,7 +192,7 @@ class Uploader:
             raise SendingRefused(url, response.status, response.code)
         self._sending_allowed.clear()
         self._metrics.refused.set(1)
-        _LOG.error("agent_refused", gateway=url, status=response.status, code=response.code)
+        _log.error("agent_refused", gateway=url, status=response.status, code=response.code)
         self._prober = self._prober or asyncio.current_task()
         if self._prober is asyncio.current_task():
             await self._clock.sleep(REFUSED_RETRY_S)
@@ -205,7 +205,7 @@ class Uploader:
                 return await asyncio.to_thread(self._spool.read, batch)
             except CorruptEntry as error:
                 self._metrics.corrupt.inc()
-                _LOG.error("spool_file_corrupt", name=batch.header.name, reason=error.reason)
+                _log.error("spool_file_corrupt", name=batch.header.name, reason=error.reason)
                 return None
             except SpoolUnwritable as error:
                 await self._pause_after_error(error)
@@ -236,17 +236,17 @@ class Uploader:
                 break
         self.parked += 1
         self._metrics.parked.inc()
-        _LOG.error(
+        _log.error(
             "batch_parked", name=batch.header.name, reason=reason, status=parked.status, gateway=url
         )
 
     async def _pause_after_error(self, error: SpoolUnwritable) -> None:
         self._metrics.spool_errors.inc()
-        _LOG.error("spool_unwritable", path=error.path, reason=error.reason)
+        _log.error("spool_unwritable", path=error.path, reason=error.reason)
         await self._clock.sleep(SPOOL_RETRY_S)
 
     def _count(self, reaction: Reaction, batch: SpooledBatch, url: str) -> None:
         reason = "" if isinstance(reaction, Forget) else reaction.reason
         self._metrics.answers.labels(reaction.name, reason).inc()
         if isinstance(reaction, SendAgain):
-            _LOG.warning("upload_failed", name=batch.header.name, reason=reason, gateway=url)
+            _log.warning("upload_failed", name=batch.header.name, reason=reason, gateway=url)

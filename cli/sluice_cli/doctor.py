@@ -15,7 +15,8 @@ from rich.console import Console
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
-from sluice_policies.settings import Settings, Target, read_settings
+from sluice_policies.settings import Settings, Target
+from sluice_policies.settings_file import read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import open_store
@@ -103,9 +104,9 @@ def _of_this_bucket(url: str, settings: Settings) -> Settings:
 
 
 async def _denials(url: str, settings: Settings, target: Target) -> "Verification":
-    from sluice_cli.policies import verify_bucket  # noqa: PLC0415 - z3 is an extra
+    from sluice_policies.verify import verify_bucket  # noqa: PLC0415 - z3 is an extra
 
-    return await verify_bucket(settings, target, parse_s3_url(url))
+    return await verify_bucket(settings, target, parse_s3_url(url), SystemIds().ulid())
 
 
 async def _examine(

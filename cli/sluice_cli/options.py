@@ -9,8 +9,12 @@ from sluice_store.url import parse_local_path
 STORE_DEFAULT: Final = "file://./.sluice"
 
 
-def _must_stand(kind: object, url: object) -> None:
-    """Refuse a directory that does not exist: a typing error would create an empty store."""
+def check_store_exists(kind: object, url: object) -> None:
+    """Refuse a directory that does not exist: a typing error would create an empty store.
+
+    Raises:
+        ValueError: There is no such directory.
+    """
     del kind
     if isinstance(url, str) and url.startswith("file://") and not parse_local_path(url).is_dir():
         raise ValueError(f"no store at this path: run `sluice init --store {url}` first")
@@ -25,7 +29,7 @@ _NAMED: Final = Parameter(
 NewStoreUrl = Annotated[str, _NAMED]
 """The acceptance authority: a bucket, or a directory, which is created if it does not exist."""
 
-StoreUrl = Annotated[str, _NAMED, Parameter(validator=_must_stand)]
+StoreUrl = Annotated[str, _NAMED, Parameter(validator=check_store_exists)]
 """The acceptance authority: a bucket and prefix, or an existing directory."""
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for programs.")]

@@ -285,6 +285,7 @@ def describe(summary: QuerySummary) -> str:
         f"read {summary.segments_read} segments, {format_size(summary.bytes_read)}",
         f"pruned {summary.segments_pruned}",
         f"{summary.waiting_batches} batches not in the lake yet",
+        f"accepted until {summary.accepted_until or 'unknown'}",
         f"{summary.elapsed_ms} ms",
     )
     lines = ["; ".join(facts)]

@@ -27,7 +27,7 @@ sufficient proof immediately.
 
 An unknown outcome proves nothing and uses one of a bounded number of tries. An observation that
 does not belong to the action raises `InvariantViolated` and changes nothing.
-Source: `docs/protocol.md`, Accepting.
+Source: `docs/protocol.md`, Acceptance.
 """
 
 from dataclasses import replace
@@ -236,13 +236,13 @@ def _create_manifest(now: Progress) -> Progress:
 def _after_create_manifest(now: Progress, seen: Observation) -> Progress:
     match seen:
         case Applied(date_ns=date_ns) if now.accepted_at_ns is not None:
-            stands = KnownManifest(
+            manifest = KnownManifest(
                 digest=now.offer.digest,
                 own=True,
                 accepted_at_ns=now.accepted_at_ns,
                 appeared_at_ns=date_ns,
             )
-            return _decide_with_manifest(replace(now, manifest=stands))
+            return _decide_with_manifest(replace(now, manifest=manifest))
         case Exists():
             return replace(now, action=ReadManifest())
         case _:
@@ -262,17 +262,17 @@ def _after_read_manifest(now: Progress, seen: Observation) -> Progress:
 
 
 def _manifest_found(now: Progress, seen: ManifestRead) -> Progress:
-    stands = KnownManifest(
+    manifest = KnownManifest(
         digest=seen.digest,
         own=seen.attempt_id == now.offer.attempt_id,
         accepted_at_ns=seen.accepted_at_ns,
         appeared_at_ns=seen.last_modified_ns,
     )
-    known = replace(now, manifest=stands, aged_ns=None)
+    known = replace(now, manifest=manifest, aged_ns=None)
     if now.aged_ns is not None:
-        holds = _follows_in_time(known, now.aged_ns)
+        in_time = _follows_in_time(known, now.aged_ns)
         proved = replace(known, proved_at_ns=now.aged_ns)
-        return _decide_with_manifest(proved) if holds else replace(known, action=OverwriteBlob())
+        return _decide_with_manifest(proved) if in_time else replace(known, action=OverwriteBlob())
     if now.proved_at_ns is not None:
         return _decide_with_manifest(known)
     # A retry that read the manifest first: the manifest alone proves nothing about the blob.

@@ -138,7 +138,7 @@ def span_of(columns: Columns) -> tuple[int, int] | tuple[None, None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrameDecoder:
+class FrameVersionDecoder:
     """The two steps that decode a frame of one version.
 
     Attributes:
@@ -150,13 +150,15 @@ class FrameDecoder:
     columns: Callable[[FrameHead, memoryview], Columns]
 
 
-FRAME_DECODERS: Final[Mapping[int, FrameDecoder]] = MappingProxyType(
-    {FRAME_VERSION: FrameDecoder(head=_decode_head_v1, columns=_decode_columns_v1)}
+FRAME_DECODERS: Final[Mapping[int, FrameVersionDecoder]] = MappingProxyType(
+    {FRAME_VERSION: FrameVersionDecoder(head=_decode_head_v1, columns=_decode_columns_v1)}
 )
 """The decoder of each frame version that this build reads."""
 
 
-def _decoder_of(view: memoryview, decoders: Mapping[int, FrameDecoder]) -> FrameDecoder:
+def _version_decoder(
+    view: memoryview, decoders: Mapping[int, FrameVersionDecoder]
+) -> FrameVersionDecoder:
     if len(view) < _VERSION.size:
         raise InvalidFrame("magic", "frame is shorter than its magic and version")
     magic, version = _VERSION.unpack_from(view)
@@ -166,7 +168,7 @@ def _decoder_of(view: memoryview, decoders: Mapping[int, FrameDecoder]) -> Frame
 
 
 def decode_head(
-    data: bytes | memoryview, *, decoders: Mapping[int, FrameDecoder] = FRAME_DECODERS
+    data: bytes | memoryview, *, decoders: Mapping[int, FrameVersionDecoder] = FRAME_DECODERS
 ) -> FrameHead:
     """Decode the header and envelope of a frame whose payload may be cut off.
 
@@ -180,14 +182,14 @@ def decode_head(
         TooLarge: The payload exceeds a limit of its version.
     """
     view = memoryview(data)
-    return _decoder_of(view, decoders).head(view)
+    return _version_decoder(view, decoders).head(view)
 
 
 def decode_frame(
     data: bytes,
     *,
     frame_bytes_max: int = FRAME_BYTES_MAX,
-    decoders: Mapping[int, FrameDecoder] = FRAME_DECODERS,
+    decoders: Mapping[int, FrameVersionDecoder] = FRAME_DECODERS,
 ) -> Frame:
     """Decode a frame and check every rule of its version.
 
@@ -205,7 +207,7 @@ def decode_frame(
     if len(data) > frame_bytes_max:
         raise TooLarge("frame", len(data), frame_bytes_max)
     view = memoryview(data)
-    decoder = _decoder_of(view, decoders)
+    decoder = _version_decoder(view, decoders)
     head = decoder.head(view)
     if len(data) != head.frame_bytes:
         reason = f"frame must be exactly {head.frame_bytes} bytes, has {len(data)}"

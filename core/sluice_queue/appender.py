@@ -106,14 +106,8 @@ class Appender:
     ) -> None:
         """Bind a producer to a lane.
 
-        Args:
-            store: The store with the register.
-            lane: The lane.
-            runtime: Time, ids and random numbers.
-            settings: Bounds.
-            producer: Id and counter of an earlier process, to continue as the same producer and
-                fence
-                that process; a new id otherwise.
+        `producer` is the id and counter of an earlier process: the appender continues as the same
+        producer and fences that process. Without it the producer gets a new id.
         """
         self._runtime = runtime if runtime is not None else Runtime()
         self._settings = settings if settings is not None else ProducerSettings()

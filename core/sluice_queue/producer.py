@@ -215,13 +215,13 @@ class Producer:
 def _grouped(taken: list[_Buffered], batches_max: int) -> list[list[_Buffered]]:
     """Divide the batches into lists: equal metadata together, in order, bounded."""
     groups: list[list[_Buffered]] = []
-    held = 0
+    count = 0
     for one in taken:
         fits = groups and groups[-1][0].metadata == one.metadata
-        if fits and held + len(one.batches) <= batches_max:
+        if fits and count + len(one.batches) <= batches_max:
             groups[-1].append(one)
-            held += len(one.batches)
+            count += len(one.batches)
         else:
             groups.append([one])
-            held = len(one.batches)
+            count = len(one.batches)
     return groups

@@ -1,7 +1,7 @@
-"""A bucket's administration: its configuration, the policies of roles, and harmless trials.
+"""A bucket's administration: its configuration, the policies of roles, and harmless test requests.
 
-Nothing here is on the path of a batch. Parts of a configuration go in and out as the JSON values of
-the S3 calls; what they should say is decided by `sluice_policies`.
+Nothing here is on the path of a batch. Parts of a configuration are read and written as the JSON
+values of the S3 calls. `sluice_policies` decides what they should contain.
 """
 
 import json
@@ -18,7 +18,7 @@ from sluice_store.s3.settings import S3Settings
 Value: TypeAlias = "str | int | bool | Sequence[Value] | Mapping[str, Value] | None"
 
 WRONG_SHA256: Final = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
-"""A checksum of no body: a put that policies let through is then refused for its checksum."""
+"""A checksum that matches no body: a put that policies allow is rejected for it."""
 NO_VERSION: Final = "00000000-0000-4000-8000-000000000000"
 LOCKED: Final = {"Mode": "GOVERNANCE", "RetainUntilDate": datetime(2100, 1, 1, tzinfo=UTC)}
 NO_ETAG: Final = '"00000000000000000000000000000000"'
@@ -26,14 +26,15 @@ NO_ETAG: Final = '"00000000000000000000000000000000"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """How one part is read and written.
+    """The calls that read and write one part.
 
     Attributes:
         read: The call that reads it.
         write: The call that writes it.
-        argument: The argument that carries it in the write.
-        field: The field that carries it in the answer; empty when the answer itself does.
-        absent: The error code that says there is none.
+        argument: The argument of the write that contains it.
+        field: The field of the response that contains it; empty when the response itself is the
+            value.
+        absent: The error code of a bucket without this part.
     """
 
     read: str
@@ -103,13 +104,13 @@ CALLS: Final = {
         absent="NoSuchBucketPolicy",
     ),
 }
-"""Every part, by the name that `sluice policies` gives it (boto3's S3 reference)."""
+"""Every part, by its name in `sluice policies` (boto3's S3 reference)."""
 
 _NOT_THE_VALUE: Final = ("ResponseMetadata", "TransitionDefaultMinimumObjectSize")
 
 
 class Trial(StrEnum):
-    """A request that tells whether policies let it through, and changes nothing if they do."""
+    """A request that shows whether policies allow it, and that changes nothing when they do."""
 
     PUT = "put"
     COPY = "copy"
@@ -123,7 +124,7 @@ class Trial(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminResponse:
-    """What a store answered to a trial.
+    """The response of a store to a trial.
 
     Attributes:
         status: The HTTP status.
@@ -135,84 +136,84 @@ class AdminResponse:
 
     @property
     def refused(self) -> bool:
-        """Whether a policy stopped it, rather than the request's own harmless flaw."""
+        """Whether a policy denied it, rather than the deliberate error in the request."""
         return self.status == 403  # noqa: PLR2004 - RFC 9110 section 15.5.4
 
 
 class Administration:
-    """One bucket and the roles that use it, as one caller sees them."""
+    """One bucket and the roles that use it, with the permissions of one caller."""
 
     def __init__(self, s3: S3Session, iam: Any, bucket: str) -> None:  # noqa: ANN401 - the SDK is untyped
-        """Takes open clients; `open_administration` makes them."""
         self._s3: Any = s3.client
         self._iam = iam
         self._bucket = bucket
 
     async def read(self, part: str) -> Value:
-        """Reads one part of the configuration; None when the bucket has none.
+        """Read one part of the configuration; None when the bucket does not have it.
 
         Raises:
-            StoreError: No answer, or a refusal.
+            StoreError: The store could not be read.
         """
         call = CALLS[part]
         with sdk_errors("read", part):
             try:
-                answer = await getattr(self._s3, call.read)(Bucket=self._bucket)
+                response = await getattr(self._s3, call.read)(Bucket=self._bucket)
             except self._s3.exceptions.ClientError as error:
                 if error.response["Error"]["Code"] == call.absent:
                     return None
                 raise
         if call.field:
-            found: Value = answer[call.field]
+            found: Value = response[call.field]
             return found
-        return {name: value for name, value in answer.items() if name not in _NOT_THE_VALUE}
+        return {name: value for name, value in response.items() if name not in _NOT_THE_VALUE}
 
     async def write(self, part: str, value: Value) -> None:
-        """Writes one part of the configuration, whole.
+        """Replace one part of the configuration.
 
         Raises:
-            StoreError: The store refused.
+            StoreError: The store refused the request.
         """
         call = CALLS[part]
         with sdk_errors("write", part):
             await getattr(self._s3, call.write)(Bucket=self._bucket, **{call.argument: value})
 
     async def read_role_policy(self, role: str, name: str) -> str | None:
-        """Reads an inline policy of a role; None when it has none of this name.
+        """Read an inline policy of a role; None when it has none with this name.
 
         Raises:
-            StoreError: No answer, or a refusal.
+            StoreError: The store could not be read.
         """
         with sdk_errors("read", role):
             try:
-                answer = await self._iam.get_role_policy(RoleName=role, PolicyName=name)
+                response = await self._iam.get_role_policy(RoleName=role, PolicyName=name)
             except self._iam.exceptions.NoSuchEntityException:
                 return None
-        document = answer["PolicyDocument"]
+        document = response["PolicyDocument"]
         return document if isinstance(document, str) else json.dumps(document)
 
     async def write_role_policy(self, role: str, name: str, document: str) -> None:
-        """Writes an inline policy of a role.
+        """Write an inline policy of a role.
 
         Raises:
-            StoreError: The store refused, or there is no such role.
+            StoreError: The store refused the request, or the role does not exist.
         """
         with sdk_errors("write", role):
             await self._iam.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=document)
 
     async def attempt(self, trial: Trial, key: str, headers: Mapping[str, str]) -> AdminResponse:
-        """Sends a request that does nothing even when it is let through.
+        """Send a request that does nothing even when it is allowed.
 
-        A put has a checksum that fits no body, a delete a condition that no object meets, a copy a
-        source that is not there, a lock no object, and a multipart upload is aborted at once.
+        A put has a checksum that matches no body. A delete has a condition that no object meets. A
+        copy has a source that does not exist, and a lock has no object. A multipart upload is
+        aborted immediately.
 
         Args:
             trial: What to try.
             key: The whole key.
-            headers: Arguments of the call beside its key, as the SDK names them.
+            headers: Arguments of the call in addition to its key, with the SDK's names.
 
         Raises:
-            StoreUnavailable: No answer came.
+            StoreUnavailable: There was no response.
         """
         with sdk_errors("attempt", key):
             try:
@@ -251,15 +252,15 @@ class Administration:
 
 @asynccontextmanager
 async def open_administration(settings: S3Settings) -> AsyncIterator[Administration]:
-    """Opens a bucket's administration with the credentials of a profile, or the usual ones.
+    """Open a bucket's administration with the credentials of a profile, or the default ones.
 
     Raises:
         StoreDenied: The machine has no credentials, or no such profile.
-        StoreMisconfigured: The SDK is missing, or the settings do not fit.
+        StoreMisconfigured: The SDK is not installed, or the settings are invalid.
     """
     async with AsyncExitStack() as stack:
         s3 = await stack.enter_async_context(open_sdk(settings))
-        import aioboto3  # noqa: PLC0415 - an extra, found present by `open_sdk`
+        import aioboto3  # noqa: PLC0415 - an extra, which `open_sdk` found installed
 
         with sdk_errors("open", settings.bucket):
             session = aioboto3.Session(profile_name=settings.profile)

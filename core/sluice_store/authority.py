@@ -1,4 +1,4 @@
-"""Writes and reads what all parts of a deployment agree on: settings, and switches beside them."""
+"""The settings that all parts of a deployment share: the record, and the mode switches since."""
 
 from dataclasses import dataclass
 
@@ -31,22 +31,22 @@ async def create_authority(
     ids: IdSource | None = None,
     clock: Clock | None = None,
 ) -> Authority:
-    """Writes the settings once; the same settings again are no error.
+    """Create the settings of a deployment; creating the same settings again succeeds.
 
     Args:
         store: The store that becomes the acceptance authority.
-        wanted: The settings, their id included; the defaults under a fresh id when None. The
-            creation time is filled in with the store's own.
-        ids: Where a fresh id comes from.
+        wanted: The settings with their id; the defaults with a new id when None. The creation time
+            is taken from the store's clock.
+        ids: Source of a new id.
         clock: For the pauses between tries; the machine's clock when None.
 
     Returns:
-        The settings that stand in the store.
+        The settings in the store.
 
     Raises:
-        BadUsage: The settings break a rule, or others stand there already.
-        OutcomeUnknown: Nobody knows whether the write landed; call again.
-        StoreError: The store refused.
+        BadUsage: The settings break a rule, or the store has other settings.
+        OutcomeUnknown: The bounds on retries are spent; the same call may be repeated.
+        StoreError: The store refused the request.
     """
     wanted = wanted or Authority(authority_id=(ids or SystemIds()).ulid())
     check_authority(wanted)
@@ -62,20 +62,21 @@ async def create_authority(
 
 
 def _same(wanted: Authority, found: Authority) -> Authority:
-    """Takes the settings that stand, when they differ in nothing that was chosen."""
+    """Return the existing settings when every chosen value is the same."""
     chosen = msgspec.structs.replace(
         wanted, authority_id=found.authority_id, created_at_unix_ns=found.created_at_unix_ns
     )
     if chosen != found:
         raise BadUsage(
-            f"the store has other settings, only `sluice switch` changes the mode, found=`{found}`"
+            f"cannot create settings: the store has other ones, found=`{found}`; change the mode "
+            f"with `sluice switch`"
         )
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorityHistory:
-    """The settings as they were created, and every switch since, in order.
+    """The settings as created, and every mode switch since, in order.
 
     Attributes:
         created: The bytes of `authority/v1/settings.json`.
@@ -87,10 +88,10 @@ class AuthorityHistory:
 
     @property
     def current(self) -> Authority:
-        """The settings that hold now.
+        """The settings after every mode switch.
 
         Raises:
-            InvalidRecord: What stands there breaks a rule.
+            InvalidRecord: The record breaks a rule.
         """
         settings = decode_authority(self.created)
         for switch, _ in self.switches:
@@ -99,24 +100,24 @@ class AuthorityHistory:
 
     @property
     def next_number(self) -> int:
-        """The number of the switch that comes next."""
+        """The number of the next mode switch."""
         return len(self.switches) + 1
 
 
 async def read_history(store: ObjectStore) -> AuthorityHistory:
-    """Reads the settings and every switch.
+    """Read the settings and every mode switch.
 
     Raises:
-        StoreMisconfigured: The store has none: `sluice init` was not run.
+        StoreMisconfigured: The store has no settings: `sluice init` was not run.
         InvalidRecord: A record is damaged.
-        StoreError: No answer, or a refusal.
+        StoreError: The store could not be read.
     """
     read = await store.get(AUTHORITY_SETTINGS)
     if not isinstance(read, Found):
         raise StoreMisconfigured(
             "get",
             AUTHORITY_SETTINGS,
-            "no authority stands here: run `sluice init --store URL` first",
+            "no authority in this store: run `sluice init --store URL` first",
         )
     switches: list[tuple[ModeSwitch, bytes]] = []
     for number in range(1, SWITCHES_MAX + 1):
@@ -124,15 +125,15 @@ async def read_history(store: ObjectStore) -> AuthorityHistory:
         if not isinstance(found, Found):
             return AuthorityHistory(created=read.body, switches=tuple(switches))
         switches.append((decode_mode_switch(number, found.body), found.body))
-    raise InvalidRecord(mode_switch_key(SWITCHES_MAX), "there are more switches than are read")
+    raise InvalidRecord(mode_switch_key(SWITCHES_MAX), "too many mode switches")
 
 
 async def read_authority(store: ObjectStore) -> Authority:
-    """Reads the settings that every part must agree on, as the last switch left them.
+    """Read the settings that every part must share, as of the last mode switch.
 
     Raises:
-        StoreMisconfigured: The store has none: `sluice init` was not run.
-        InvalidRecord: What stands there breaks a rule.
-        StoreError: No answer, or a refusal.
+        StoreMisconfigured: The store has no settings: `sluice init` was not run.
+        InvalidRecord: The record breaks a rule.
+        StoreError: The store could not be read.
     """
     return (await read_history(store)).current

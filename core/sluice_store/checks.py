@@ -21,32 +21,30 @@ _T = TypeVar("_T")
 
 
 class Nonconforming(AssertionError):
-    """A store that does not keep a promise of the port.
+    """Raised when a store does not keep a promise of the port.
 
     Attributes:
-        promise: The promise, in the words of the check.
+        promise: The promise, as the check states it.
         seen: What the store did instead.
     """
 
     def __init__(self, promise: str, seen: str) -> None:
-        """Carries the promise and what was seen."""
         super().__init__(promise, seen)
         self.promise = promise
         self.seen = seen
 
     def __str__(self) -> str:
-        """Says both."""
         return f"{self.promise}, seen=`{self.seen}`"
 
 
 def expect(promise: str, *, holds: bool, seen: object) -> None:
-    """Raises `Nonconforming` unless the promise holds; unlike `assert`, also under `-O`."""
+    """Raise `Nonconforming` unless `holds`; unlike `assert`, also under `python -O`."""
     if not holds:
         raise Nonconforming(promise, str(seen))
 
 
 def expect_type(promise: str, seen: object, kind: type[_T]) -> _T:
-    """Gives `seen` as a `kind`, or raises `Nonconforming`."""
+    """Return `seen` as a `kind`, or raise `Nonconforming`."""
     if not isinstance(seen, kind):
         raise Nonconforming(promise, str(seen))
     return seen
@@ -54,7 +52,7 @@ def expect_type(promise: str, seen: object, kind: type[_T]) -> _T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceResult:
-    """How a race of conditional writes ended, by count."""
+    """The outcomes of a race of conditional writes, counted."""
 
     applied: int
     refused: int
@@ -62,7 +60,7 @@ class RaceResult:
 
 
 def count_outcomes(outcomes: Sequence[CreateOutcome | ReplaceOutcome]) -> RaceResult:
-    """Counts the outcomes of one race."""
+    """Count the outcomes of one race."""
     return RaceResult(
         applied=sum(isinstance(outcome, Applied) for outcome in outcomes),
         refused=sum(isinstance(outcome, Exists | Mismatch) for outcome in outcomes),
@@ -71,16 +69,16 @@ def count_outcomes(outcomes: Sequence[CreateOutcome | ReplaceOutcome]) -> RaceRe
 
 
 def racer_body(racer: int) -> bytes:
-    """Gives a body that no other racer writes."""
+    """Return a body that no other racer writes."""
     return f"racer {racer}".encode()
 
 
 async def race_create(stores: Sequence[ObjectStore], key: ObjectKey, racers: int) -> RaceResult:
-    """Lets `racers` create one key at once, each with its own body.
+    """Create one key from `racers` concurrent tasks, each with its own body.
 
     Raises:
-        Nonconforming: More than one won, or none although no outcome is unknown, or the object
-            that stands is not a winner's.
+        Nonconforming: More than one create was applied, or none although no outcome is unknown, or
+            the object is not a winner's.
     """
     outcomes = await asyncio.gather(
         *(stores[i % len(stores)].create(key, racer_body(i)) for i in range(racers))
@@ -93,7 +91,7 @@ async def race_create(stores: Sequence[ObjectStore], key: ObjectKey, racers: int
 async def race_replace(
     stores: Sequence[ObjectStore], key: ObjectKey, if_match: ETag, racers: int
 ) -> RaceResult:
-    """Lets `racers` replace one state at once, each with its own body.
+    """Replace one state from `racers` concurrent tasks, each with its own body.
 
     Raises:
         Nonconforming: As `race_create`.
@@ -122,17 +120,17 @@ async def _expect_one_winner(
     } or {racer_body(i) for i, outcome in enumerate(outcomes) if isinstance(outcome, Unknown)}
     for store in stores:
         read = expect_type("the winner's object is readable", await store.get(key), Found)
-        expect("the winner's bytes stand", holds=read.body in allowed, seen=read.body)
+        expect("the object has the winner's bytes", holds=read.body in allowed, seen=read.body)
 
 
 async def increment(store: ObjectStore, key: ObjectKey, times: int, writer: str) -> int:
-    """Adds one to a counter `times` times by compare-and-swap; gives the swaps that were lost.
+    """Add one to a counter `times` times by compare-and-swap; return the number of lost swaps.
 
-    Every body holds a fresh writer id and count, so that no two states are ever equal and the fate
-    of an unknown swap can be read.
+    Every body contains the writer and its turn, so that no two states are equal and a read shows
+    whether an unknown swap was applied.
 
     Raises:
-        Nonconforming: The counter is missing.
+        Nonconforming: The counter does not exist.
     """
     lost = 0
     for turn in range(times):
@@ -146,12 +144,12 @@ async def _swap_once(store: ObjectStore, key: ObjectKey, mark: str) -> bool:
     read = expect_type("the counter is readable", await store.get(key), Found)
     count, *marks = read.body.decode().split(" ")
     if mark in marks:
-        return True  # an earlier try of unknown fate has landed
+        return True  # an earlier try with an unknown outcome was applied
     body = " ".join([str(int(count) + 1), *marks, mark]).encode()
     return isinstance(await store.replace(key, body, if_match=read.info.etag), Applied)
 
 
 async def read_counter(store: ObjectStore, key: ObjectKey) -> int:
-    """Gives the value of a counter that `increment` adds to."""
+    """Return the value of a counter that `increment` changes."""
     read = expect_type("the counter is readable", await store.get(key), Found)
     return int(read.body.split(b" ", 1)[0])

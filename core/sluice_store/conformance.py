@@ -1,8 +1,8 @@
-"""The conformance suite: what every adapter and every server behind one must do.
+"""The conformance suite: the promises that every adapter and every server behind it must keep.
 
-Plain async functions over any store; each takes a place of its own, a prefix that ends in a slash.
-They raise `Nonconforming`. A server that is known to deviate is asserted to deviate in the stated
-way: see `sluice_store.deviations`.
+The checks are plain async functions over any store. Each uses a separate prefix that ends in a
+slash, and raises `Nonconforming`. A server that is known to deviate must deviate in the way that
+`sluice_store.deviations` states.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ LISTED: Final = 1003
 
 async def _create(store: ObjectStore, key: str, body: bytes) -> Applied:
     outcome = await store.create(ObjectKey(key), body)
-    return expect_type("a create on a free key is applied", outcome, Applied)
+    return expect_type("a create of a new key is applied", outcome, Applied)
 
 
 async def _read(store: ObjectStore, key: str) -> Found:
@@ -56,38 +56,38 @@ async def _info(store: ObjectStore, key: str) -> ObjectInfo:
 
 
 async def check_create_once(store: ObjectStore, place: str) -> None:
-    """The first create is applied, the second meets it, and the first bytes stay."""
+    """The first create is applied; the second reports `Exists` and changes nothing."""
     await _create(store, f"{place}once", b"first")
     again = await store.create(ObjectKey(f"{place}once"), b"second")
-    expect_type("a create on a taken key says that it exists", again, Exists)
+    expect_type("a create on an existing key reports `Exists`", again, Exists)
     read = await _read(store, f"{place}once")
     expect("a refused create changes nothing", holds=read.body == b"first", seen=read.body)
 
 
-async def check_bodies_come_back(store: ObjectStore, place: str) -> None:
-    """Empty, binary and large bodies are read back byte for byte, with their size and sha256."""
+async def check_bodies_are_read_back_unchanged(store: ObjectStore, place: str) -> None:
+    """Empty, binary and large bodies are read back byte for byte, with their size."""
     for name, body in (("empty", b""), ("binary", bytes(range(256))), ("large", b"\x00x" * 2**20)):
         await _create(store, f"{place}{name}", body)
         read = await _read(store, f"{place}{name}")
-        expect("a body comes back as it went", holds=read.body == body, seen=name)
+        expect("a body is read back unchanged", holds=read.body == body, seen=name)
         size = read.info.size_bytes
-        expect("a read tells the size", holds=size == len(body), seen=size)
+        expect("a read reports the size", holds=size == len(body), seen=size)
 
 
-async def check_head_tells_checksum(store: ObjectStore, place: str) -> None:
-    """A HEAD tells size, tag, incarnation and the sha256 that was verified at upload."""
+async def check_head_reports_checksum(store: ObjectStore, place: str) -> None:
+    """A HEAD reports size, tag, object version and the sha256 that was verified at upload."""
     written = await _create(store, f"{place}head", b"checked")
     info = await _info(store, f"{place}head")
-    expect("a HEAD tells the size", holds=info.size_bytes == len(b"checked"), seen=info)
-    expect("a HEAD tells the tag of the write", holds=info.etag == written.etag, seen=info)
+    expect("a HEAD reports the size", holds=info.size_bytes == len(b"checked"), seen=info)
+    expect("a HEAD reports the tag of the write", holds=info.etag == written.etag, seen=info)
     same = info.incarnation == written.incarnation
-    expect("a HEAD tells the incarnation of the write", holds=same, seen=info)
+    expect("a HEAD reports the object version of the write", holds=same, seen=info)
     known = info.sha256 == digest_of(b"checked")
-    expect("a HEAD tells the verified sha256", holds=known, seen=info.sha256)
+    expect("a HEAD reports the verified sha256", holds=known, seen=info.sha256)
 
 
 async def check_wrong_checksum(store: ObjectStore, place: str) -> None:
-    """A body that does not match its sha256 is refused, and nothing stands."""
+    """A body that does not match its sha256 is refused and not stored."""
     key = ObjectKey(f"{place}wrong")
     try:
         outcome = await store.create(key, b"body", sha256=digest_of(b"another"))
@@ -98,30 +98,34 @@ async def check_wrong_checksum(store: ObjectStore, place: str) -> None:
 
 
 async def check_ranges(store: ObjectStore, place: str) -> None:
-    """A ranged read gives both ends, cut at the end of the object; past it there is nothing."""
+    """A ranged read includes both ends, ends with the object, and is empty past its end."""
     key = ObjectKey(f"{place}range")
     await _create(store, key, b"0123456789")
     wanted = {(0, 3): b"0123", (4, 4): b"4", (8, 99): b"89", (4, None): b"456789", (10, 20): b""}
     for (first, last), body in wanted.items():
         read = await store.get(key, first=first, last=last)
         found = expect_type("a range of an object is readable", read, Found)
-        expect("a range is both ends inclusive", holds=found.body == body, seen=found.body)
+        expect("a range includes both ends", holds=found.body == body, seen=found.body)
         size = found.info.size_bytes
-        expect("a range tells the whole size", holds=size == len(b"0123456789"), seen=size)
+        expect(
+            "a ranged read reports the size of the whole object",
+            holds=size == len(b"0123456789"),
+            seen=size,
+        )
 
 
 async def check_missing(store: ObjectStore, place: str) -> None:
-    """A free key reads as missing, and the answer carries the store's time."""
+    """A key that does not exist reads as not found, and the response has the store's time."""
     for read in (
         await store.get(ObjectKey(f"{place}no")),
         await store.head(ObjectKey(place + "n")),
     ):
-        missing = expect_type("a free key is missing", read, NotFound)
-        expect("an answer carries the store's time", holds=missing.date_ns > 0, seen=missing)
+        missing = expect_type("a key that does not exist is not found", read, NotFound)
+        expect("a response has the store's time", holds=missing.date_ns > 0, seen=missing)
 
 
 async def check_times(store: ObjectStore, place: str) -> None:
-    """Last-Modified lies within the allowed skew of the Date of the answer that wrote it."""
+    """Last-Modified is within the allowed skew of the Date of the response to the write."""
     written = await _create(store, f"{place}time", b"now")
     info = await _info(store, f"{place}time")
     skew_ns = abs(info.last_modified_ns - written.date_ns)
@@ -130,30 +134,30 @@ async def check_times(store: ObjectStore, place: str) -> None:
 
 
 async def check_replace(store: ObjectStore, place: str) -> None:
-    """A replace with the right tag is applied, with a stale one it meets another state."""
+    """A replace with the current tag is applied; one with a stale tag reports `Mismatch`."""
     key = ObjectKey(f"{place}register")
     first = await _create(store, key, b"one")
     swapped = await store.replace(key, b"two", if_match=first.etag)
-    second = expect_type("a replace of the right state is applied", swapped, Applied)
+    second = expect_type("a replace of the current state is applied", swapped, Applied)
     expect("a new state has a new tag", holds=second.etag != first.etag, seen=second.etag)
     stale = await store.replace(key, b"three", if_match=first.etag)
-    expect_type("a replace of a stale state mismatches", stale, Mismatch)
+    expect_type("a replace of a stale state reports `Mismatch`", stale, Mismatch)
     read = await _read(store, key)
     expect("a refused replace changes nothing", holds=read.body == b"two", seen=read.body)
-    expect("a read tells the tag", holds=read.info.etag == second.etag, seen=read.info.etag)
+    expect("a read reports the tag", holds=read.info.etag == second.etag, seen=read.info.etag)
 
 
 async def check_replace_missing(store: ObjectStore, place: str) -> None:
-    """A replace on a free key mismatches and makes nothing."""
+    """A replace of a key that does not exist reports `Mismatch` and creates nothing."""
     key, other = ObjectKey(f"{place}absent"), ObjectKey(f"{place}other")
     tag = (await _create(store, other, b"x")).etag
     outcome = await store.replace(key, b"y", if_match=tag)
-    expect_type("a replace on a free key mismatches", outcome, Mismatch)
-    expect_type("and makes nothing", await store.head(key), NotFound)
+    expect_type("a replace of a key that does not exist reports `Mismatch`", outcome, Mismatch)
+    expect_type("and creates nothing", await store.head(key), NotFound)
 
 
 async def check_overwrite_keeps_old(store: ObjectStore, place: str) -> None:
-    """An overwrite makes a new incarnation, and the old one stays, noncurrent, with its size."""
+    """An overwrite creates a new object version; the old one stays, noncurrent, with its size."""
     key = ObjectKey(f"{place}over")
     old = await _create(store, key, b"old")
     new = expect_type("overwrite applies", await store.overwrite(key, b"newer"), Applied)
@@ -162,15 +166,15 @@ async def check_overwrite_keeps_old(store: ObjectStore, place: str) -> None:
     listed = await collect_incarnations(store, key)
     states = [(one.incarnation, one.current, one.size_bytes) for one in listed]
     wanted = [(new.incarnation, True, 5), (old.incarnation, False, 3)]
-    expect("both incarnations are listed, newest first", holds=states == wanted, seen=states)
+    expect("both object versions are listed, newest first", holds=states == wanted, seen=states)
     for incarnation, size in ((new.incarnation, 5), (old.incarnation, 3)):
         info = await store.head_incarnation(key, incarnation or NULL_VERSION)
-        exact = expect_type("an exact incarnation has a HEAD", info, ObjectInfo)
-        expect("of its own size", holds=exact.size_bytes == size, seen=exact)
+        exact = expect_type("an exact object version has a HEAD", info, ObjectInfo)
+        expect("with the size of that version", holds=exact.size_bytes == size, seen=exact)
 
 
 async def check_overwrite_free_key(store: ObjectStore, place: str) -> None:
-    """An overwrite on a free key makes the object."""
+    """An overwrite of a key that does not exist creates the object."""
     key = ObjectKey(f"{place}fresh")
     expect_type("overwrite applies", await store.overwrite(key, b"new"), Applied)
     read = await _read(store, key)
@@ -180,30 +184,30 @@ async def check_overwrite_free_key(store: ObjectStore, place: str) -> None:
 async def collect_keys(
     store: ObjectStore, prefix: str, *, start_after: str = "", end_at: str | None = None
 ) -> list[ListedObject]:
-    """Gives every listed object of all pages."""
+    """Return every listed object of all pages."""
     pages = store.list(prefix, start_after=start_after, end_at=end_at)
     return [listed async for page in pages for listed in page.objects]
 
 
 async def collect_incarnations(store: ObjectStore, prefix: str) -> list[ListedIncarnation]:
-    """Gives every listed incarnation of all pages."""
+    """Return every listed object version of all pages."""
     return [one async for page in store.list_incarnations(prefix) for one in page.incarnations]
 
 
 async def check_list_after_write(store: ObjectStore, place: str) -> None:
-    """A listing shows a write as soon as it was answered, and no longer what was deleted."""
+    """A listing shows a write as soon as it was acknowledged, and no deleted object."""
     for i in range(10):
         written = await _create(store, f"{place}seen/{i}", b"x")
         keys = [listed.key for listed in await collect_keys(store, f"{place}seen/")]
         fresh = keys == [f"{place}seen/{n}" for n in range(i + 1)]
-        expect("a listing shows every answered write", holds=fresh, seen=keys)
+        expect("a listing shows every acknowledged write", holds=fresh, seen=keys)
     await store.delete(ObjectKey(f"{place}seen/9"), written.incarnation or NULL_VERSION)
     count = len(await collect_keys(store, f"{place}seen/"))
     expect("a listing shows no deleted object", holds=count == 9, seen=count)  # noqa: PLR2004
 
 
 async def check_list_order(store: ObjectStore, place: str) -> None:
-    """A listing is in the order of the keys' bytes and keeps its bounds: after, and up to."""
+    """A listing is in the order of the keys' bytes and within its bounds: after, and up to."""
     names = ["a-", "a-b", "a/b", "a/b=c", "a/é", "a0", "b", "c/d/e"]
     for name in names:
         await _create(store, f"{place}{name}", b"x")
@@ -219,24 +223,24 @@ async def check_list_order(store: ObjectStore, place: str) -> None:
 
 
 async def check_key_below_key(store: ObjectStore, place: str) -> None:
-    """A key may stand below another key, as `x/y` below `x`."""
+    """A key may be below another key, as `x/y` is below `x`."""
     await _create(store, f"{place}x", b"above")
     try:
         outcome: object = await store.create(ObjectKey(f"{place}x/y"), b"below")
     except StoreError as error:
         outcome = type(error).__name__
-    expect_type("a key may stand below another key", outcome, Applied)
+    expect_type("a key may be below another key", outcome, Applied)
 
 
 async def check_list_nothing(store: ObjectStore, place: str) -> None:
-    """A listing of nothing is one empty page with the store's time."""
+    """An empty listing is one empty page with the store's time."""
     pages = [page async for page in store.list(f"{place}nothing/")]
     one = len(pages) == 1 and not pages[0].objects and pages[0].last and pages[0].date_ns > 0
-    expect("an empty listing is one page that carries the time", holds=one, seen=pages)
+    expect("an empty listing is one page with the store's time", holds=one, seen=pages)
 
 
 async def check_list_pages(store: ObjectStore, place: str) -> None:
-    """A listing longer than a page gives every key once, also of incarnations."""
+    """A listing longer than a page contains every key once; so does one of object versions."""
     gate = asyncio.Semaphore(32)
 
     async def put(i: int) -> None:
@@ -246,75 +250,77 @@ async def check_list_pages(store: ObjectStore, place: str) -> None:
     await asyncio.gather(*(put(i) for i in range(LISTED)))
     wanted = [f"{place}many/{i:05d}" for i in range(LISTED)]
     keys = [str(listed.key) for listed in await collect_keys(store, f"{place}many/")]
-    expect("every key comes once, over the pages", holds=keys == wanted, seen=len(keys))
+    expect("every key is listed once, over the pages", holds=keys == wanted, seen=len(keys))
     both = [str(one.key) for one in await collect_incarnations(store, f"{place}many/")]
-    expect("every incarnation comes once, over the pages", holds=both == wanted, seen=len(both))
+    expect(
+        "every object version is listed once, over the pages", holds=both == wanted, seen=len(both)
+    )
 
 
 async def check_delete_spares_newer(store: ObjectStore, place: str) -> None:
-    """A delete of an old incarnation spares the newer one, however often it comes."""
+    """A delete of an old object version keeps the newer one, however often it is repeated."""
     key = ObjectKey(f"{place}spared")
     old = (await _create(store, key, b"same")).incarnation
     await store.overwrite(key, b"same")
     for _ in range(2):
         outcome = await store.delete(key, old or NULL_VERSION)
-        expect_type("a delete of an incarnation ends in its absence", outcome, Deleted)
+        expect_type("a delete of an object version succeeds", outcome, Deleted)
     read = await _read(store, key)
-    expect("the newer incarnation stays", holds=read.info.incarnation != old, seen=read.info)
+    expect("the newer object version stays", holds=read.info.incarnation != old, seen=read.info)
     left = await collect_incarnations(store, key)
-    expect("and is the only one", holds=len(left) == 1 and left[0].current, seen=left)
+    expect("and is the only object version", holds=len(left) == 1 and left[0].current, seen=left)
 
 
 async def check_delete_then_create(store: ObjectStore, place: str) -> None:
-    """A key whose one incarnation was deleted is free; a late repeat spares what came after."""
+    """A key whose only version was deleted can be created again, and a late repeat keeps it."""
     key = ObjectKey(f"{place}again")
     old = (await _create(store, key, b"same")).incarnation or NULL_VERSION
     await store.delete(key, old)
-    expect_type("a deleted object is missing", await store.get(key), NotFound)
+    expect_type("a deleted object is not found", await store.get(key), NotFound)
     fresh = (await _create(store, key, b"same")).incarnation
-    expect("a new object is a new incarnation", holds=fresh != old, seen=fresh)
+    expect("a new object is a new object version", holds=fresh != old, seen=fresh)
     await store.delete(key, old)
     read = await _read(store, key)
-    expect("a late repeated delete spares it", holds=read.info.incarnation == fresh, seen=read.info)
+    expect("a late repeated delete keeps it", holds=read.info.incarnation == fresh, seen=read.info)
 
 
-async def check_delete_brings_back(store: ObjectStore, place: str) -> None:
-    """A delete of the current incarnation makes the one before it current again."""
+async def check_delete_restores_previous_version(store: ObjectStore, place: str) -> None:
+    """A delete of the current object version makes the one before it current again."""
     key = ObjectKey(f"{place}back")
     await _create(store, key, b"old")
     new = expect_type("overwrite applies", await store.overwrite(key, b"new"), Applied)
     await store.delete(key, new.incarnation or NULL_VERSION)
     read = await _read(store, key)
-    expect("the one before is current again", holds=read.body == b"old", seen=read.body)
+    expect("the object version before is current again", holds=read.body == b"old", seen=read.body)
 
 
 async def check_delete_absent(store: ObjectStore, place: str) -> None:
-    """A delete of an incarnation that is gone ends well: it is gone."""
+    """A delete of an object version that was already deleted succeeds."""
     key = ObjectKey(f"{place}gone")
     gone = (await _create(store, key, b"x")).incarnation or NULL_VERSION
     await store.delete(key, gone)
-    expect_type("a repeated delete is no error", await store.delete(key, gone), Deleted)
+    expect_type("a repeated delete succeeds", await store.delete(key, gone), Deleted)
     absent = await store.head_incarnation(key, gone)
-    expect_type("a deleted incarnation is missing", absent, NotFound)
+    expect_type("a deleted object version is not found", absent, NotFound)
 
 
 async def check_versioning(store: ObjectStore, place: str) -> None:
-    """Versioning reads `Enabled`, and a write has an incarnation that is not `null`."""
+    """Versioning reads `Enabled`, and a write has an object version that is not `null`."""
     state = await store.read_versioning()
     expect("versioning is Enabled", holds=state is Versioning.ENABLED, seen=state)
     written = await _create(store, f"{place}versioned", b"x")
     real = written.incarnation not in {None, NULL_VERSION}
-    expect("a write has an incarnation", holds=real, seen=written.incarnation)
+    expect("a write has an object version", holds=real, seen=written.incarnation)
 
 
 async def check_race_create(store: ObjectStore, place: str) -> None:
-    """Of 64 creates of one key at once exactly one is applied."""
+    """Of 64 concurrent creates of one key exactly one is applied."""
     for i in range(RACE_ROUNDS):
         await race_create([store], ObjectKey(f"{place}race/{i}"), RACERS)
 
 
 async def check_race_replace(store: ObjectStore, place: str) -> None:
-    """Of 64 replaces of one state at once exactly one is applied."""
+    """Of 64 concurrent replaces of one state exactly one is applied."""
     for i in range(RACE_ROUNDS):
         key = f"{place}swap/{i}"
         tag: ETag = (await _create(store, key, b"start")).etag
@@ -322,20 +328,20 @@ async def check_race_replace(store: ObjectStore, place: str) -> None:
 
 
 async def check_counter(store: ObjectStore, place: str) -> None:
-    """N writers that add M each by compare-and-swap end at exactly N times M."""
+    """A counter to which N writers add M each by compare-and-swap ends at N times M."""
     key = ObjectKey(f"{place}counter")
     await _create(store, key, b"0")
     writers = (increment(store, key, COUNTER_INCREMENTS, f"w{i}") for i in range(COUNTER_WRITERS))
     await asyncio.gather(*writers)
     count = await read_counter(store, key)
     wanted = COUNTER_WRITERS * COUNTER_INCREMENTS
-    expect("no increment is lost or doubled", holds=count == wanted, seen=count)
+    expect("no increment is lost or applied twice", holds=count == wanted, seen=count)
 
 
 CHECKS: Final[tuple[Check, ...]] = (
     check_create_once,
-    check_bodies_come_back,
-    check_head_tells_checksum,
+    check_bodies_are_read_back_unchanged,
+    check_head_reports_checksum,
     check_wrong_checksum,
     check_ranges,
     check_missing,
@@ -351,11 +357,11 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_list_pages,
     check_delete_spares_newer,
     check_delete_then_create,
-    check_delete_brings_back,
+    check_delete_restores_previous_version,
     check_delete_absent,
     check_versioning,
     check_race_create,
     check_race_replace,
     check_counter,
 )
-"""Every check, in the order of a first look at a store."""
+"""Every check, in a useful order for a new store."""

@@ -1,7 +1,7 @@
-"""Where each known store deviates from the port's promises, and how that shows.
+"""Known deviations of servers from the promises of the port.
 
-The conformance tests assert every line: a server that stops deviating fails them too, so that this
-table stays true. `docs/store.md` prints it.
+The conformance tests assert every line. A server that no longer deviates fails them too, so that
+this table stays correct. `docs/store.md` contains it.
 """
 
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """One promise that one server does not keep.
+    """A promise that a server does not keep.
 
     Attributes:
-        check: The conformance check that shows it.
-        promise: The promise that the check names when it fails.
-        seen: What stands in the failure as seen.
-        effect: What it means for sluice.
-        always: Whether it shows in every run; a race shows only at times.
+        check: The conformance check that fails.
+        promise: The promise in the failure.
+        seen: Text in the failure's `seen`.
+        effect: The consequence for sluice.
+        always: Whether it fails in every run; a race fails only sometimes.
     """
 
     check: str
@@ -30,7 +30,7 @@ class Deviation:
 LOCAL: Final = (
     Deviation(
         check="check_key_below_key",
-        promise="a key may stand below another key",
+        promise="a key may be below another key",
         seen="StoreMisconfigured",
         effect="none: no key of the layout is the folder of another",
     ),
@@ -39,7 +39,7 @@ LOCAL: Final = (
 VERSITYGW: Final = (
     Deviation(
         check="check_key_below_key",
-        promise="a key may stand below another key",
+        promise="a key may be below another key",
         seen="ObjectParentIsFile",
         effect="none: no key of the layout is the folder of another",
     ),
@@ -47,22 +47,24 @@ VERSITYGW: Final = (
 
 MOTO: Final = (
     Deviation(
-        check="check_head_tells_checksum",
-        promise="a HEAD tells the verified sha256",
+        check="check_head_reports_checksum",
+        promise="a HEAD reports the verified sha256",
         seen="None",
-        effect="every blob that exists already is read and hashed, not only looked at",
+        effect="every existing blob is read and hashed, because a HEAD does not prove its bytes",
     ),
     Deviation(
         check="check_wrong_checksum",
         promise="a wrong checksum is refused",
         seen="Applied",
-        effect="a body that was corrupted on its way would be stored: never an authority",
+        effect=(
+            "a body that was corrupted in transit would be stored: never use it as an authority"
+        ),
     ),
     Deviation(
         check="check_counter",
-        promise="no increment is lost or doubled",
+        promise="no increment is lost or applied twice",
         seen="",
-        effect="its check and its write are not under one lock: never an authority",
+        effect="its check and its write are not under one lock: never use it as an authority",
         always=False,
     ),
     Deviation(
@@ -88,9 +90,9 @@ KNOWN: Final[dict[str, tuple[Deviation, ...]]] = {
     "moto": MOTO,
     "versitygw": VERSITYGW,
 }
-"""By server, in the versions that `docs/store.md` names."""
+"""Deviations by server, of the versions in `docs/store.md`."""
 
 
 def deviation_of(server: str, check: str) -> Deviation | None:
-    """Gives the known deviation of a server in a check, or None when it must pass."""
+    """Return the known deviation of a server in a check, or None when the check must pass."""
     return next((line for line in KNOWN[server] if line.check == check), None)

@@ -1,8 +1,7 @@
-"""The admission probe: what a store must promise before sluice accepts batches through it.
+"""The doctor: tests that a store keeps the promises on which sluice relies (ADR 0014).
 
-Races are run through every endpoint given. A result is dated by the store's own clock, bound to its
-bytes by a digest, signed when the operator gives a key, and written into the store it speaks of;
-gateways read it and refuse to start without a good one (ADR 0014).
+Races run through every endpoint given. The result is dated by the store's clock and written into
+the store that was tested. Gateways read it and refuse to start without a good one.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,7 +25,7 @@ WRITES: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorProbe:
-    """One promise, how it is tried, and what it would cost to break it."""
+    """One promise, the test of it, and the consequence of breaking it."""
 
     name: str
     promise: str
@@ -56,20 +55,22 @@ async def _race_replaces(stores: Sequence[ObjectStore], place: str) -> None:
 
 
 async def _read_after_write(stores: Sequence[ObjectStore], place: str) -> None:
-    """Each endpoint reads and lists at once what another one wrote."""
+    """Check that each endpoint reads and lists what another endpoint has just written."""
     for i in range(max(WRITES, len(stores))):
         key = ObjectKey(f"{place}seen/{i}")
         writer = stores[i % len(stores)]
         expect_type("a create applies", await writer.create(key, b"written"), Applied)
         for reader in stores:
-            read = expect_type("a write is read everywhere at once", await reader.get(key), Found)
+            read = expect_type(
+                "a write is immediately readable at every endpoint", await reader.get(key), Found
+            )
             expect("with its bytes", holds=read.body == b"written", seen=read.body)
             keys = [one.key for one in await conformance.collect_keys(reader, f"{place}seen/")]
-            expect("a write is listed everywhere at once", holds=key in keys, seen=keys)
+            expect("a write is immediately listed at every endpoint", holds=key in keys, seen=keys)
 
 
 async def _marker_then_create(stores: Sequence[ObjectStore], place: str) -> None:
-    """After a plain delete, which leaves a marker, the key is free for a create."""
+    """Check that a key can be created after a plain delete, which leaves a delete marker."""
     store, key = stores[0], ObjectKey(f"{place}marker")
     delete = getattr(store, "delete_current", None)
     if delete is None:
@@ -82,37 +83,37 @@ async def _marker_then_create(stores: Sequence[ObjectStore], place: str) -> None
 PROBES: Final = (
     DoctorProbe(
         name="race-create",
-        promise="exactly one of many creates of a key at once is applied",
+        promise="exactly one of many concurrent creates of a key is applied",
         need=Need.ACCEPTANCE,
         cost="two different batches accepted under one identity",
         run=_race_creates,
     ),
     DoctorProbe(
         name="create-once",
-        promise="a create on a taken key is refused and changes nothing",
+        promise="a create of an existing key is refused and changes nothing",
         need=Need.ACCEPTANCE,
-        cost="an accepted batch replaced by another one under its identity",
+        cost="an accepted batch replaced by another batch with the same identity",
         run=_first(conformance.check_create_once),
     ),
     DoctorProbe(
         name="race-replace",
-        promise="exactly one of many replaces of a state at once is applied",
+        promise="exactly one of many concurrent replaces of a state is applied",
         need=Need.ACCEPTANCE,
-        cost="queue entries lost: accepted batches that no consumer ever sees",
+        cost="queue entries lost: accepted batches that no consumer reads",
         run=_race_replaces,
     ),
     DoctorProbe(
         name="stale-replace",
         promise="a replace of a stale state is refused and changes nothing",
         need=Need.ACCEPTANCE,
-        cost="queue entries lost, and a consumer that was fenced off goes on writing",
+        cost="queue entries lost, and a fenced consumer that continues to write",
         run=_first(conformance.check_replace),
     ),
     DoctorProbe(
         name="read-after-write",
-        promise="a write is read and listed at every endpoint as soon as it was answered",
+        promise="a write is readable and listed at every endpoint as soon as it was acknowledged",
         need=Need.ACCEPTANCE,
-        cost="duplicates answered as new, and blobs deleted that an audit did not see named",
+        cost="duplicates accepted as new, and blobs deleted although a manifest names them",
         run=_read_after_write,
     ),
     DoctorProbe(
@@ -124,63 +125,65 @@ PROBES: Final = (
     ),
     DoctorProbe(
         name="clock",
-        promise="Last-Modified is near the Date of the answer, and Date does not fall",
+        promise="Last-Modified is near the Date of the response, and Date never moves back",
         need=Need.ACCEPTANCE,
-        cost="proofs of a blob's age that do not hold: an accepted batch without a blob",
+        cost="invalid proofs of a blob's age: an accepted batch without a blob",
         run=_first(conformance.check_times),
     ),
     DoctorProbe(
         name="versioning",
-        promise="versioning is Enabled and every write has an incarnation",
+        promise="versioning is Enabled and every write has an object version",
         need=Need.DELETION,
-        cost="garbage collection only plans: nothing is ever deleted",
+        cost="garbage collection only plans: nothing is deleted",
         run=_first(conformance.check_versioning),
     ),
     DoctorProbe(
         name="delete-incarnation",
-        promise="a delete of an old incarnation, however late, spares a newer one",
+        promise="a delete of an old object version, however late, keeps a newer one",
         need=Need.DELETION,
         cost="a late delete removes a blob that was uploaded again since",
         run=_first(conformance.check_delete_spares_newer),
     ),
     DoctorProbe(
         name="delete-then-create",
-        promise="a key whose incarnation was deleted can be created again",
+        promise="a key whose object version was deleted can be created again",
         need=Need.DELETION,
         cost="a batch whose orphan blob was deleted cannot be uploaded again",
         run=_first(conformance.check_delete_then_create),
     ),
     DoctorProbe(
         name="head-checksum",
-        promise="a HEAD tells the sha256 that was verified at upload",
+        promise="a HEAD reports the sha256 that was verified at upload",
         need=Need.COMFORT,
-        cost="every blob that exists already is read and hashed before it counts",
-        run=_first(conformance.check_head_tells_checksum),
+        cost="every existing blob is read and hashed before it is used",
+        run=_first(conformance.check_head_reports_checksum),
     ),
     DoctorProbe(
         name="marker-create",
         promise="a create over a delete marker is applied",
         need=Need.COMFORT,
-        cost="a blob deleted by hand is uploaded again only by the second try, unconditionally",
+        cost=(
+            "a blob that an operator deleted is uploaded again only by a second, unconditional try"
+        ),
         run=_marker_then_create,
     ),
 )
-"""Every probe, those that acceptance needs first."""
+"""Every probe; those that acceptance needs are first."""
 
 
 async def examine(
     stores: Sequence[ObjectStore], endpoints: Sequence[str], ids: IdSource
 ) -> DoctorResult:
-    """Tries every promise, through every endpoint; what it writes it removes again.
+    """Test every promise through every endpoint, and remove the objects written for it.
 
     Args:
-        stores: Handles on one and the same store, one per endpoint.
-        endpoints: How each is named in the result; no credentials.
-        ids: Where the id of the result comes from.
+        stores: One handle per endpoint, all of the same store.
+        endpoints: The name of each in the result, without credentials.
+        ids: Source of the result's id.
 
     Raises:
-        StoreUnavailable: The store does not answer: nothing was judged.
-        StoreDenied: The store refuses the caller: nothing was judged.
+        StoreUnavailable: The store is unreachable; there is no result.
+        StoreDenied: The store denies access; there is no result.
     """
     result_id = ids.ulid()
     place = f"{DOCTOR}probes/{result_id}/"
@@ -221,7 +224,7 @@ async def _find(probe: DoctorProbe, stores: Sequence[ObjectStore], place: str) -
 
 
 async def _clean(store: ObjectStore, place: str) -> None:
-    """Removes what the probes wrote, as far as the store lets it: leftovers do no harm."""
+    """Remove the objects of the probes, as far as the store allows it; the rest is harmless."""
     try:
         for row in await conformance.collect_incarnations(store, place):
             await store.delete(row.key, row.incarnation)

@@ -1,4 +1,4 @@
-"""The stored form of a doctor's result: bound to its bytes, signed when a key was given."""
+"""The result of the doctor: its stored form, with digest and optional signature, and its use."""
 
 import base64
 import hashlib
@@ -24,14 +24,14 @@ _CONTEXT: Final = b"sluice.doctor.v1\0"
 
 
 class Need(StrEnum):
-    """What a broken promise forbids."""
+    """What requires a promise."""
 
     ACCEPTANCE = "acceptance"
-    """No gateway may start on it."""
+    """Without it no gateway starts."""
     DELETION = "deletion"
-    """Garbage collection plans only."""
+    """Without it garbage collection only plans."""
     COMFORT = "comfort"
-    """Everything works, at a price that the finding names."""
+    """Without it everything works, at the cost in the finding."""
 
 
 class DoctorFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,11 +39,11 @@ class DoctorFinding(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         probe: The name of the probe.
-        promise: What was asked.
-        need: What needs it.
-        kept: Whether it held.
-        seen: What the store did instead; empty when it held.
-        cost: What breaking it would cost; empty when it held.
+        promise: The promise.
+        need: What requires it.
+        kept: Whether the store kept it.
+        seen: What the store did instead; empty when it kept the promise.
+        cost: The consequence of the broken promise; empty when it was kept.
     """
 
     probe: str
@@ -55,14 +55,14 @@ class DoctorFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DoctorResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one examination found.
+    """The result of one run of the doctor.
 
     Attributes:
-        result_id: ULID of the examination.
-        endpoints: The store URLs that were raced against each other.
+        result_id: ULID of the run.
+        endpoints: The store URLs that took part in the races.
         started_at_unix_ns: The store's clock at the start.
         ended_at_unix_ns: The store's clock at the end.
-        racers: Writers at once in a race.
+        racers: Concurrent writers in a race.
         rounds: Races of each kind.
         findings: Every promise, in the order of the probes.
     """
@@ -77,7 +77,7 @@ class DoctorResult(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[DoctorFinding, ...]
 
     def broken(self, need: Need) -> tuple[DoctorFinding, ...]:
-        """Gives the findings that forbid what has this need."""
+        """Return the broken promises that this need requires."""
         return tuple(one for one in self.findings if one.need is need and not one.kept)
 
     @property
@@ -87,11 +87,11 @@ class DoctorResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredDoctorResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A result as it is written.
+    """A result in its stored form.
 
     Attributes:
         result: The canonical JSON of the result, as text, so that its bytes are kept.
-        sha256: Digest of that text: the result was not cut or edited by accident.
+        sha256: Digest of that text, which detects accidental changes.
         key_id: The operator's key, or None when none was given.
         signature: Ed25519 over `sluice.doctor.v1`, NUL and the text, base64, or None.
     """
@@ -106,7 +106,7 @@ class StoredDoctorResult(msgspec.Struct, frozen=True, kw_only=True):
 def seal_result(
     result: DoctorResult, *, key: Ed25519PrivateKey | None = None, key_id: str | None = None
 ) -> bytes:
-    """Gives the bytes that are stored of a result."""
+    """Encode a result into its stored form."""
     text = encode_record(result)
     signature = base64.b64encode(key.sign(_CONTEXT + text)).decode() if key else None
     return encode_record(
@@ -122,10 +122,10 @@ def seal_result(
 def open_result(
     key: str, body: bytes, trusted: Mapping[str, Ed25519PublicKey] | None = None
 ) -> DoctorResult:
-    """Reads a stored result back.
+    """Decode and check a stored result.
 
     Args:
-        key: Where it stands, for messages.
+        key: Its key, for messages.
         body: The stored bytes.
         trusted: Operators' keys by id; when given, the result must be signed by one of them.
 
@@ -150,31 +150,31 @@ def _check_signature(
     try:
         public.verify(base64.b64decode(stored.signature), _CONTEXT + text)
     except (InvalidSignature, ValueError) as error:
-        raise InvalidRecord(key, "the signature of the doctor's result does not hold") from error
+        raise InvalidRecord(key, "the signature of the doctor's result is invalid") from error
 
 
 async def write_result(
     store: ObjectStore, result: DoctorResult, sealed: bytes, clock: Clock
 ) -> ObjectKey:
-    """Writes a sealed result under a key that sorts by time, once.
+    """Write a sealed result under a key that sorts by time.
 
     Raises:
-        OutcomeUnknown: Nobody knows whether it was written; write it again.
-        StoreError: The store refused.
+        OutcomeUnknown: The bounds on retries are spent; the same call may be repeated.
+        StoreError: The store refused the request.
     """
     key = ObjectKey(f"{RESULTS}{result.ended_at_unix_ns:020d}-{result.result_id}.json")
-    await create_known(store, key, sealed, Backoff.seeded_by(clock))  # the id in the key is fresh
+    await create_known(store, key, sealed, Backoff.seeded_by(clock))  # the key has a new id
     return key
 
 
 async def read_doctor(
     store: ObjectStore, trusted: Mapping[str, Ed25519PublicKey] | None = None
 ) -> DoctorResult | None:
-    """Gives the newest result that stands in the store, or None when it was never probed.
+    """Return the newest result in the store, or None when the doctor never ran.
 
     Raises:
         InvalidRecord: The newest result is damaged, or not signed by a trusted key.
-        StoreError: No answer, or a refusal.
+        StoreError: The store could not be read.
     """
     newest: ObjectKey | None = None
     async for page in store.list(RESULTS):
@@ -186,22 +186,25 @@ async def read_doctor(
 async def require_doctor(
     store: ObjectStore, trusted: Mapping[str, Ed25519PublicKey] | None = None
 ) -> DoctorResult:
-    """Gives the newest result, which lets gateways accept through this store.
+    """Return the newest result, or raise unless gateways may accept through this store.
 
     Raises:
-        StoreMisconfigured: The store was never probed, or breaks a promise that acceptance needs.
+        StoreMisconfigured: The doctor never ran, or the store breaks a promise that acceptance
+            needs.
         InvalidRecord: The newest result is damaged, or not signed by a trusted key.
-        StoreError: No answer, or a refusal.
+        StoreError: The store could not be read.
     """
     result = await read_doctor(store, trusted)
     if result is None:
         raise StoreMisconfigured(
-            "doctor", RESULTS, "this store was never proved: run `sluice doctor --store URL`"
+            "doctor", RESULTS, "no doctor's result: run `sluice doctor --store URL`"
         )
     broken = result.broken(Need.ACCEPTANCE)
     if broken:
         promises = "; ".join(f"{one.promise} (else {one.cost})" for one in broken)
         raise StoreMisconfigured(
-            "doctor", RESULTS, f"this store breaks what acceptance needs, use another: {promises}"
+            "doctor",
+            RESULTS,
+            (f"the store breaks promises that acceptance needs, use another store: {promises}"),
         )
     return result

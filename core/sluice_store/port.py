@@ -1,9 +1,9 @@
-"""The object-store port: few verbs over whole objects, every outcome of a write by name.
+"""The object-store port: a few verbs over whole objects, with a type for each outcome of a write.
 
 A verb returns what the store decided. It raises `StoreError` only for a definite failure: the
-request did nothing (it was refused, or never sent). A write whose fate is not known is never an
-exception, it is the value `Unknown`. Reads have no such value: a read that failed raises
-`StoreUnavailable` and may be made again.
+request had no effect, because it was refused or never sent. A write with an unknown outcome returns
+the value `Unknown` and never raises. Reads have no such value: a read that fails raises
+`StoreUnavailable` and may be repeated.
 """
 
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 
 
 class Versioning(StrEnum):
-    """Whether a delete of an incarnation can spare a newer one. GC runs on `ENABLED` alone."""
+    """Whether the store keeps object versions. Garbage collection deletes only with `ENABLED`."""
 
     ENABLED = "Enabled"
     SUSPENDED = "Suspended"
@@ -33,7 +33,7 @@ class Versioning(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedObject:
-    """One current object in a listing; a listing carries no checksum."""
+    """One current object in a listing; a listing has no checksums."""
 
     key: ObjectKey
     size_bytes: int
@@ -43,12 +43,12 @@ class ListedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPage:
-    """One answer of a listing, in key order (UTF-8 bytes).
+    """One page of a listing, in key order (UTF-8 bytes).
 
     Attributes:
         objects: At most 1 000 objects after the previous page.
-        date_ns: The store's clock in this answer.
-        last: Whether the store said that nothing follows.
+        date_ns: The store's clock in this response.
+        last: Whether this is the last page.
     """
 
     objects: tuple[ListedObject, ...]
@@ -63,11 +63,11 @@ class ListedIncarnation:
     Attributes:
         key: The key.
         incarnation: The version id, `null` when it was written without versioning.
-        current: Whether it is what a read of the key sees.
+        current: Whether a read of the key returns it.
         marker: Whether it is a delete marker; a marker has size 0.
         size_bytes: Length of the body.
         etag: The tag of this state.
-        last_modified_ns: The store's stamp of this version.
+        last_modified_ns: When this version was written, by the store's clock.
     """
 
     key: ObjectKey
@@ -81,7 +81,7 @@ class ListedIncarnation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncarnationPage:
-    """One answer of a listing of incarnations, in key order, newest first within a key."""
+    """One page of a listing of object versions, in key order, newest first within a key."""
 
     incarnations: tuple[ListedIncarnation, ...]
     date_ns: UnixNs
@@ -89,15 +89,17 @@ class IncarnationPage:
 
 
 class ObjectStore(Protocol):
-    """What sluice asks of an object store. Keys are relative to the deployment's prefix.
+    """The operations that sluice needs of an object store.
 
-    All adapters pass `sluice_store.conformance`.
+    Keys are relative to the deployment's prefix. All adapters pass `sluice_store.conformance`.
     """
 
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> CreateOutcome:
-        """Writes `body` where nothing stands (`If-None-Match: *`); durable when `Applied`.
+        """Write `body` under a key that does not exist (`If-None-Match: *`).
+
+        The object is durable when the outcome is `Applied`.
 
         Args:
             key: The key.
@@ -105,89 +107,92 @@ class ObjectStore(Protocol):
             sha256: The digest of `body` when the caller knows it; computed otherwise, once.
 
         Raises:
-            StoreError: The store refused, or the request was never sent. Nothing was written.
+            StoreError: The request was refused or not sent; nothing was written.
         """
         ...
 
     async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
-        """Writes `body` over the state tagged `if_match` and no other.
+        """Write `body` over the state tagged `if_match` and no other.
 
-        An ETag of S3 has ABA: a body written so must never repeat (revision and nonce inside).
+        Equal bytes have equal ETags on S3, so a body written here must never repeat: include a
+        revision and a nonce (the ABA problem).
 
         Raises:
-            StoreError: The store refused, or the request was never sent. Nothing was written.
+            StoreError: The request was refused or not sent; nothing was written.
         """
         ...
 
     async def overwrite(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> OverwriteOutcome:
-        """Writes `body` whatever stands there; with versioning the old one stays noncurrent.
+        """Write `body`, whether or not the key exists.
+
+        With versioning the old version stays noncurrent.
 
         Raises:
-            StoreError: The store refused, or the request was never sent. Nothing was written.
+            StoreError: The request was refused or not sent; nothing was written.
         """
         ...
 
     async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
-        """Reads an object, or its bytes `first` to `last`, both inclusive, cut at its end.
+        """Read an object, or its bytes `first` to `last`, both inclusive, truncated at its end.
 
         Raises:
-            StoreError: No answer, or a refusal.
+            StoreError: The store could not be read.
         """
         ...
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
-        """Reads what the store knows of an object, checksum included where it has one.
+        """Read the metadata of an object, with its checksum where the store has one.
 
         Raises:
-            StoreError: No answer, or a refusal.
+            StoreError: The store could not be read.
         """
         ...
 
     async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
-        """Reads what the store knows of one exact version, current or not.
+        """Read the metadata of one exact object version, current or not.
 
         Raises:
-            StoreError: No answer, or a refusal.
+            StoreError: The store could not be read.
         """
         ...
 
     async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
-        """Removes exactly this incarnation; any other of the key stays.
+        """Delete exactly this object version; every other version of the key stays.
 
         Raises:
-            StoreError: The store refused, or the request was never sent. Nothing was deleted.
+            StoreError: The request was refused or not sent; nothing was deleted.
         """
         ...
 
     def list(
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
     ) -> AsyncIterator[ListPage]:
-        """Lists current objects under `prefix` with `start_after < key <= end_at`, page by page.
+        """List current objects under `prefix` with `start_after < key <= end_at`, page by page.
 
-        At least one page comes, so the caller always learns the store's clock.
+        There is at least one page, so the caller always receives the store's clock.
 
         Raises:
-            StoreError: No answer, or a refusal; the pages before it are good.
+            StoreError: The store could not be read; earlier pages are valid.
         """
         ...
 
     def list_incarnations(
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
     ) -> AsyncIterator[IncarnationPage]:
-        """Lists every incarnation and marker under `prefix`, as `list` does.
+        """List every object version and delete marker under `prefix`, as `list` does.
 
         Raises:
-            StoreError: No answer, or a refusal; the pages before it are good.
+            StoreError: The store could not be read; earlier pages are valid.
         """
         ...
 
     async def read_versioning(self) -> Versioning:
-        """Reads whether the store keeps versions now; it is never cached.
+        """Read whether the store keeps versions now; the result is never cached.
 
         Raises:
-            StoreError: No answer, or a refusal.
+            StoreError: The store could not be read.
         """
         ...
 

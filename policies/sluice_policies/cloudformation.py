@@ -1,11 +1,11 @@
-"""A CloudFormation template in YAML that carries the documents inline, reasons as comments.
+"""A CloudFormation template in YAML with the documents inline and their reasons as comments.
 
-The documents are written as JSON, which is YAML as well, so that they are the same text.
+The documents are written as JSON, which is valid YAML, so that their text is identical.
 """
 
 from collections.abc import Iterator
 
-from sluice_policies.configuration import Part
+from sluice_policies.configuration import ConfigurationPart
 from sluice_policies.model import Document, Json, compact, document_json
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.settings import RoleName, Settings
@@ -108,7 +108,7 @@ def _bucket_policy(policies: PolicySet) -> str:
     comments = "".join(f"{line}\n" for line in _reasons(policies.bucket))
     waits = ", ".join(f"{name.value.title()}Policy" for name in policies.identities)
     return (
-        comments + "# Last: it denies, and roles must have their rights before.\n"
+        comments + "# Last, because it denies: the roles must have their rights first.\n"
         "BucketPolicy:\n"
         "  Type: AWS::S3::BucketPolicy\n"
         f"  DependsOn: [{waits}]\n"
@@ -118,8 +118,8 @@ def _bucket_policy(policies: PolicySet) -> str:
     )
 
 
-def cloudformation_template(policies: PolicySet, parts: dict[Part, Json]) -> str:
-    """Gives the template; `parts` say what the bucket is set to, for the description."""
+def cloudformation_template(policies: PolicySet, parts: dict[ConfigurationPart, Json]) -> str:
+    """Return the template; its description lists `parts` of the configuration."""
     resources = (
         _bucket(policies.settings),
         *(_role_policy(policies, name) for name in policies.identities),

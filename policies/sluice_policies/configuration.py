@@ -1,4 +1,4 @@
-"""The bucket's configuration beside its policy, in the form of the S3 calls that set it."""
+"""The bucket's configuration, except its policy, in the form of the S3 calls that set it."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ from sluice_policies.settings import Settings
 from sluice_protocol import keys
 
 
-class Part(StrEnum):
+class ConfigurationPart(StrEnum):
     """One part of a bucket's configuration."""
 
     VERSIONING = "versioning"
@@ -63,24 +63,25 @@ def _object_lock(settings: Settings) -> Json:
     return {"ObjectLockEnabled": "Enabled", "Rule": {"DefaultRetention": retention}}
 
 
-def configuration(settings: Settings) -> dict[Part, Json]:
-    """Gives every part to set, in the order in which it is safe to set them.
+def configuration(settings: Settings) -> dict[ConfigurationPart, Json]:
+    """Return every part to set, in a safe order.
 
-    Versions are kept before anything else changes, and the rules on clearing come last. Object Lock
-    is left out unless it is asked for.
+    Versioning comes first, so that no later change can lose the only copy of an object. Object Lock
+    is
+    omitted unless it is configured.
     """
-    parts: dict[Part, Json] = {
-        Part.VERSIONING: {"Status": "Enabled"},
-        Part.OBJECT_LOCK: _object_lock(settings),
-        Part.OWNERSHIP: {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
-        Part.PUBLIC_ACCESS: {
+    parts: dict[ConfigurationPart, Json] = {
+        ConfigurationPart.VERSIONING: {"Status": "Enabled"},
+        ConfigurationPart.OBJECT_LOCK: _object_lock(settings),
+        ConfigurationPart.OWNERSHIP: {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
+        ConfigurationPart.PUBLIC_ACCESS: {
             "BlockPublicAcls": True,
             "BlockPublicPolicy": True,
             "IgnorePublicAcls": True,
             "RestrictPublicBuckets": True,
         },
-        Part.ENCRYPTION: _encryption(settings),
-        Part.LIFECYCLE: _lifecycle(settings),
-        Part.NOTIFICATION: _notification(settings),
+        ConfigurationPart.ENCRYPTION: _encryption(settings),
+        ConfigurationPart.LIFECYCLE: _lifecycle(settings),
+        ConfigurationPart.NOTIFICATION: _notification(settings),
     }
     return {part: value for part, value in parts.items() if value is not None}

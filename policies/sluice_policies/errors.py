@@ -1,4 +1,4 @@
-"""What can be wrong with settings and documents, each naming where and what to do."""
+"""Errors in settings and documents; each names the place and the remedy."""
 
 from sluice_protocol.errors import BadUsage, SluiceError
 
@@ -8,38 +8,35 @@ class BadSettings(BadUsage):
 
     Attributes:
         path: The file.
-        line: The line that is wrong, counted from 1.
-        reason: What is wrong and what to write instead.
+        line: The line with the error, counted from 1.
+        reason: The error and its remedy.
     """
 
     def __init__(self, path: str, line: int, reason: str) -> None:
-        """Carries the file, the line and the reason."""
         super().__init__(path, line, reason)
         self.path = path
         self.line = line
         self.reason = reason
 
     def __str__(self) -> str:
-        """Says where, as compilers do, so that editors can jump there."""
+        """Return `path:line: reason`, the form that editors and compilers use."""
         return f"{self.path}:{self.line}: {self.reason}"
 
 
 class BadDocument(BadUsage):
-    """A policy document that is not one: broken JSON, a missing element, a duplicate key."""
+    """A policy document that is not valid: broken JSON, a missing element, a duplicate key."""
 
     def __init__(self, where: str, reason: str) -> None:
-        """Carries the place in the document and the reason."""
         super().__init__(where, reason)
         self.where = where
         self.reason = reason
 
     def __str__(self) -> str:
-        """Says where and why."""
-        return f"policy document: {self.reason}, where=`{self.where}`"
+        return f"policy document is not valid: {self.reason}, where=`{self.where}`"
 
 
 class UnsupportedPolicy(BadUsage):
-    """A valid element that this evaluator does not decide; it never guesses an answer.
+    """A valid element that this evaluator does not decide; it never guesses.
 
     Attributes:
         where: The statement, by Sid or index.
@@ -47,32 +44,28 @@ class UnsupportedPolicy(BadUsage):
     """
 
     def __init__(self, where: str, element: str) -> None:
-        """Carries the statement and the element."""
         super().__init__(where, element)
         self.where = where
         self.element = element
 
     def __str__(self) -> str:
-        """Says what cannot be decided."""
         return (
-            "policy not decided: sluice evaluates only what it renders, ask the store's own"
-            f" simulator, where=`{self.where}`, element=`{self.element}`"
+            f"policy not decided: sluice evaluates only what it renders; use the store's own "
+            f"simulator, where=`{self.where}`, element=`{self.element}`"
         )
 
 
 class TargetCannot(BadUsage):
-    """A document that a target has no means to hold."""
+    """A document that a target cannot express."""
 
 
 class NotApplied(SluiceError):
-    """A configuration that does not read back as it was written: stop and look."""
+    """A document that does not read back as it was written: stop and inspect the bucket."""
 
     def __init__(self, document: str, reason: str) -> None:
-        """Carries the document and the reason."""
         super().__init__(document, reason)
         self.document = document
         self.reason = reason
 
     def __str__(self) -> str:
-        """Says which document stands otherwise than written."""
-        return f"not applied: {self.reason}, document=`{self.document}`"
+        return f"policies not applied: {self.reason}, document=`{self.document}`"

@@ -1,7 +1,7 @@
-"""What is wrong or dangerous in any policy file, ours or anybody's, without evaluating it.
+"""Lint rules for any policy file; they read the JSON and evaluate nothing.
 
-Each rule reads one statement of the loaded JSON and yields findings. `error` is what a store
-refuses or misreads; `warning` is what it takes and people regret.
+Each rule reads one statement and yields findings. An `error` is what a store rejects or
+misinterprets. A `warning` is valid, but permits more or does less than it seems to.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,59 +9,59 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sluice_policies.catalogue import Action, On, catalogue
+from sluice_policies.catalogue import Action, ResourceType, catalogue
 from sluice_policies.errors import BadDocument, UnsupportedPolicy
 from sluice_policies.evaluate import glob_matches
 from sluice_policies.model import (
+    BUCKET_POLICY_BYTES_MAX,
     EVERYONE,
-    Effect,
+    IDENTITY_POLICY_BYTES_MAX,
     Json,
-    Statement,
+    PolicyEffect,
+    PolicyStatement,
     compact,
     load_json,
     parse_document,
     statements_of,
 )
 
-BUCKET_POLICY_BYTES_MAX: Final = 20 * 1024
-IDENTITY_POLICY_BYTES_MAX: Final = 6 * 1024
 _NOT_ELEMENTS: Final = ("NotAction", "NotResource")
 
 
 class Severity(StrEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     ERROR = "error"
     WARNING = "warning"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that is wrong.
+class LintFinding:
+    """One fault in a document.
 
     Attributes:
         rule: The rule's name.
-        severity: How bad it is.
+        severity: Error or warning.
         where: The statement, by Sid or index.
-        says: What is wrong and what to do.
+        message: The fault and its remedy.
     """
 
     rule: str
     severity: Severity
     where: str
-    says: str
+    message: str
 
     def __str__(self) -> str:
-        """Says it in one line."""
-        return f"{self.severity.value}: {self.where}: {self.says} [{self.rule}]"
+        """Return the finding as one line."""
+        return f"{self.severity.value}: {self.where}: {self.message} [{self.rule}]"
 
 
-def _error(rule: str, where: str, says: str) -> Finding:
-    return Finding(rule=rule, severity=Severity.ERROR, where=where, says=says)
+def _error(rule: str, where: str, message: str) -> LintFinding:
+    return LintFinding(rule=rule, severity=Severity.ERROR, where=where, message=message)
 
 
-def _warning(rule: str, where: str, says: str) -> Finding:
-    return Finding(rule=rule, severity=Severity.WARNING, where=where, says=says)
+def _warning(rule: str, where: str, message: str) -> LintFinding:
+    return LintFinding(rule=rule, severity=Severity.WARNING, where=where, message=message)
 
 
 def _listed(value: Json) -> tuple[str, ...]:
@@ -78,36 +78,44 @@ def _named(glob: str) -> tuple[Action, ...]:
     )
 
 
-def _actions(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
+def _actions(where: str, raw: Mapping[str, Json]) -> Iterator[LintFinding]:
     table = catalogue()
     for glob in _listed(raw.get("Action", ())):
         low = glob.lower()
         known = _named(glob) or any(glob_matches(low, name) for name in table.other_actions)
         if not known and low.startswith(("s3:", "kms:")):
-            yield _error("unknown-action", where, f"no action is called {glob!r}")
+            yield _error("unknown-action", where, f"no such action: {glob!r}")
         elif not known and glob != "*":
-            yield _warning("other-service", where, f"{glob!r} is no action on a bucket or its key")
+            yield _warning(
+                "other-service", where, f"{glob!r} is not an action on a bucket or its key"
+            )
         if raw.get("Effect") == "Allow" and ("*" in glob or "?" in glob):
             yield _warning(
-                "wildcard-action", where, f"{glob!r} also allows what AWS will add: list actions"
+                "wildcard-action",
+                where,
+                f"{glob!r} also allows actions that AWS adds later; list the actions",
             )
 
 
-def _resources(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
+def _resources(where: str, raw: Mapping[str, Json]) -> Iterator[LintFinding]:
     resources = _listed(raw.get("Resource", ()))
     on_s3 = [r for r in resources if r.startswith("arn:") and ":s3:::" in r]
     if len(on_s3) != len(resources):
         return
     objects = [r for r in on_s3 if "/" in r]
     for glob in _listed(raw.get("Action", ())):
-        kinds = {action.on for action in _named(glob)}
-        if kinds == {On.OBJECT} and not objects:
-            yield _error("resource-mismatch", where, f"{glob!r} is on objects, name bucket/key")
-        if kinds == {On.BUCKET} and len(objects) == len(on_s3):
-            yield _error("resource-mismatch", where, f"{glob!r} is on the bucket, not on objects")
+        kinds = {action.resource_type for action in _named(glob)}
+        if kinds == {ResourceType.OBJECT} and not objects:
+            yield _error(
+                "resource-mismatch", where, f"{glob!r} applies to objects; name bucket/key"
+            )
+        if kinds == {ResourceType.BUCKET} and len(objects) == len(on_s3):
+            yield _error(
+                "resource-mismatch", where, f"{glob!r} applies to the bucket, not to objects"
+            )
 
 
-def _conditions(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
+def _conditions(where: str, raw: Mapping[str, Json]) -> Iterator[LintFinding]:
     block = raw.get("Condition", {})
     if not isinstance(block, Mapping):
         return
@@ -117,31 +125,35 @@ def _conditions(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
     for keys in block.values():
         for key in keys if isinstance(keys, Mapping) else ():
             if not table.known_key(key) and key.lower().startswith(("s3:", "aws:")):
-                yield _error("unknown-key", where, f"no condition key is called {key!r}")
+                yield _error("unknown-key", where, f"no such condition key: {key!r}")
                 continue
             for action in actions:
                 if not wild and not table.applies(key, action):
-                    says = f"{key!r} is never filled in for {action.name}: part the statement"
-                    yield _error("key-not-for-action", where, says)
+                    message = f"{key!r} is never filled in for {action.name}; split the statement"
+                    yield _error("key-not-for-action", where, message)
 
 
-def _principals(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
+def _principals(where: str, raw: Mapping[str, Json]) -> Iterator[LintFinding]:
     if "NotPrincipal" in raw:
-        says = "NotPrincipal denies sessions of the roles it spares: use a condition on"
-        yield _error("not-principal", where, f"{says} aws:PrincipalArn")
+        message = (
+            "NotPrincipal also denies sessions of the roles that it exempts; use a condition on"
+        )
+        yield _error("not-principal", where, f"{message} aws:PrincipalArn")
     for name in _NOT_ELEMENTS:
         if name in raw:
-            yield _warning("not-element", where, f"{name} also means what is added later")
+            yield _warning("not-element", where, f"{name} also matches what AWS adds later")
     principal = raw.get("Principal")
     names = principal.values() if isinstance(principal, Mapping) else [principal]
     for name in (text for value in names if value is not None for text in _listed(value)):
         if name == "*" and raw.get("Effect") == "Allow" and not raw.get("Condition"):
-            yield _error("open-to-all", where, "allows everybody in the world")
+            yield _error("open-to-all", where, "grants access to every principal in the world")
         elif name != "*" and ("*" in name or "?" in name):
-            yield _error("principal-pattern", where, f"{name!r}: a principal is no pattern")
+            yield _error(
+                "principal-pattern", where, f"{name!r} is not a principal; patterns are not allowed"
+            )
 
 
-def _patterns_of_principals(where: str, raw: Mapping[str, Json]) -> Iterator[Finding]:
+def _patterns_of_principals(where: str, raw: Mapping[str, Json]) -> Iterator[LintFinding]:
     block = raw.get("Condition", {})
     for operator, keys in block.items() if isinstance(block, Mapping) else ():
         for key, values in keys.items() if isinstance(keys, Mapping) else ():
@@ -149,21 +161,21 @@ def _patterns_of_principals(where: str, raw: Mapping[str, Json]) -> Iterator[Fin
                 continue
             for text in _listed(values):
                 if "*" in text or "?" in text:
-                    says = f"{text!r} also matches roles that others make: name each role"
-                    yield _warning("principal-pattern", where, says)
+                    message = f"{text!r} also matches roles that others create; name each role"
+                    yield _warning("principal-pattern", where, message)
 
 
-def _unique_sids(raws: Sequence[Json]) -> Iterator[Finding]:
+def _unique_sids(raws: Sequence[Json]) -> Iterator[LintFinding]:
     sids = [str(raw["Sid"]) for raw in raws if isinstance(raw, Mapping) and "Sid" in raw]
     for sid in sorted({sid for sid in sids if sids.count(sid) > 1}):
         yield _error("duplicate-sid", sid, "two statements have this Sid")
 
 
-def _covers(broad: Statement, narrow: Statement) -> bool:
-    """Tells whether every request of `narrow` is one of `broad`; no is the safe answer.
+def _covers(broad: PolicyStatement, narrow: PolicyStatement) -> bool:
+    """Return True if every request of `narrow` is one of `broad`; False when undecided.
 
-    A pattern covers another when it matches its text: `*` in the narrow one is then matched by a
-    `*` in the broad one, since `*` is a character like any other to it.
+    A pattern covers another when it matches the other's text. The `*` of the narrow pattern is then
+    an ordinary character, which only a `*` of the broad pattern matches.
     """
 
     def within(wide: tuple[str, ...], tight: tuple[str, ...], *, fold: bool = False) -> bool:
@@ -179,7 +191,7 @@ def _covers(broad: Statement, narrow: Statement) -> bool:
     )
 
 
-def _shadowed(text: str) -> Iterator[Finding]:
+def _shadowed(text: str) -> Iterator[LintFinding]:
     try:
         statements = parse_document(text).statements
     except (BadDocument, UnsupportedPolicy):
@@ -190,13 +202,15 @@ def _shadowed(text: str) -> Iterator[Finding]:
                 continue
             twins = _covers(statement, other) and index < other_index
             if other.effect is statement.effect and not twins:
-                says = f"says nothing that {other.sid!r} does not say"
-                yield _warning("shadowed", statement.sid, says)
-            elif other.effect is Effect.DENY and statement.effect is Effect.ALLOW:
-                yield _warning("shadowed", statement.sid, f"{other.sid!r} denies all of it")
+                message = f"has no effect beyond {other.sid!r}"
+                yield _warning("shadowed", statement.sid, message)
+            elif other.effect is PolicyEffect.DENY and statement.effect is PolicyEffect.ALLOW:
+                yield _warning(
+                    "shadowed", statement.sid, f"{other.sid!r} denies all of its requests"
+                )
 
 
-def _size(loaded: Json, raws: Sequence[Json]) -> Iterator[Finding]:
+def _size(loaded: Json, raws: Sequence[Json]) -> Iterator[LintFinding]:
     bucket = any(
         isinstance(raw, Mapping) and ("Principal" in raw or "NotPrincipal" in raw) for raw in raws
     )
@@ -204,14 +218,18 @@ def _size(loaded: Json, raws: Sequence[Json]) -> Iterator[Finding]:
     size = len(compact(loaded).encode())
     if size > limit:
         kind = "bucket" if bucket else "identity"
-        yield _error("too-large", "document", f"{size} bytes, a {kind} policy has {limit} at most")
+        yield _error(
+            "too-large",
+            "document",
+            f"{kind} policy is too large, size_bytes={size} limit_bytes={limit}",
+        )
 
 
 _RULES: Final = (_actions, _resources, _conditions, _principals, _patterns_of_principals)
 
 
-def lint(text: str) -> tuple[Finding, ...]:
-    """Reads one policy document and gives everything that is wrong with it, worst first."""
+def lint(text: str) -> tuple[LintFinding, ...]:
+    """Return the faults of one policy document, errors first."""
     try:
         loaded = load_json(text, "document")
         raws = statements_of(loaded, "document")

@@ -1,7 +1,7 @@
-"""A policy document as a value, and its canonical JSON.
+"""Policy documents as values, and their canonical JSON.
 
-Only what sluice renders can be held: a document with another element (NotAction, NotResource,
-NotPrincipal) is refused by `parse_document`, so that nothing later can misread it.
+A document has only elements that sluice renders. `parse_document` rejects every other element
+(NotAction, NotResource, NotPrincipal), so that no later code can misinterpret it.
 """
 
 import json
@@ -16,14 +16,16 @@ Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None
 
 VERSION: Final = "2012-10-17"
 EVERYONE: Final = ("*",)
+BUCKET_POLICY_BYTES_MAX: Final = 20 * 1024
+IDENTITY_POLICY_BYTES_MAX: Final = 6 * 1024
 _ELEMENTS: Final = frozenset(
     {"Sid", "Effect", "Principal", "Action", "Resource", "Condition"},
 )
 _NEGATED: Final = frozenset({"NotPrincipal", "NotAction", "NotResource"})
 
 
-class Effect(StrEnum):
-    """What a matching statement does."""
+class PolicyEffect(StrEnum):
+    """The effect of a matching statement."""
 
     ALLOW = "Allow"
     DENY = "Deny"
@@ -31,7 +33,7 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One operator over one key; several values mean any of them (none of them when negated)."""
+    """One operator on one key; several values mean any of them, or none of them when negated."""
 
     operator: str
     key: str
@@ -39,7 +41,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
+class PolicyStatement:
     """One statement.
 
     Attributes:
@@ -48,12 +50,12 @@ class Statement:
         actions: Action patterns.
         resources: Resource patterns.
         principals: `("*",)` for everyone, names or ARNs, or None in an identity policy.
-        conditions: All must hold.
-        reason: Why it stands there, for people.
+        conditions: All must be met.
+        reason: Why the statement exists, for readers of the templates and reports.
     """
 
     sid: str
-    effect: Effect
+    effect: PolicyEffect
     actions: tuple[str, ...]
     resources: tuple[str, ...]
     principals: tuple[str, ...] | None = None
@@ -63,12 +65,12 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A policy document: a bucket's own, or one that hangs on a role or user."""
+    """A policy document: a bucket policy, or the policy of a role or user."""
 
-    statements: tuple[Statement, ...]
+    statements: tuple[PolicyStatement, ...]
 
-    def replaced(self, index: int, *statements: Statement) -> "Document":
-        """Gives the document with one statement replaced by none, one or several."""
+    def replaced(self, index: int, *statements: PolicyStatement) -> "Document":
+        """Return the document with one statement replaced by none, one or several."""
         kept = self.statements
         return replace(self, statements=(*kept[:index], *statements, *kept[index + 1 :]))
 
@@ -84,7 +86,7 @@ def _conditions_json(conditions: tuple[Condition, ...]) -> Json:
     return block
 
 
-def _statement_json(statement: Statement) -> Json:
+def _statement_json(statement: PolicyStatement) -> Json:
     parts: dict[str, Json] = {
         "Sid": statement.sid,
         "Effect": statement.effect.value,
@@ -101,7 +103,7 @@ def _statement_json(statement: Statement) -> Json:
 
 
 def document_json(document: Document) -> Json:
-    """Gives the document as IAM writes it, single values unwrapped, lists sorted."""
+    """Return the document as JSON in IAM's form: single values unwrapped, lists sorted."""
     return {
         "Version": VERSION,
         "Statement": [_statement_json(statement) for statement in document.statements],
@@ -109,17 +111,17 @@ def document_json(document: Document) -> Json:
 
 
 def canonical(value: Json) -> str:
-    """Gives the one text of a JSON value: sorted keys, two spaces, a newline at the end."""
+    """Return the canonical text of a JSON value: sorted keys, two spaces, a newline at the end."""
     return json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False) + "\n"
 
 
 def compact(value: Json) -> str:
-    """Gives the shortest text of a JSON value: what is sent, and what size limits count."""
+    """Return the shortest text of a JSON value, which is sent and compared with size limits."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def load_json(text: str, where: str) -> Json:
-    """Reads JSON, refusing what two readers could take in two ways.
+    """Parse JSON, rejecting what two readers could interpret differently.
 
     Raises:
         BadDocument: The text is not JSON, or an object has a key twice.
@@ -130,7 +132,9 @@ def load_json(text: str, where: str) -> Json:
         if len(seen) != len(pairs):
             names = [name for name, _ in pairs]
             twice = sorted({name for name in names if names.count(name) > 1})
-            raise BadDocument(where, f"duplicate key {twice[0]!r}: one of the two would be ignored")
+            raise BadDocument(
+                where, f"duplicate key {twice[0]!r}: one of the two values would be ignored"
+            )
         return seen
 
     try:
@@ -168,7 +172,7 @@ def _parse_conditions(value: Json, where: str) -> tuple[Condition, ...]:
     found = []
     for operator, keys in value.items():
         if not isinstance(keys, Mapping):
-            raise BadDocument(f"{where}.{operator}", "operator does not hold a map of keys")
+            raise BadDocument(f"{where}.{operator}", "operator is not a map of keys")
         for key, wanted in keys.items():
             values = _values(wanted, f"{where}.{operator}.{key}")
             found.append(Condition(operator=operator, key=key, values=values))
@@ -183,7 +187,7 @@ def _parse_principals(value: Json, where: str) -> tuple[str, ...]:
     raise UnsupportedPolicy(where, f"Principal {value!r}")
 
 
-def _parse_statement(value: Json, where: str) -> Statement:
+def _parse_statement(value: Json, where: str) -> PolicyStatement:
     if not isinstance(value, Mapping):
         raise BadDocument(where, "statement is not a map")
     for name in value:
@@ -194,12 +198,12 @@ def _parse_statement(value: Json, where: str) -> Statement:
     for name in ("Effect", "Action", "Resource"):
         if name not in value:
             raise BadDocument(where, f"element {name!r} is missing")
-    if value["Effect"] not in tuple(Effect):
-        raise BadDocument(where, "Effect is neither Allow nor Deny")
+    if value["Effect"] not in tuple(PolicyEffect):
+        raise BadDocument(where, "Effect is not Allow or Deny")
     principal = value.get("Principal")
-    return Statement(
+    return PolicyStatement(
         sid=str(value.get("Sid", where)),
-        effect=Effect(str(value["Effect"])),
+        effect=PolicyEffect(str(value["Effect"])),
         actions=_texts(value["Action"], f"{where}.Action"),
         resources=_texts(value["Resource"], f"{where}.Resource"),
         principals=None if principal is None else _parse_principals(principal, where),
@@ -208,7 +212,7 @@ def _parse_statement(value: Json, where: str) -> Statement:
 
 
 def statements_of(value: Json, where: str) -> Sequence[Json]:
-    """Gives the statements of a loaded document, one alone being a list of one.
+    """Return the statements of a loaded document; a single statement becomes a list of one.
 
     Raises:
         BadDocument: There is no Statement.
@@ -220,11 +224,11 @@ def statements_of(value: Json, where: str) -> Sequence[Json]:
 
 
 def parse_document(text: str, where: str = "document") -> Document:
-    """Reads a policy document.
+    """Parse a policy document.
 
     Raises:
-        BadDocument: It is not a policy document.
-        UnsupportedPolicy: It holds an element that sluice does not evaluate.
+        BadDocument: The text is not a policy document.
+        UnsupportedPolicy: It contains an element that sluice does not evaluate.
     """
     loaded = load_json(text, where)
     statements = statements_of(loaded, where)

@@ -1,9 +1,9 @@
-"""Every document that decides over one bucket, as one value."""
+"""All documents that decide about requests to one bucket, as one value."""
 
 from dataclasses import dataclass, replace
 
 from sluice_policies.bucket_policy import bucket_policy
-from sluice_policies.identities import identity_policy
+from sluice_policies.identity_policies import identity_policy
 from sluice_policies.model import Document
 from sluice_policies.settings import RoleName, Settings, Target
 from sluice_policies.versitygw import versitygw_bucket_policy
@@ -14,10 +14,10 @@ class PolicySet:
     """The documents that decide.
 
     Attributes:
-        settings: What they are judged against: names, prefixes, roles.
-        target: The dialect they are written in.
-        bucket: The bucket's own policy.
-        identities: The policy of each role; empty where the target has none.
+        settings: The names, prefixes and roles that the documents were rendered from.
+        target: The dialect of the documents.
+        bucket: The bucket policy.
+        identities: The policy of each role; empty if the target has none.
     """
 
     settings: Settings
@@ -25,21 +25,21 @@ class PolicySet:
     bucket: Document
     identities: dict[RoleName, Document]
 
-    def who(self, name: RoleName) -> str:
-        """Gives how the target names a role."""
-        return self.settings.who(name, self.target)
+    def principal_of(self, name: RoleName) -> str:
+        """Return the name of a role's principal on the target."""
+        return self.settings.principal_of(name, self.target)
 
     def with_bucket(self, bucket: Document) -> "PolicySet":
-        """Gives the same with another bucket policy."""
+        """Return a copy with another bucket policy."""
         return replace(self, bucket=bucket)
 
     def with_identity(self, name: RoleName, document: Document) -> "PolicySet":
-        """Gives the same with another policy of one role."""
+        """Return a copy with another policy of one role."""
         return replace(self, identities={**self.identities, name: document})
 
 
 def policy_set(settings: Settings, target: Target) -> PolicySet:
-    """Gives the documents that sluice renders for a target."""
+    """Return the documents that sluice renders for a target."""
     if target is Target.VERSITYGW:
         return PolicySet(
             settings=settings,

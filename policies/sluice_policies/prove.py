@@ -1,61 +1,60 @@
-"""The prover: every property over every caller, key and header, or a request that breaks it.
+"""The prover: it proves each property for every caller, key and header, or finds a counterexample.
 
-"Cannot tell" counts as broken. Questions are remembered by what they are about, so that a changed
-statement asks again only what it can change.
+An unknown result of the solver counts as a violation. Results are cached by everything that they
+depend on, so that a changed statement causes only the queries that it affects.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from sluice_policies.arns import bucket_arn
-from sluice_policies.catalogue import On, catalogue
-from sluice_policies.model import Effect, Statement
+from sluice_policies.catalogue import ResourceType, catalogue
+from sluice_policies.model import PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet
-from sluice_policies.properties import WHO, Case, Property, Sense
-from sluice_policies.required import required_properties
-from sluice_policies.settings import RoleName, Settings, Target
-from sluice_policies.symbolic import RESOURCE, Vocabulary, World, speaks_of, z3
-from sluice_policies.words import Pattern
+from sluice_policies.properties import CALLER, Property, PropertyCase, Sense
+from sluice_policies.representatives import Pattern
+from sluice_policies.required_properties import required_properties
+from sluice_policies.settings import RoleName, Settings, Target, bucket_arn
+from sluice_policies.symbolic import RESOURCE, PatternTable, SymbolicRequest, names_action, z3
 
 TIMEOUT_MS: Final = 2_000
-Answer = tuple[str, "Counterexample | None"]
+SolverResult = tuple[str, "Counterexample | None"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counterexample:
-    """A request that breaks a property.
+    """A request that violates a property.
 
     Attributes:
-        action: What it calls.
-        who: Who calls, or None for nobody.
+        action: The action.
+        caller: The caller, or None if anonymous.
         resource: The ARN.
-        context: The condition keys it has.
+        context: The condition keys of the request.
     """
 
     action: str
-    who: str | None
+    caller: str | None
     resource: str
     context: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Says it in one line."""
+        """Return the request as one line."""
         keys = ", ".join(f"{key}={value!r}" for key, value in sorted(self.context.items()))
         return (
-            f"{self.who or 'an anonymous caller'} calls {self.action} on {self.resource}"
+            f"{self.caller or 'an anonymous caller'} calls {self.action} on {self.resource}"
             f" with {keys or 'no condition keys'}"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What was found of one property.
+    """The result of one property.
 
     Attributes:
-        property: Which.
-        holds: Whether it was proved; False also when z3 could not tell.
-        counterexample: A request that breaks it.
-        unknown: Why z3 could not tell.
+        property: The property.
+        holds: Whether it was proved; False also if the solver could not decide.
+        counterexample: A request that violates it.
+        unknown: Why the solver could not decide.
     """
 
     property: Property
@@ -65,15 +64,15 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Statements:
-    """The statements that decide over one action in one case, apart from their names."""
+class RelevantStatements:
+    """The statements that apply to one action in one case, without their names."""
 
-    denies: tuple[Statement, ...]
-    allows: tuple[Statement, ...]
+    denies: tuple[PolicyStatement, ...]
+    allows: tuple[PolicyStatement, ...]
 
 
-def _nameless(statement: Statement) -> Statement:
-    return Statement(
+def _nameless(statement: PolicyStatement) -> PolicyStatement:
+    return PolicyStatement(
         sid="",
         effect=statement.effect,
         actions=(),
@@ -83,144 +82,148 @@ def _nameless(statement: Statement) -> Statement:
     )
 
 
-def relevant(policies: PolicySet, action: str, role: RoleName | None) -> Statements:
-    """Gives the statements that speak of an action, the role's own policy among them."""
+def relevant(policies: PolicySet, action: str, role: RoleName | None) -> RelevantStatements:
+    """Return the statements that name an action, including those of the role's own policy."""
     documents = [policies.bucket]
     if role is not None and role in policies.identities:
         documents.append(policies.identities[role])
-    found = [s for d in documents for s in d.statements if speaks_of(s, action)]
-    return Statements(
-        denies=tuple(_nameless(s) for s in found if s.effect is Effect.DENY),
-        allows=tuple(_nameless(s) for s in found if s.effect is Effect.ALLOW),
+    found = [s for d in documents for s in d.statements if names_action(s, action)]
+    return RelevantStatements(
+        denies=tuple(_nameless(s) for s in found if s.effect is PolicyEffect.DENY),
+        allows=tuple(_nameless(s) for s in found if s.effect is PolicyEffect.ALLOW),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """All that an answer depends on: equal questions have one answer."""
+class SolverQuery:
+    """Everything that a solver result depends on: equal queries have the same result."""
 
-    statements: Statements
-    case: Case
+    statements: RelevantStatements
+    case: PropertyCase
     sense: Sense
-    on: On
-    who: str | None
+    resource_type: ResourceType
+    caller: str | None
 
 
 @dataclass(slots=True)
 class Prover:
-    """Answers about documents for one bucket in one dialect, remembering what it answered.
+    """A prover for documents of one bucket in one dialect, with a cache of results.
 
     Attributes:
-        settings: Whose bucket and key it is.
+        settings: The settings of the bucket, with its name and KMS key.
         target: The dialect.
     """
 
     settings: Settings
     target: Target
-    _answers: dict[Question, Answer] = field(default_factory=dict)
+    _results: dict[SolverQuery, SolverResult] = field(default_factory=dict)
 
     def check(self, policies: PolicySet, item: Property) -> Verdict:
-        """Proves one property, or finds a request that breaks it."""
+        """Prove one property, or find a request that violates it."""
         for case in item.cases:
-            for question, action in self._questions(policies, item, case):
-                unknown, broken = self._answer(question, action)
+            for query, action in self._queries(policies, item, case):
+                unknown, broken = self._result(query, action)
                 if unknown or broken is not None:
                     return Verdict(
                         property=item, holds=False, counterexample=broken, unknown=unknown
                     )
         return Verdict(property=item, holds=True)
 
-    def _questions(
-        self, policies: PolicySet, item: Property, case: Case
-    ) -> Iterator[tuple[Question, str]]:
-        who = None if case.role is None else policies.who(case.role)
-        asked: set[Question] = set()
-        bare = Case(actions=(), where=case.where, outside=case.outside, conditions=case.conditions)
+    def _queries(
+        self, policies: PolicySet, item: Property, case: PropertyCase
+    ) -> Iterator[tuple[SolverQuery, str]]:
+        caller = None if case.role is None else policies.principal_of(case.role)
+        asked: set[SolverQuery] = set()
+        bare = PropertyCase(
+            actions=(), where=case.where, outside=case.outside, conditions=case.conditions
+        )
         for action in case.actions:
-            question = Question(
+            query = SolverQuery(
                 statements=relevant(policies, action, case.role),
                 case=bare,
                 sense=item.sense,
-                on=catalogue().actions[action.lower()].on,
-                who=who,
+                resource_type=catalogue().actions[action.lower()].resource_type,
+                caller=caller,
             )
-            if question not in asked:
-                asked.add(question)
-                yield question, action
+            if query not in asked:
+                asked.add(query)
+                yield query, action
 
-    def _answer(self, question: Question, action: str) -> Answer:
-        if question not in self._answers:
-            self._answers[question] = self._ask(question, action)
-        return self._answers[question]
+    def _result(self, query: SolverQuery, action: str) -> SolverResult:
+        if query not in self._results:
+            self._results[query] = self._solve(query, action)
+        return self._results[query]
 
-    def _ask(self, question: Question, action: str) -> Answer:
-        world = world_of(question, self.target, self.settings)
+    def _solve(self, query: SolverQuery, action: str) -> SolverResult:
+        symbolic = symbolic_request_of(query, self.target, self.settings)
         solver = z3.Solver()
         solver.set("timeout", TIMEOUT_MS)
-        solver.add(world.domain(), *_region(question, world), _broken(question, world))
+        solver.add(symbolic.domain(), *_region(query, symbolic), _broken(query, symbolic))
         answer = solver.check()
         if answer == z3.unsat:
             return "", None
         if answer == z3.unknown:
-            return f"z3 could not tell for {action}: {solver.reason_unknown()}", None
-        return "", _counterexample(_briefest(solver, world), action, world)
+            return f"z3 cannot decide {action}: {solver.reason_unknown()}", None
+        return "", _counterexample(_briefest(solver, symbolic), action, symbolic)
 
 
-def vocabulary_for(settings: Settings, target: Target) -> Vocabulary:
-    """Gives an empty vocabulary over a bucket and its key."""
-    return Vocabulary(target, bucket_arn(settings), settings.encryption.kms_key)
+def pattern_table_for(settings: Settings, target: Target) -> PatternTable:
+    """Return an empty pattern table for a bucket and its key."""
+    return PatternTable(target, bucket_arn(settings), settings.encryption.kms_key)
 
 
-def world_of(question: Question, target: Target, settings: Settings) -> World:
-    """Gives the symbolic request of a question."""
-    vocabulary = vocabulary_for(settings, target)
-    for statement in (*question.statements.denies, *question.statements.allows):
-        vocabulary.add_statement(statement)
-    vocabulary.add_resources(question.case.where)
-    vocabulary.add_conditions(question.case.conditions or ())
-    if question.who is not None:
-        vocabulary.add(WHO, Pattern(question.who, exact=True))
-    return vocabulary.world(question.on)
+def symbolic_request_of(query: SolverQuery, target: Target, settings: Settings) -> SymbolicRequest:
+    """Return the symbolic request of a query."""
+    patterns = pattern_table_for(settings, target)
+    for statement in (*query.statements.denies, *query.statements.allows):
+        patterns.add_statement(statement)
+    patterns.add_resources(query.case.where)
+    patterns.add_conditions(query.case.conditions or ())
+    if query.caller is not None:
+        patterns.add(CALLER, Pattern(query.caller, exact=True))
+    return patterns.symbolic_request(query.resource_type)
 
 
-def allowed(statements: Statements, world: World, *, worst: bool) -> z3.BoolRef:
-    """Gives that a request gets through.
+def allowed(
+    statements: RelevantStatements, symbolic: SymbolicRequest, *, worst: bool
+) -> z3.BoolRef:
+    """Return the formula that a request is allowed.
 
     Args:
-        statements: Those that speak of its action.
-        world: The symbolic request.
-        worst: Whether, on AWS, the account allows every caller everything.
+        statements: The statements that name its action.
+        symbolic: The symbolic request.
+        worst: Whether, on AWS, the account allows everything to every caller.
     """
-    anything = worst and world.target is Target.AWS
-    granted = z3.Or([world.statement(s) for s in statements.allows])
-    denied = z3.Or([world.statement(s) for s in statements.denies])
+    anything = worst and symbolic.target is Target.AWS
+    granted = z3.Or([symbolic.statement(s) for s in statements.allows])
+    denied = z3.Or([symbolic.statement(s) for s in statements.denies])
     return z3.And(z3.BoolVal(val=True) if anything else granted, z3.Not(denied))
 
 
-def _region(question: Question, world: World) -> Iterator[z3.BoolRef]:
-    if question.case.where:
-        inside = world.resource_like(question.case.where)
-        yield z3.Not(inside) if question.case.outside else inside
-    if question.who is not None:
-        yield world.caller_is(question.who)
+def _region(query: SolverQuery, symbolic: SymbolicRequest) -> Iterator[z3.BoolRef]:
+    if query.case.where:
+        inside = symbolic.resource_like(query.case.where)
+        yield z3.Not(inside) if query.case.outside else inside
+    if query.caller is not None:
+        yield symbolic.caller_is(query.caller)
 
 
-def _broken(question: Question, world: World) -> z3.BoolRef:
-    through = allowed(question.statements, world, worst=question.who is None)
-    conditions = question.case.conditions
+def _broken(query: SolverQuery, symbolic: SymbolicRequest) -> z3.BoolRef:
+    through = allowed(query.statements, symbolic, worst=query.caller is None)
+    conditions = query.case.conditions
     if conditions is None:
         return through
-    met = z3.And([world.condition(condition) for condition in conditions])
-    if question.sense is Sense.ONLY_IF:
+    met = z3.And([symbolic.condition(condition) for condition in conditions])
+    if query.sense is Sense.ONLY_IF:
         return z3.And(through, z3.Not(met))
     return z3.And(z3.Not(through), met)
 
 
-def _briefest(solver: z3.Solver, world: World) -> z3.ModelRef:
-    """Gives a breaking request that has no condition key without need, for people to read."""
+def _briefest(solver: z3.Solver, symbolic: SymbolicRequest) -> z3.ModelRef:
+    """Return a counterexample without unnecessary condition keys, so that it is easy to read."""
     model = solver.model()
-    for name, value in world.values.items():
-        if name not in (RESOURCE, WHO):
+    for name, value in symbolic.values.items():
+        if name not in (RESOURCE, CALLER):
             solver.push()
             solver.add(z3.Not(value.present))
             if solver.check() == z3.sat:
@@ -230,30 +233,35 @@ def _briefest(solver: z3.Solver, world: World) -> z3.ModelRef:
     return model
 
 
-def _counterexample(model: z3.ModelRef, action: str, world: World) -> Counterexample:
+def _counterexample(model: z3.ModelRef, action: str, symbolic: SymbolicRequest) -> Counterexample:
     there = {
         name: value.read(model)
-        for name, value in world.values.items()
+        for name, value in symbolic.values.items()
         if z3.is_true(model.eval(value.present, model_completion=True))
     }
     return Counterexample(
         action=action,
-        who=there.pop(WHO, None),
-        resource=world.named or world.values[RESOURCE].read(model),
+        caller=there.pop(CALLER, None),
+        resource=symbolic.named or symbolic.values[RESOURCE].read(model),
         context={name: text for name, text in there.items() if name != RESOURCE},
     )
 
 
 def prover_for(policies: PolicySet) -> Prover:
-    """Gives a prover for the bucket and dialect of these documents."""
+    """Return a prover for the bucket and dialect of these documents."""
     return Prover(settings=policies.settings, target=policies.target)
 
 
 def prove(policies: PolicySet) -> tuple[Verdict, ...]:
-    """Proves every required property of a target.
+    """Prove every required property of a target.
 
     Raises:
-        UnsupportedPolicy: A document holds something that is not decided here.
+        UnsupportedPolicy: A document contains an element that is not decided here.
     """
     prover = prover_for(policies)
     return tuple(prover.check(policies, item) for item in required_properties(policies))
+
+
+def all_proved(verdicts: tuple[Verdict, ...]) -> bool:
+    """Return True if there are verdicts and every property was proved."""
+    return bool(verdicts) and all(verdict.holds for verdict in verdicts)

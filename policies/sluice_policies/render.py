@@ -1,29 +1,35 @@
-"""Everything that is written out for a target: the documents, and templates that carry them."""
+"""Everything that is rendered for a target: the documents, and templates that contain them."""
 
 from dataclasses import dataclass
 
 from sluice_policies.cloudformation import cloudformation_template
-from sluice_policies.configuration import Part, configuration
+from sluice_policies.configuration import ConfigurationPart, configuration
 from sluice_policies.errors import TargetCannot
-from sluice_policies.model import Document, Json, canonical, compact, document_json
+from sluice_policies.model import (
+    BUCKET_POLICY_BYTES_MAX,
+    IDENTITY_POLICY_BYTES_MAX,
+    Document,
+    Json,
+    canonical,
+    compact,
+    document_json,
+)
 from sluice_policies.policy_set import PolicySet, policy_set
-from sluice_policies.required import inexpressible_properties
+from sluice_policies.required_properties import inexpressible_properties
 from sluice_policies.settings import Settings, Target
 from sluice_policies.terraform import terraform_module
-from sluice_policies.versitygw import lost_statements
+from sluice_policies.versitygw import inexpressible_statements
 
 BUCKET_POLICY = "bucket-policy"
-BUCKET_POLICY_BYTES_MAX = 20 * 1024
-IDENTITY_POLICY_BYTES_MAX = 6 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
+class Inexpressible:
     """Something that a target cannot express.
 
     Attributes:
         what: The statement, property or part of the configuration.
-        why: What the target lacks, or what then no longer holds.
+        why: What the target does not support, or which property is not enforced.
     """
 
     what: str
@@ -32,42 +38,49 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
-    """What a target gets.
+    """The files for one target.
 
     Attributes:
-        target: Which.
+        target: The target.
         files: Text by path, in the order of paths.
-        missing: What the target cannot express.
+        inexpressible: What the target cannot express.
     """
 
     target: Target
     files: dict[str, str]
-    missing: tuple[Missing, ...]
+    inexpressible: tuple[Inexpressible, ...]
 
 
 SUPPORTED_PARTS = {
-    Target.AWS: frozenset(Part),
-    Target.VERSITYGW: frozenset({Part.VERSIONING, Part.OWNERSHIP, Part.OBJECT_LOCK}),
+    Target.AWS: frozenset(ConfigurationPart),
+    Target.VERSITYGW: frozenset(
+        {ConfigurationPart.VERSIONING, ConfigurationPart.OWNERSHIP, ConfigurationPart.OBJECT_LOCK}
+    ),
 }
-"""The parts of a configuration that a target takes; versitygw answers 501 to the others."""
+"""The parts of a configuration that a target accepts; versitygw responds to the others with 501."""
 
 
 def documents(policies: PolicySet) -> dict[str, Document]:
-    """Gives every policy document by the name it has in files and reports."""
+    """Return every policy document by its name in files and reports."""
     found = {BUCKET_POLICY: policies.bucket}
     for name, document in policies.identities.items():
         found[f"role-{name.value}"] = document
     return found
 
 
-def supported_configuration(settings: Settings, target: Target) -> dict[Part, Json]:
-    """Gives the parts of the configuration that a target takes, in a safe order."""
+def document_texts(policies: PolicySet) -> dict[str, str]:
+    """Return the canonical text of every policy document by name."""
+    return {name: canonical(document_json(d)) for name, d in documents(policies).items()}
+
+
+def supported_configuration(settings: Settings, target: Target) -> dict[ConfigurationPart, Json]:
+    """Return the parts of the configuration that a target accepts, in a safe order."""
     parts = configuration(settings)
     return {part: value for part, value in parts.items() if part in SUPPORTED_PARTS[target]}
 
 
-def missing(policies: PolicySet) -> tuple[Missing, ...]:
-    """Gives what a target cannot express, found from the documents, not kept by hand."""
+def inexpressible(policies: PolicySet) -> tuple[Inexpressible, ...]:
+    """Return what a target cannot express, derived from the documents."""
     if policies.target is Target.AWS:
         return ()
     settings = policies.settings
@@ -76,20 +89,23 @@ def missing(policies: PolicySet) -> tuple[Missing, ...]:
     ]
     return (
         *(
-            Missing(what=f"property {item.name}", why=f"not enforced: {item.says}")
+            Inexpressible(what=f"property {item.name}", why=f"not enforced: {item.description}")
             for item in inexpressible_properties(policies)
         ),
-        *(Missing(what=f"statement {s.sid}", why=why) for s, why in lost_statements(settings)),
         *(
-            Missing(what=f"configuration {part.value}", why="the server answers 501")
+            Inexpressible(what=f"statement {s.sid}", why=why)
+            for s, why in inexpressible_statements(settings)
+        ),
+        *(
+            Inexpressible(what=f"configuration {part.value}", why="the server responds with 501")
             for part in parts
         ),
-        Missing(what="root and admin accounts", why="the server judges them by no policy at all"),
+        Inexpressible(what="root and admin accounts", why="the server applies no policy to them"),
     )
 
 
 def check_sizes(policies: PolicySet) -> None:
-    """Refuses documents that the store would refuse for their size.
+    """Raise if a document is larger than the store accepts.
 
     Raises:
         TargetCannot: A document is too large; shorter prefixes and role names help.
@@ -100,11 +116,11 @@ def check_sizes(policies: PolicySet) -> None:
         size = len(compact(document_json(document)).encode())
         if size > limit:
             text = f"size_bytes=`{size}`, limit_bytes=`{limit}`"
-            raise TargetCannot(f"{name} is too large: shorten prefix and role names, {text}")
+            raise TargetCannot(f"{name} is too large; shorten prefix and role names, {text}")
 
 
 def reasons_json(policies: PolicySet) -> Json:
-    """Gives the reason of each statement, by document, for those who read the JSON."""
+    """Return the reason of each statement by document, because JSON policies have no comments."""
     return {
         name: {statement.sid: statement.reason for statement in document.statements}
         for name, document in documents(policies).items()
@@ -112,18 +128,18 @@ def reasons_json(policies: PolicySet) -> Json:
 
 
 def render(settings: Settings, target: Target) -> Rendering:
-    """Renders everything for a target.
+    """Render every file for a target.
 
     Raises:
         TargetCannot: The settings do not name the target, or a document is too large for it.
     """
     if target not in settings.targets:
-        raise TargetCannot(f"settings do not name the target: add {target.value!r} to targets")
+        raise TargetCannot(f"settings do not name the target; add {target.value!r} to targets")
     policies = policy_set(settings, target)
     check_sizes(policies)
     parts = supported_configuration(settings, target)
-    lost = missing(policies)
-    files = {f"{name}.json": canonical(document_json(d)) for name, d in documents(policies).items()}
+    lost = inexpressible(policies)
+    files = {f"{name}.json": text for name, text in document_texts(policies).items()}
     files |= {f"{part.value}.json": canonical(value) for part, value in parts.items()}
     files["reasons.json"] = canonical(reasons_json(policies))
     if target is Target.AWS:
@@ -133,4 +149,4 @@ def render(settings: Settings, target: Target) -> Rendering:
             files[f"terraform/{name}"] = files[name]
     else:
         files["cannot-express.json"] = canonical([{"what": m.what, "why": m.why} for m in lost])
-    return Rendering(target=target, files=dict(sorted(files.items())), missing=lost)
+    return Rendering(target=target, files=dict(sorted(files.items())), inexpressible=lost)

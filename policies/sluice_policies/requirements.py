@@ -1,13 +1,13 @@
-"""What the protocol requires of a bucket, and where each requirement is enforced, proved and tried.
+"""The protocol's requirements on a bucket, and how each is enforced, proved and tested.
 
-`docs/policies.md` draws its table from here, and a test holds every statement, property and probe
-against it: none may be without a requirement, and no requirement without all three.
+`docs/policies.md` generates its table from here. A test checks that every statement, property and
+probe belongs to a requirement, and that every requirement has statements and properties.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-from sluice_policies.configuration import Part
+from sluice_policies.configuration import ConfigurationPart
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.probes import PROBES
 from sluice_policies.settings import RoleName
@@ -20,139 +20,163 @@ class Requirement:
     """One requirement.
 
     Attributes:
-        name: Its short name; probes name it in `tries`.
-        says: What is required.
-        statements: Sids of the bucket policy, a trailing `*` for a family; `roles` for identities.
-        properties: Names of properties, a leading `*` for each role's.
-        parts: Parts of the configuration that take part in it.
-        risk: What goes wrong without it.
+        name: Its short name; probes refer to it.
+        description: The requirement in one sentence.
+        statements: Sids of the bucket policy, with a trailing `*` for a group; `roles` means the
+            identity policies.
+        properties: Names of properties, with a leading `*` for those of every role.
+        parts: Parts of the configuration that contribute to it.
+        risk: The consequence of a violation.
     """
 
     name: str
-    says: str
+    description: str
     statements: tuple[str, ...]
     properties: tuple[str, ...]
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ConfigurationPart, ...] = ()
     risk: str
 
 
 REQUIREMENTS: Final = (
     Requirement(
         name="create-only",
-        says="Under `accepted/` (and `quarantine/`, `decisions/`, `deletes/`, `authority/`) an"
-        " object is written only with `If-None-Match: *`; what sends no such header (parts, form"
-        " posts, copies) is refused",
+        description="Under `accepted/` (and `quarantine/`, `decisions/`, `deletes/`, "
+        "`authority/`) an object is written only with `If-None-Match: *`; requests "
+        "without the header (parts, form posts, copies) are denied",
         statements=("CreateOnly",),
         properties=("accepted-created-once",),
-        risk="two gateways accept different bytes under one identity, and the later one wins"
-        " without a trace",
+        risk="two gateways accept different bytes under one identity, and the later write "
+        "silently replaces the earlier one",
     ),
     Requirement(
         name="blobs-create-only",
-        says="Optional: the same under `raw-blobs/` (`raw_blobs.require_if_none_match`)",
+        description="Optional: the same under `raw-blobs/` (`raw_blobs.require_if_none_match`)",
         statements=("CreateOnlyBlobs",),
         properties=("blobs-created-once",),
-        risk="a gateway with a fault could write other bytes over a blob; their checksum tells, and"
-        " versions keep the right ones",
+        risk="a faulty gateway could overwrite a blob with other bytes; the checksum shows it, "
+        "and the earlier version is kept",
     ),
     Requirement(
         name="never-deleted",
-        says="Nobody deletes an object or version under `accepted/` or any other decision or"
-        " evidence, nor does replication; nothing there is replaced, re-encrypted or opened by ACL",
+        description="No principal deletes an object or version under `accepted/` or any other "
+        "decision or evidence, not by replication either; nothing there is replaced, "
+        "re-encrypted or exposed by ACL",
         statements=("NeverDeleted", "NeverHiddenOrReplaced"),
         properties=("accepted-never-deleted", "nothing-rewritten-in-place"),
-        risk="an identity is open again and is accepted twice, or GC takes a blob whose reference"
-        " was removed",
+        risk="an identity becomes available again and is accepted twice, or GC deletes a blob "
+        "whose reference was removed",
     ),
     Requirement(
         name="no-copy",
-        says="Nothing is copied into `accepted/` or `raw-blobs/`, whole or in parts",
+        description="Nothing is copied into `accepted/` or `raw-blobs/`, as a whole or in parts",
         statements=("NoCopyInto", "NoMultipartInto"),
         properties=("no-copy-into-accepted-or-blobs", "no-multipart-into-accepted-or-blobs"),
-        risk="bytes stand there that no gateway validated, without a checksum over all of them",
+        risk="objects exist that no gateway validated, without a checksum of all their bytes",
     ),
     Requirement(
         name="gc-alone",
-        says="Versions under `raw-blobs/` are deleted by the gc role alone, and nobody puts a"
-        " delete marker over a blob",
+        description="Only the gc role deletes versions under `raw-blobs/`, and no principal puts a "
+        "delete marker over a blob",
         statements=("BlobVersionsByGcAlone", "NeverHiddenOrReplaced"),
         properties=("blob-versions-deleted-by-gc-alone", "blobs-never-hidden"),
-        parts=(Part.VERSIONING,),
-        risk="a batch that was answered 200 has no bytes any more",
+        parts=(ConfigurationPart.VERSIONING,),
+        risk="the bytes of an acknowledged batch are lost",
     ),
     Requirement(
         name="no-expiry",
-        says="No lifecycle expires anything there; only unfinished multipart uploads are cleared",
+        description=(
+            "No lifecycle expires objects there; only unfinished multipart uploads are aborted"
+        ),
         statements=("ReconfiguredByDeployerAlone",),
         properties=("reconfigured-by-deployer-alone",),
-        parts=(Part.LIFECYCLE,),
-        risk="the store itself deletes accepted bytes: no policy is asked",
+        parts=(ConfigurationPart.LIFECYCLE,),
+        risk="the store itself deletes accepted bytes: a lifecycle is not subject to any policy",
     ),
     Requirement(
         name="encryption",
-        says="Objects are encrypted as set: the bucket's default, or the very same named",
+        description=(
+            "Objects are encrypted as configured: by the bucket's default, or with the same "
+            "encryption in the request"
+        ),
         statements=("NoOtherEncryption", "NoCustomerKeys", "NoOtherKey"),
         properties=("encrypted-as-set",),
-        parts=(Part.ENCRYPTION,),
-        risk="objects that nobody can read once a stray key is gone, or that more people can read",
+        parts=(ConfigurationPart.ENCRYPTION,),
+        risk=(
+            "objects cannot be read after a stray key was deleted, or can be read by more "
+            "principals"
+        ),
     ),
     Requirement(
         name="transport",
-        says="Requests come by TLS, and through the VPC endpoint where one is set",
+        description="Requests use TLS, and the VPC endpoint if one is configured",
         statements=("TlsOnly", "EndpointOnly"),
         properties=("tls-only", "endpoint-only"),
-        risk="bytes can be read and changed on their way; stolen credentials work from anywhere",
+        risk=(
+            "bytes can be read and modified in transit; stolen credentials can be used from "
+            "anywhere"
+        ),
     ),
     Requirement(
         name="own-prefixes",
-        says="Each role has its own prefixes and verbs, and nothing else",
+        description="Each role has access to its own prefixes and verbs, and to nothing else",
         statements=("roles",),
         properties=("*-nothing-else", "strangers-do-nothing"),
-        risk="a fault in one part damages what another part rests on",
+        risk="a fault in one component damages the data that another component relies on",
     ),
     Requirement(
         name="work",
-        says="Each role can do its work, and nobody else is hindered",
+        description="Each role can do its work, and no other caller is restricted",
         statements=("roles",),
         properties=("*-can-work", "rest-left-alone"),
-        risk="a policy that denies everything would look safe, and nothing would be accepted",
+        risk="a policy that denies everything would appear safe, and nothing would be accepted",
     ),
     Requirement(
         name="writers",
-        says="Decisions, evidence, blobs and queues are written by the roles that own them, whoever"
-        " else is an administrator of the account",
+        description="Decisions, evidence, blobs and queues are written only by the roles that "
+        "own them, even if another caller is an administrator of the account",
         statements=("WritersOf*",),
         properties=("written-by-writers-alone",),
-        risk="a forged manifest is taken for an acceptance, a forged reference frees a blob",
+        risk=(
+            "a forged manifest is treated as an acceptance, and a forged reference releases a "
+            "blob for deletion"
+        ),
     ),
     Requirement(
         name="deployer-alone",
-        says="Policy, lifecycle, versioning, replication, lock and the rest are changed by the"
-        " deployer alone",
+        description="Only the deployer changes policy, lifecycle, versioning, replication, lock "
+        "and other configuration",
         statements=("ReconfiguredByDeployerAlone",),
         properties=("reconfigured-by-deployer-alone",),
-        parts=(Part.OWNERSHIP, Part.PUBLIC_ACCESS, Part.NOTIFICATION, Part.VERSIONING),
-        risk="whoever reconfigures the bucket undoes every other rule",
+        parts=(
+            ConfigurationPart.OWNERSHIP,
+            ConfigurationPart.PUBLIC_ACCESS,
+            ConfigurationPart.NOTIFICATION,
+            ConfigurationPart.VERSIONING,
+        ),
+        risk="a principal that can reconfigure the bucket can disable every other rule",
     ),
     Requirement(
         name="locks",
-        says="Nobody breaks, lengthens or sets a lock on one object",
+        description="No principal sets, extends or bypasses a lock on one object",
         statements=("NoLocksByHand",),
         properties=("locks-never-touched-by-hand",),
-        parts=(Part.OBJECT_LOCK,),
-        risk="a lock that can be bypassed keeps nothing; one set by mistake stops GC for years",
+        parts=(ConfigurationPart.OBJECT_LOCK,),
+        risk=(
+            "a lock that can be bypassed protects nothing; one that is set by mistake blocks GC "
+            "for years"
+        ),
     ),
 )
 """Every requirement, in the order of the table."""
 
 
 def probes_of(requirement: Requirement) -> tuple[str, ...]:
-    """Gives the probes that try a requirement."""
-    return tuple(probe.name for probe in PROBES if requirement.name in probe.tries)
+    """Return the names of the probes that test a requirement."""
+    return tuple(probe.name for probe in PROBES if requirement.name in probe.requirements)
 
 
 def statements_of(requirement: Requirement, policies: PolicySet) -> tuple[str, ...]:
-    """Gives the Sids of the documents that enforce a requirement."""
+    """Return the Sids that enforce a requirement."""
     found: list[str] = []
     sids = [statement.sid for statement in policies.bucket.statements]
     for name in requirement.statements:
@@ -166,7 +190,7 @@ def statements_of(requirement: Requirement, policies: PolicySet) -> tuple[str, .
 
 
 def property_names(requirement: Requirement) -> tuple[str, ...]:
-    """Gives the names of the properties that prove a requirement."""
+    """Return the names of the properties that prove a requirement."""
     found: list[str] = []
     for name in requirement.properties:
         roles = [f"{role.value}{name[1:]}" for role in RoleName]

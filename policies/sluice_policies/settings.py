@@ -1,25 +1,16 @@
-"""The settings file: one bucket, one deployment in it, and who may do what.
+"""The settings: the bucket, its prefix for the deployment, and the principal of each role.
 
-Every field has its meaning here and nowhere else. A file that cannot be used is refused with the
-line that is wrong, before anything is rendered.
+`settings_file` reads them and rejects a file that cannot be used, with the line of the error.
 """
 
-import re
-import tomllib
 from enum import StrEnum
-from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
-from sluice_policies.errors import BadSettings
-from sluice_policies.toml_lines import line_of
-
-_PATH: Final = re.compile(r"`\$((?:\.[a-z_]+|\[[^\]]*\])*)`")
-
 
 class RoleName(StrEnum):
-    """The parts a principal can play; each has one identity policy."""
+    """The roles of a deployment; each has one identity policy."""
 
     GATEWAY = "gateway"
     RECONCILER = "reconciler"
@@ -38,17 +29,17 @@ class Target(StrEnum):
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file: unknown keys are errors."""
+    """A table of the file; unknown keys are errors."""
 
 
 class Bucket(_Table, frozen=True):
-    """`[bucket]`: where the deployment lives.
+    """`[bucket]`: the bucket, and the deployment's place in it.
 
     Attributes:
-        name: The bucket, a name of a general-purpose bucket.
-        account: The 12 digits of the account that owns it and every role.
+        name: The name of a general-purpose bucket.
+        account: The 12 digits of the account that owns the bucket and every role.
         prefix: The deployment's prefix, empty or ending in `/`; default: the whole bucket.
-        neighbours: Prefixes in the same bucket that belong to somebody else.
+        neighbours: Prefixes of other owners in the same bucket.
         partition: `aws`, `aws-cn` or `aws-us-gov`.
         region: The bucket's region.
     """
@@ -74,19 +65,19 @@ class Encryption(_Table, frozen=True):
 
 
 class Network(_Table, frozen=True):
-    """`[network]`: how requests must come.
+    """`[network]`: the required transport of requests.
 
     Attributes:
-        require_tls: Whether plain HTTP is refused; only `versitygw` on a closed network may say no.
-        vpc_endpoint: The one VPC endpoint that all but the deployer come through; default: any.
+        require_tls: Whether plain HTTP is denied; False only for `versitygw` on a closed network.
+        vpc_endpoint: The VPC endpoint that every role except the deployer must use; default: any.
     """
 
     require_tls: bool = True
     vpc_endpoint: str = ""
 
 
-class Lifecycle(_Table, frozen=True):
-    """`[lifecycle]`: the only thing that the store may clear away by itself.
+class LifecycleSettings(_Table, frozen=True):
+    """`[lifecycle]`: the only cleanup that the store does automatically.
 
     Attributes:
         abort_multipart_days: Days until an unfinished multipart upload is aborted, 1 to 365.
@@ -96,11 +87,11 @@ class Lifecycle(_Table, frozen=True):
 
 
 class ObjectLock(_Table, frozen=True):
-    """`[object_lock]`: a floor under everything, for each version of each object of the bucket.
+    """`[object_lock]`: the default retention of each version of each object in the bucket.
 
     Attributes:
         mode: `GOVERNANCE` or `COMPLIANCE`.
-        days: Days that a version cannot be deleted, by the gc neither.
+        days: Days during which no role, including gc, can delete a version.
     """
 
     mode: Literal["GOVERNANCE", "COMPLIANCE"]
@@ -108,11 +99,11 @@ class ObjectLock(_Table, frozen=True):
 
 
 class Notifications(_Table, frozen=True):
-    """`[notifications]`: hints of new manifests to the reconciler; it scans without them as well.
+    """`[notifications]`: hints of new manifests for the reconciler, which also works without them.
 
     Attributes:
-        eventbridge: Whether events go to EventBridge.
-        queue_arn: The SQS queue that events go to; default: none.
+        eventbridge: Whether events are sent to EventBridge.
+        queue_arn: The SQS queue that events are sent to; default: none.
     """
 
     eventbridge: bool = False
@@ -120,23 +111,23 @@ class Notifications(_Table, frozen=True):
 
 
 class RawBlobs(_Table, frozen=True):
-    """`[raw_blobs]`: one optional rule, which costs something (`docs/policies.md`).
+    """`[raw_blobs]`: one optional rule, with the consequences listed in `docs/policies.md`.
 
     Attributes:
-        require_if_none_match: Whether a blob may be created and never written again.
+        require_if_none_match: Whether a blob is created once and never overwritten.
     """
 
     require_if_none_match: bool = False
 
 
 class Role(_Table, frozen=True):
-    """`[roles.<name>]`: who plays the part.
+    """`[roles.<name>]`: the principal of one role.
 
     Attributes:
         arn: The IAM role, in the account of the bucket.
         user: The access key name on `versitygw`; default `sluice-<name>`.
-        profile: The AWS profile that `verify` takes this role's credentials from; default: none,
-            and the role's probes are told as not tried.
+        profile: The AWS profile with the role's credentials, for `verify`; default: none, and the
+            role's probes are reported as not tried.
     """
 
     arn: str
@@ -145,7 +136,7 @@ class Role(_Table, frozen=True):
 
 
 class Roles(_Table, frozen=True):
-    """`[roles]`: all seven, each its own principal."""
+    """`[roles]`: all seven roles, each with a separate principal."""
 
     gateway: Role
     reconciler: Role
@@ -157,78 +148,48 @@ class Roles(_Table, frozen=True):
 
 
 class Settings(_Table, frozen=True):
-    """The whole file; `version = 1` comes first."""
+    """The whole file; `version = 1` is required."""
 
     version: Literal[1]
     bucket: Bucket
     roles: Roles
     encryption: Encryption = Encryption()
     network: Network = Network()
-    lifecycle: Lifecycle = Lifecycle()
+    lifecycle: LifecycleSettings = LifecycleSettings()
     notifications: Notifications = Notifications()
     raw_blobs: RawBlobs = RawBlobs()
     object_lock: ObjectLock | None = None
     targets: tuple[Target, ...] = (Target.AWS,)
 
     def role(self, name: RoleName) -> Role:
-        """Gives who plays a part."""
+        """Return the principal of a role."""
         found: Role = getattr(self.roles, name.value)
         return found
 
     def user(self, name: RoleName) -> str:
-        """Gives the access key name of a part on `versitygw`."""
+        """Return the access key name of a role on `versitygw`."""
         return self.role(name).user or f"sluice-{name.value}"
 
-    def who(self, name: RoleName, target: Target) -> str:
-        """Gives how a target names who plays a part."""
+    def principal_of(self, name: RoleName, target: Target) -> str:
+        """Return the name of a role's principal on a target."""
         return self.role(name).arn if target is Target.AWS else self.user(name)
 
 
-def _decode(text: str, source: str) -> Settings:
-    try:
-        return msgspec.convert(tomllib.loads(text), Settings)
-    except tomllib.TOMLDecodeError as error:
-        at = re.search(r"line (\d+)", str(error))
-        raise BadSettings(source, int(at[1]) if at else 1, f"not TOML: {error}") from error
-    except msgspec.ValidationError as error:
-        raise _invalid(text, source, str(error)) from error
+def bucket_arn(settings: Settings) -> str:
+    """Return the ARN of the bucket."""
+    return f"arn:{settings.bucket.partition}:s3:::{settings.bucket.name}"
 
 
-def _invalid(text: str, source: str, message: str) -> BadSettings:
-    at = _PATH.search(message)
-    path = tuple(re.findall(r"[a-z_]+", at[1])) if at else ()
-    unknown = re.search(r"unknown field `([^`]+)`", message)
-    if unknown is not None:
-        path = (*path, unknown[1])
-    return BadSettings(source, line_of(text, path), message)
+def objects_arn(settings: Settings, prefix: str = "") -> str:
+    """Return the pattern of every object under a prefix of the deployment."""
+    return f"{bucket_arn(settings)}/{settings.bucket.prefix}{prefix}*"
 
 
-def parse_settings(text: str, source: str = "settings") -> Settings:
-    """Reads settings from TOML.
-
-    Args:
-        text: The file's text.
-        source: The name that errors carry.
-
-    Raises:
-        BadSettings: The text is not TOML, has an unknown key, or a value that cannot be used.
-    """
-    from sluice_policies.settings_rules import complaints  # noqa: PLC0415 - it imports Settings
-
-    settings = _decode(text, source)
-    for path, reason in complaints(settings):
-        raise BadSettings(source, line_of(text, path), reason)
-    return settings
+def object_arn(settings: Settings, key: str) -> str:
+    """Return the ARN of one object; its key is relative to the deployment."""
+    return f"{bucket_arn(settings)}/{settings.bucket.prefix}{key}"
 
 
-def read_settings(path: Path) -> Settings:
-    """Reads the settings file.
-
-    Raises:
-        BadSettings: The file cannot be read or cannot be used.
-    """
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadSettings(str(path), 1, f"cannot be read: {error}") from error
-    return parse_settings(text, str(path))
+def objects_arns(settings: Settings, prefixes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the pattern of each prefix."""
+    return tuple(objects_arn(settings, prefix) for prefix in prefixes)

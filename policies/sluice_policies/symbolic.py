@@ -1,39 +1,50 @@
 """Documents as z3 formulas over one symbolic request.
 
-The request's action is concrete (there are few); its caller, object and every condition key are
-symbolic: missing, or any text, each text standing for all that no pattern in the question can tell
-from it (`words`). `aws:SecureTransport` is always present, as IAM documents.
-Importing this module needs the extra `policies`.
+The request's action is concrete, because there are few. Its caller, its object and every condition
+key are symbolic: absent, or any text. Each text is represented by one that the same patterns match
+(`representatives`). `aws:SecureTransport` is always present, as IAM documents. Importing this
+module needs the extra `policies`.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
-from sluice_policies.catalogue import On
-from sluice_policies.evaluate import check_supported, condition_holds, glob_matches, known_bool_key
-from sluice_policies.model import EVERYONE, Condition, Statement
-from sluice_policies.properties import WHO
+from sluice_policies.catalogue import ResourceType, catalogue
+from sluice_policies.evaluate import check_supported, condition_holds, glob_matches
+from sluice_policies.model import EVERYONE, Condition, PolicyStatement
+from sluice_policies.properties import CALLER
+from sluice_policies.representatives import Pattern, representatives_for
 from sluice_policies.settings import Target
-from sluice_policies.words import Pattern, words_for
 from sluice_protocol.errors import BadUsage
 
 try:
     import z3
 except ImportError as missing:
-    raise BadUsage("proofs need the extra `policies`: pip install 'sluice[policies]'") from missing
+    raise BadUsage(
+        "proofs need the extra `policies`; run pip install 'sluice[policies]'"
+    ) from missing
 
-__all__ = ["RESOURCE", "TLS", "Value", "Vocabulary", "World", "speaks_of", "variable_of", "z3"]
+__all__ = [
+    "RESOURCE",
+    "TLS",
+    "PatternTable",
+    "SymbolicRequest",
+    "SymbolicValue",
+    "names_action",
+    "variable_of",
+    "z3",
+]
 
 RESOURCE = "resource"
 TLS = "aws:securetransport"
 
 
 def variable_of(key: str, target: Target) -> str | None:
-    """Gives the variable behind a condition key, or None where the target never fills it in."""
+    """Return the variable of a condition key, or None if the target never fills it in."""
     low = key.lower()
     if low == "aws:principalarn":
-        return WHO if target is Target.AWS else None
+        return CALLER if target is Target.AWS else None
     return low
 
 
@@ -45,13 +56,13 @@ def _condition_patterns(condition: Condition) -> Iterator[Pattern]:
 
 
 @dataclass(slots=True)
-class Vocabulary:
-    """The patterns that a question asks, by variable.
+class PatternTable:
+    """The patterns that a query compares with, by variable.
 
     Attributes:
         target: The dialect of the documents.
         bucket: The ARN of the bucket.
-        key: The ARN of its KMS key, or nothing.
+        key: The ARN of its KMS key, or empty.
     """
 
     target: Target
@@ -60,47 +71,51 @@ class Vocabulary:
     _patterns: dict[str, set[Pattern]] = field(default_factory=dict)
 
     def add(self, variable: str, *patterns: Pattern) -> None:
-        """Notes patterns over a variable."""
+        """Add patterns over a variable."""
         self._patterns.setdefault(variable, set()).update(patterns)
 
     def add_conditions(self, conditions: tuple[Condition, ...]) -> None:
-        """Notes what conditions ask."""
+        """Add the patterns of conditions."""
         for condition in conditions:
             variable = variable_of(condition.key, self.target)
             if variable is not None:
                 self.add(variable, *_condition_patterns(condition))
 
-    def add_statement(self, statement: Statement) -> None:
-        """Notes what a statement asks."""
+    def add_statement(self, statement: PolicyStatement) -> None:
+        """Add the patterns of a statement."""
         self.add_resources(statement.resources)
         self.add_conditions(statement.conditions)
         if statement.principals is not None and statement.principals != EVERYONE:
-            self.add(WHO, *(Pattern(name, exact=True) for name in statement.principals))
+            self.add(CALLER, *(Pattern(name, exact=True) for name in statement.principals))
 
     def add_resources(self, globs: tuple[str, ...]) -> None:
-        """Notes patterns over the object's ARN."""
+        """Add patterns over the object's ARN."""
         self.add(RESOURCE, *(Pattern(glob, exact=False) for glob in globs))
 
-    def world(self, on: On) -> "World":
-        """Gives the symbolic request that these patterns can tell apart."""
+    def symbolic_request(self, resource_type: ResourceType) -> "SymbolicRequest":
+        """Return the symbolic request over representatives of these patterns."""
         self.add(RESOURCE, Pattern(f"{self.bucket}/*", exact=False))
         self.add(TLS)
-        self.add(WHO)
+        self.add(CALLER)
         values = {
-            name: Value(name, self._words(name, frozenset(patterns)))
+            name: SymbolicValue(name, self._representatives(name, frozenset(patterns)))
             for name, patterns in self._patterns.items()
         }
-        fixed = {On.BUCKET: self.bucket, On.KEY: self.key, On.OBJECT: ""}
-        return World(target=self.target, named=fixed[on], values=values)
+        fixed = {
+            ResourceType.BUCKET: self.bucket,
+            ResourceType.KEY: self.key,
+            ResourceType.OBJECT: "",
+        }
+        return SymbolicRequest(target=self.target, named=fixed[resource_type], values=values)
 
-    def _words(self, name: str, patterns: frozenset[Pattern]) -> tuple[str, ...]:
-        if known_bool_key(name):
+    def _representatives(self, name: str, patterns: frozenset[Pattern]) -> tuple[str, ...]:
+        if catalogue().is_bool_key(name):
             return ("true", "false")
-        words = words_for(patterns)
+        texts = representatives_for(patterns)
         if name == RESOURCE:
             start = f"{self.bucket}/"
-            return tuple(w for w in words if w.startswith(start) and w != start)
-        return tuple(w for w in words if w or name != WHO)
+            return tuple(w for w in texts if w.startswith(start) and w != start)
+        return tuple(w for w in texts if w or name != CALLER)
 
 
 @cache
@@ -109,84 +124,83 @@ def _between(name: str, first: int, last: int) -> z3.BoolRef:
     return index == first if first == last else z3.And(index >= first, index <= last)
 
 
-class Value:
-    """One variable of the request: whether it is there, and which word it is."""
+class SymbolicValue:
+    """One variable of the request: whether it is present, and which representative it is."""
 
-    __slots__ = ("index", "name", "present", "words")
+    __slots__ = ("index", "name", "present", "representatives")
 
-    def __init__(self, name: str, words: tuple[str, ...]) -> None:
-        """Makes the variable over its words."""
+    def __init__(self, name: str, texts: tuple[str, ...]) -> None:
         self.name = name
-        self.words = tuple(sorted(words))
+        self.representatives = tuple(sorted(texts))
         self.present = z3.Bool(f"present {name}")
         self.index = z3.Int(f"word {name}")
 
     def one_of(self, meant: Callable[[str], bool]) -> z3.BoolRef:
-        """Gives that the text is one of the words that are meant.
+        """Return the formula that the text is a representative for which `meant` is True.
 
-        Words are in order, so those with a common start stand together: one range says them all.
+        Representatives are sorted, so those with a common prefix are adjacent and need one range.
         """
-        places = [place for place, word in enumerate(self.words) if meant(word)]
+        places = [place for place, text in enumerate(self.representatives) if meant(text)]
         starts = [place for place in places if place - 1 not in places]
         ends = [place for place in places if place + 1 not in places]
         runs = [_between(self.name, a, b) for a, b in zip(starts, ends, strict=True)]
         return runs[0] if len(runs) == 1 else z3.Or(runs)
 
     def domain(self) -> z3.BoolRef:
-        """Gives that the text is one of the words."""
-        return _between(self.name, 0, len(self.words) - 1)
+        """Return the formula that the text is one of the representatives."""
+        return _between(self.name, 0, len(self.representatives) - 1)
 
     def read(self, model: z3.ModelRef) -> str:
-        """Gives the text in a model."""
+        """Return the text of the variable in a model."""
         place: int = model.eval(self.index, model_completion=True).as_long()
-        return self.words[place]
+        return self.representatives[place]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """One symbolic request and what can be said of it.
+class SymbolicRequest:
+    """One symbolic request and the formulas about it.
 
     Attributes:
         target: The dialect.
-        named: The ARN of the bucket or key when the action names it; empty for any object.
+        named: The ARN of the bucket or key if the action applies to it; empty for any object.
         values: The variables.
     """
 
     target: Target
     named: str
-    values: dict[str, Value]
+    values: dict[str, SymbolicValue]
 
     def domain(self) -> z3.BoolRef:
-        """Gives what every request satisfies."""
+        """Return the formula that every request satisfies."""
         return z3.And(self.values[TLS].present, *(v.domain() for v in self.values.values()))
 
     def resource_like(self, globs: tuple[str, ...]) -> z3.BoolRef:
-        """Gives that the request names a resource that one of the patterns matches."""
+        """Return the formula that a pattern matches the request's resource."""
         if self.named:
             return z3.BoolVal(val=any(glob_matches(glob, self.named) for glob in globs))
         value = self.values[RESOURCE]
-        return value.one_of(lambda word: any(glob_matches(glob, word) for glob in globs))
+        return value.one_of(lambda text: any(glob_matches(glob, text) for glob in globs))
 
     def condition(self, condition: Condition) -> z3.BoolRef:
-        """Gives that a condition holds, judged word by word as the simulator judges it."""
+        """Return the formula that a condition is met, decided for each representative."""
         variable = variable_of(condition.key, self.target)
         missing = z3.BoolVal(val=condition_holds(condition, None))
         if variable is None:
             return missing
         value = self.values[variable]
-        met = value.one_of(lambda word: condition_holds(condition, word))
+        met = value.one_of(lambda text: condition_holds(condition, text))
         return z3.If(value.present, met, missing)
 
     def caller_is(self, *names: str) -> z3.BoolRef:
-        """Gives that the caller is one of these."""
-        value = self.values[WHO]
-        return z3.And(value.present, value.one_of(lambda word: word in names))
+        """Return the formula that the caller is one of these."""
+        value = self.values[CALLER]
+        return z3.And(value.present, value.one_of(lambda text: text in names))
 
-    def statement(self, statement: Statement) -> z3.BoolRef:
-        """Gives that a statement, whose action is known to match, matches the request.
+    def statement(self, statement: PolicyStatement) -> z3.BoolRef:
+        """Return the formula that a statement, which names the action, matches the request.
 
         Raises:
-            UnsupportedPolicy: The statement holds something that is not decided here.
+            UnsupportedPolicy: The statement contains an element that is not decided here.
         """
         check_supported(statement)
         anyone = statement.principals is None or statement.principals == EVERYONE
@@ -197,6 +211,6 @@ class World:
         )
 
 
-def speaks_of(statement: Statement, action: str) -> bool:
-    """Tells whether a statement names an action."""
+def names_action(statement: PolicyStatement, action: str) -> bool:
+    """Return True if a statement names an action."""
     return any(glob_matches(glob, action, ignore_case=True) for glob in statement.actions)

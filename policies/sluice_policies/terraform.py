@@ -1,15 +1,15 @@
-"""A Terraform module that carries the documents as files beside it, reasons as comments."""
+"""A Terraform module that reads the documents from files; reasons are comments."""
 
 from collections.abc import Iterator
 
-from sluice_policies.configuration import Part
+from sluice_policies.configuration import ConfigurationPart
 from sluice_policies.model import Document, Json, compact
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.settings import RoleName
 
 _HEAD = """\
 # Rendered by `sluice policies render`; change the settings, not this file.
-# The policy documents beside it are the very ones that `sluice policies prove` proved.
+# The policy documents in this folder are those that `sluice policies prove` proves.
 terraform {
   required_version = ">= 1.5"
   required_providers {
@@ -90,7 +90,7 @@ def _clearing(policies: PolicySet) -> str:
         "aws_s3_bucket_lifecycle_configuration",
         "bucket = aws_s3_bucket.sluice.id",
         "",
-        "# Nothing expires: only what was never finished is cleared away.",
+        "# Nothing expires; only unfinished multipart uploads are aborted.",
         "rule {",
         '  id     = "abort-incomplete-multipart-uploads"',
         '  status = "Enabled"',
@@ -153,12 +153,14 @@ def _identity(policies: PolicySet, name: RoleName) -> str:
     )
 
 
-def _policy(policies: PolicySet, parts: dict[Part, Json]) -> str:
+def _policy(policies: PolicySet, parts: dict[ConfigurationPart, Json]) -> str:
     roles = ", ".join(f"aws_iam_role_policy.{name.value}" for name in policies.identities)
-    wait = "" if not parts else "# Last: it denies, and roles must have their rights before.\n"
+    order = (
+        "" if not parts else "# Last, because it denies: the roles must have their rights first.\n"
+    )
     return (
         _reasons(policies.bucket)
-        + wait
+        + order
         + _resource(
             "aws_s3_bucket_policy",
             "bucket     = aws_s3_bucket.sluice.id",
@@ -168,8 +170,8 @@ def _policy(policies: PolicySet, parts: dict[Part, Json]) -> str:
     )
 
 
-def terraform_module(policies: PolicySet, parts: dict[Part, Json]) -> str:
-    """Gives `main.tf`; the documents it reads lie beside it."""
+def terraform_module(policies: PolicySet, parts: dict[ConfigurationPart, Json]) -> str:
+    """Return `main.tf`; the documents that it reads are in the same folder."""
     pieces = (
         _HEAD,
         *_bucket(policies),

@@ -1,107 +1,119 @@
-"""Verification of a live bucket: its documents, what they prove, and what the store answers."""
+"""Verification of a live bucket: compare its documents, prove them, and send probes."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from sluice_policies.dangers import Danger, dangers
-from sluice_policies.live import Change, Live, changes, read_live
+from sluice_policies.live_documents import (
+    DocumentChange,
+    LiveDocuments,
+    apply,
+    changes,
+    read_live,
+)
+from sluice_policies.misconfigurations import Misconfiguration, find_misconfigurations
 from sluice_policies.policy_set import PolicySet, policy_set
-from sluice_policies.probes import PROBES, Outcome, Probe, simulated_refusal
-from sluice_policies.prove import Verdict, prove
+from sluice_policies.probes import PROBES, PolicyProbe, ProbeOutcome, simulated_refusal
+from sluice_policies.prove import Verdict, all_proved, prove
 from sluice_policies.settings import RoleName, Settings, Target
-from sluice_store.administration import Administration
+from sluice_store.administration import Administration, open_administration
+from sluice_store.s3.settings import S3Settings
 
 OpenRole = Callable[[RoleName], AbstractAsyncContextManager[Administration] | None]
-"""Opens the store with a role's credentials, or gives None where there are none."""
+"""Open the store with a role's credentials; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    """One probe and what came of it.
+class ProbeResult:
+    """One probe and its result.
 
     Attributes:
         probe: The probe.
-        outcome: What came of it.
-        answer: What the store said.
+        outcome: The result.
+        answer: Status and code of the store's response.
     """
 
-    probe: Probe
-    outcome: Outcome
+    probe: PolicyProbe
+    outcome: ProbeOutcome
     answer: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """All that was found.
+    """The findings about a live bucket.
 
     Attributes:
-        changes: Documents that stand otherwise than rendered.
-        dangers: What in the configuration would lose data.
-        verdicts: The properties, of the live documents; empty where one is missing.
-        tried: The probes.
+        changes: Documents that differ from the rendered ones.
+        misconfigurations: Settings that would lose data.
+        verdicts: The properties of the live documents; empty if a document is missing.
+        probes: The results of the probes.
     """
 
-    changes: tuple[Change, ...]
-    dangers: tuple[Danger, ...]
+    changes: tuple[DocumentChange, ...]
+    misconfigurations: tuple[Misconfiguration, ...]
     verdicts: tuple[Verdict, ...]
-    tried: tuple[Tried, ...]
+    probes: tuple[ProbeResult, ...]
 
     @property
     def good(self) -> bool:
-        """Whether everything is as it must be."""
+        """Whether the bucket has no difference, misconfiguration, violation or wrong probe."""
         return not (
             self.changes
-            or self.dangers
-            or not self.verdicts
-            or any(not verdict.holds for verdict in self.verdicts)
-            or any(item.outcome is Outcome.WRONG for item in self.tried)
+            or self.misconfigurations
+            or not all_proved(self.verdicts)
+            or any(item.outcome is ProbeOutcome.WRONG for item in self.probes)
         )
 
 
-def _judge(policies: PolicySet, probe: Probe, *, refused: bool) -> Outcome:
-    if refused == probe.refuse:
-        return Outcome.AS_REQUIRED
+def _judge(policies: PolicySet, probe: PolicyProbe, *, refused: bool) -> ProbeOutcome:
+    if refused == probe.must_be_denied:
+        return ProbeOutcome.AS_REQUIRED
     expected = simulated_refusal(policies, probe)
-    cannot = policies.target is Target.VERSITYGW and probe.refuse and not expected
-    return Outcome.CANNOT if cannot else Outcome.WRONG
+    cannot = policies.target is Target.VERSITYGW and probe.must_be_denied and not expected
+    return ProbeOutcome.CANNOT if cannot else ProbeOutcome.WRONG
 
 
-async def _try(policies: PolicySet, probe: Probe, admin: Administration, run: str) -> Tried:
+async def _send(
+    policies: PolicySet, probe: PolicyProbe, admin: Administration, run: str
+) -> ProbeResult:
     key = f"{policies.settings.bucket.prefix}{probe.key(run)}"
     answer = await admin.attempt(probe.trial, key, probe.headers)
     outcome = _judge(policies, probe, refused=answer.refused)
-    return Tried(probe=probe, outcome=outcome, answer=f"{answer.status} {answer.code}".strip())
+    return ProbeResult(
+        probe=probe, outcome=outcome, answer=f"{answer.status} {answer.code}".strip()
+    )
 
 
-async def try_probes(policies: PolicySet, open_role: OpenRole, run: str) -> AsyncIterator[Tried]:
-    """Tries every probe with its role's credentials, one role after another.
+async def send_probes(
+    policies: PolicySet, open_role: OpenRole, run: str
+) -> AsyncIterator[ProbeResult]:
+    """Send every probe with its role's credentials, role by role.
 
     Args:
         policies: The rendered documents.
-        open_role: Gives each role's session.
+        open_role: Opens each role's session.
         run: The last part of every key of this run.
 
     Raises:
-        StoreError: The store cannot be reached.
+        StoreError: The store is unreachable.
     """
     for name in RoleName:
         mine = [probe for probe in PROBES if probe.role is name]
         session = open_role(name)
         if session is None:
             for probe in mine:
-                yield Tried(probe=probe, outcome=Outcome.NOT_TRIED)
+                yield ProbeResult(probe=probe, outcome=ProbeOutcome.NOT_TRIED)
             continue
         async with session as admin:
             for probe in mine:
-                yield await _try(policies, probe, admin, run)
+                yield await _send(policies, probe, admin, run)
 
 
-def verdicts_on(settings: Settings, target: Target, live: Live) -> tuple[Verdict, ...]:
-    """Proves the properties of the live documents; none when one of them is missing.
+def verdicts_on(settings: Settings, target: Target, live: LiveDocuments) -> tuple[Verdict, ...]:
+    """Prove the properties of the live documents; return none if a document is missing.
 
     Raises:
-        UnsupportedPolicy: A live document holds what is not decided: it cannot be trusted.
+        UnsupportedPolicy: A live document contains an element that is not decided.
     """
     policies = live.policies(settings, target)
     return () if policies is None else prove(policies)
@@ -110,17 +122,66 @@ def verdicts_on(settings: Settings, target: Target, live: Live) -> tuple[Verdict
 async def verify(
     settings: Settings, target: Target, admin: Administration, open_role: OpenRole, run: str
 ) -> Verification:
-    """Reads, compares, proves and tries a live bucket; nothing is changed.
+    """Read, compare and prove a live bucket and send probes; nothing is changed.
 
     Raises:
-        StoreError: The store cannot be reached or refuses to be read.
-        UnsupportedPolicy: A live document holds what is not decided.
+        StoreError: The store is unreachable or denies a read.
+        UnsupportedPolicy: A live document contains an element that is not decided.
     """
     live = await read_live(settings, target, admin)
     rendered = policy_set(settings, target)
     return Verification(
         changes=changes(settings, target, live),
-        dangers=dangers(settings, live),
+        misconfigurations=find_misconfigurations(settings, live),
         verdicts=verdicts_on(settings, target, live),
-        tried=tuple([item async for item in try_probes(rendered, open_role, run)]),
+        probes=tuple([item async for item in send_probes(rendered, open_role, run)]),
     )
+
+
+def open_with_profiles(settings: Settings, where: S3Settings) -> OpenRole:
+    """Return a function that opens a bucket with the profile of a role."""
+
+    def open_role(name: RoleName) -> AbstractAsyncContextManager[Administration] | None:
+        profile = settings.role(name).profile
+        if not profile:
+            return None
+        return open_administration(
+            S3Settings(
+                bucket=where.bucket,
+                endpoint=where.endpoint,
+                region=where.region,
+                profile=profile,
+                ca_bundle=where.ca_bundle,
+            )
+        )
+
+    return open_role
+
+
+async def verify_bucket(
+    settings: Settings, target: Target, where: S3Settings, run: str
+) -> Verification:
+    """Open a bucket and verify it, with probes of each role that has a profile.
+
+    Raises:
+        StoreError: The store is unreachable or denies a read.
+        UnsupportedPolicy: A live document contains an element that is not decided.
+    """
+    async with open_administration(where) as admin:
+        return await verify(settings, target, admin, open_with_profiles(settings, where), run)
+
+
+async def apply_and_prove(
+    settings: Settings, target: Target, where: S3Settings, wanted: tuple[DocumentChange, ...]
+) -> bool:
+    """Open a bucket, write changes, and return whether the live documents are proved.
+
+    Raises:
+        StoreError: The store is unreachable or denies a write; earlier writes remain.
+        NotApplied: A document differs from what was written.
+        UnsupportedPolicy: A live document contains an element that is not decided.
+    """
+    async with open_administration(where) as admin:
+        await apply(settings, target, admin, wanted)
+        live = await read_live(settings, target, admin)
+    return all_proved(verdicts_on(settings, target, live))

@@ -1,18 +1,18 @@
-"""The bucket policy in the dialect of versitygw 1.8, whose users have no policies of their own.
+"""The bucket policy in the dialect of versitygw 1.8, whose users have no policies.
 
-It grants each user what the matrix gives its role, and denies what can be denied without the keys
-that this server does not fill in. What is lost is listed by `render.missing`, from the documents
-themselves.
+It grants each user the rights of its role, and denies what can be denied without the condition
+keys that this server does not fill in. `render.inexpressible` lists what cannot be expressed; the
+list is derived from the documents.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from sluice_policies.access_matrix import MATRIX
 from sluice_policies.bucket_policy import bucket_policy
-from sluice_policies.identities import identity_policy
-from sluice_policies.matrix import MATRIX
-from sluice_policies.model import Condition, Document, Effect, Statement
+from sluice_policies.identity_policies import identity_policy
+from sluice_policies.model import Condition, Document, PolicyEffect, PolicyStatement
 from sluice_policies.settings import Settings
 
 KEYS: Final = frozenset(
@@ -96,27 +96,27 @@ ACTIONS: Final = frozenset(
         "s3:RestoreObject",
     }
 )
-"""The actions that the server knows (auth/bucket_policy_actions.go, v1.8.0)."""
+"""The actions that the server supports (auth/bucket_policy_actions.go, v1.8.0)."""
 
 
 def known_actions(actions: tuple[str, ...]) -> tuple[str, ...]:
-    """Gives those of the actions that the server takes in a policy."""
+    """Return those actions that the server accepts in a policy."""
     return tuple(action for action in actions if action in ACTIONS or action == "s3:*")
 
 
 def expressible(condition: Condition) -> bool:
-    """Tells whether the server can decide a condition."""
+    """Return True if the server can decide a condition."""
     return condition.key.lower() in KEYS
 
 
-def _denials(settings: Settings) -> Iterator[Statement]:
+def _denials(settings: Settings) -> Iterator[PolicyStatement]:
     for statement in bucket_policy(settings).statements:
         actions = known_actions(statement.actions)
         if actions and all(expressible(condition) for condition in statement.conditions):
             yield replace(statement, actions=actions)
 
 
-def _grants(settings: Settings) -> Iterator[Statement]:
+def _grants(settings: Settings) -> Iterator[PolicyStatement]:
     for name in MATRIX:
         for statement in identity_policy(settings, name).statements:
             actions = known_actions(statement.actions)
@@ -124,23 +124,23 @@ def _grants(settings: Settings) -> Iterator[Statement]:
                 yield replace(
                     statement,
                     sid=f"{name.value.title()}{statement.sid}",
-                    effect=Effect.ALLOW,
+                    effect=PolicyEffect.ALLOW,
                     principals=(settings.user(name),),
                     actions=actions,
                 )
 
 
 def versitygw_bucket_policy(settings: Settings) -> Document:
-    """Gives the bucket policy for versitygw."""
+    """Return the bucket policy for versitygw."""
     return Document(statements=(*_denials(settings), *_grants(settings)))
 
 
-def lost_statements(settings: Settings) -> Iterator[tuple[Statement, str]]:
-    """Yields every statement for AWS that this dialect drops or narrows, and why."""
+def inexpressible_statements(settings: Settings) -> Iterator[tuple[PolicyStatement, str]]:
+    """Yield every statement for AWS that this dialect drops or narrows, and the reason."""
     for statement in bucket_policy(settings).statements:
         keys = [c.key for c in statement.conditions if not expressible(c)]
         gone = [a for a in statement.actions if a not in known_actions(statement.actions)]
         if keys:
             yield statement, f"the server does not fill in {', '.join(sorted(set(keys)))}"
         elif gone:
-            yield statement, f"the server has no {', '.join(sorted(gone))}"
+            yield statement, f"the server does not support {', '.join(sorted(gone))}"

@@ -9,10 +9,11 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from sluice_protocol.discovery import HoldRecord
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.keys import AUDIT, GC_PLANS
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_queue.inspection import LaneStatus, read_status
+from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.audit_summaries import (
     PAGE_DEFAULT,
     PAGE_MAX,
@@ -23,9 +24,10 @@ from sluice_reconciler.audit_summaries import (
 )
 from sluice_reconciler.completeness import BootReport
 from sluice_reconciler.events import parse_counted_events
+from sluice_reconciler.lane_defects import read_queue_status
 from sluice_reconciler.queue_api import QUEUE, QueueApi
 from sluice_reconciler.service import Reconciler
-from sluice_reconciler.verify import HoldRecord, list_hold_records
+from sluice_reconciler.verify import list_hold_records
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_web.application import guarded_middlewares, make_application
@@ -36,6 +38,7 @@ from sluice_web.json_bodies import json_response
 from sluice_web.paging import AFTER, Page, read_cursor
 from sluice_web.parameters import IntegerParameter, TextParameter
 from sluice_web.problems import Problem, problem_of
+from sluice_web.request_gate import parse_allowed_hosts
 
 log = structlog.get_logger()
 
@@ -79,7 +82,7 @@ class LaneList(msgspec.Struct, frozen=True):
     lanes: tuple[LaneStatus, ...]
 
 
-class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+class ReadyState(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `/readyz`: full passes that succeeded, and failures since the last of them."""
 
     ready: bool
@@ -88,7 +91,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotReadyProblem(Problem, frozen=True, kw_only=True):
-    """The 503 of `/readyz`, with the members of `Readiness`."""
+    """The 503 of `/readyz`, with the members of `ReadyState`."""
 
     ready: bool
     passes: int
@@ -101,6 +104,7 @@ def make_app(reconciler: Reconciler) -> web.Application:
         OperatorApi(reconciler).endpoints(),
         middlewares=guarded_middlewares(reconciler.settings.api_token),
         title="sluice reconciler",
+        allowed_hosts=parse_allowed_hosts(reconciler.settings.allowed_hosts),
         body_bytes_max=BODY_BYTES_MAX,
     )
 
@@ -236,9 +240,9 @@ class OperatorApi:
         problem = problem_of(ErrorCode.STORE_UNAVAILABLE, "no full pass has succeeded lately")
         return NotReadyProblem(**msgspec.structs.asdict(problem), **msgspec.structs.asdict(state))
 
-    def _readiness(self) -> Readiness:
+    def _readiness(self) -> ReadyState:
         health = self._reconciler.health
-        return Readiness(ready=health.ready, passes=health.passes, failures=health.failures)
+        return ReadyState(ready=health.ready, passes=health.passes, failures=health.failures)
 
     def _boots(self, request: web.Request) -> tuple[BootReport, ...]:
         """Return the boots of the last full pass, of one agent or of all."""
@@ -291,5 +295,6 @@ class OperatorApi:
         return json_response(EventCount(taken=taken, foreign=hints.foreign))
 
     async def _queue(self, request: web.Request) -> web.Response:
-        lanes = await read_status(self._store, QUEUE.read(request.query))
+        count, queue = self._reconciler.authority.lanes, QUEUE.read(request.query)
+        lanes = await read_queue_status(self._store, count, queue)
         return json_response(LaneList(tuple(lanes)))

@@ -49,7 +49,7 @@ TS_NS = 1_800_000_000_000_000_000
 
 
 def run(body: Coroutine[Any, Any, None]) -> None:
-    """Runs a test on the loop that the gateway runs on."""
+    """Run a test on the event loop of the gateway."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(body)
 
@@ -61,7 +61,7 @@ def identity(agent: str = "host-1", seq: int = 0, count: int = 1, boot: str = "b
 def frame_of(
     who: Identity | None = None, text: str = "hello", *, size: int = 0, compress: bool = True
 ) -> bytes:
-    """A frame of log records; `size` pads the first with bytes that do not compress."""
+    """Return a frame of log records; `size` pads the first with bytes that do not compress."""
     who = who or identity()
     bodies = [f"{text} {index}".encode() for index in range(who.count)]
     if size:
@@ -127,8 +127,8 @@ def write_principals(path: Path, *keys: TestKey) -> Path:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What came back."""
+class HttpResult:
+    """A response."""
 
     status: int
     body: dict[str, Any]
@@ -137,7 +137,7 @@ class Answer:
 
 @dataclass
 class Client:
-    """An uploader with a key, against one gateway."""
+    """An uploader with a key, and one gateway."""
 
     session: aiohttp.ClientSession
     port: int
@@ -147,30 +147,30 @@ class Client:
     def authority(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    async def upload(self, frame: bytes, **extra: str) -> Answer:
+    async def upload(self, frame: bytes, **extra: str) -> HttpResult:
         fields = self.key.sign(upload_fields(frame, **extra), self.authority)
         return await self.send(frame, fields)
 
-    async def send(self, frame: bytes, fields: Mapping[str, str]) -> Answer:
+    async def send(self, frame: bytes, fields: Mapping[str, str]) -> HttpResult:
         url = f"http://{self.authority}/v1/batches"
         async with self.session.post(url, data=io.BytesIO(frame), headers=fields) as answer:
-            return Answer(answer.status, await answer.json(content_type=None), answer.headers)
+            return HttpResult(answer.status, await answer.json(content_type=None), answer.headers)
 
-    async def ask(self, path: str, query: str = "") -> Answer:
-        """A signed GET."""
+    async def get_signed(self, path: str, query: str = "") -> HttpResult:
+        """Send a signed GET."""
         fields = self.key.sign({}, self.authority, method="GET", path=path, query=query)
         url = URL(f"http://{self.authority}{path}" + (f"?{query}" if query else ""), encoded=True)
         async with self.session.get(url, headers=fields) as answer:
-            return Answer(answer.status, await answer.json(content_type=None), answer.headers)
+            return HttpResult(answer.status, await answer.json(content_type=None), answer.headers)
 
-    async def tell(self, path: str, body: dict[str, str]) -> Answer:
-        """A signed POST of JSON."""
+    async def post_signed(self, path: str, body: dict[str, str]) -> HttpResult:
+        """Send a signed POST of JSON."""
         data = json.dumps(body).encode()
         fields = upload_fields(data) | {"Content-Type": "application/json"}
         fields = self.key.sign(fields, self.authority, path=path)
         url = f"http://{self.authority}{path}"
         async with self.session.post(url, data=data, headers=fields) as answer:
-            return Answer(answer.status, await answer.json(content_type=None), answer.headers)
+            return HttpResult(answer.status, await answer.json(content_type=None), answer.headers)
 
     async def get(self, path: str) -> tuple[int, str]:
         async with self.session.get(f"http://{self.authority}{path}") as answer:
@@ -178,7 +178,7 @@ class Client:
 
 
 class CountingStore:
-    """Any store, with its calls written down."""
+    """Any store, with its calls recorded."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
@@ -250,7 +250,7 @@ async def running(
     authority: Authority | None = None,
     **settings: Any,
 ) -> AsyncIterator[Running]:
-    """Serves on a free port over a directory, or over `store`."""
+    """Serve on a free port over a directory, or over `store`."""
     async with open_store(f"file://{tmp_path}/store") as local:
         counting = CountingStore(store or local)
         agreed = authority or await create_authority(local)
@@ -281,7 +281,7 @@ class GatewayProcess:
 
 
 def start_gateway(directory: Path, store_url: str, principals: Path, *flags: str) -> GatewayProcess:
-    """Starts a gateway and waits until it listens."""
+    """Start a gateway and wait until it listens."""
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / f"gateway-{time.monotonic_ns()}.log"
     command = [
@@ -312,7 +312,7 @@ def _await_port(process: subprocess.Popen[bytes], log: Path) -> int:
 def gateways(
     directory: Path, *keys: TestKey, count: int = 1, flags: tuple[str, ...] = ()
 ) -> Iterator[list[GatewayProcess]]:
-    """Real gateway processes over one directory; all ended at the end."""
+    """Start real gateway processes over one directory, and stop all of them at the end."""
     store_url = f"file://{directory}/store"
     asyncio.run(_init(store_url))
     principals = write_principals(directory / "principals.toml", *keys)
@@ -334,7 +334,7 @@ async def _init(store_url: str) -> None:
 
 
 async def bodies_under(url: str, prefix: str) -> dict[str, bytes]:
-    """Every object under a prefix."""
+    """Return every object under a prefix."""
     found: dict[str, bytes] = {}
     async with open_store(url) as store:
         async for page in store.list(prefix):

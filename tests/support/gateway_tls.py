@@ -1,4 +1,4 @@
-"""A certificate authority for tests: server and client certificates, good and bad ones."""
+"""A certificate authority for tests, with valid and invalid server and client certificates."""
 
 import datetime as dt
 import ipaddress

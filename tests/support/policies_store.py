@@ -1,10 +1,9 @@
-"""A store that obeys the rendered policies: every call is judged as one role by the simulator."""
+"""A store that enforces the rendered policies: the simulator decides every call of one role."""
 
 from collections.abc import AsyncIterator
 
-from sluice_policies.evaluate import evaluate
+from sluice_policies.evaluate import evaluate, request_for
 from sluice_policies.policy_set import PolicySet
-from sluice_policies.request import request_for
 from sluice_policies.settings import RoleName
 from sluice_protocol.errors import StoreDenied
 from sluice_protocol.outcomes import (

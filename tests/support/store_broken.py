@@ -1,4 +1,4 @@
-"""Stores that break one promise each, for the doctor to name."""
+"""Stores that each break one promise, for tests of the doctor."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -24,7 +24,7 @@ from sluice_store.s3.store import S3Store
 
 
 class Honest:
-    """Passes every call on; the broken stores below change one verb each."""
+    """A store that forwards every call; the broken stores below change one verb each."""
 
     def __init__(self) -> None:
         self.inner: S3Store
@@ -89,7 +89,7 @@ class IgnoresIfMatch(Honest):
 
 
 class CreateNotAtomic(Honest):
-    """Looks first and writes then, as SeaweedFS, RustFS and versitygw each did once."""
+    """Reads and then writes, as versions of SeaweedFS, RustFS and versitygw did."""
 
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
@@ -101,7 +101,7 @@ class CreateNotAtomic(Honest):
 
 
 class ReplaceNotAtomic(Honest):
-    """Looks first and writes then."""
+    """Reads and then writes."""
 
     async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
         seen = await self.inner.head(key)
@@ -111,7 +111,7 @@ class ReplaceNotAtomic(Honest):
 
 
 class StaleList(Honest):
-    """Lists what stood at its third last listing."""
+    """Lists what existed at its third last listing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class StaleList(Honest):
 
 
 class IgnoresChecksum(Honest):
-    """Stores a body whatever its checksum says."""
+    """Stores a body without comparing its checksum."""
 
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
@@ -137,7 +137,7 @@ class IgnoresChecksum(Honest):
         return await self.inner.create(key, body)
 
 
-class ClockAstray(Honest):
+class TwoClocks(Honest):
     """Its Last-Modified and its Date come from two clocks."""
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
@@ -148,7 +148,7 @@ class ClockAstray(Honest):
 
 
 class SuspendedVersioning(Honest):
-    """Keeps no versions: a delete of `null` takes whatever stands there."""
+    """Keeps no versions: a delete of `null` removes any object."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class SuspendedVersioning(Honest):
 
 
 class DeletesCurrent(Honest):
-    """A delete of an incarnation takes the current one."""
+    """A delete of an object version removes the current one."""
 
     async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         seen = await self.inner.head(key)
@@ -166,7 +166,7 @@ class DeletesCurrent(Honest):
 
 
 class NoChecksumInHead(Honest):
-    """A HEAD tells no checksum."""
+    """A HEAD reports no checksum."""
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
         seen = await self.inner.head(key)
@@ -185,8 +185,8 @@ class MarkerBlocksCreate(Honest):
         return await self.inner.create(key, body, sha256=sha256)
 
 
-class SlowToShow(Honest):
-    """A read sees a write only some time after it was answered."""
+class DelayedReads(Honest):
+    """A read shows a write only some time after it was acknowledged."""
 
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
@@ -207,11 +207,11 @@ BROKEN: dict[str, tuple[Callable[[], Honest], set[str]]] = {
     "replace not atomic": (ReplaceNotAtomic, {"race-replace"}),
     "stale list": (StaleList, {"read-after-write"}),
     "ignores checksums": (IgnoresChecksum, {"checksum"}),
-    "clock astray": (ClockAstray, {"clock"}),
+    "clock astray": (TwoClocks, {"clock"}),
     "versioning suspended": (SuspendedVersioning, {"versioning", "delete-incarnation"}),
     "deletes the current one": (DeletesCurrent, {"delete-incarnation", "delete-then-create"}),
     "no checksum in HEAD": (NoChecksumInHead, {"head-checksum"}),
     "marker blocks create": (MarkerBlocksCreate, {"marker-create"}),
-    "slow to show": (SlowToShow, {"read-after-write"}),
+    "slow to show": (DelayedReads, {"read-after-write"}),
 }
-"""Each planted store and the probes that must find it, among others that follow from it."""
+"""Each broken store and the probes that must fail, possibly with others that follow."""

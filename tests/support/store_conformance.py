@@ -1,4 +1,4 @@
-"""Runs one conformance check and asserts the server's known deviation, if it has one."""
+"""One conformance check with the server's known deviation, if it has one."""
 
 from sluice_store.checks import Nonconforming
 from sluice_store.conformance import Check
@@ -7,7 +7,7 @@ from sluice_store.port import ObjectStore
 
 
 async def assert_conforms(server: str, check: Check, store: ObjectStore, place: str) -> None:
-    """Runs the check; where the table names a deviation, that one must show, and no other."""
+    """Run the check; where the table has a deviation, exactly that one must occur."""
     known = deviation_of(server, check.__name__)
     if known is None:
         await check(store, place)

@@ -1,4 +1,4 @@
-"""Two stores side by side: each verb is done to both, and what they answer must say the same."""
+"""Two stores compared: each verb runs on both and must have the same outcome."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -20,7 +20,7 @@ REGISTERS = [ObjectKey(f"r/{name}") for name in ("x", "y")]
 
 @dataclass(frozen=True)
 class Written:
-    """One applied write, as each of the two stores names it."""
+    """One applied write, with the names that each of the two stores gave it."""
 
     body: bytes
     tags: tuple[ETag, ETag]
@@ -28,7 +28,7 @@ class Written:
 
 
 class StorePair(RuleBasedStateMachine):
-    """Random verbs over few keys. Bodies never repeat, so that tags mean states on both."""
+    """Random verbs over few keys. Bodies never repeat, so that a tag identifies a state on both."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class StorePair(RuleBasedStateMachine):
         self.bodies = 0
 
     async def open(self) -> tuple[ObjectStore, ObjectStore]:
-        """Opens the two stores, empty."""
+        """Open the two stores, empty."""
         raise NotImplementedError
 
     def teardown(self) -> None:
@@ -65,9 +65,9 @@ class StorePair(RuleBasedStateMachine):
             )
 
     def _same(self, key: ObjectKey, one: Any, two: Any, *, whole: bool = True) -> None:
-        """Compares two states through what was written: the names differ, the write must not.
+        """Compare two states by the write that made them: the names differ, the write must not.
 
-        A read of a part need not tell the checksum of the whole.
+        A ranged read need not report the checksum of the whole object.
         """
         assert type(one) is type(two), (one, two)
         if not isinstance(one, ObjectInfo):

@@ -1,4 +1,4 @@
-"""What a bucket tells of itself besides its answers: events and inventories, as late as S3's.
+"""Events and inventories of the bucket in memory, with the delays that S3 has.
 
 Source: Amazon S3 User Guide, "Event message structure" and "Amazon S3 Inventory". Events come at
 least once and in any order, their keys are URL-encoded; an inventory is no point in time and lags.
@@ -14,21 +14,21 @@ from sluice_store.memory.bucket import BucketChange, MemoryBucket, StoredVersion
 from sluice_store.port import ListedObject
 
 REPEATED: Final = 0.1
-"""The share of events that come twice."""
+"""The share of events that are delivered twice."""
 
 
 class EventFeed:
-    """The events of a bucket to one consumer: late, out of order, some of them twice."""
+    """The events of a bucket for one consumer: late, out of order, some of them twice."""
 
     def __init__(self, bucket: MemoryBucket, rng: random.Random) -> None:
-        """Begins with the changes that come after now."""
+        """Start with the next change."""
         self._bucket = bucket
         self._rng = rng
         self._seen = len(bucket.changes)
         self._waiting: list[Mapping[str, object]] = []
 
     def deliver(self, most: int) -> list[Mapping[str, object]]:
-        """Gives up to `most` events that wait, in any order; what comes twice waits again."""
+        """Return up to `most` pending events in any order; a repeated one stays pending."""
         fresh = self._bucket.changes[self._seen :]
         first, self._seen = self._seen, len(self._bucket.changes)
         self._waiting += [
@@ -60,10 +60,10 @@ def _event(bucket: str, change: BucketChange, number: int) -> Mapping[str, objec
 
 
 def read_inventory(bucket: MemoryBucket, as_of_ns: UnixNs) -> list[ListedObject]:
-    """Gives the current objects as they were at an instant in the past, in key order.
+    """Return the current objects as of a time in the past, in key order.
 
-    It lags: what was written since is not in it, and what was deleted since still is. So it may
-    name candidates, and never proves an absence.
+    Objects written since are missing, and objects deleted since are listed. So it may name
+    candidates, and never proves an absence.
     """
     standing: dict[str, list[StoredVersion]] = {}
     for change in bucket.changes:

@@ -1,4 +1,4 @@
-"""Starts the real S3 server of the tests: versitygw over a directory, with versioning."""
+"""The real S3 server of the tests: versitygw over a directory, with versioning."""
 
 import os
 import socket
@@ -20,25 +20,25 @@ class Server:
     endpoint: str
 
     def url(self, bucket: str, prefix: str = "") -> str:
-        """Gives the store URL of a bucket on it."""
+        """Return the store URL of a bucket on it."""
         return f"s3://{bucket}/{prefix}?endpoint={self.endpoint}&region=us-east-1"
 
 
 def binary() -> Path:
-    """Gives the place of the cached server, which `deploy/versitygw.sh` fills."""
+    """Return the path of the server, which `deploy/versitygw.sh` installs."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     return cache / "sluice" / "bin" / "versitygw"
 
 
 def free_port() -> int:
-    """Gives a port that is free now."""
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Waits until a server listens; one that ended is an error."""
+    """Wait until a server listens; raise when it has exited."""
     for _ in range(400):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -51,7 +51,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def running(arguments: list[str], port: int) -> Iterator[Server]:
-    """Runs a server process until the end of the block."""
+    """Run a server process until the end of the block."""
     environment = {**os.environ, "ROOT_ACCESS_KEY": ACCESS, "ROOT_SECRET_KEY": SECRET}
     process = subprocess.Popen(
         arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -66,7 +66,7 @@ def running(arguments: list[str], port: int) -> Iterator[Server]:
 
 @contextmanager
 def versitygw(folder: Path) -> Iterator[Server]:
-    """Runs versitygw over `folder`; two of them over one folder behave as one store."""
+    """Run versitygw over `folder`; two of them over one folder behave as one store."""
     data, versions, port = folder / "data", folder / "versions", free_port()
     for path in (data, versions):
         path.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """One process of a race over a store URL: `python -m support.store_worker create|add URL KEY N ID`.
 
-Prints one number: the creates that were applied, or the swaps that were lost.
+It prints one number: the creates that were applied, or the swaps that were lost.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def race_processes(work: str, url: str, key: ObjectKey, times: int, processes: int) -> list[int]:
-    """Runs `work` in processes that share nothing but the store."""
+    """Run `work` in processes that share only the store."""
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "support.store_worker", work, url, key, str(times), f"p{i}"],
@@ -46,7 +46,7 @@ async def _add(url: str, key: ObjectKey, times: int, name: str) -> int:
 
 
 def main(work: str, url: str, key: str, times: str, name: str) -> None:
-    """Runs one worker."""
+    """Run one worker."""
     run = {"create": _create, "add": _add}[work]
     sys.stdout.write(str(asyncio.run(run(url, ObjectKey(key), int(times), name))))
 

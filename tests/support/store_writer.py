@@ -1,6 +1,7 @@
-"""Writes to a local store until it is killed: `python -m support.store_writer ROOT RUN`.
+"""A process that writes to a local store until it is killed: `python -m support.store_writer ROOT
+RUN`.
 
-It prints each key before it begins it (`?`) and after it was answered (`!`).
+It prints each key before the write (`?`) and after the outcome (`!`).
 """
 
 import asyncio
@@ -18,7 +19,7 @@ REGISTER = ObjectKey("register/manifest")
 
 
 def body_of(key: str) -> bytes:
-    """Gives the one body that belongs to a key."""
+    """Return the only body of a key."""
     return hashlib.sha256(key.encode()).digest() * 2048
 
 

@@ -1,4 +1,4 @@
-"""The embedded default: a directory as an object store, safe between processes of one machine."""
+"""The default store: a directory as an object store, safe between the processes of one machine."""
 
 from sluice_store.local.store import LocalStore, open_local_store
 

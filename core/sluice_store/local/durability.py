@@ -9,25 +9,30 @@ import os
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+import structlog
+
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import StoreMisconfigured
 from sluice_protocol.units import NS_PER_S, UnixNs
 
+log = structlog.get_logger()
+
 _RECORD: Final = struct.Struct("<8sQQ36s")
-_MAGIC: Final = b"SLUICEC1"
+_FAMILY: Final = b"SLUICEC"
+_MAGIC: Final = _FAMILY + b"1"
 _RESERVE_NS: Final = NS_PER_S
-"""How far the durable bound runs ahead: one fsync a second, one second lost at a crash."""
+"""How far the durable bound is ahead: one fsync a second, one second lost at a crash."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def _read_boot_id() -> bytes:
-    """Gives the id of this boot, or nothing where the system has none: then no boot is trusted."""
+    """Return the id of this boot, or nothing on a system without one; then no boot is trusted."""
     try:
         return _BOOT_ID.read_bytes().strip()[:36]
     except OSError:
@@ -35,17 +40,39 @@ def _read_boot_id() -> bytes:
 
 
 class LogicalClock:
-    """Gives stamps under an flock on one small file.
+    """Source of strictly rising timestamps, which all processes share through a locked file.
 
-    A forked child would share the lock with its parent, so every process opens its own.
+    A timestamp is Last-Modified, object version and ETag of a write. The file contains the highest
+    timestamp given, and a durable bound ahead of it. A crash of the machine can lose the highest
+    timestamp, so the first process of a new boot starts from the bound (ADR 0010).
+
+    A lost or damaged file is rebuilt when the store is opened: it continues above the newest file
+    of the store. While the store is open, a file that was removed or replaced is an error, because
+    two processes would otherwise assign timestamps from two files.
+
+    A forked child would share the lock with its parent, so every process opens the file itself.
     """
 
-    def __init__(self, path: Path, clock: Clock) -> None:
-        """Opens or makes the file and takes over what earlier boots may have given out."""
+    def __init__(
+        self, path: Path, clock: Clock, newest: Callable[[], int | None] = lambda: None
+    ) -> None:
+        """Open or create the file; after a reboot, start from the durable bound.
+
+        Args:
+            path: The clock file.
+            clock: The machine's clock.
+            newest: Reads the highest timestamp of the store's files; None for a new store.
+
+        Raises:
+            StoreMisconfigured: The file was written by a newer version.
+        """
         self._path = path
         self._clock = clock
+        self._newest = newest
         self._threads = threading.Lock()
+        self._name = str(path)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._inode = os.fstat(self._fd).st_ino
         self._boot = _read_boot_id().ljust(36, b"\0")
         try:
             self._take_over()
@@ -54,17 +81,17 @@ class LogicalClock:
             raise
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         os.close(self._fd)
 
     def next_ns(self) -> UnixNs:
-        """Gives a stamp above every stamp and time that any process was given before."""
+        """Return a timestamp above every timestamp and time that any process was given before."""
         with self._locked():
             highest, reserved = self._read()
             return self._give(max(self._clock.now_ns(), highest + 1), reserved)
 
     def now_ns(self) -> UnixNs:
-        """Gives the store's time: it never falls, whatever the machine's clock does."""
+        """Return the store's time, which never moves back, whatever the machine's clock does."""
         with self._locked():
             highest, reserved = self._read()
             return self._give(max(self._clock.now_ns(), highest), reserved)
@@ -79,23 +106,56 @@ class LogicalClock:
 
     def _take_over(self) -> None:
         with self._locked():
-            if os.fstat(self._fd).st_size == 0:
-                self._write(0, 0)
-                os.fsync(self._fd)
+            raw = os.pread(self._fd, _RECORD.size, 0)
+            if len(raw) != _RECORD.size or not raw.startswith(_MAGIC):
+                self._rebuild(raw)
                 return
             highest, reserved = self._read()
             boot = self._read_raw()[3]
             if boot != self._boot or not boot.strip(b"\0"):
                 self._write(max(highest, reserved), reserved)
 
+    def _rebuild(self, raw: bytes) -> None:
+        """Write a file that continues above every timestamp in the store."""
+        if raw.startswith(_FAMILY) and raw[len(_FAMILY) : len(_MAGIC)] not in (b"", b"1"):
+            raise StoreMisconfigured(
+                "open", str(self._path), "the clock file is of a newer version: upgrade sluice"
+            )
+        newest = self._newest()
+        # Times were given to readers up to the durable bound, which was ahead of the last write.
+        bound = 0 if newest is None else newest + _RESERVE_NS
+        os.ftruncate(self._fd, 0)
+        self._write(bound, bound)
+        os.fsync(self._fd)
+        fsync_directory(self._path.parent)
+        if newest is not None:
+            log.warning("store_clock_rebuilt", path=str(self._path), continues_at_ns=bound)
+
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with self._threads:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             try:
+                self._check_current()
                 yield
             finally:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _check_current(self) -> None:
+        """Raise if the path no longer names the file that this process locked."""
+        try:
+            if os.stat(self._name).st_ino == self._inode:  # noqa: PTH116 - once per timestamp
+                return
+        except FileNotFoundError:
+            pass
+        raise self._damage("was removed or replaced")
+
+    def _damage(self, what: str) -> StoreMisconfigured:
+        return StoreMisconfigured(
+            "clock",
+            str(self._path),
+            f"the clock file {what}: restart every process of the store, an open rebuilds the file",
+        )
 
     def _read(self) -> tuple[int, int]:
         _, highest, reserved, _ = self._read_raw()
@@ -104,9 +164,7 @@ class LogicalClock:
     def _read_raw(self) -> tuple[bytes, int, int, bytes]:
         raw = os.pread(self._fd, _RECORD.size, 0)
         if len(raw) != _RECORD.size or not raw.startswith(_MAGIC):
-            raise StoreMisconfigured(
-                "open", str(self._path), "the clock file is damaged: restore it from a backup"
-            )
+            raise self._damage("is damaged")
         magic, highest, reserved, boot = _RECORD.unpack(raw)
         return magic, highest, reserved, boot
 
@@ -115,19 +173,19 @@ class LogicalClock:
 
 
 class DirectorySync(Protocol):
-    """Makes directory entries durable."""
+    """Port: makes directory entries durable."""
 
     def sync(self, directories: Iterable[Path]) -> None:
-        """Returns when every entry that stood in these directories at the call is durable.
+        """Return when every entry that existed in these directories at the call is durable.
 
         Raises:
-            OSError: A directory could not be synced: nothing is known of its entries.
+            OSError: A directory could not be synced; its entries may or may not be durable.
         """
         ...
 
 
 def fsync_directory(directory: Path) -> None:
-    """Makes the entries of one directory durable."""
+    """Make the entries of one directory durable."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -135,32 +193,9 @@ def fsync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-class SingleSync:
-    """Syncs each caller's directories by themselves: a control of the benchmark."""
-
-    def sync(self, directories: Iterable[Path]) -> None:
-        """Syncs them one after the other."""
-        for directory in directories:
-            fsync_directory(directory)
-
-
-class SerialSync:
-    """Lets one fsync run at a time, so that none shares a commit: a control of the benchmark."""
-
-    def __init__(self) -> None:
-        """Starts idle."""
-        self._turn = threading.Lock()
-
-    def sync(self, directories: Iterable[Path]) -> None:
-        """Syncs them one after the other, alone."""
-        for directory in directories:
-            with self._turn:
-                fsync_directory(directory)
-
-
 @dataclass(slots=True)
 class _Round:
-    """One fsync of one directory and those who wait for it."""
+    """One fsync of one directory and the callers that wait for it."""
 
     waiting: int = 0
     begun: bool = False
@@ -169,7 +204,7 @@ class _Round:
 
 
 class _Folder:
-    """The rounds of one directory: the one under way, and the one that newcomers join."""
+    """The rounds of one directory: the current one, and the one that new callers join."""
 
     __slots__ = ("busy", "next", "turn")
 
@@ -177,26 +212,28 @@ class _Folder:
         self.busy = False
         self.next = _Round()
         self.turn = threading.Condition(lock)
-        """Of its own: the end of a round wakes nobody who waits for another directory."""
+        """Separate for each directory, so that the end of a round wakes no caller of another
+        directory.
+        """
 
 
 class GroupSync:
-    """One fsync of a directory serves all who came before it began; directories run side by side.
+    """Group commit: one fsync of a directory serves every caller that arrived before it began.
 
-    A single leader that syncs the directories of everybody in turn was four times slower than no
-    grouping at all: the file system groups fsyncs that run at once by itself (ADR 0011).
+    Directories are synced concurrently. A single leader that syncs the directories of all callers
+    in turn was four times slower than no grouping, because the file system groups concurrent fsyncs
+    (ADR 0011).
     """
 
     def __init__(self) -> None:
-        """Starts with nothing to sync."""
         self._lock = threading.Lock()
         self._folders: dict[Path, _Folder] = {}
 
     def sync(self, directories: Iterable[Path]) -> None:
-        """Joins the next round of each directory, and leads it when nobody does.
+        """Join the next round of each directory, and lead it when it has no leader.
 
-        The deepest comes first: it is the caller's own, and its commit makes the rounds of the
-        folders above, which many share, quick ones. The other way round took twice as long.
+        The deepest directory is first. Usually only this caller uses it, and its commit makes the
+        fsyncs of the shared directories above it quick. The opposite order took twice as long.
         """
         for directory in sorted(directories, key=lambda path: -len(path.parts)):
             self._sync_one(directory)
@@ -236,17 +273,17 @@ _FOLDERS_MAX: Final = 65_536
 
 
 class DurableNames:
-    """A bounded memory of durable folders and states; forgetting costs an fsync, nothing else."""
+    """A bounded set of folders and states known to be durable; a lost entry costs one fsync."""
 
     def __init__(self, root: Path) -> None:
-        """Starts with the root, which was made durable when the store was opened."""
+        """Start with the root, which is durable once the store is open."""
         self._root = root
         self._lock = threading.Lock()
         self._folders: set[Path] = set()
         self._states: OrderedDict[tuple[Path, int], None] = OrderedDict()
 
     def unknown_folders(self, folder: Path) -> list[Path]:
-        """Gives `folder` and those above it, up to the root, that are not known to be durable."""
+        """Return `folder` and those above it, up to the root, that are not known to be durable."""
         unknown: list[Path] = []
         while folder != self._root and folder not in self._folders:
             unknown.append(folder)
@@ -254,18 +291,18 @@ class DurableNames:
         return unknown
 
     def add_folders(self, folders: list[Path]) -> None:
-        """Remembers folders whose names were synced."""
+        """Record folders whose names were synced."""
         with self._lock:
             if len(self._folders) + len(folders) > _FOLDERS_MAX:
                 self._folders = set()
             self._folders.update(folders)
 
     def has_state(self, path: Path, stamp: int) -> bool:
-        """Tells whether this state of a file is known to be durable."""
+        """Return True when this state of a file is known to be durable."""
         return (path, stamp) in self._states
 
     def add_state(self, path: Path, stamp: int) -> None:
-        """Remembers that a state is durable."""
+        """Record that a state is durable."""
         with self._lock:
             self._states[path, stamp] = None
             while len(self._states) > _STATES_MAX:

@@ -1,12 +1,12 @@
-"""The verbs of the local store as blocking calls: what is done to files, and in which order.
+"""The verbs of the local store as blocking calls: the operations on files and their order.
 
-A body is written to a hidden file, stamped and synced, and only then gets its name: by `link(2)`,
-which fails when the name is taken, or under a lock by `rename(2)`, which takes the place of the old
-state at once. Then the folder is synced. So a crash leaves the whole object or none.
+A body is written to a hidden file, given its timestamp and synced, and only then gets its name: by
+`link(2)`, which fails when the name exists, or under a lock by `rename(2)`, which replaces the old
+state atomically. Then the folder is synced. So a crash leaves the complete object or none.
 
-What another process may already see, but a crash could still take back, is made durable before
-anyone is told of it: `create` syncs before it says `Exists`, and a read syncs the folder of a young
-object (ADR 0010).
+A state that another process can see but that a crash could still undo is made durable before it is
+reported: `create` syncs before it reports `Exists`, and a read syncs the folder of a recent object
+(ADR 0010).
 """
 
 import errno
@@ -50,12 +50,12 @@ from sluice_store.local.durability import DirectorySync, DurableNames, LogicalCl
 from sluice_store.local.layout import Layout, incarnations_of
 
 _YOUNG_NS: Final = 60 * NS_PER_S
-"""A folder entry older than this is on disk: every file system writes its metadata out sooner."""
+"""A folder entry older than this is on disk: every file system writes its metadata sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Written:
-    """A synced file that has no name of its own yet."""
+    """A synced file that does not have its final name yet."""
 
     path: Path
     stamp: UnixNs
@@ -67,7 +67,7 @@ class LocalFiles:
     def __init__(
         self, layout: Layout, stamps: LogicalClock, syncer: DirectorySync, ids: IdSource
     ) -> None:
-        """Takes its parts; the folders of the layout stand already."""
+        """Use a layout whose folders exist."""
         self._layout = layout
         self._stamps = stamps
         self._syncer = syncer
@@ -75,11 +75,11 @@ class LocalFiles:
         self._known = DurableNames(layout.root)
 
     def now_ns(self) -> UnixNs:
-        """Gives the store's time."""
+        """Return the store's time."""
         return self._stamps.now_ns()
 
     def create(self, key: ObjectKey, body: bytes, sha256: Digest | None) -> CreateOutcome:
-        """Writes an object where none stands."""
+        """Write an object under a key that does not exist."""
         path = self._layout.object_of(key)
         with translated("create", key), self._written(key, body, sha256) as written:
             made = self._make_folders(path.parent)
@@ -90,9 +90,9 @@ class LocalFiles:
             return self._settle(path, written.stamp, made)
 
     def replace(self, key: ObjectKey, body: bytes, if_match: ETag) -> ReplaceOutcome:
-        """Writes an object over the state tagged `if_match`.
+        """Write an object over the state tagged `if_match`.
 
-        Its stamp is above that state's, because the caller has read the state before.
+        Its timestamp is above that state's, because the caller has read the state before.
         """
         path = self._layout.object_of(key)
         with translated("replace", key), self._written(key, body, None) as written:
@@ -103,7 +103,7 @@ class LocalFiles:
             return self._settle(path, written.stamp, [])
 
     def overwrite(self, key: ObjectKey, body: bytes, sha256: Digest | None) -> OverwriteOutcome:
-        """Writes an object over whatever stands there, which stays as a noncurrent incarnation."""
+        """Write an object, whether or not the key exists; the old state stays noncurrent."""
         path = self._layout.object_of(key)
         with translated("overwrite", key), self._locked(key):
             made = self._make_folders(path.parent)
@@ -117,7 +117,7 @@ class LocalFiles:
                 return self._settle(path, written.stamp, made)
 
     def get(self, key: ObjectKey, first: int, last: int | None) -> GetOutcome:
-        """Reads an object or a range of it, all from one incarnation."""
+        """Read an object or a range of it, all from one object version."""
         with translated("get", key):
             fd = _open(self._layout.object_of(key))
             if fd is None:
@@ -128,12 +128,12 @@ class LocalFiles:
                 return Found(info=info, body=_read_exactly(fd, first, end))
 
     def head(self, key: ObjectKey) -> HeadOutcome:
-        """Reads what is known of the current object."""
+        """Read the metadata of the current object."""
         with translated("head", key):
             return self._head_file(key, self._layout.object_of(key))
 
     def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
-        """Reads what is known of one incarnation, current or not."""
+        """Read the metadata of one object version, current or not."""
         with translated("head_incarnation", key):
             current = self._head_file(key, self._layout.object_of(key))
             if isinstance(current, ObjectInfo) and current.incarnation == incarnation:
@@ -141,7 +141,7 @@ class LocalFiles:
             return self._head_file(key, self._layout.generation_of(key, incarnation))
 
     def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
-        """Removes one incarnation; the newest noncurrent one takes the place of a current one."""
+        """Delete one object version; the newest noncurrent one replaces a current one."""
         path = self._layout.object_of(key)
         with translated("delete", key):
             with self._locked(key):
@@ -154,7 +154,7 @@ class LocalFiles:
             return Deleted(date_ns=self._stamps.now_ns())
 
     def _remove(self, key: ObjectKey, path: Path, incarnation: ObjectVersion) -> None:
-        """Removes the noncurrent name first: a crash between may have left both."""
+        """Remove one version. The noncurrent name is first: a crash may have left both."""
         with suppress(FileNotFoundError, NotADirectoryError):
             self._layout.generation_of(key, incarnation).unlink()
         if self._stamp_of(path) != incarnation:
@@ -172,7 +172,7 @@ class LocalFiles:
         return Exists(date_ns=self._stamps.now_ns())
 
     def _settle(self, path: Path, stamp: UnixNs, made: list[Path]) -> Applied | Unknown:
-        """Makes a name durable that others may see already; a failure leaves its fate open."""
+        """Make a visible name durable; after a failure the outcome is unknown."""
         try:
             self._syncer.sync({path.parent, *(folder.parent for folder in made)})
         except OSError as error:
@@ -183,7 +183,7 @@ class LocalFiles:
         return Applied(etag=ETag(tag), incarnation=ObjectVersion(tag), date_ns=stamp)
 
     def _keep_old(self, key: ObjectKey, path: Path) -> list[Path]:
-        """Gives the current state a second name among the generations, durable before it goes."""
+        """Give the current state a durable second name among the noncurrent versions."""
         old = self._layout.generation_of(key, self._stamp_of(path) or ObjectVersion("0"))
         made = self._make_folders(old.parent)
         with suppress(FileExistsError):
@@ -192,7 +192,7 @@ class LocalFiles:
         return made
 
     def _make_folders(self, folder: Path) -> list[Path]:
-        """Makes a folder and gives those on its way that this process has not seen durable."""
+        """Create a folder; return those on its path that are not known to be durable."""
         made = self._known.unknown_folders(folder)
         if made:
             folder.mkdir(parents=True, exist_ok=True)
@@ -231,7 +231,7 @@ class LocalFiles:
 
     @contextmanager
     def _locked(self, key: ObjectKey) -> Iterator[None]:
-        """Holds the key's stripe against every other thread and process that changes a state."""
+        """Lock the key's stripe against every other thread and process that changes a state."""
         fd = os.open(self._layout.lock_of(key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -241,13 +241,15 @@ class LocalFiles:
 
     @contextmanager
     def _written(self, key: ObjectKey, body: bytes, sha256: Digest | None) -> Iterator[_Written]:
-        """Writes and syncs a hidden file; removes its hidden name at the end.
+        """Write and sync a hidden file, and remove its hidden name at the end.
 
-        The sha256 is checked as a store on the network would check it.
+        The sha256 is checked as a remote store would check it.
         """
         digest = digest_of(body)
         if sha256 is not None and digest != sha256:
-            raise ChecksumRefused("create", key, "the body does not match its sha256: send it anew")
+            raise ChecksumRefused(
+                "create", key, ("the body does not match its sha256: send it again")
+            )
         path = self._layout.temporary / self._ids.ulid()
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
@@ -282,7 +284,7 @@ def _open(path: Path) -> int | None:
 
 
 def _read_exactly(fd: int, first: int, end: int) -> bytes:
-    """Reads the bytes `first` to `end`; an object never changes in place."""
+    """Read the bytes from `first` up to `end`; an object never changes in place."""
     parts: list[bytes] = []
     while first < end:
         part = os.pread(fd, end - first, first)
@@ -297,14 +299,18 @@ _NAME: Final = "user.sluice.sha256"
 
 
 def write_sha256(fd: int, stamp: int, sha256: Digest) -> None:
-    """Keeps the digest of a file, as far as the file system can."""
+    """Store the digest of a file in an extended attribute, where the file system has them."""
     if hasattr(os, "setxattr"):
         with suppress(OSError):
             os.setxattr(fd, _NAME, f"{stamp}:{sha256}".encode())
 
 
 def read_sha256(fd: int, stamp: int) -> Digest | None:
-    """Gives the digest that was verified when this very state was written, or None."""
+    """Return the digest that was verified when this state was written, or None.
+
+    The attribute contains the timestamp: a file that was edited has another modification time, and
+    its attribute is ignored. Without a digest, readers hash the bytes.
+    """
     if not hasattr(os, "getxattr"):
         return None
     try:
@@ -316,7 +322,7 @@ def read_sha256(fd: int, stamp: int) -> Digest | None:
 
 _FULL: Final = "the disk is full: free space or move the store"
 _READ_ONLY: Final = "the directory is read-only: mount it writable"
-_FORM: Final = "a file stands where a folder is needed, or the reverse: look at the path"
+_FORM: Final = "a file is where a folder is required, or the reverse: check the path"
 _DENIED: Final = "no permission: give this user the directory"
 _FILES: Final = "too many open files: raise the limit (ulimit -n)"
 
@@ -336,17 +342,19 @@ _TABLE: Final[dict[int, tuple[type[StoreError], str]]] = {
 
 
 def store_error(error: OSError, operation: str, key: str) -> StoreError:
-    """Gives the error of the port for an error of the system."""
-    kind, reason = _TABLE.get(error.errno or 0, (StoreUnavailable, f"input or output: {error}"))
+    """Return the error of the port for an error of the operating system."""
+    kind, reason = _TABLE.get(
+        error.errno or 0, (StoreUnavailable, (f"input or output error: {error}"))
+    )
     return kind(operation, key, reason)
 
 
 @contextmanager
 def translated(operation: str, key: str) -> Iterator[None]:
-    """Lets no `OSError` leave the adapter.
+    """Translate every `OSError` inside the context.
 
     Raises:
-        StoreError: In the place of every `OSError`, which it carries as its cause.
+        StoreError: Instead of an `OSError`, which is its cause.
     """
     try:
         yield

@@ -1,8 +1,9 @@
-"""Where a key is in the directory, and listings in key order."""
+"""The files of a local store: where each key is, and listings in key order."""
 
 import os
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,9 @@ from sluice_protocol.units import ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.port import ListedIncarnation, ListedObject
 
 HIDDEN: Final = ".sluice"
-"""The folder of the store's own state; no key may start with it."""
+"""The folder of the store's internal state; no key may start with it."""
+PROBE: Final = "probe-"
+"""Prefix of the hidden files that test the file system, and whose timestamps mean nothing."""
 NAME_BYTES_MAX: Final = 255
 LOCK_STRIPES: Final = 64
 
@@ -25,50 +28,50 @@ class Layout:
 
     @property
     def clock(self) -> Path:
-        """The file of the highest stamp."""
+        """The file of the highest timestamp."""
         return self.root / HIDDEN / "clock"
 
     @property
     def temporary(self) -> Path:
-        """Where bodies are written before they get their name; in the same file system."""
+        """Folder of bodies without a final name; in the same file system."""
         return self.root / HIDDEN / "tmp"
 
     @property
     def locks(self) -> Path:
-        """Where the lock files stand."""
+        """Folder of the lock files."""
         return self.root / HIDDEN / "locks"
 
     @property
     def generations(self) -> Path:
-        """Where noncurrent incarnations stand, one folder per key."""
+        """Folder of noncurrent object versions, one folder per key."""
         return self.root / HIDDEN / "generations"
 
     def lock_of(self, key: ObjectKey) -> Path:
-        """Gives the lock file of a key's stripe."""
+        """Return the lock file of a key's stripe."""
         return self.locks / f"{zlib.crc32(key.encode()) % LOCK_STRIPES:02d}"
 
     def object_of(self, key: ObjectKey) -> Path:
-        """Gives the file of a current object.
+        """Return the file of a current object.
 
         Raises:
-            StoreError: No file can have this name.
+            StoreError: A file cannot have this name.
         """
         check_key(key)
         return self.root / key
 
     def generations_of(self, key: ObjectKey) -> Path:
-        """Gives the folder of a key's noncurrent incarnations; `@` cannot end a folder of a key."""
+        """Return the folder of a key's noncurrent versions; no folder of a key ends in `@`."""
         check_key(key)
         return self.generations / f"{key}@"
 
     def generation_of(self, key: ObjectKey, incarnation: ObjectVersion) -> Path:
-        """Gives the file of one noncurrent incarnation."""
+        """Return the file of one noncurrent version."""
         number = int(incarnation) if incarnation.isascii() and incarnation.isdigit() else 0
         return self.generations_of(key) / f"{number:020d}"
 
 
 def check_key(key: str) -> None:
-    """Refuses a key that would leave the directory, or that a file system cannot hold.
+    """Raise for a key that would be outside the directory or that a file system cannot store.
 
     Raises:
         StoreError: The key has an empty, dotted, hidden or too long segment, or a NUL.
@@ -76,11 +79,11 @@ def check_key(key: str) -> None:
     segments = key.split("/")
     wrong = {"", ".", ".."}.intersection(segments) or segments[0] == HIDDEN or "\0" in key
     if wrong or any(len(segment.encode()) >= NAME_BYTES_MAX for segment in segments):
-        raise StoreError("local", key, "a directory cannot hold this key: use another")
+        raise StoreError("local", key, "a directory cannot store this key: use another key")
 
 
 def _entries(folder: Path) -> list[str]:
-    """Gives the names of a folder, a folder's with `/`, in the order of the keys they start."""
+    """Return the names in a folder, with `/` after a folder's, in the order of their keys."""
     try:
         with os.scandir(folder) as found:
             names = [
@@ -93,7 +96,7 @@ def _entries(folder: Path) -> list[str]:
 
 
 def _outside(start: str, prefix: str, after: str, end: str | None) -> bool:
-    """Tells whether no key that starts with `start` can be asked for."""
+    """Return True when no key that starts with `start` is within the bounds."""
     if not (start.startswith(prefix) or prefix.startswith(start)):
         return True
     before = start.encode() < after.encode() and not after.startswith(start)
@@ -102,11 +105,14 @@ def _outside(start: str, prefix: str, after: str, end: str | None) -> bool:
 
 
 def walk_keys(root: Path, prefix: str, after: str, end: str | None) -> Iterator[str]:
-    """Gives the keys under `root` with `after < key <= end`, in the order of their UTF-8 bytes."""
+    """Yield the keys under `root` with `after < key <= end`, in the order of their UTF-8 bytes.
+
+    Folders outside the bounds are not read.
+    """
     top = prefix.rpartition("/")[0]
     steps = top.split("/") if top else []
     if {"", ".", ".."}.intersection(steps) or steps[:1] == [HIDDEN]:
-        return  # no key has such a segment, and the walk must not leave the directory
+        return  # no key has such a segment, and the listing must stay inside the directory
     pending = [f"{top}/" if top else ""]
     while pending:
         start = pending.pop()
@@ -133,13 +139,13 @@ def _stat(path: Path) -> os.stat_result | None:
     try:
         return path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        return None  # deleted between the listing and the look: no longer an object
+        return None  # deleted since the listing
 
 
 def walk_objects(
     layout: Layout, prefix: str, after: str, end: str | None
 ) -> Iterator[ListedObject]:
-    """Gives the current objects with `after < key <= end`, in key order."""
+    """Yield the current objects with `after < key <= end`, in key order."""
     for key in walk_keys(layout.root, prefix, after, end):
         found = _stat(layout.root / key)
         if found is not None:
@@ -149,6 +155,27 @@ def walk_objects(
                 etag=ETag(str(found.st_mtime_ns)),
                 last_modified_ns=UnixNs(found.st_mtime_ns),
             )
+
+
+def newest_timestamp(layout: Layout) -> int | None:
+    """Return the highest timestamp of a file of the store, or None for a store without files.
+
+    Noncurrent states count, and so do hidden files, which their writers may still link. Lock files,
+    the clock file and probes have no timestamps of the store.
+    """
+    newest: int | None = None
+    pending = [layout.root]
+    while pending:
+        with suppress(FileNotFoundError), os.scandir(pending.pop()) as found:
+            for entry in found:
+                path = Path(entry.path)
+                if path in (layout.clock, layout.locks) or entry.name.startswith(PROBE):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(path)
+                elif (status := _stat(path)) is not None:
+                    newest = max(newest or 0, status.st_mtime_ns)
+    return newest
 
 
 def _incarnation(key: str, found: os.stat_result, *, current: bool) -> ListedIncarnation:
@@ -164,10 +191,10 @@ def _incarnation(key: str, found: os.stat_result, *, current: bool) -> ListedInc
 
 
 def incarnations_of(layout: Layout, key: ObjectKey) -> Iterator[ListedIncarnation]:
-    """Gives the incarnations of one key, newest first.
+    """Yield the object versions of one key, newest first.
 
-    A crash may leave the current state in the folder of generations too, as a second name of the
-    same file: it is told apart by its stamp.
+    A crash may leave the current state in the folder of noncurrent versions too, as a second name
+    of the same file. Its timestamp identifies it.
     """
     current = _stat(layout.root / key)
     if current is not None:
@@ -182,9 +209,9 @@ def incarnations_of(layout: Layout, key: ObjectKey) -> Iterator[ListedIncarnatio
 def walk_incarnations(
     layout: Layout, prefix: str, after: str, end: str | None
 ) -> Iterator[ListedIncarnation]:
-    """Gives every incarnation with `after < key <= end`, in key order, newest first within a key.
+    """Yield every object version with `after < key <= end`, newest first within a key.
 
-    A key always has a current object: deleting the current one brings the next back.
+    A key always has a current object: deleting the current one makes the next one current.
     """
     for key in walk_keys(layout.root, prefix, after, end):
         yield from incarnations_of(layout, ObjectKey(key))

@@ -1,10 +1,11 @@
-"""The local store behind the port: blocking work in threads of its own."""
+"""The local store behind the port: blocking calls run in a separate thread pool."""
 
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
@@ -23,7 +24,13 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion
 from sluice_store.local.durability import DirectorySync, GroupSync, LogicalClock, fsync_directory
 from sluice_store.local.files import LocalFiles, translated
-from sluice_store.local.layout import Layout, walk_incarnations, walk_objects
+from sluice_store.local.layout import (
+    PROBE,
+    Layout,
+    newest_timestamp,
+    walk_incarnations,
+    walk_objects,
+)
 from sluice_store.port import IncarnationPage, ListedIncarnation, ListPage, Versioning
 
 _T = TypeVar("_T")
@@ -31,15 +38,14 @@ _T = TypeVar("_T")
 THREADS: Final = 64
 PAGE_OBJECTS: Final = 1000
 _LEFT_OVER_NS: Final = 3600 * NS_PER_S
-"""A hidden file older than this belongs to a writer that died."""
+"""A hidden file older than this belongs to a process that died."""
 _PROBE_NS: Final = 123_456_789
 
 
 class LocalStore:
-    """A directory as an object store; see `sluice_store.local.files` for its order of writes."""
+    """A directory as an object store; `sluice_store.local.files` describes its order of writes."""
 
     def __init__(self, layout: Layout, files: LocalFiles, threads: ThreadPoolExecutor) -> None:
-        """Takes its parts; `open_local_store` makes them."""
         self._layout = layout
         self._files = files
         self._threads = threads
@@ -47,39 +53,39 @@ class LocalStore:
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> CreateOutcome:
-        """Writes `body` where nothing stands."""
+        """Write `body` under a key that does not exist."""
         return await self._run(lambda: self._files.create(key, body, sha256))
 
     async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
-        """Writes `body` over the state tagged `if_match`; the old state is not kept."""
+        """Write `body` over the state tagged `if_match`; the old state is not kept."""
         return await self._run(lambda: self._files.replace(key, body, if_match))
 
     async def overwrite(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> OverwriteOutcome:
-        """Writes `body` whatever stands there; the old state stays noncurrent."""
+        """Write `body`, whether or not the key exists; the old state stays noncurrent."""
         return await self._run(lambda: self._files.overwrite(key, body, sha256))
 
     async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
-        """Reads an object or a range of it."""
+        """Read an object or a range of it."""
         return await self._run(lambda: self._files.get(key, first, last))
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
-        """Reads what is known of an object."""
+        """Read the metadata of an object."""
         return await self._run(lambda: self._files.head(key))
 
     async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
-        """Reads what is known of one incarnation."""
+        """Read the metadata of one object version."""
         return await self._run(lambda: self._files.head_incarnation(key, incarnation))
 
     async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
-        """Removes exactly this incarnation."""
+        """Delete exactly this object version."""
         return await self._run(lambda: self._files.delete(key, incarnation))
 
     async def list(
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
     ) -> AsyncIterator[ListPage]:
-        """Lists current objects, page by page."""
+        """List current objects, page by page."""
         walk = walk_objects(self._layout, prefix, start_after, end_at)
         async for page, last in self._pages("list", prefix, walk):
             date_ns = await self._run(self._files.now_ns)
@@ -88,7 +94,7 @@ class LocalStore:
     async def list_incarnations(
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
     ) -> AsyncIterator[IncarnationPage]:
-        """Lists every incarnation, page by page; there are no delete markers."""
+        """List every object version, page by page; there are no delete markers."""
         walk: Iterator[ListedIncarnation] = walk_incarnations(
             self._layout, prefix, start_after, end_at
         )
@@ -97,7 +103,7 @@ class LocalStore:
             yield IncarnationPage(incarnations=page, date_ns=date_ns, last=last)
 
     async def read_versioning(self) -> Versioning:
-        """Says that a delete of an incarnation spares every other: it always does here."""
+        """Return `ENABLED`: here a delete of one object version always keeps the others."""
         return Versioning.ENABLED
 
     async def _pages(
@@ -120,12 +126,12 @@ class LocalStore:
 
 
 def _prepare(layout: Layout, ids: IdSource, now_ns: int) -> None:
-    """Makes the folders and refuses a file system that cannot keep stamps."""
+    """Create the folders, and raise for a file system that cannot store timestamps."""
     for folder in (layout.root, layout.temporary, layout.locks, layout.generations):
         folder.mkdir(parents=True, exist_ok=True)
         fsync_directory(folder)
     fsync_directory(layout.root.parent)
-    probe = layout.temporary / ids.ulid()
+    probe = layout.temporary / f"{PROBE}{ids.ulid()}"
     stamp = now_ns // NS_PER_S * NS_PER_S + _PROBE_NS
     try:
         probe.write_bytes(b"")
@@ -135,14 +141,16 @@ def _prepare(layout: Layout, ids: IdSource, now_ns: int) -> None:
         probe.unlink(missing_ok=True)
     if not kept:
         raise StoreMisconfigured(
-            "open", str(layout.root), "the file system keeps no nanoseconds: use another, ext4 say"
+            "open",
+            str(layout.root),
+            ("the file system does not store nanoseconds: use another, for example ext4"),
         )
 
 
 def _sweep(layout: Layout, now_ns: int) -> None:
-    """Removes what writers that died left behind."""
+    """Remove the hidden files of processes that died."""
     for path in layout.temporary.iterdir():
-        with suppress(FileNotFoundError):  # another opener sweeps too, and writers come and go
+        with suppress(FileNotFoundError):  # other processes sweep and write concurrently
             if path.stat().st_mtime_ns < now_ns - _LEFT_OVER_NS:
                 path.unlink()
 
@@ -155,7 +163,7 @@ async def open_local_store(
     ids: IdSource | None = None,
     syncer: DirectorySync | None = None,
 ) -> AsyncIterator[LocalStore]:
-    """Opens a directory as a store and makes it when it is missing.
+    """Open a directory as a store, and create it when it does not exist.
 
     Args:
         root: The directory. It must be on a local file system with hard links and flock.
@@ -164,13 +172,14 @@ async def open_local_store(
         syncer: Grouped fsyncs when None.
 
     Raises:
-        StoreMisconfigured: The path is no directory, is read-only, or cannot keep stamps.
+        StoreMisconfigured: The path is no directory, is read-only, or cannot store timestamps.
         StoreDenied: This user may not write there.
     """
     layout, clock, ids = Layout(root=root), clock or SystemClock(), ids or SystemIds()
     with translated("open", str(root)):
         await asyncio.to_thread(_prepare, layout, ids, clock.now_ns())
-        stamps = LogicalClock(layout.clock, clock)
+        newest = partial(newest_timestamp, layout)
+        stamps = await asyncio.to_thread(LogicalClock, layout.clock, clock, newest)
         await asyncio.to_thread(_sweep, layout, clock.now_ns())
     threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sluice-store")
     try:

@@ -1,6 +1,7 @@
-"""An S3-faithful bucket in memory: the reference model, and the main oracle of the tests.
+"""A bucket in memory that behaves as S3: the reference model of the tests.
 
-No test server answers 409 or races like S3; this one does, and it can lose any answer on a plan.
+No other test server returns 409 or has races as S3 does. This one does, and it can lose any
+response according to a plan.
 """
 
 from sluice_store.memory.bucket import MemoryBucket

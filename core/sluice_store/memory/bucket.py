@@ -1,11 +1,11 @@
-"""The reference model of one S3 bucket: plain calls, each atomic, answers as S3 gives them.
+"""The reference model of one S3 bucket: plain atomic calls with the responses of S3.
 
 Source: Amazon S3 API Reference (PutObject, CopyObject, DeleteObject, HeadObject), S3 User Guide
 (conditional writes, versioning, Object Lock).
 """
 
 import hashlib
-import random  # noqa: TID251 - the type of the seeded source that comes in
+import random  # noqa: TID251 - the type of the seeded source that is passed
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class StoredVersion:
     Attributes:
         incarnation: Its id, `null` when it was written without versioning.
         body: The bytes; None for a delete marker.
-        sha256: The checksum that came with it and was verified, or None.
+        sha256: The verified checksum of the upload, or None.
         last_modified_ns: When it was written, whole seconds.
         retained_until_ns: Object Lock: no permanent delete before.
     """
@@ -61,7 +61,7 @@ class VersionHistory:
 
     @property
     def current(self) -> StoredVersion | None:
-        """What a read sees: the newest version, unless that is a delete marker."""
+        """What a read returns: the newest version, unless that is a delete marker."""
         newest = self.newest
         return None if newest is None or newest.body is None else newest
 
@@ -71,17 +71,17 @@ class VersionHistory:
         return self.versions[-1] if self.versions else None
 
     def find(self, incarnation: str) -> StoredVersion | None:
-        """Gives the version with this id."""
+        """Return the version with this id, or None."""
         return next((one for one in self.versions if one.incarnation == incarnation), None)
 
     def add(self, version: StoredVersion, versioning: Versioning) -> None:
-        """Adds a version; without versioning the `null` one gives way to it."""
+        """Add a version; without versioning it replaces the `null` version."""
         if versioning is not Versioning.ENABLED:
             self.versions = [one for one in self.versions if one.incarnation != NULL_VERSION]
         self.versions.append(version)
 
     def remove(self, incarnation: str) -> None:
-        """Removes exactly one version; the one before becomes current."""
+        """Remove exactly one version; the one before becomes current."""
         self.versions = [one for one in self.versions if one.incarnation != incarnation]
 
 
@@ -90,7 +90,7 @@ PAGE_KEYS: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Reply:
-    """What the bucket answers, before anything happens to it on the way."""
+    """The response of the bucket, before a fault is applied to it."""
 
     status: int
     code: str = ""
@@ -100,7 +100,7 @@ class S3Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketChange:
-    """One change of a key, from which events and inventories are made."""
+    """One change of a key."""
 
     at_ns: UnixNs
     key: str
@@ -109,7 +109,7 @@ class BucketChange:
 
 
 class MemoryBucket:
-    """One bucket. Its clock may be moved, its versioning may be switched, its versions locked."""
+    """One bucket, whose clock, versioning and retention a test can change."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class MemoryBucket:
         versioning: Versioning = Versioning.ENABLED,
         page_keys: int = PAGE_KEYS,
     ) -> None:
-        """Starts empty; `rng` makes version ids, so that a seed replays."""
+        """Start empty; `rng` generates version ids, so that a seed replays."""
         self.name = name
         self.versioning = versioning
         self.page_keys = page_keys
@@ -132,11 +132,11 @@ class MemoryBucket:
         self._keys: dict[str, VersionHistory] = {}
 
     def now_ns(self) -> UnixNs:
-        """Gives the bucket's clock, cut to seconds as `Date` and `Last-Modified` are."""
+        """Return the bucket's clock, truncated to seconds as `Date` and `Last-Modified` are."""
         return UnixNs((self._clock.now_ns() + self.clock_offset_ns) // NS_PER_S * NS_PER_S)
 
     def put(self, key: str, body: bytes, headers: Mapping[str, str]) -> S3Reply:
-        """PutObject with its checksums and preconditions."""
+        """Perform PutObject with its checksums and preconditions."""
         if headers.get("x-amz-content-sha256", digest_of(body)) != digest_of(body):
             return self._reply(400, "XAmzContentSHA256Mismatch")
         checksum = parse_checksum(headers.get("x-amz-checksum-sha256"))
@@ -150,7 +150,7 @@ class MemoryBucket:
         return self._reply(200, headers={"ETag": version.etag, **self._id_of(version), **extra})
 
     def copy(self, source: str, key: str, headers: Mapping[str, str]) -> S3Reply:
-        """CopyObject within the bucket, under preconditions on the destination."""
+        """Perform CopyObject within the bucket, with preconditions on the destination."""
         found = self._keys.get(source, VersionHistory()).current
         if found is None or found.body is None:
             return self._reply(404, "NoSuchKey")
@@ -161,7 +161,7 @@ class MemoryBucket:
         return self._reply(200, headers={"ETag": version.etag, **self._id_of(version)})
 
     def get(self, key: str, headers: Mapping[str, str], incarnation: str | None = None) -> S3Reply:
-        """GetObject, whole or a range, of the current version or an exact one."""
+        """Perform GetObject, whole or a range, of the current version or an exact one."""
         history = self._keys.get(key, VersionHistory())
         version = history.newest if incarnation is None else history.find(incarnation)
         if version is None:
@@ -176,7 +176,7 @@ class MemoryBucket:
     def delete(
         self, key: str, headers: Mapping[str, str], incarnation: str | None = None
     ) -> S3Reply:
-        """DeleteObject: a marker over the key, or exactly one version for good."""
+        """Perform DeleteObject: add a delete marker, or remove exactly one version permanently."""
         history = self._keys.setdefault(key, VersionHistory())
         if incarnation is not None:
             return self._delete_version(key, history, incarnation)
@@ -195,11 +195,11 @@ class MemoryBucket:
         return self._reply(204, headers={"x-amz-delete-marker": "true", **self._id_of(marker)})
 
     def refusal(self, status: int, code: str) -> S3Reply:
-        """Gives an answer that the bucket had no part in, under its clock."""
+        """Return a response without an effect on the bucket, dated by its clock."""
         return self._reply(status, code)
 
     def objects(self, prefix: str, after: str) -> Iterator[ListedObject]:
-        """Gives current objects in key order."""
+        """Yield current objects in key order."""
         for key, history in self._sorted(prefix, after):
             version = history.current
             if version is not None:
@@ -211,7 +211,7 @@ class MemoryBucket:
                 )
 
     def incarnations(self, prefix: str, after: str) -> Iterator[ListedIncarnation]:
-        """Gives versions and markers in key order, newest first within a key."""
+        """Yield versions and markers in key order, newest first within a key."""
         for key, history in self._sorted(prefix, after):
             for version in reversed(history.versions):
                 yield ListedIncarnation(
@@ -230,7 +230,7 @@ class MemoryBucket:
         return [(ObjectKey(key), self._keys[key]) for key in sorted(keys, key=str.encode)]
 
     def _refused(self, key: str, headers: Mapping[str, str]) -> S3Reply | None:
-        """Checks the preconditions of a write against the current version."""
+        """Return the refusal of a write whose preconditions the current version does not meet."""
         current = self._keys.get(key, VersionHistory()).current
         if headers.get("If-None-Match") == "*" and current is not None:
             return self._reply(412, "PreconditionFailed")
@@ -270,21 +270,21 @@ class MemoryBucket:
         return self._reply(204, headers={"x-amz-version-id": incarnation})
 
     def _read(self, version: StoredVersion, body: bytes, headers: Mapping[str, str]) -> S3Reply:
-        told = {"ETag": version.etag, **self._id_of(version)}
-        told["Last-Modified"] = http_date(version.last_modified_ns)
+        fields = {"ETag": version.etag, **self._id_of(version)}
+        fields["Last-Modified"] = http_date(version.last_modified_ns)
         asked = headers.get("Range")
         whole = asked is None and headers.get("x-amz-checksum-mode") == "ENABLED"
-        if version.sha256 is not None and whole:  # a part has no checksum of the whole
-            told["x-amz-checksum-sha256"] = encode_checksum(version.sha256)
+        if version.sha256 is not None and whole:  # a range has no checksum of the whole object
+            fields["x-amz-checksum-sha256"] = encode_checksum(version.sha256)
         if asked is None:
-            told["Content-Length"] = str(len(body))
-            return self._reply(200, headers=told, body=body)
+            fields["Content-Length"] = str(len(body))
+            return self._reply(200, headers=fields, body=body)
         part = cut_range(asked, len(body))
         if part is None:
             return self._reply(416, "InvalidRange")
-        told["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{len(body)}"
-        told["Content-Length"] = str(len(part))
-        return self._reply(206, headers=told, body=body[part.start : part.stop])
+        fields["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{len(body)}"
+        fields["Content-Length"] = str(len(part))
+        return self._reply(206, headers=fields, body=body[part.start : part.stop])
 
     def _note(self, key: str, version: StoredVersion, *, created: bool) -> None:
         self.changes.append(
@@ -307,7 +307,7 @@ class MemoryBucket:
 
 
 def http_date(at_ns: int) -> str:
-    """Gives an instant as HTTP writes it."""
+    """Return a time in the format of HTTP."""
     return format_datetime(datetime.fromtimestamp(at_ns // NS_PER_S, UTC), usegmt=True)
 
 
@@ -315,7 +315,7 @@ _RANGE: Final = re.compile(r"bytes=(\d+)-(\d*)")
 
 
 def cut_range(text: str, size_bytes: int) -> range | None:
-    """Gives the positions that a `Range` header asks for, or None when it begins past the end."""
+    """Return the positions of a `Range` header (RFC 9110 section 14), or None past the end."""
     found = _RANGE.fullmatch(text)
     if found is None:
         return range(size_bytes)

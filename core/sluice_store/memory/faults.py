@@ -1,6 +1,6 @@
-"""What may happen to a call, and plans of when it does."""
+"""Faults of calls, and plans of when each happens."""
 
-import random  # noqa: TID251 - the type of the seeded source that comes in
+import random  # noqa: TID251 - the type of the seeded source that is passed
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 
 class Fault(StrEnum):
-    """What happens to one call; the name says whether it is applied."""
+    """A fault of one call; the name states whether the call is applied."""
 
     NOT_SENT = "not_sent"
     TIMEOUT_BEFORE = "timeout_before"
@@ -18,38 +18,38 @@ class Fault(StrEnum):
     APPLIED_LATE = "applied_late"
     """The client times out; the call is applied some calls later."""
     TRUNCATED = "truncated"
-    """The answer breaks off in its body; applied."""
+    """The response ends inside its body; applied."""
     CONFLICT = "conflict"
     """409 ConditionalRequestConflict; not applied."""
     PRECONDITION = "precondition"
-    """412; not applied, and a lie unless another writer was there: for planted broken stores."""
+    """412; not applied, and wrong unless another writer was first: for broken stores."""
     SLOW_DOWN = "slow_down"
     """503 SlowDown; not applied."""
     ERROR_AFTER = "error_after"
-    """500 InternalError; applied all the same."""
+    """500 InternalError; applied nevertheless."""
     DENIED = "denied"
     """403 AccessDenied; not applied."""
     CLOCK_JUMP = "clock_jump"
-    """The store's clock moves by the plan's step before the call, which goes on."""
+    """The store's clock moves by a fixed step before the call, which then proceeds."""
     CRASH_BEFORE = "crash_before"
     """The calling process dies before sending."""
     CRASH_AFTER = "crash_after"
-    """The calling process dies after the call was applied, before it sees the answer."""
+    """The calling process dies after the call was applied, before it receives the response."""
 
 
 class Crashed(BaseException):
-    """The calling process is gone: no handler of the code under test may catch this."""
+    """Raised when the calling process dies: no handler of the code under test may catch this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call, as a plan sees it.
+    """One call, as a plan receives it.
 
     Attributes:
         number: Counts every call of the store from 0.
         method: `PUT`, `GET`, `HEAD`, `DELETE` or `LIST`.
         key: The key or prefix, without the deployment's.
-        conditional: Whether it carried a precondition.
+        conditional: Whether it has a precondition.
     """
 
     number: int
@@ -62,15 +62,15 @@ class FaultPlan(Protocol):
     """Decides what happens to each call."""
 
     def fault_of(self, call: Call) -> Fault | None:
-        """Gives the fault of a call, or None when nothing happens to it."""
+        """Return the fault of a call, or None."""
         ...
 
 
 class NoFaults:
-    """Nothing ever happens."""
+    """A plan without faults."""
 
     def fault_of(self, call: Call) -> Fault | None:
-        """Gives None."""
+        """Return None."""
         del call
         return None
 
@@ -79,11 +79,10 @@ class Scripted:
     """Faults by the number of the call: to fail each call in turn."""
 
     def __init__(self, faults: Mapping[int, Fault]) -> None:
-        """Takes a fault per call number."""
         self._faults = faults
 
     def fault_of(self, call: Call) -> Fault | None:
-        """Gives the fault of this number."""
+        """Return the fault of this call number."""
         return self._faults.get(call.number)
 
 
@@ -98,7 +97,7 @@ class OnKey:
     seen: int = 0
 
     def fault_of(self, call: Call) -> Fault | None:
-        """Counts the calls that fit and hits one."""
+        """Count the matching calls and return the fault for the n-th."""
         if call.method != self.method or not call.key.startswith(self.prefix):
             return None
         self.seen += 1
@@ -120,15 +119,15 @@ READ_FAULTS: Final = (
 
 
 class RandomFaults:
-    """A seeded mix of faults, so that a seed replays."""
+    """A random mix of faults that a seed replays."""
 
     def __init__(self, rng: random.Random, rate: float, faults: Sequence[Fault]) -> None:
-        """Takes the source, the share of calls that are hit, and what may hit them."""
+        """Set the source of randomness, the share of calls with a fault, and the faults."""
         self._rng = rng
         self._rate = rate
         self._faults = faults
 
     def fault_of(self, call: Call) -> Fault | None:
-        """Draws."""
+        """Return a random fault, or None."""
         del call
         return self._rng.choice(self._faults) if self._rng.random() < self._rate else None

@@ -1,11 +1,11 @@
-"""Serves buckets in memory over HTTP with signatures checked, so that the real client meets them.
+"""An HTTP server of buckets in memory that checks signatures, for tests with the real client.
 
-Path style, and virtual-host style for `<bucket>.localhost`. A fault of the plan happens on the
-wire: a timeout is an answer that never comes, a reset an aborted connection.
+It supports path style, and virtual-host style for `<bucket>.localhost`. A fault happens on the
+connection: a timeout is a response that is never sent, a reset is an aborted connection.
 """
 
 import asyncio
-import random  # noqa: TID251 - makes version ids, seeded
+import random  # noqa: TID251 - generates version ids from a seed
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -58,11 +58,11 @@ class MemoryServer:
     Attributes:
         endpoint: Its URL.
         secrets: Secret keys by access key.
-        plan: What goes wrong; it may be changed while the server runs.
+        plan: The faults; it may be changed while the server runs.
         clock: Time of the buckets.
         buckets: The buckets by name.
-        seen: Every request that came in, as a plan sees it.
-        headers: The headers of every request that came in.
+        seen: Every request received, as a plan receives it.
+        headers: The headers of every request received.
     """
 
     secrets: Mapping[str, str]
@@ -74,7 +74,7 @@ class MemoryServer:
     headers: list[Mapping[str, str]] = field(default_factory=list)
 
     def make_bucket(self, name: str, versioning: Versioning = Versioning.ENABLED) -> MemoryBucket:
-        """Makes an empty bucket and gives it."""
+        """Create an empty bucket and return it."""
         self.buckets[name] = MemoryBucket(
             clock=self.clock,
             rng=random.Random(name),  # noqa: S311 - not a secret, it must replay
@@ -84,7 +84,7 @@ class MemoryServer:
         return self.buckets[name]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answers one request."""
+        """Respond to one request."""
         body = await request.read()
         name, key = _place(request)
         refusal = self._check(request, name)
@@ -113,11 +113,11 @@ class MemoryServer:
         if fault in _RESETS and request.transport is not None:
             request.transport.abort()
         elif fault is not None and fault is not Fault.CLOCK_JUMP:
-            await asyncio.Event().wait()  # until the client gives up and its connection closes
+            await asyncio.Event().wait()  # until the client times out and closes its connection
         return self._render(request, reply or self.refusal(500, "InternalError"))
 
     def refusal(self, status: int, code: str) -> S3Reply:
-        """Gives an answer that no bucket had a part in."""
+        """Return a response without an effect on any bucket."""
         bucket = next(iter(self.buckets.values()), None)
         bucket = bucket or MemoryBucket(clock=self.clock, rng=random.Random(0))  # noqa: S311
         return bucket.refusal(status, code)
@@ -174,7 +174,7 @@ class MemoryServer:
 
 
 async def _break_off(request: web.Request, reply: S3Reply) -> web.StreamResponse:
-    """Sends the head and half of the body, and closes."""
+    """Send the head and half of the body, and close the connection."""
     answer = web.StreamResponse(status=reply.status, headers=reply.headers)
     answer.content_length = max(len(reply.body), 2)
     await answer.prepare(request)
@@ -185,7 +185,7 @@ async def _break_off(request: web.Request, reply: S3Reply) -> web.StreamResponse
 
 
 def _place(request: web.Request) -> tuple[str, str]:
-    """Gives bucket and key, from the host or from the path."""
+    """Return bucket and key, from the host or from the path."""
     path = unquote(request.rel_url.raw_path).removeprefix("/")
     host = request.host.partition(":")[0]
     if host.endswith(_VIRTUAL):
@@ -232,12 +232,12 @@ async def serve_memory(
     plan: FaultPlan | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[MemoryServer]:
-    """Runs a server on a free port of this machine.
+    """Run a server on a free port of this machine.
 
     Args:
         secrets: Secret keys by access key.
         clock: Time of its buckets; the machine's when None.
-        plan: What goes wrong; nothing when None.
+        plan: The faults; none when None.
         tls: Its certificate; plain HTTP when None.
     """
     server = MemoryServer(secrets=secrets, clock=clock or SystemClock(), plan=plan or NoFaults())
@@ -262,18 +262,18 @@ _SPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 
 def error_xml(code: str) -> str:
-    """Gives an error document."""
+    """Return an error document."""
     return f"{_HEAD}<Error><Code>{escape(code)}</Code><Message>{escape(code)}</Message></Error>"
 
 
 def versioning_xml(state: Versioning) -> str:
-    """Gives a bucket's versioning; off is an empty document."""
+    """Return the document of a bucket's versioning; off is an empty document."""
     status = "" if state is Versioning.OFF else f"<Status>{state}</Status>"
     return f"{_HEAD}<VersioningConfiguration {_SPACE}>{status}</VersioningConfiguration>"
 
 
 def objects_xml(objects: Sequence[ListedObject], token: str | None) -> str:
-    """Gives one page of ListObjectsV2; `token` continues it."""
+    """Return one page of ListObjectsV2; `token` continues it."""
     rows = "".join(
         f"<Contents><Key>{escape(one.key)}</Key><Size>{one.size_bytes}</Size>"
         f"<ETag>{escape(one.etag)}</ETag>"
@@ -287,7 +287,7 @@ def objects_xml(objects: Sequence[ListedObject], token: str | None) -> str:
 
 
 def versions_xml(rows: Sequence[ListedIncarnation], next_key: str | None) -> str:
-    """Gives one page of ListObjectVersions; a page ends between two keys."""
+    """Return one page of ListObjectVersions; a page ends between two keys."""
     more = _truncated(next_key)
     if next_key is not None:
         more += f"<NextKeyMarker>{escape(next_key)}</NextKeyMarker>"

@@ -1,6 +1,6 @@
-"""Checks a SigV4 signature as S3 does, written from the specification and not from the signer.
+"""Check of SigV4 signatures as S3 makes it, written from the specification, not from the signer.
 
-Source: AWS General Reference, "Authenticating Requests (AWS Signature StoredVersion 4)".
+Source: AWS General Reference, "Authenticating Requests (AWS Signature Version 4)".
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _SKEW_S: Final = 15 * 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedRequest:
-    """What a signature covers, as it came over the wire.
+    """What a signature covers, as received.
 
     Attributes:
         method: The method.
@@ -39,7 +39,7 @@ class SignedRequest:
 
 
 def check_signature(request: SignedRequest, secrets: Mapping[str, str], now_ns: int) -> str | None:
-    """Gives the error code of a request that must be refused, or None when it is signed well."""
+    """Return the error code of a request that must be refused, or None for a valid signature."""
     headers = {name.lower(): value for name, value in request.headers.items()}
     found = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
     if found is None:

@@ -1,7 +1,7 @@
-"""Carries requests to a bucket in memory, and lets the plan's faults happen on the way."""
+"""The fake behind the port: the S3 adapter over a bucket in memory, with the faults of a plan."""
 
 import dataclasses
-import random  # noqa: TID251 - makes the default source of version ids, seeded
+import random  # noqa: TID251 - creates the default source of version ids from a seed
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar, assert_never
@@ -33,17 +33,17 @@ CLOCK_STEP_NS: Final = -90 * NS_PER_S
 
 @dataclass(slots=True)
 class _LateCall:
-    """A call that the client has given up and the store has still to apply."""
+    """A call that has timed out for the client and that the store applies later."""
 
     due: int
     apply: Callable[[], S3Reply]
 
 
 class MemoryTransport:
-    """The network to a bucket in memory: one exchange per request, as it is on the real one."""
+    """Sends requests to a bucket in memory: one exchange per request, as on a real network."""
 
     def __init__(self, bucket: MemoryBucket, plan: FaultPlan, clock: Clock, prefix: str) -> None:
-        """Takes the bucket, what goes wrong, and a clock whose sleep lets other tasks run."""
+        """Use a bucket, a plan of faults, and a clock whose sleep lets other tasks run."""
         self.bucket = bucket
         self._plan = plan
         self._clock = clock
@@ -53,11 +53,11 @@ class MemoryTransport:
 
     @property
     def calls(self) -> int:
-        """How many calls were made, crashed ones included."""
+        """The number of calls made, including those in which the process died."""
         return self._calls
 
     async def send(self, request: S3Request, body: bytes = b"") -> S3Exchange:
-        """Carries one request."""
+        """Send one request."""
         conditional = bool({"If-Match", "If-None-Match"} & set(request.headers))
         call = self._begin(request.method, request.key, conditional=conditional)
         await self._clock.sleep(0)
@@ -68,13 +68,13 @@ class MemoryTransport:
         return exchange
 
     def settle(self) -> None:
-        """Applies everything that is still on its way."""
+        """Apply every late call now."""
         late, self._late = self._late, []
         for one in late:
             one.apply()
 
     def begin_listing(self, prefix: str) -> None:
-        """Counts a page of a listing as a call and raises its fault, if it has one."""
+        """Count a page of a listing as a call, and raise its fault if it has one."""
         fault = self._plan.fault_of(self._begin("LIST", self._prefix + prefix, conditional=False))
         if fault in {Fault.CRASH_BEFORE, Fault.CRASH_AFTER}:
             raise Crashed
@@ -83,7 +83,7 @@ class MemoryTransport:
         if fault is Fault.CLOCK_JUMP:
             self.bucket.clock_offset_ns += CLOCK_STEP_NS
         elif fault is not None:
-            raise StoreUnavailable("list", prefix, f"no answer: try again ({fault})")
+            raise StoreUnavailable("list", prefix, f"no response: try again ({fault})")
 
     def _begin(self, method: str, key: str, *, conditional: bool) -> Call:
         for one in [one for one in self._late if one.due <= self._calls]:
@@ -98,7 +98,7 @@ class MemoryTransport:
         self._calls += 1
         return call
 
-    def _happen(  # noqa: C901, PLR0911, PLR0912 - a line per fault, mypy checks that none is missing
+    def _happen(  # noqa: C901, PLR0911, PLR0912 - a line per fault, mypy checks that all are there
         self, fault: Fault | None, apply: Callable[[], S3Reply]
     ) -> S3Exchange:
         match fault:
@@ -146,7 +146,7 @@ class MemoryTransport:
 
 
 def perform(bucket: MemoryBucket, request: S3Request, body: bytes) -> S3Reply:
-    """Does what a request asks of a bucket."""
+    """Perform a request on a bucket."""
     incarnation = dict(request.query).get("versionId")
     if request.method == "PUT":
         headers = {**request.headers, "x-amz-content-sha256": request.sha256}
@@ -175,10 +175,10 @@ def _lost(reason: UnknownReason) -> S3Exchange:
 
 
 class MemoryPages:
-    """Listings and settings of a bucket in memory, the deployment's prefix cut off."""
+    """Listings and settings of a bucket in memory, with keys relative to the prefix."""
 
     def __init__(self, transport: MemoryTransport, prefix: str) -> None:
-        """Takes the transport, whose faults also hit listings."""
+        """Use a transport, whose faults apply to listings too."""
         self._transport = transport
         self._prefix = prefix
 
@@ -188,14 +188,14 @@ class MemoryPages:
         return self._transport.bucket.name
 
     async def read_versioning(self) -> Versioning:
-        """Reads the bucket's versioning."""
+        """Read the bucket's versioning."""
         self._transport.begin_listing("")
         return self._transport.bucket.versioning
 
     async def objects(
         self, prefix: str, start_after: str, end_at: str | None
     ) -> AsyncIterator[ListPage]:
-        """Gives pages of current objects, each read when it is asked for."""
+        """Yield pages of current objects, each read when it is needed."""
         bucket, after = self._transport.bucket, start_after
         while True:
             self._transport.begin_listing(prefix)
@@ -209,7 +209,7 @@ class MemoryPages:
     async def incarnations(
         self, prefix: str, start_after: str, end_at: str | None
     ) -> AsyncIterator[IncarnationPage]:
-        """Gives pages of versions and markers; a key's versions are never parted here."""
+        """Yield pages of versions and markers; all versions of a key are on one page here."""
         bucket, after = self._transport.bucket, start_after
         while True:
             self._transport.begin_listing(prefix)
@@ -234,7 +234,7 @@ class MemoryPages:
 
 
 def replace_key(row: _T, key: str) -> _T:
-    """Gives a listed row under the key as the deployment sees it."""
+    """Return a listed row with another key."""
     return dataclasses.replace(row, key=ObjectKey(key))
 
 
@@ -245,14 +245,14 @@ def open_memory_store(
     clock: Clock | None = None,
     prefix: str = "",
 ) -> tuple[S3Store, MemoryTransport]:
-    """Gives a store over a bucket in memory, and the transport that counts its calls.
+    """Return a store over a bucket in memory, and the transport that counts its calls.
 
-    Several stores may share one bucket, each with its own plan: that is how two gateways race.
+    Several stores may share one bucket, each with a separate plan, as two gateways do.
 
     Args:
-        bucket: The bucket; a fresh one when None.
-        plan: What goes wrong; nothing when None.
-        clock: Time, and the sleep that lets other tasks run between a call and its answer.
+        bucket: The bucket; a new one when None.
+        plan: The faults; none when None.
+        clock: Time, and the sleep that lets other tasks run between a call and its response.
         prefix: The deployment's prefix, empty or ending in a slash.
     """
     clock = clock or SystemClock()

@@ -1,4 +1,5 @@
-"""S3 and what speaks like it, behind the port.
+"""S3 and compatible servers behind the port.
 
-`sluice_store.s3.opening` needs the extra `s3`; the rest does not, the fake in memory uses it too.
+`sdk`, `connection` and `signing` require the extra `s3`. `store` and `exchange` do not: the fake in
+memory uses them too.
 """

@@ -1,7 +1,7 @@
-"""Object events from an SQS queue: S3 notifications and EventBridge rules end there alike.
+"""Object events from an SQS queue, the target of both S3 notifications and EventBridge rules.
 
-The only place where messages are fetched; what they say is read by whoever asked. A message comes
-again until it was said to be done, so it is done only after what it named was taken.
+This module only receives messages; the caller interprets them. A message is delivered again until
+it is marked as done, so mark it only after its objects were processed.
 
 Source: docs.aws.amazon.com/AWSSimpleQueueService, ReceiveMessage and DeleteMessageBatch.
 """
@@ -17,7 +17,7 @@ from sluice_store.s3.sdk import REGION_DEFAULT, sdk_errors
 MESSAGES_MAX: Final = 10
 WAIT_S: Final = 10
 VISIBILITY_S: Final = 120
-"""How long a message stays hidden from others while what it names is taken."""
+"""How long a message is hidden from other receivers while its objects are processed, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,8 @@ class EventMessage:
     """One message.
 
     Attributes:
-        body: What the service wrote.
-        receipt: To say that it is done.
+        body: The text of the service.
+        receipt: The handle that marks it as done.
     """
 
     body: bytes
@@ -37,15 +37,14 @@ class EventQueue:
     """One SQS queue."""
 
     def __init__(self, client: Any, url: str) -> None:  # noqa: ANN401 - the SDK has no types
-        """Binds an open client to a queue."""
         self._client = client
         self._url = url
 
     async def receive(self, *, wait_s: int = WAIT_S) -> list[EventMessage]:
-        """Gives up to ten messages; waits up to `wait_s` for the first, in whole seconds.
+        """Return up to ten messages; wait up to `wait_s` whole seconds for the first.
 
         Raises:
-            StoreError: No answer, or a refusal.
+            StoreError: The store could not be read.
         """
         with sdk_errors("receive", self._url):
             answer = await self._client.receive_message(
@@ -60,10 +59,10 @@ class EventQueue:
         ]
 
     async def done(self, messages: Sequence[EventMessage]) -> None:
-        """Removes messages; one that stays comes again, which does no harm.
+        """Delete messages; one that stays is delivered again, which is harmless.
 
         Raises:
-            StoreError: No answer, or a refusal.
+            StoreError: The store could not be read.
         """
         entries = [
             {"Id": str(number), "ReceiptHandle": one.receipt} for number, one in enumerate(messages)
@@ -77,11 +76,11 @@ class EventQueue:
 async def open_event_queue(
     url: str, *, endpoint: str | None = None, region: str | None = None
 ) -> AsyncIterator[EventQueue]:
-    """Opens an SQS queue with the credentials that every AWS tool takes.
+    """Open an SQS queue with the default credentials of the AWS SDK.
 
     Args:
         url: The queue's URL.
-        endpoint: Another server than AWS's own.
+        endpoint: URL of a server other than AWS.
         region: The region; the session's when None.
 
     Raises:
@@ -92,7 +91,7 @@ async def open_event_queue(
         import aioboto3  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise StoreMisconfigured(
-            "open", url, "an event queue needs the extra `s3`: pip install 'sluice[s3]'"
+            "open", url, "an event queue requires the extra `s3`: pip install 'sluice[s3]'"
         ) from error
     with sdk_errors("open", url):
         session = aioboto3.Session()

@@ -183,7 +183,7 @@ class SdkBucket:
                 for one in both
                 if _inside(one.key, start_after, end_at)
                 and (one.key, one.incarnation)
-                not in before  # versitygw repeats one at a page's edge
+                not in before  # versitygw repeats a version at the edge of a page
             )
             before = {(one.key, one.incarnation) for one in both}
             more = bool(response.get("IsTruncated")) and not _past(both[-1:], end_at)

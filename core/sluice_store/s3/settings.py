@@ -1,4 +1,4 @@
-"""Where an S3 store is and how it is spoken to; credentials come as every AWS tool takes them."""
+"""Settings of an S3 store and its URL. Credentials are those of the AWS SDK."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +9,7 @@ from sluice_protocol.errors import BadUsage
 
 
 class Addressing(StrEnum):
-    """Where the bucket's name stands in a URL."""
+    """Where the bucket's name is in a URL."""
 
     PATH = "path"
     VIRTUAL = "virtual"
@@ -22,15 +22,16 @@ class S3Settings:
     Attributes:
         bucket: The bucket's name.
         prefix: The deployment's prefix: empty, or ending in a slash.
-        endpoint: URL of the server; AWS's own for the region when None.
+        endpoint: URL of the server; AWS in the region when None.
         region: The region; the session's when None, and `us-east-1` when that has none.
-        addressing: Bucket in the host or in the path; `virtual` on AWS, `path` at an endpoint of
-            one's own, when None.
+        addressing: Bucket in the host or in the path; when None, `virtual` on AWS and `path` on
+            other servers.
         profile: Profile of the AWS configuration; the default one when None.
         ca_bundle: File of certificate authorities to trust; the system's when None.
-        connect_timeout_s: Bound on making a connection, waiting for a free one included, seconds.
-        request_timeout_s: Bound on one whole exchange, seconds.
-        in_flight_bytes_max: Bound on the bodies in flight from this process, bytes.
+        connect_timeout_s: Bound on the time for a connection, including the wait for a free one, in
+            seconds.
+        request_timeout_s: Bound on one whole exchange, in seconds.
+        in_flight_bytes_max: Bound on the bodies in flight from this process, in bytes.
         connections_max: Bound on open connections.
     """
 
@@ -51,19 +52,22 @@ _OPTIONS: Final = frozenset({"endpoint", "region", "addressing", "profile", "ca_
 
 
 def parse_s3_url(url: str) -> S3Settings:
-    """Reads `s3://bucket/prefix?endpoint=…&region=…&addressing=path|virtual&profile=…&ca_bundle=…`.
+    """Parse `s3://bucket/prefix?endpoint=…&region=…&addressing=path|virtual&profile=…&ca_bundle=…`.
 
     Raises:
-        BadUsage: The URL has no bucket, or an option that is not known.
+        BadUsage: The URL has no bucket, or an unknown option.
     """
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme != "s3" or not parts.netloc or "@" in parts.netloc:
-        raise BadUsage(f"an S3 store is s3://bucket/prefix, without credentials in it, url=`{url}`")
+        raise BadUsage(
+            f"invalid store URL: use s3://bucket/prefix without credentials, url=`{url}`"
+        )
     unknown = sorted(options.keys() - _OPTIONS)
     if unknown:
         raise BadUsage(
-            f"unknown option in the store URL: use {sorted(_OPTIONS)}, found=`{unknown}`"
+            f"unknown option in the store URL, found=`{unknown}`; the options are "
+            f"{sorted(_OPTIONS)}"
         )
     prefix = unquote(parts.path).strip("/")
     return S3Settings(
@@ -82,7 +86,7 @@ def _endpoint(text: str | None) -> str | None:
         return None
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.netloc or parts.path.strip("/"):
-        raise BadUsage(f"an endpoint is https://host:port, endpoint=`{text}`")
+        raise BadUsage(f"invalid endpoint: use https://host:port, endpoint=`{text}`")
     return text.rstrip("/")
 
 
@@ -90,4 +94,4 @@ def _addressing(text: str | None) -> Addressing | None:
     try:
         return Addressing(text) if text else None
     except ValueError as error:
-        raise BadUsage(f"addressing is path or virtual, addressing=`{text}`") from error
+        raise BadUsage(f"invalid addressing: use path or virtual, addressing=`{text}`") from error

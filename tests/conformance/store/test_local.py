@@ -35,7 +35,7 @@ def test_local_race_between_processes_has_one_winner(tmp_path: Path) -> None:
 
 
 def test_local_counter_between_processes_is_exact(tmp_path: Path) -> None:
-    """8 processes that add 25 each by compare-and-swap end at exactly 200."""
+    """A counter to which 8 processes add 25 each by compare-and-swap ends at exactly 200."""
     url = f"file://{tmp_path}"
 
     async def start() -> None:

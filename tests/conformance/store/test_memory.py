@@ -1,4 +1,4 @@
-"""The conformance suite over the fake in memory: a fake counts only once it passes."""
+"""The conformance suite over the fake in memory."""
 
 import asyncio
 

@@ -19,7 +19,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_memory_over_http_conforms(check: Check) -> None:
-    """The client and the fake keep every promise of the port together."""
+    """The real client and the fake together keep every promise of the port."""
 
     async def run() -> None:
         async with serve_memory({ACCESS: SECRET}) as server:

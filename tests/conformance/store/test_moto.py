@@ -1,4 +1,4 @@
-"""The conformance suite over moto's server: a mock, calibration for the client, no oracle."""
+"""The conformance suite over moto's server: a mock that calibrates the client, not a reference."""
 
 import asyncio
 import sys
@@ -32,7 +32,7 @@ def server() -> Iterator[Server]:
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_moto_conforms(check: Check, server: Server) -> None:
-    """The mock keeps every promise of the port, but for the deviations in the table."""
+    """The mock keeps every promise of the port, except for the deviations in the table."""
     url = server.url("bucket", check.__name__)
 
     async def run() -> None:

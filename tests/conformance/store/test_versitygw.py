@@ -44,7 +44,7 @@ def _bucket(check: str) -> str:
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_versitygw_conforms(check: Check, server: Server) -> None:
-    """The server keeps every promise of the port, but for the deviations in the table."""
+    """The server keeps every promise of the port, except for the deviations in the table."""
     url = server.url(_bucket(check.__name__), "some/prefix")
 
     async def run() -> None:
@@ -56,7 +56,7 @@ def test_versitygw_conforms(check: Check, server: Server) -> None:
 
 
 def test_versitygw_two_endpoints_are_one_store(server: Server, folder: Path) -> None:
-    """Two servers over one directory decide a race together: one winner of 64."""
+    """Two servers over one directory decide a race together: one of 64 writers wins."""
 
     async def run(second: Server) -> None:
         await make_bucket(server.url("two-endpoints"))
@@ -71,7 +71,7 @@ def test_versitygw_two_endpoints_are_one_store(server: Server, folder: Path) -> 
 
 
 def test_versitygw_doctor_finds_the_marker(server: Server, folder: Path) -> None:
-    """Through two endpoints every promise holds, but a create over a delete marker."""
+    """Through two endpoints every promise is kept, except a create over a delete marker."""
 
     async def run(second: Server) -> DoctorResult:
         urls = [server.url("doctor", "pre"), second.url("doctor", "pre")]
@@ -86,7 +86,7 @@ def test_versitygw_doctor_finds_the_marker(server: Server, folder: Path) -> None
 
 
 def test_versitygw_doctor_finds_suspended_versioning(server: Server) -> None:
-    """Without versioning acceptance may go on, and deletion may not."""
+    """Without versioning acceptance is allowed, and deletion is not."""
 
     async def run() -> DoctorResult:
         await make_bucket(server.url("unversioned"), versioning=None)

@@ -1,4 +1,4 @@
-"""One fault at every store call of an upload, in every mode; and a store that is ill for good."""
+"""One fault at every store call of an upload, in every mode; and a store that fails permanently."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class Faults:
 
 
 class FaultyStore(CountingStore):
-    """A store whose calls fail as `faults` says: before sending, after applying, late, or never."""
+    """A store whose calls fail before sending, after applying, late, or never."""
 
     faults = Faults(nth=0, mode="before")
 
@@ -103,7 +103,7 @@ async def _later(call: object) -> object:
 
 
 def upload_with(tmp_path: Path, faults: Faults, *, prepare: str = "") -> list[tuple[int, str]]:
-    """Uploads once under faults, and once more without; gives status and code or duplicate."""
+    """Upload once with faults and once without; return status and code or duplicate."""
     said: list[tuple[int, str]] = []
 
     async def main() -> None:
@@ -116,7 +116,7 @@ def upload_with(tmp_path: Path, faults: Faults, *, prepare: str = "") -> list[tu
                 store.faults = faults
                 bounded = faults.mode == "never" or faults.for_good
                 for limit_s in (0.4 if bounded else 20.0, 20.0):
-                    # Only what must run out of time is given little: the machine may be busy.
+                    # Only a call that must time out gets little time: the machine may be busy.
                     served.gateway.uploads.acceptor._time_s_max = limit_s
                     answer = await served.client.upload(frame_of(text="mine"))
                     kind = answer.body.get("code", str(answer.body.get("duplicate")))
@@ -130,10 +130,10 @@ def upload_with(tmp_path: Path, faults: Faults, *, prepare: str = "") -> list[tu
 
 @pytest.mark.parametrize("mode", MODES)
 def test_one_fault_at_every_call_of_a_new_upload(tmp_path: Path, mode: str) -> None:
-    """A single fault is healed inside the upload: 200, new, and the store holds one acceptance.
+    """A single fault is repaired inside the upload: 200, new, and the store has one acceptance.
 
-    A call that never answers costs the bounded time and ends in 503 `outcome_unknown`; the next
-    upload of the same bytes is then the accepted one.
+    A call without a response costs the bounded time and ends in 503 `outcome_unknown`; the next
+    upload of the same bytes is then accepted.
     """
     for nth in range(1, 20):
         faults = Faults(nth=nth, mode=mode)
@@ -149,14 +149,14 @@ def test_one_fault_at_every_call_of_a_new_upload(tmp_path: Path, mode: str) -> N
         assert first == wanted, nth
         if mode != "never":
             assert second == (200, "True"), nth
-        else:  # what nobody confirmed may have landed or not; it is accepted now either way
+        else:  # the write may have succeeded or not; the batch is accepted now either way
             assert second[0] == 200, nth
-    raise AssertionError("the upload never ran untouched")
+    raise AssertionError("the upload never ran without a fault")
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_one_fault_at_every_call_of_a_conflict(tmp_path: Path, mode: str) -> None:
-    """A conflict is told only with its record, whatever failed on the way; never a 200."""
+    """A conflict is reported only with its record, whichever call failed; never a 200."""
     for nth in range(1, 20):
         faults = Faults(nth=nth, mode=mode)
         first, second = upload_with(tmp_path / str(nth), faults, prepare="theirs")
@@ -167,7 +167,7 @@ def test_one_fault_at_every_call_of_a_conflict(tmp_path: Path, mode: str) -> Non
         assert first[0] in ({503, 409} if mode == "never" else {409}), nth
         accepted = asyncio.run(bodies_under(f"file://{tmp_path / str(nth)}/store", ACCEPTED))
         assert len(accepted) == 1
-    raise AssertionError("the upload never ran untouched")
+    raise AssertionError("the upload never ran without a fault")
 
 
 @pytest.mark.parametrize(
@@ -179,8 +179,8 @@ def test_one_fault_at_every_call_of_a_conflict(tmp_path: Path, mode: str) -> Non
         ("never", "outcome_unknown"),
     ],
 )
-def test_a_store_that_is_ill_for_good(tmp_path: Path, mode: str, code: str) -> None:
-    """503 within the bounded time, and 200 as soon as the store is back."""
+def test_a_store_that_fails_permanently(tmp_path: Path, mode: str, code: str) -> None:
+    """503 within the bounded time, and 200 as soon as the store is reachable."""
     first, second = upload_with(tmp_path, Faults(nth=1, mode=mode, for_good=True))
     assert first == (503, code)
     assert second == (200, "False")

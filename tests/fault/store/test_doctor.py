@@ -1,4 +1,4 @@
-"""The doctor: it names the broken promise of each planted store, and finds none in good ones."""
+"""The doctor names the broken promise of each deliberately broken store, and none of good ones."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def _examine(store: ObjectStore) -> DoctorResult:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_doctor_names_the_broken_promise(name: str) -> None:
-    """Each planted store is found by its probe, with what was seen and what it would cost."""
+    """Each broken store fails its probe, with what was seen and the consequence."""
     make, wanted = BROKEN[name]
     broken = {one.probe: one for one in _examine(make()).findings if not one.kept}
     for probe in wanted:
@@ -40,8 +40,12 @@ def test_doctor_names_the_broken_promise(name: str) -> None:
 
 
 @pytest.mark.parametrize("make", [make for make, _ in BROKEN.values()])
-def test_doctor_lets_no_gateway_start_on_broken_acceptance(make: Callable[[], Honest]) -> None:
-    """A result that breaks what acceptance needs is refused, naming promise and cost."""
+def test_broken_promise_of_acceptance_stops_a_gateway_from_starting(
+    make: Callable[[], Honest],
+) -> None:
+    """A result with a broken promise that acceptance needs is refused, with promise and
+    consequence.
+    """
 
     async def run() -> None:
         result = await examine([make()], ["memory:"], SystemIds())
@@ -57,7 +61,7 @@ def test_doctor_lets_no_gateway_start_on_broken_acceptance(make: Callable[[], Ho
 
 
 def test_doctor_finds_nothing_in_the_honest_fake() -> None:
-    """The model of S3 keeps every promise; that the planted ones fail is their doing."""
+    """The model of S3 keeps every promise, so the broken stores fail for their changes only."""
     result = _examine(Honest())
     assert [one for one in result.findings if not one.kept] == []
     assert [one.probe for one in result.findings] == [probe.name for probe in PROBES]
@@ -74,8 +78,8 @@ def test_doctor_finds_nothing_in_a_directory(tmp_path: Path) -> None:
     assert [one for one in result.findings if not one.kept] == []
 
 
-def test_doctor_leaves_nothing_behind() -> None:
-    """What the probes wrote is removed, every incarnation of it."""
+def test_doctor_removes_every_object_of_its_probes() -> None:
+    """Every object version that the probes wrote is removed."""
 
     async def run() -> None:
         store, transport = open_memory_store()
@@ -85,22 +89,22 @@ def test_doctor_leaves_nothing_behind() -> None:
     asyncio.run(run())
 
 
-def test_doctor_judges_nothing_without_an_answer() -> None:
-    """A store that does not answer is unavailable, not broken."""
+def test_doctor_has_no_result_for_an_unreachable_store() -> None:
+    """An unreachable store is unavailable, not broken."""
     store, _ = open_memory_store(plan=Scripted(dict.fromkeys(range(1000), Fault.NOT_SENT)))
     with pytest.raises(StoreUnavailable):
         _examine(store)
 
 
-def test_require_doctor_asks_for_a_probe() -> None:
-    """A store that was never probed is refused, and the message names the command."""
+def test_require_doctor_refuses_a_store_without_a_result() -> None:
+    """A store without a doctor's result is refused, and the message names the command."""
     store, _ = open_memory_store()
     with pytest.raises(StoreMisconfigured, match="sluice doctor"):
         asyncio.run(require_doctor(store))
 
 
-def test_doctor_result_newest_counts() -> None:
-    """A later bad result takes the place of an earlier good one."""
+def test_newest_doctor_result_is_used() -> None:
+    """A later bad result replaces an earlier good one."""
 
     async def run() -> None:
         store, _ = open_memory_store()
@@ -117,7 +121,7 @@ def test_doctor_result_newest_counts() -> None:
 
 
 def test_doctor_result_is_bound_and_signed() -> None:
-    """A cut, edited, unsigned or otherwise signed result is refused where keys are trusted."""
+    """A truncated, edited or unsigned result, or one signed by another key, is refused."""
     key, other = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     result = _examine(Honest())
     sealed = seal_result(result, key=key, key_id="op")

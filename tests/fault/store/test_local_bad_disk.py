@@ -1,4 +1,4 @@
-"""A local store on a disk that refuses: typed errors, and nothing half-written."""
+"""A local store on a failing disk: typed errors, and no partial object."""
 
 import asyncio
 import os
@@ -63,7 +63,7 @@ asyncio.run(run(Path(sys.argv[1])))
 
 
 def _in_mount(options: str, script: str, root: Path) -> None:
-    """Runs a script on a file system of its own, in a mount namespace."""
+    """Run a script on a separate file system, in a mount namespace."""
     if shutil.which("unshare") is None:
         pytest.skip("needs unshare(1) to mount a small file system")
     root.mkdir()
@@ -78,7 +78,7 @@ def _in_mount(options: str, script: str, root: Path) -> None:
 
 
 def test_local_full_disk_is_named(tmp_path: Path) -> None:
-    """A full disk refuses the write, leaves nothing in part, and works again after a delete."""
+    """A full disk refuses the write, keeps no partial object, and works again after a delete."""
     _in_mount("size=1m", FULL, tmp_path / "full")
 
 
@@ -95,28 +95,33 @@ def _open(path: Path) -> None:
     asyncio.run(run())
 
 
-def test_local_file_is_no_directory(tmp_path: Path) -> None:
+def test_local_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     """A path that is a file is refused when the store is opened."""
     path = tmp_path / "file"
     path.write_bytes(b"")
-    with pytest.raises(StoreMisconfigured, match="look at the path"):
+    with pytest.raises(StoreMisconfigured, match="check the path"):
         _open(path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_local_directory_of_another_is_denied(tmp_path: Path) -> None:
+def test_local_directory_without_permission_is_denied(tmp_path: Path) -> None:
     """A directory without permission is refused when the store is opened."""
     tmp_path.chmod(0o500)
     with pytest.raises(StoreDenied):
         _open(tmp_path / "inside")
 
 
-def test_local_damaged_clock_is_named(tmp_path: Path) -> None:
-    """A clock file that was cut is refused: stamps must not start anew."""
+def test_local_clock_damaged_while_the_store_is_open_is_refused(tmp_path: Path) -> None:
+    """A truncated clock file is refused until the next open rebuilds it."""
+
+    async def run() -> None:
+        async with open_local_store(tmp_path) as store:
+            (tmp_path / ".sluice" / "clock").write_bytes(b"cut")
+            with pytest.raises(StoreMisconfigured, match="clock file"):
+                await store.create(ObjectKey("a"), b"x")
+
+    asyncio.run(run())
     _open(tmp_path)
-    (tmp_path / ".sluice" / "clock").write_bytes(b"cut")
-    with pytest.raises(StoreMisconfigured, match="clock file"):
-        _open(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +129,7 @@ def test_local_damaged_clock_is_named(tmp_path: Path) -> None:
     ["", "/a", "a//b", "a/", "../a", "a/./b", "a/../../b", ".sluice/clock", "a\0b", "x" * 300],
 )
 def test_local_key_stays_inside(key: str, tmp_path: Path) -> None:
-    """No key reaches out of the directory, into the hidden folder, or past a name's length."""
+    """No key is outside the directory, in the hidden folder, or longer than a file name."""
 
     async def run() -> None:
         async with open_local_store(tmp_path) as store:
@@ -151,7 +156,7 @@ def test_local_listing_stays_inside(prefix: str, tmp_path: Path) -> None:
     "url", ["file:/x", "file://host/x", "ftp://x", "s3://", "s3://a:b@c/", "x"]
 )
 def test_open_store_refuses_other_urls(url: str) -> None:
-    """A store URL of another form is bad usage."""
+    """A malformed store URL is bad usage."""
 
     async def run() -> None:
         async with open_store(url):
@@ -161,8 +166,8 @@ def test_open_store_refuses_other_urls(url: str) -> None:
         asyncio.run(run())
 
 
-def test_local_changed_file_has_no_checksum(tmp_path: Path) -> None:
-    """A file that someone changed by hand is another state, and its verified sha256 is gone."""
+def test_local_edited_file_has_no_checksum(tmp_path: Path) -> None:
+    """A file that was edited is another state without a verified sha256."""
 
     async def run() -> None:
         async with open_local_store(tmp_path) as store:

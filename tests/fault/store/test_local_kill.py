@@ -1,4 +1,4 @@
-"""`kill -9` of a process that writes to a local store: whole objects or none."""
+"""`kill -9` of a process that writes to a local store leaves complete objects or none."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ from sluice_store.local import open_local_store
 
 @dataclass
 class Known:
-    """What the killed processes said."""
+    """What the killed processes printed."""
 
     begun: set[str] = field(default_factory=set)
     answered: set[str] = field(default_factory=set)
@@ -40,7 +40,7 @@ def _kill_one(root: Path, run: str, after_s: float) -> bytes:
     command = [sys.executable, "-m", "support.store_writer", str(root), run]
     with subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        first = process.stdout.readline()  # the writer is at work
+        first = process.stdout.readline()  # the writer has begun
         time.sleep(after_s)
         process.kill()
         return first + process.stdout.read()
@@ -80,13 +80,13 @@ def _loop(root: Path, kills: int, seed: int) -> Known:
 
 
 def test_local_kill_leaves_whole_objects_or_none(tmp_path: Path) -> None:
-    """Whatever moment a writer dies at: what was answered stands whole, nothing stands in part."""
+    """Whenever a writer dies, every acknowledged object is complete, and no object is partial."""
     known = _loop(tmp_path, kills=8, seed=1)
     assert known.answered
 
 
 @pytest.mark.long
-def test_local_kill_loop(tmp_path: Path) -> None:
-    """The same, two hundred times."""
+def test_local_kill_leaves_whole_objects_or_none_repeatedly(tmp_path: Path) -> None:
+    """The same fact, with two hundred kills."""
     known = _loop(tmp_path, kills=200, seed=2)
     assert len(known.answered) > 200

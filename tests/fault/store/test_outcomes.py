@@ -1,4 +1,4 @@
-"""Every fault on the way to the store ends in the outcome that the port names."""
+"""Every fault between client and store has the outcome that the port defines."""
 
 import asyncio
 import time
@@ -48,7 +48,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def over_http() -> AsyncIterator[tuple[ObjectStore, MemoryServer]]:
-    """Gives the real client on the fake over HTTP, with a timeout that tests can wait for."""
+    """Yield the real client on the fake over HTTP, with a short timeout."""
     async with serve_memory({ACCESS: SECRET}) as server:
         url = f"s3://bucket/pre?endpoint={server.endpoint}&region=us-east-1"
         server.make_bucket("bucket")
@@ -59,7 +59,7 @@ async def over_http() -> AsyncIterator[tuple[ObjectStore, MemoryServer]]:
 
 @pytest.mark.parametrize("fault", UNKNOWN, ids=str)
 def test_create_over_http_unknown_is_named(fault: Fault) -> None:
-    """The real client says Unknown with its reason, and a read tells whether it had landed."""
+    """The real client returns Unknown with its reason, and a read shows whether it was applied."""
     reason, landed = UNKNOWN[fault]
 
     async def run() -> None:
@@ -78,7 +78,7 @@ def test_create_over_http_unknown_is_named(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", UNKNOWN, ids=str)
 def test_create_in_memory_unknown_is_named(fault: Fault) -> None:
-    """The fake without a network gives the same outcomes as the client over HTTP."""
+    """The fake without a network has the same outcomes as the client over HTTP."""
     reason, landed = UNKNOWN[fault]
 
     async def run() -> None:
@@ -93,7 +93,7 @@ def test_create_in_memory_unknown_is_named(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", UNKNOWN, ids=str)
 def test_replace_over_http_own_write_reads_as_mismatch(fault: Fault) -> None:
-    """A replace that landed unseen mismatches when it is made again, and only then."""
+    """A repeated replace reports Mismatch exactly when the first try was applied."""
     reason, landed = UNKNOWN[fault]
 
     async def run() -> None:
@@ -112,7 +112,7 @@ def test_replace_over_http_own_write_reads_as_mismatch(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", [Fault.RESET_BEFORE, Fault.RESET_AFTER, Fault.CONFLICT], ids=str)
 def test_delete_over_http_unknown_is_named(fault: Fault) -> None:
-    """A delete whose answer is lost is Unknown, and can be made again."""
+    """A delete without a response is Unknown, and can be repeated."""
 
     async def run() -> None:
         async with over_http() as (store, server):
@@ -127,8 +127,8 @@ def test_delete_over_http_unknown_is_named(fault: Fault) -> None:
     asyncio.run(run())
 
 
-def test_late_create_lands_after_a_read_found_nothing() -> None:
-    """A read that finds nothing proves nothing: the lost write lands three calls later."""
+def test_late_create_is_applied_after_a_read_found_nothing() -> None:
+    """A read that finds nothing proves nothing: the write is applied three calls later."""
 
     async def run() -> None:
         store, _ = open_memory_store(plan=Scripted({0: Fault.APPLIED_LATE}))
@@ -141,7 +141,7 @@ def test_late_create_lands_after_a_read_found_nothing() -> None:
 
 @pytest.mark.parametrize("fault", [Fault.TRUNCATED, Fault.RESET_BEFORE, Fault.SLOW_DOWN], ids=str)
 def test_get_over_http_failure_is_unavailable(fault: Fault) -> None:
-    """A read without a whole answer is a typed failure that may be made again."""
+    """A read without a complete response is a typed failure and may be repeated."""
 
     async def run() -> None:
         async with over_http() as (store, server):
@@ -154,8 +154,8 @@ def test_get_over_http_failure_is_unavailable(fault: Fault) -> None:
     asyncio.run(run())
 
 
-def test_put_over_http_sends_what_the_adr_says() -> None:
-    """One request: no `Expect`, no chunked signing, the known digest signed and as checksum."""
+def test_put_over_http_is_one_request_with_signed_digest() -> None:
+    """A put is one request without `Expect` or chunked signing, with the known digest."""
 
     async def run() -> None:
         async with over_http() as (store, server):
@@ -192,7 +192,7 @@ async def _error_of(call: object) -> StoreError:
 
 
 def test_missing_bucket_is_named() -> None:
-    """A bucket that is not there is a typed error on every verb, and says what to do."""
+    """A missing bucket is a typed error on every verb, with advice."""
 
     async def run() -> StoreError:
         async with serve_memory({ACCESS: SECRET}) as server:
@@ -204,7 +204,7 @@ def test_missing_bucket_is_named() -> None:
 
 
 def test_wrong_credentials_are_denied() -> None:
-    """A secret that does not fit is a typed error on every verb."""
+    """A wrong secret key is a typed error on every verb."""
 
     async def run() -> StoreError:
         async with serve_memory({ACCESS: "another secret"}) as server:
@@ -216,7 +216,7 @@ def test_wrong_credentials_are_denied() -> None:
 
 
 def test_no_credentials_are_denied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without credentials is told how to give them, before anything is sent."""
+    """Without credentials the error states how to set them, before any request is sent."""
     for name in CREDENTIALS:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -232,7 +232,7 @@ def test_no_credentials_are_denied(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unreachable_endpoint_is_unavailable() -> None:
-    """A port where nobody listens is a definite failure on every verb, and fast."""
+    """A port without a listener is a definite failure on every verb, without a delay."""
     began = time.monotonic()
     error = asyncio.run(_refused(f"s3://bucket?endpoint=http://127.0.0.1:{free_port()}"))
     assert isinstance(error, StoreUnavailable)
@@ -240,7 +240,7 @@ def test_unreachable_endpoint_is_unavailable() -> None:
 
 
 class _Shifted:
-    """A store's clock that is off by 20 minutes."""
+    """A store's clock that is 20 minutes wrong."""
 
     def now_ns(self) -> int:
         return time.time_ns() + 20 * 60 * 10**9
@@ -253,7 +253,7 @@ class _Shifted:
 
 
 def test_clock_20_minutes_off_is_denied() -> None:
-    """A clock that is off is named as what it is, not as bad credentials."""
+    """A wrong clock is reported as such, not as wrong credentials."""
 
     async def run() -> StoreError:
         async with (
@@ -267,12 +267,14 @@ def test_clock_20_minutes_off_is_denied() -> None:
     assert "clock" in str(error)
 
 
-def test_no_call_is_made_twice() -> None:
-    """No retry storm: one verb is one request, also when its connection breaks."""
+def test_no_request_is_sent_twice() -> None:
+    """One verb is one request, also when its connection breaks."""
 
     async def run() -> None:
         async with over_http() as (store, server):
-            await store.create(ObjectKey("warm"), b"x")  # so that the connection is a kept one
+            await store.create(
+                ObjectKey("warm"), b"x"
+            )  # so that the next call uses a kept connection
             server.plan = OnKey("PUT", "pre/", 1, Fault.RESET_AFTER)
             assert isinstance(await store.create(KEY, b"x"), Unknown)
             assert len(server.seen) == 2

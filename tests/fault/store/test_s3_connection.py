@@ -1,4 +1,6 @@
-"""The channel over a server that says anything: one request, one answer, or a named failure."""
+"""The channel with a server that sends arbitrary bytes: one request, one response or a typed
+failure.
+"""
 
 import asyncio
 import functools
@@ -16,7 +18,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nETag: e\r\n\r\nok"
 
 
 def on_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
-    """Runs an asynchronous test to its end."""
+    """Run an asynchronous test to its end."""
 
     @functools.wraps(test)
     def run(**arguments: object) -> None:
@@ -29,7 +31,7 @@ def on_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., N
 async def channel_to(
     serve: Serve, total_s: float = 5.0
 ) -> AsyncIterator[tuple[Channel, list[int]]]:
-    """Gives a channel to a server of one function, and the connections that it had."""
+    """Yield a channel to a server of one function, and the connections that it had."""
     connections: list[int] = []
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -61,13 +63,13 @@ async def test_exchange_two_requests_share_a_connection() -> None:
 
     async with channel_to(serve) as (channel, connections):
         for _ in range(2):
-            answer = await channel.exchange("PUT", "/b/k", {"If-None-Match": "*"}, b"abc")
-            assert (answer.status, answer.headers["etag"], answer.body) == (200, "e", b"ok")
+            response = await channel.exchange("PUT", "/b/k", {"If-None-Match": "*"}, b"abc")
+            assert (response.status, response.headers["etag"], response.body) == (200, "e", b"ok")
         assert len(connections) == 1
 
 
 @on_loop
-async def test_exchange_answer_before_the_end_of_the_body_is_told_and_the_connection_left() -> None:
+async def test_exchange_early_response_is_returned_and_the_connection_closed() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head_of(reader)
         writer.write(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n")
@@ -97,7 +99,7 @@ async def test_exchange_large_body_arrives_whole() -> None:
 
 
 @on_loop
-async def test_exchange_interim_answers_are_passed_over() -> None:
+async def test_exchange_interim_responses_are_ignored() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head_of(reader)
         writer.write(b"HTTP/1.1 102 Processing\r\n\r\n" + OK)
@@ -107,7 +109,7 @@ async def test_exchange_interim_answers_are_passed_over() -> None:
 
 
 @on_loop
-async def test_exchange_error_body_is_cut() -> None:
+async def test_exchange_error_body_is_truncated() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head_of(reader)
         size = 4 * ERROR_BYTES_MAX
@@ -115,9 +117,9 @@ async def test_exchange_error_body_is_cut() -> None:
         await writer.drain()
 
     async with channel_to(serve) as (channel, _):
-        answer = await channel.exchange("GET", "/b/k", {}, b"")
-        assert answer.status == 500
-        assert 0 < len(answer.body) <= ERROR_BYTES_MAX
+        response = await channel.exchange("GET", "/b/k", {}, b"")
+        assert response.status == 500
+        assert 0 < len(response.body) <= ERROR_BYTES_MAX
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ async def test_exchange_error_body_is_cut() -> None:
     ids=["nothing", "no http", "cut body", "bad length", "cut head"],
 )
 @on_loop
-async def test_exchange_without_a_whole_answer_is_broken_and_not_repeated(said: bytes) -> None:
+async def test_exchange_without_a_complete_response_is_broken_and_not_repeated(said: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head_of(reader)
         writer.write(said)
@@ -145,7 +147,7 @@ async def test_exchange_without_a_whole_answer_is_broken_and_not_repeated(said: 
 
 
 @on_loop
-async def test_exchange_without_an_answer_times_out() -> None:
+async def test_exchange_without_a_response_times_out() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 

@@ -1,4 +1,4 @@
-"""Who the S3 client believes and who it says it is: verified TLS, renewed credentials."""
+"""Identity of the S3 client and its server: verified TLS, renewed credentials."""
 
 import asyncio
 import datetime as dt
@@ -31,13 +31,13 @@ count = pathlib.Path(sys.argv[1])
 number = int(count.read_text()) + 1 if count.exists() else 1
 count.write_text(str(number))
 soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=5)
-print(json.dumps({"StoredVersion": 1, "AccessKeyId": f"KEY{number}", "SecretAccessKey": "secret",
+print(json.dumps({"Version": 1, "AccessKeyId": f"KEY{number}", "SecretAccessKey": "secret",
                   "SessionToken": f"token{number}", "Expiration": soon.isoformat()}))
 """
 
 
 def _certificate(folder: Path) -> Path:
-    """Makes a certificate of 127.0.0.1 that signs itself, key and all in one file."""
+    """Create a self-signed certificate of 127.0.0.1 and its key in one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
     now = dt.datetime.now(dt.UTC)
@@ -76,7 +76,9 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("credentials")
 def test_tls_is_verified(tmp_path: Path) -> None:
-    """A server of an unknown authority is refused on both paths; `ca_bundle` makes it known."""
+    """A server with an unknown certificate authority is refused on both paths, unless in
+    `ca_bundle`.
+    """
     path = _certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(path)
@@ -100,7 +102,7 @@ def test_tls_is_verified(tmp_path: Path) -> None:
 
 
 def test_credentials_renew_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credentials near their end are fetched anew, and later requests are signed with them."""
+    """Credentials that are about to expire are renewed, and later requests are signed with them."""
     script, config = tmp_path / "process.py", tmp_path / "config"
     script.write_text(PROCESS)
     command = f"{sys.executable} {script} {tmp_path / 'count'}"

@@ -1,4 +1,4 @@
-"""Settings come from the file, then the environment, then flags, and `config show` tells which."""
+"""Settings come from the file, the environment and flags; `config show` names the source."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def test_later_source_wins_and_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_bad_settings_are_bad_usage(tmp_path: Path, settings: str, named: str) -> None:
-    """An unknown key or a broken file ends with exit code 2 and says what is wrong."""
+    """An unknown key or a broken file ends with exit code 2 and names what is wrong."""
     (tmp_path / "sluice.toml").write_text(settings)
     done = sluice(tmp_path, "gateway")
     assert done.returncode == 2
@@ -57,7 +57,7 @@ def test_bad_settings_are_bad_usage(tmp_path: Path, settings: str, named: str) -
 
 
 def test_named_file_must_exist(tmp_path: Path) -> None:
-    """A settings file that was asked for and is not there is an error."""
+    """A settings file that SLUICE_CONFIG names must exist."""
     done = sluice(tmp_path, "gateway", SLUICE_CONFIG="nowhere.toml")
     assert done.returncode == 2
     assert "nowhere.toml" in done.stderr

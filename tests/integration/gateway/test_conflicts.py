@@ -1,4 +1,4 @@
-"""Conflicts over HTTP and on the command line: list, show, resolve, and what a quarantine does."""
+"""Conflicts over HTTP and on the command line, and the effect of a quarantine."""
 
 import asyncio
 import json
@@ -26,13 +26,13 @@ OPS = TestKey("ops", (), roles=("operator",))
 
 
 async def make_conflict(served: Running, key: TestKey = HOST, seq: int = 0) -> str:
-    """Uploads two frames under one identity; gives the conflict's id."""
+    """Upload two frames under one identity and return the id of the conflict."""
     client = Client(served.client.session, served.port, key)
     who = identity(key.agents[0], seq=seq, count=3)
     assert (await client.upload(frame_of(who, "mine"))).status == 200
     answer = await client.upload(frame_of(who, "theirs"))
     assert answer.status == 409
-    listed = await client.ask("/v1/conflicts", "limit=100")
+    listed = await client.get_signed("/v1/conflicts", "limit=100")
     found = [
         item["id"]
         for item in listed.body["conflicts"]
@@ -42,12 +42,14 @@ async def make_conflict(served: Running, key: TestKey = HOST, seq: int = 0) -> s
 
 
 def test_conflict_is_listed_and_shown(tmp_path: Path) -> None:
-    """The list comes from the keys; one conflict shows both sides and the first other record."""
+    """The list is read from the keys; one conflict shows both sides and the first record that
+    differs.
+    """
 
     async def main() -> None:
         async with running(tmp_path, HOST, OTHER, OPS) as served:
             conflict_id = await make_conflict(served)
-            view = (await served.client.ask(f"/v1/conflicts/{conflict_id}")).body
+            view = (await served.client.get_signed(f"/v1/conflicts/{conflict_id}")).body
             assert view["conflict"]["state"] == "open"
             assert view["accepted"]["agent_id"] == "host-1"
             difference = view["difference"]
@@ -60,30 +62,30 @@ def test_conflict_is_listed_and_shown(tmp_path: Path) -> None:
 
 
 def test_conflicts_are_paged_and_scoped(tmp_path: Path) -> None:
-    """An agent sees its own alone; an operator sees all, page by page, each once."""
+    """An agent sees its own conflicts only; an operator sees all of them, each on one page."""
 
     async def main() -> None:
         async with running(tmp_path, HOST, OTHER, OPS) as served:
             for seq in (0, 10, 20):
                 await make_conflict(served, HOST, seq)
             foreign = await make_conflict(served, OTHER)
-            own = await served.client.ask("/v1/conflicts")
+            own = await served.client.get_signed("/v1/conflicts")
             assert {item["agent_id"] for item in own.body["conflicts"]} == {"host-1"}
-            assert (await served.client.ask(f"/v1/conflicts/{foreign}")).status == 403
-            assert (await served.client.ask("/v1/conflicts", "agent=host-2")).status == 403
+            assert (await served.client.get_signed(f"/v1/conflicts/{foreign}")).status == 403
+            assert (await served.client.get_signed("/v1/conflicts", "agent=host-2")).status == 403
             ops = Client(served.client.session, served.port, OPS)
             seen: list[str] = []
             query = "limit=2"
             while True:
-                page = (await ops.ask("/v1/conflicts", query)).body
+                page = (await ops.get_signed("/v1/conflicts", query)).body
                 seen += [item["id"] for item in page["conflicts"]]
                 if page["next_after"] is None:
                     break
                 query = f"limit=2&after={page['next_after']}"
             assert len(seen) == len(set(seen)) == 4
             assert seen == sorted(seen)
-            assert (await ops.ask("/v1/conflicts/nonsense")).status == 400
-            assert (await ops.ask("/v1/conflicts", "limit=0")).status == 400
+            assert (await ops.get_signed("/v1/conflicts/nonsense")).status == 400
+            assert (await ops.get_signed("/v1/conflicts", "limit=0")).status == 400
             async with served.client.session.get(
                 f"http://127.0.0.1:{served.port}/v1/conflicts"
             ) as unsigned:
@@ -93,23 +95,29 @@ def test_conflicts_are_paged_and_scoped(tmp_path: Path) -> None:
 
 
 def test_resolve_is_for_operators(tmp_path: Path) -> None:
-    """`accept_existing` closes a conflict; an agent cannot, and a wrong body changes nothing."""
+    """`accept_existing` closes a conflict; an agent cannot decide, and an invalid body changes
+    nothing.
+    """
 
     async def main() -> None:
         async with running(tmp_path, HOST, OPS) as served:
             conflict_id = await make_conflict(served)
             path = f"/v1/conflicts/{conflict_id}/resolve"
             ops = Client(served.client.session, served.port, OPS)
-            assert (await served.client.tell(path, {"action": "accept_existing"})).status == 403
-            assert (await ops.tell(path, {"action": "delete_all"})).status == 400
-            assert (await ops.tell(path, {"action": "accept_existing", "x": "y"})).status == 400
+            assert (
+                await served.client.post_signed(path, {"action": "accept_existing"})
+            ).status == 403
+            assert (await ops.post_signed(path, {"action": "delete_all"})).status == 400
+            assert (
+                await ops.post_signed(path, {"action": "accept_existing", "x": "y"})
+            ).status == 400
             missing = f"/v1/conflicts/{conflict_id[:-1]}{(int(conflict_id[-1], 16) + 1) % 16:x}"
             assert (
-                await ops.tell(missing + "/resolve", {"action": "accept_existing"})
+                await ops.post_signed(missing + "/resolve", {"action": "accept_existing"})
             ).status == 404
-            done = await ops.tell(path, {"action": "accept_existing", "note": "seen"})
+            done = await ops.post_signed(path, {"action": "accept_existing", "note": "seen"})
             assert (done.status, done.body["decided_by"]) == (200, "ops")
-            view = (await ops.ask(f"/v1/conflicts/{conflict_id}")).body
+            view = (await ops.get_signed(f"/v1/conflicts/{conflict_id}")).body
             assert view["conflict"]["state"] == "accept_existing"
             assert (await served.client.upload(frame_of(identity(seq=50)))).status == 200
 
@@ -117,17 +125,17 @@ def test_resolve_is_for_operators(tmp_path: Path) -> None:
 
 
 def test_quarantine_shuts_out_agent_and_boot_everywhere(tmp_path: Path) -> None:
-    """403 `identity_quarantined` on both gateways within 30 s; another boot gets through."""
+    """Both gateways respond 403 `identity_quarantined` within 30 s; another boot is accepted."""
 
     async def main(ports: list[int]) -> None:
         async with aiohttp.ClientSession() as session:
             first, second = (Client(session, port, HOST) for port in ports)
             assert (await first.upload(frame_of(text="a"))).status == 200
             assert (await second.upload(frame_of(text="b"))).status == 409
-            conflict_id = (await first.ask("/v1/conflicts")).body["conflicts"][0]["id"]
+            conflict_id = (await first.get_signed("/v1/conflicts")).body["conflicts"][0]["id"]
             ops = Client(session, ports[0], OPS)
             path = f"/v1/conflicts/{conflict_id}/resolve"
-            done = await ops.tell(path, {"action": "quarantine_identity"})
+            done = await ops.post_signed(path, {"action": "quarantine_identity"})
             assert done.status == 200
             started = time.monotonic()
             status = 0
@@ -154,7 +162,7 @@ def sluice(folder: Path, *words: str) -> tuple[int, str]:
 
 
 def test_conflicts_on_the_command_line(tmp_path: Path) -> None:
-    """`sluice conflicts` reads the store itself: list, show, resolve, and 0 when none is open."""
+    """`sluice conflicts` reads the store: list, show, resolve; exit code 0 when none is open."""
 
     async def main() -> None:
         async with running(tmp_path, HOST) as served:

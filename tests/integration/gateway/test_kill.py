@@ -1,4 +1,4 @@
-"""Gateways are killed and stopped under 64 clients: no batch that was answered 200 is ever lost."""
+"""Gateways are killed and stopped under 64 clients: no batch with a 200 is ever lost."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ BATCHES = 12
 
 @dataclass
 class History:
-    """What the clients were told."""
+    """The responses that the clients got."""
 
     acked: dict[int, str] = field(default_factory=dict)
     news: Counter[int] = field(default_factory=Counter)
@@ -39,7 +39,7 @@ class History:
 
 
 async def ship(number: int, ports: list[int], history: History) -> None:
-    """One agent: its batches in order, each until it is answered 200, over any gateway."""
+    """Send the batches of one agent in order, each until a 200, over any gateway."""
     rng = random.Random(number)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
         for batch in range(BATCHES):
@@ -67,7 +67,7 @@ async def under_load(
     history = History()
     ports = [server.port for server in servers]
     shipping = asyncio.gather(*(ship(number, ports, history) for number in range(CLIENTS)))
-    while len(history.acked) < CLIENTS * BATCHES // 4:  # noqa: ASYNC110 - looks from outside
+    while len(history.acked) < CLIENTS * BATCHES // 4:  # noqa: ASYNC110 - it polls from outside
         await asyncio.sleep(0.01)
     victim = servers[0]
     code: int | None = None
@@ -85,7 +85,7 @@ async def under_load(
 
 
 def check(directory: Path, history: History) -> None:
-    """Every answer 200 has its manifest and its blob; the store holds nothing unasked."""
+    """Every 200 has its manifest and its blob; the store contains nothing else."""
     url = f"file://{directory}/store"
     manifests = asyncio.run(bodies_under(url, ACCEPTED))
     blobs = asyncio.run(bodies_under(url, RAW_BLOBS))
@@ -110,18 +110,17 @@ def one_round(directory: Path, *, kill: bool) -> None:
 
 
 def test_kill_9_loses_nothing(tmp_path: Path) -> None:
-    """One gateway is killed in the middle, another takes its place."""
+    """One gateway is killed during the uploads; another one is started."""
     one_round(tmp_path, kill=True)
 
 
 def test_rolling_restart_loses_nothing(tmp_path: Path) -> None:
-    """One gateway is told to stop in the middle: it answers what it has and leaves with 0."""
+    """One gateway is stopped during the uploads: it finishes them and exits with 0."""
     one_round(tmp_path, kill=False)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kill", [True, False])
 def test_ten_rounds_lose_nothing(tmp_path: Path, *, kill: bool) -> None:
-    """Ten times in a row."""
     for number in range(10):
         one_round(tmp_path / str(number), kill=kill)

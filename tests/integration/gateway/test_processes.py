@@ -9,9 +9,9 @@ from pathlib import Path
 import aiohttp
 import msgspec
 from support.gateway import (
-    Answer,
     Client,
     GatewayProcess,
+    HttpResult,
     TestKey,
     bodies_under,
     clean_env,
@@ -31,8 +31,8 @@ HOST = TestKey("host-1", ("host-1",))
 ROUNDS = 15
 
 
-async def upload_all(servers: list[GatewayProcess], frames: list[bytes]) -> list[Answer]:
-    """Sends frame i to server i mod n, all at once."""
+async def upload_all(servers: list[GatewayProcess], frames: list[bytes]) -> list[HttpResult]:
+    """Send frame i to server i mod n, all concurrently."""
     async with aiohttp.ClientSession() as session:
         clients = [Client(session, server.port, HOST) for server in servers]
         return await asyncio.gather(
@@ -41,7 +41,7 @@ async def upload_all(servers: list[GatewayProcess], frames: list[bytes]) -> list
 
 
 def test_two_gateways_race_with_the_same_bytes(tmp_path: Path) -> None:
-    """However many send the same bytes through both: all 200, exactly one of them new."""
+    """All clients send the same bytes through both: each gets 200, and exactly one batch is new."""
     with gateways(tmp_path, HOST, count=2) as servers:
         for seq in range(ROUNDS):
             frame = frame_of(identity(seq=seq))
@@ -53,7 +53,7 @@ def test_two_gateways_race_with_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_two_gateways_race_with_different_bytes(tmp_path: Path) -> None:
-    """Six frames fight for one identity: one owns it, five get 409 that names the same owner."""
+    """Six frames claim one identity: one owns it, five get a 409 that names the same owner."""
     with gateways(tmp_path, HOST, count=2) as servers:
         for seq in range(ROUNDS):
             frames = [frame_of(identity(seq=seq), text=f"claim {n}") for n in range(6)]
@@ -70,8 +70,8 @@ def test_two_gateways_race_with_different_bytes(tmp_path: Path) -> None:
     assert all(digest_of(body) in key for key, body in blobs.items())
 
 
-def test_workers_share_one_port_and_end_together(tmp_path: Path) -> None:
-    """Two workers serve one port; SIGTERM ends the whole gateway with 0."""
+def test_workers_share_one_port_and_stop_together(tmp_path: Path) -> None:
+    """Two workers serve one port; SIGTERM stops the whole gateway with 0."""
     with gateways(tmp_path, HOST, flags=("--workers", "2")) as (server,):
         frames = [frame_of(identity(seq=seq)) for seq in range(20)]
         answers = asyncio.run(upload_all([server], frames))
@@ -86,7 +86,7 @@ def test_workers_share_one_port_and_end_together(tmp_path: Path) -> None:
 
 
 def test_gateway_needs_an_authority(tmp_path: Path) -> None:
-    """On a store without authority settings a gateway does not start, and says what to run."""
+    """On a store without authority settings a gateway does not start, and reports what to run."""
     principals = write_principals(tmp_path / "principals.toml", HOST)
     flags = ("--store", f"file://{tmp_path}/none", "--principals", str(principals))
     done = subprocess.run(
@@ -111,7 +111,7 @@ def test_gateway_needs_an_authority(tmp_path: Path) -> None:
 
 
 def test_gateway_needs_a_proved_store(tmp_path: Path) -> None:
-    """A directory is proved at start; a store that broke a promise is refused unless skipped."""
+    """A directory is examined at start; a store that breaks a condition is refused."""
 
     async def break_it() -> None:
         async with open_store(url) as store:
@@ -150,15 +150,15 @@ def test_gateway_needs_a_proved_store(tmp_path: Path) -> None:
             cwd=tmp_path,
         )
         assert done.returncode == 3
-        assert "breaks what acceptance needs" in done.stderr
+        assert "breaks promises that acceptance needs" in done.stderr
         skipping = start_gateway(tmp_path, url, tmp_path / "principals.toml", "--skip-probe")
         assert skipping.stop() == 0
         lines = skipping.log.read_text(encoding="utf-8").splitlines()
         assert all(json.loads(line)["store_probe"] == "skipped" for line in lines)
 
 
-def test_keys_roll_over_without_a_gap(tmp_path: Path) -> None:
-    """A key that is added works within two seconds, one that is removed is out as soon."""
+def test_keys_are_replaced_without_a_gap(tmp_path: Path) -> None:
+    """An added key is valid within two seconds, and a removed one is invalid as fast."""
     new = TestKey("host-1-new", ("host-1",))
 
     async def until(status: int, key: TestKey, seq: int) -> None:

@@ -1,6 +1,6 @@
-"""Two real gateways race on one identity over S3: the faithful fake with faults, and a real server.
+"""Two real gateways race on one identity over S3: a simulated server with faults, and a real one.
 
-Every answer goes into a history that is checked as a write-once register per identity.
+Every response is added to a history, which is checked as a write-once register per identity.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ FAULTS = (
 
 @dataclass
 class SomeFaults:
-    """One call in six fails on the wire, once the gateways are up."""
+    """One call in six fails on the connection, after the gateways have started."""
 
     rng: random.Random
     on: bool = False
@@ -51,7 +51,7 @@ class SomeFaults:
 
 
 async def send_until_told(client: Client, seq: int, frame: bytes) -> list[UploadResult]:
-    """One agent: the same bytes again and again until a 200 or a 409."""
+    """Send the same bytes until a 200 or a 409."""
     history: list[UploadResult] = []
     while not history or history[-1].status not in {200, 409}:
         asked = time.monotonic()
@@ -94,7 +94,7 @@ async def two_gateways(tmp_path: Path, url: str) -> AsyncIterator[list[int]]:
 
 
 async def race(ports: list[int], rounds: int) -> list[UploadResult]:
-    """Even rounds: the same bytes from all; odd rounds: two sides."""
+    """Even rounds: the same bytes from all agents; odd rounds: two sides."""
     history: list[UploadResult] = []
     async with aiohttp.ClientSession() as session:
         clients = [Client(session, ports[n % 2], HOST) for n in range(RIVALS)]
@@ -111,7 +111,7 @@ async def race(ports: list[int], rounds: int) -> list[UploadResult]:
 
 
 async def check(url: str, history: list[UploadResult]) -> None:
-    """The history holds, and the store has what every answer needs."""
+    """The history is valid, and the store contains what every response promises."""
     assert broken_guarantees(history) == []
     assert {entry.status for entry in history} <= {0, 200, 409}
     async with open_store(url) as store:
@@ -131,8 +131,12 @@ async def check(url: str, history: list[UploadResult]) -> None:
                 assert any(isinstance(one, Found) for one in found)
 
 
-def test_race_over_the_fake_with_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """409, 503, resets before and after, 500 after: no promise breaks, every agent is told."""
+def test_race_over_a_simulated_server_with_faults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """409, 503, resets before and after, 500 after: no promise breaks, and every agent gets a
+    verdict.
+    """
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     access, secret = CREDENTIALS.values()
@@ -153,7 +157,7 @@ def test_race_over_the_fake_with_faults(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.s3
 def test_race_over_versitygw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same on a real S3 server with versioning."""
+    """The same race on a real S3 server with versioning."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
 

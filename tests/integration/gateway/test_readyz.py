@@ -1,4 +1,4 @@
-"""`/readyz` tells what the newest probe of the store said, without asking the store itself."""
+"""`/readyz` reports the newest result of the doctor without a store call."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ HOST = TestKey("host-1", ("host-1",))
 
 
 async def note_result(served: Running, number: int, *, kept: bool) -> None:
-    """Writes a result that is newer than the last and keeps or breaks one promise."""
+    """Write a result that is newer than the last and keeps or breaks one condition."""
     store = served.store.inner
     result = await examine([store], ["file:///test"], SystemIds())
     first, *others = result.findings
@@ -27,7 +27,7 @@ async def note_result(served: Running, number: int, *, kept: bool) -> None:
 
 
 def test_readyz_follows_the_newest_probe(tmp_path: Path) -> None:
-    """Ready while the result is good, not ready after a bad one, ready again after it is mended."""
+    """Ready after a good result, not ready after a bad one, ready again after the next good one."""
 
     async def body() -> None:
         async with running(tmp_path, HOST) as served:
@@ -43,8 +43,8 @@ def test_readyz_follows_the_newest_probe(tmp_path: Path) -> None:
     run(body())
 
 
-def test_readyz_says_that_nobody_proved_the_store(tmp_path: Path) -> None:
-    """A store without any result is not ready, unless the probe is skipped on purpose."""
+def test_a_store_without_a_result_is_not_ready(tmp_path: Path) -> None:
+    """A store without a result is not ready, unless the probe is skipped."""
 
     async def body(*, skip_probe: bool, wanted: int) -> None:
         folder = tmp_path / str(skip_probe)

@@ -1,4 +1,4 @@
-"""Above the high mark a share of keep-alive connections is closed after its answer."""
+"""Above the high mark a share of keep-alive connections is closed after the response."""
 
 import random
 from pathlib import Path
@@ -10,7 +10,7 @@ UPLOADS = 150
 
 
 def test_a_share_of_connections_is_shed_above_the_high_mark(tmp_path: Path) -> None:
-    """None closes below the mark; above it some do, every upload is answered 200 all the same."""
+    """None is closed below the mark; above it some are, and every upload is still accepted."""
 
     async def main() -> None:
         async with running(tmp_path, HOST) as served:

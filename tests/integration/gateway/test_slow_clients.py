@@ -1,4 +1,4 @@
-"""Slow and hostile clients: each pattern is cut within its limit, at nobody else's cost."""
+"""Slow and hostile clients: each is stopped within its limit and affects no other client."""
 
 import asyncio
 import contextlib
@@ -22,21 +22,21 @@ def head(authority: str, frame: bytes, **extra: str) -> bytes:
 
 
 async def say_nothing(writer: asyncio.StreamWriter, authority: str) -> None:
-    """Connects and says nothing."""
+    """Connect and send nothing."""
 
 
 async def partial_line(writer: asyncio.StreamWriter, authority: str) -> None:
-    """Half a request line."""
+    """Send half a request line."""
     writer.write(b"POST /v1/ba")
 
 
 async def partial_headers(writer: asyncio.StreamWriter, authority: str) -> None:
-    """Headers without their end."""
+    """Send headers without their end."""
     writer.write(head(authority, b"x")[:-2])
 
 
 async def drip_headers(writer: asyncio.StreamWriter, authority: str) -> None:
-    """A header now and then, for ever."""
+    """Send another header every moment, without end."""
     writer.write(b"POST /v1/batches HTTP/1.1\r\n")
     for number in range(1000):
         writer.write(f"x-{number}: y\r\n".encode())
@@ -45,13 +45,13 @@ async def drip_headers(writer: asyncio.StreamWriter, authority: str) -> None:
 
 
 async def stalled_body(writer: asyncio.StreamWriter, authority: str) -> None:
-    """Half a body, then nothing."""
+    """Send half a body, then nothing."""
     frame = frame_of(size=4000)
     writer.write(head(authority, frame) + frame[:2000])
 
 
 async def drip_body(writer: asyncio.StreamWriter, authority: str) -> None:
-    """A byte now and then."""
+    """Send a body byte by byte."""
     frame = frame_of(size=4000)
     writer.write(head(authority, frame))
     for byte in frame:
@@ -61,7 +61,7 @@ async def drip_body(writer: asyncio.StreamWriter, authority: str) -> None:
 
 
 async def drip_chunks(writer: asyncio.StreamWriter, authority: str) -> None:
-    """A chunk now and then, without end."""
+    """Send a chunk every moment, without end."""
     fields = head(authority, b"x").replace(
         b"Content-Length: 1\r\n", b"Transfer-Encoding: chunked\r\n"
     )
@@ -73,7 +73,7 @@ async def drip_chunks(writer: asyncio.StreamWriter, authority: str) -> None:
 
 
 async def second_head(writer: asyncio.StreamWriter, authority: str) -> None:
-    """A good request, then half a head on the same connection."""
+    """Send a valid request, then half a head on the same connection."""
     writer.write(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\nGET /liv")
 
 
@@ -96,7 +96,7 @@ async def seconds_until_closed(port: int, script: Script) -> tuple[float, bytes]
     try:
         said = await _read_to_end(reader)
         elapsed = time.monotonic() - started
-        # The gateway is through with us: a write must fail now or soon.
+        # The gateway has closed the connection: a write must fail now or soon.
         return elapsed, said
     finally:
         sending.cancel()
@@ -121,8 +121,10 @@ async def _read_to_end(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.parametrize("script", PATTERNS, ids=lambda script: script.__name__)
-def test_slow_pattern_is_cut(tmp_path: Path, script: Script) -> None:
-    """The pattern is out within its limit, holds no budget, and a good upload gets through."""
+def test_a_slow_client_is_stopped(tmp_path: Path, script: Script) -> None:
+    """The connection is closed within its limit, no budget stays reserved, and a valid upload
+    succeeds.
+    """
 
     async def main() -> None:
         async with running(
@@ -151,7 +153,7 @@ async def _until_empty(served: Running) -> None:
 
 
 def test_refusal_reaches_a_client_that_still_sends(tmp_path: Path) -> None:
-    """401 over a large body on its way: the client reads the answer, not a reset."""
+    """401 while a large body is being sent: the client reads the response, not a reset."""
 
     async def main() -> None:
         async with running(tmp_path, HOST) as served:
@@ -172,8 +174,8 @@ def test_refusal_reaches_a_client_that_still_sends(tmp_path: Path) -> None:
     run(main())
 
 
-def test_refused_body_is_read_away_within_bounds(tmp_path: Path) -> None:
-    """Who goes on sending after a refusal is cut after 256 KiB or 2 s, whatever was announced."""
+def test_a_refused_body_is_discarded_within_bounds(tmp_path: Path) -> None:
+    """A client that continues to send after a refusal is stopped after 256 KiB or 2 s."""
 
     async def main() -> None:
         async with running(tmp_path, HOST) as served:
@@ -199,8 +201,10 @@ def test_refused_body_is_read_away_within_bounds(tmp_path: Path) -> None:
     run(main())
 
 
-def test_expect_100_is_answered_only_when_the_body_is_wanted(tmp_path: Path) -> None:
-    """A refused upload gets its refusal instead of 100 Continue; a good one gets 100, then 200."""
+def test_100_continue_is_sent_only_for_an_upload_that_is_not_refused(tmp_path: Path) -> None:
+    """A refused upload gets its refusal instead of 100 Continue; an accepted one gets 100, then
+    200.
+    """
 
     async def main() -> None:
         async with running(tmp_path, HOST) as served:
@@ -227,7 +231,7 @@ def test_expect_100_is_answered_only_when_the_body_is_wanted(tmp_path: Path) -> 
 
 
 def test_connection_caps(tmp_path: Path) -> None:
-    """Connections above the cap are cut at once; the ones within it are served."""
+    """Connections above the limit are closed immediately; those within it are served."""
 
     async def main() -> None:
         async with running(tmp_path, HOST, connections_per_address_max=2) as served:
@@ -257,7 +261,7 @@ def test_connection_caps(tmp_path: Path) -> None:
     ],
 )
 def test_malformed_heads(tmp_path: Path, head_lines: bytes) -> None:
-    """Negative, huge, doubled lengths and endless headers: refused with a 4xx, never a 5xx."""
+    """Negative, huge and repeated lengths and endless headers are a 4xx, never a 5xx."""
 
     async def main() -> None:
         async with running(tmp_path, HOST) as served:

@@ -1,4 +1,4 @@
-"""`local_spool`: accepted here first, landed on the authority later, whole and once."""
+"""`local_spool`: batches are accepted in the spool and transferred to the authority later."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ AGREED = Authority(
 
 
 class Remote(CountingStore):
-    """The authority, which may be out of reach, or lose its answers."""
+    """An authority that can be unreachable, or lose its responses."""
 
     away = False
     lossy = 0
@@ -63,7 +63,7 @@ class Remote(CountingStore):
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> CreateOutcome:
         if self.away:
-            raise StoreUnavailable("create", key, "out of reach")
+            raise StoreUnavailable("create", key, "unreachable")
         outcome = await super().create(key, body, sha256=sha256)
         if self.lossy > 0:
             self.lossy -= 1
@@ -108,8 +108,8 @@ async def spooling(tmp_path: Path) -> AsyncIterator[Spooling]:
             yield Spooling(gateway, transfer, local, remote, client)
 
 
-def test_spooled_batch_lands_with_its_own_manifest(tmp_path: Path) -> None:
-    """200 from the spool; then blob and the same manifest bytes stand in the authority."""
+def test_a_spooled_batch_is_transferred_with_its_manifest(tmp_path: Path) -> None:
+    """200 from the spool; then the authority contains the blob and the same manifest bytes."""
 
     async def main() -> None:
         async with spooling(tmp_path) as spooled:
@@ -128,7 +128,7 @@ def test_spooled_batch_lands_with_its_own_manifest(tmp_path: Path) -> None:
             assert blob.body == frame
             assert isinstance(await spooled.local.inner.head(blob_key(digest_of(frame))), NotFound)
             assert spooled.transfer.pending == 0
-            # The spool goes on deciding: duplicates and conflicts, without its blob.
+            # The spool still decides duplicates and conflicts, without its blob.
             spooled.gateway.uploads.cache.forget_all()
             assert (await spooled.client.upload(frame, Sluice_Retry="1")).body["duplicate"] is True
             assert (await spooled.client.upload(frame_of(text="other"))).status == 409
@@ -136,8 +136,8 @@ def test_spooled_batch_lands_with_its_own_manifest(tmp_path: Path) -> None:
     run(main())
 
 
-def test_spool_accepts_while_the_authority_is_away(tmp_path: Path) -> None:
-    """Nothing is refused and nothing lands; when it is back everything does, once."""
+def test_the_spool_accepts_while_the_authority_is_unreachable(tmp_path: Path) -> None:
+    """Nothing is refused or transferred; afterwards every record is transferred once."""
 
     async def main() -> None:
         async with spooling(tmp_path) as spooled:
@@ -158,8 +158,8 @@ def test_spool_accepts_while_the_authority_is_away(tmp_path: Path) -> None:
     run(main())
 
 
-def test_lost_answers_do_not_double_a_landing(tmp_path: Path) -> None:
-    """Own writes that nobody confirmed are met again and taken for what they are."""
+def test_lost_responses_do_not_repeat_a_transfer(tmp_path: Path) -> None:
+    """Own writes with a lost response are recognized when they are read."""
 
     async def main() -> None:
         async with spooling(tmp_path) as spooled:
@@ -175,8 +175,10 @@ def test_lost_answers_do_not_double_a_landing(tmp_path: Path) -> None:
     run(main())
 
 
-def test_landing_resumes_after_a_crash_at_every_step(tmp_path: Path) -> None:
-    """A new process finds what is pending by itself: no marker, marker without its blob's end."""
+def test_a_transfer_resumes_after_a_crash_at_every_step(tmp_path: Path) -> None:
+    """A new process finds the pending records: without a marker, or with a blob that was not
+    deleted.
+    """
 
     async def main() -> None:
         async with spooling(tmp_path) as spooled:
@@ -202,8 +204,10 @@ def test_landing_resumes_after_a_crash_at_every_step(tmp_path: Path) -> None:
     run(main())
 
 
-def test_conflict_on_landing_overwrites_nothing(tmp_path: Path) -> None:
-    """Foreign bytes own the identity there: a quarantine record and an alert, both blobs kept."""
+def test_a_conflict_during_a_transfer_overwrites_nothing(tmp_path: Path) -> None:
+    """Other bytes own the identity there: a quarantine record and an alert, and both blobs are
+    kept.
+    """
 
     async def main() -> None:
         theirs = Path(tmp_path / "theirs")
@@ -227,18 +231,18 @@ def test_conflict_on_landing_overwrites_nothing(tmp_path: Path) -> None:
     run(main())
 
 
-def test_decisions_land_too(tmp_path: Path) -> None:
-    """What an operator decided at the spool stands in the authority."""
+def test_decisions_are_transferred_too(tmp_path: Path) -> None:
+    """A decision that an operator made at the spool is copied to the authority."""
 
     async def main() -> None:
         async with spooling(tmp_path) as spooled:
             await spooled.client.upload(frame_of(text="a"))
             await spooled.client.upload(frame_of(text="b"))
-            listed = await spooled.client.ask("/v1/conflicts")
+            listed = await spooled.client.get_signed("/v1/conflicts")
             conflict_id = listed.body["conflicts"][0]["id"]
             ops = Client(spooled.client.session, spooled.client.port, OPS)
             path = f"/v1/conflicts/{conflict_id}/resolve"
-            assert (await ops.tell(path, {"action": "accept_existing"})).status == 200
+            assert (await ops.post_signed(path, {"action": "accept_existing"})).status == 200
             await spooled.transfer.transfer_once()
             assert spooled.transfer.pending == 0
         assert len(await bodies_under(f"file://{tmp_path}/store", "decisions/v1/")) == 1
@@ -247,7 +251,7 @@ def test_decisions_land_too(tmp_path: Path) -> None:
 
 
 def test_second_spool_is_refused(tmp_path: Path) -> None:
-    """The authority belongs to the first spool that claimed it; another lands nothing."""
+    """The authority belongs to the first spool that claimed it; another spool transfers nothing."""
 
     async def main() -> None:
         async with (
@@ -290,8 +294,8 @@ def refused(tmp_path: Path, *flags: str) -> str:
     return done.stderr
 
 
-def test_real_process_spools_and_lands(tmp_path: Path) -> None:
-    """Killed before it landed; started again it lands by itself. Second writers are refused."""
+def test_a_real_process_spools_and_transfers(tmp_path: Path) -> None:
+    """After a kill and a restart the records are transferred; a second writer is refused."""
 
     async def init() -> None:
         async with open_store(f"file://{tmp_path}/store") as store:

@@ -1,4 +1,4 @@
-"""Switching between `local_spool` and `s3_manifest`: real gateways, nothing lost or forgotten."""
+"""Mode switches between `local_spool` and `s3_manifest` with real gateways."""
 
 import asyncio
 import json
@@ -10,10 +10,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 from support.gateway import (
-    Answer,
     Client,
     CountingStore,
     GatewayProcess,
+    HttpResult,
     TestKey,
     clean_env,
     frame_of,
@@ -59,8 +59,8 @@ def sluice(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def send(server: GatewayProcess, frames: list[bytes]) -> list[Answer]:
-    async def main() -> list[Answer]:
+def send(server: GatewayProcess, frames: list[bytes]) -> list[HttpResult]:
+    async def main() -> list[HttpResult]:
         async with aiohttp.ClientSession() as session:
             client = Client(session, server.port, HOST)
             return [await client.upload(frame) for frame in frames]
@@ -72,18 +72,20 @@ def frames(first: int, count: int, text: str = "hello") -> list[bytes]:
     return [frame_of(identity(seq=seq), text=text) for seq in range(first, first + count)]
 
 
-def verdicts(answers: list[Answer]) -> set[tuple[int, bool | None]]:
+def verdicts(answers: list[HttpResult]) -> set[tuple[int, bool | None]]:
     return {(answer.status, answer.body.get("duplicate")) for answer in answers}
 
 
-def test_there_and_back_with_real_gateways(tmp_path: Path) -> None:
-    """Spool, two gateways, spool again: whatever was accepted is a duplicate ever after."""
+def test_the_mode_is_switched_there_and_back_with_real_gateways(tmp_path: Path) -> None:
+    """Spool, two gateways, spool again: every accepted batch stays a duplicate."""
     there_and_back(tmp_path, f"file://{tmp_path}/store")
 
 
 @pytest.mark.s3
-def test_there_and_back_over_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same where the authority is a bucket of a real S3 server."""
+def test_the_mode_is_switched_there_and_back_over_s3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same with a bucket of a real S3 server as the authority."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     with versitygw(tmp_path / "server") as server:
@@ -116,7 +118,7 @@ def there_and_back(tmp_path: Path, url: str) -> None:
         refused = sluice(tmp_path, *leave)
         assert refused.returncode == 2
         assert "contains records to transfer" in refused.stderr
-        assert start(*slow).stop() == 0  # lands what is left on its way out
+        assert start(*slow).stop() == 0  # it transfers the rest before it exits
         left = sluice(tmp_path, *leave, "--json")
         assert json.loads(left.stdout)["acceptance"] == "s3_manifest", left.stderr
 
@@ -130,7 +132,7 @@ def there_and_back(tmp_path: Path, url: str) -> None:
         assert "may spool again" in sluice(tmp_path, *enter, "other").stderr
         back = sluice(tmp_path, *enter, WRITER, "--json")
         assert json.loads(back.stdout)["spool_writer"] == WRITER, back.stderr
-        for server in both:  # they see it by themselves
+        for server in both:  # each reads the switch
             assert server.process.wait(30) == 0
 
         again = start(*slow)
@@ -145,17 +147,17 @@ def there_and_back(tmp_path: Path, url: str) -> None:
 
 
 class Away(CountingStore):
-    """An authority that is lost sight of at the moment of the write."""
+    """An authority that becomes unreachable at the write."""
 
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> CreateOutcome:
         del body, sha256
-        raise StoreUnavailable("create", key, "out of reach")
+        raise StoreUnavailable("create", key, "unreachable")
 
 
-def test_half_a_switch_shuts_the_spool_until_it_is_repeated(tmp_path: Path) -> None:
-    """The spool closes first: after a crash it refuses to start, and the same command goes on."""
+def test_an_unfinished_switch_closes_the_spool_until_it_is_repeated(tmp_path: Path) -> None:
+    """The spool closes first: after a crash it does not start until the command is repeated."""
 
     async def main() -> None:
         async with (
@@ -191,8 +193,8 @@ def test_half_a_switch_shuts_the_spool_until_it_is_repeated(tmp_path: Path) -> N
     run(main())
 
 
-def test_of_two_switches_one_wins(tmp_path: Path) -> None:
-    """Ten switch at once to ten writers: one number, one winner, the others are told."""
+def test_of_concurrent_switches_one_wins(tmp_path: Path) -> None:
+    """Ten concurrent switches to ten writers: one number, one winner, the others fail."""
 
     async def main() -> None:
         async with open_store(f"file://{tmp_path}/store") as remote:
@@ -212,7 +214,7 @@ def test_of_two_switches_one_wins(tmp_path: Path) -> None:
 
 
 def test_running_gateway_notices_a_switch(tmp_path: Path) -> None:
-    """A gateway that serves sees the switch within its look, drains, and does not come back."""
+    """A running gateway reads the switch in time, drains, and does not start again."""
 
     async def switch() -> None:
         async with open_store(url) as store:
@@ -235,7 +237,7 @@ def test_running_gateway_notices_a_switch(tmp_path: Path) -> None:
     assert "acceptance mode differs" in sluice(tmp_path, "gateway", *flags).stderr
 
 
-def test_gateway_that_cannot_look_for_a_switch_takes_nothing_after_its_fence(
+def test_a_gateway_that_cannot_check_for_a_switch_accepts_nothing(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -247,13 +249,13 @@ def test_gateway_that_cannot_look_for_a_switch_takes_nothing_after_its_fence(
             calls = len(server.store.calls)
             refused = await server.client.upload(frame_of(identity(seq=1)))
             assert (refused.status, refused.body["code"]) == (503, "store_unavailable")
-            assert len(server.store.calls) == calls, "nothing reached the store"
+            assert len(server.store.calls) == calls, "no call reached the store"
 
     run(main())
 
 
 class Sleepless(SystemClock):
-    """A clock that only remembers how long it should have slept."""
+    """A clock that records the time that it should have slept."""
 
     def __init__(self) -> None:
         self.slept_s: list[float] = []

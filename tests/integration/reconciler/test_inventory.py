@@ -2,17 +2,12 @@
 
 import asyncio
 import gzip
-import hashlib
-import io
-import json
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from support import store_inventory as inventory
 from support.reconciler_seed import accept, enqueued
+from support.store_inventory import ReportRow, put_report
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
@@ -26,44 +21,14 @@ MANIFEST = ObjectKey("inv/2026-11-20T00-00Z/manifest.json")
 
 
 def csv_of(keys: list[str], *, gone: str = "") -> bytes:
-    rows = [f'"b","prod%2F{quote(key)}","true","false"' for key in keys]
-    rows.append('"b","prod%2Fraw-blobs%2Fv1%2Fx","true","false"')
+    rows = [ReportRow(key=f"prod/{key}") for key in [*keys, "raw-blobs/v1/x"]]
     if gone:
-        rows.append(f'"b","{quote(gone)}","true","true"')
-    return gzip.compress("\n".join(rows).encode())
+        rows.append(ReportRow(key=gone, marker=True))
+    return inventory.csv_of(rows)
 
 
 def parquet_of(keys: list[str]) -> bytes:
-    out = io.BytesIO()
-    table = pa.table({"bucket": ["b"] * len(keys), "key": keys, "is_latest": [True] * len(keys)})
-    parquet.write_table(table, out)
-    return out.getvalue()
-
-
-async def put_report(store: ObjectStore, form: str, files: dict[str, bytes], **extra: Any) -> None:
-    described = [
-        {
-            "key": name,
-            "size": len(body),
-            "MD5checksum": hashlib.md5(body, usedforsecurity=False).hexdigest(),
-        }
-        for name, body in files.items()
-    ]
-    body = json.dumps(
-        {
-            "sourceBucket": "b",
-            "version": "2016-11-30",
-            "creationTimestamp": "1700000000000",
-            "fileFormat": form,
-            "fileSchema": "Bucket, Key, IsLatest, IsDeleteMarker",
-            "files": described + extra.get("more", []),
-        }
-    ).encode()
-    await store.overwrite(MANIFEST, body)
-    checksum = hashlib.md5(body, usedforsecurity=False).hexdigest()
-    await store.overwrite(ObjectKey("inv/2026-11-20T00-00Z/manifest.checksum"), checksum.encode())
-    for name, data in files.items():
-        await store.overwrite(ObjectKey(name), data)
+    return inventory.parquet_of([ReportRow(key=key) for key in keys], inventory.CURRENT_ONLY)
 
 
 def make(store: ObjectStore) -> Reconciler:
@@ -84,12 +49,14 @@ def test_batches_that_a_report_names_are_enqueued_once(tmp_path: Path) -> None:
                 for seq in range(0, 100, 10)
             ]
             files = {"inv/data/1.csv.gz": csv_of(keys[:12], gone=keys[15])}
-            await put_report(reports, "CSV", files)
+            await put_report(reports, MANIFEST, files, form="CSV")
             first = await make(store).scan_inventory(reports, MANIFEST)
             assert (first.named, first.foreign, first.outcome.enqueued) == (12, 1, 12)
             assert first.unreadable == ()
             assert first.age_s > 86_400
-            await put_report(reports, "Parquet", {"inv/data/2.parquet": parquet_of(keys)})
+            await put_report(
+                reports, MANIFEST, {"inv/data/2.parquet": parquet_of(keys)}, form="Parquet"
+            )
             reconciler = make(store)
             second = await reconciler.scan_inventory(reports, MANIFEST)
             assert second.named == 20
@@ -113,7 +80,7 @@ def test_damaged_report_files_are_reported_and_the_others_are_read(tmp_path: Pat
             good = csv_of([key])
             more = [{"key": "inv/data/none", "size": 1, "MD5checksum": "0"}]
             files = {"a.gz": b"not gzip", "b.gz": good, "c.gz": gzip.compress(b"one,two\n")}
-            await put_report(reports, "CSV", files, more=more)
+            await put_report(reports, MANIFEST, files, form="CSV", more=more)
             found = await make(store).scan_inventory(reports, MANIFEST)
             assert found.outcome.enqueued == 1
             assert [one.partition(":")[0] for one in found.unreadable] == [
@@ -124,7 +91,7 @@ def test_damaged_report_files_are_reported_and_the_others_are_read(tmp_path: Pat
             await reports.overwrite(ObjectKey("b.gz"), good[:-1] + b"?")
             altered = await make(store).scan_inventory(reports, MANIFEST)
             assert any("altered" in one for one in altered.unreadable)
-            await put_report(reports, "ORC", {"b.gz": good})
+            await put_report(reports, MANIFEST, {"b.gz": good}, form="ORC")
             orc = await make(store).scan_inventory(reports, MANIFEST)
             assert "ORC" in orc.unreadable[0]
             await reports.overwrite(MANIFEST, b"{}")

@@ -1,4 +1,4 @@
-"""`sluice doctor` as people run it: exit codes, the JSON, the key, what it leaves behind."""
+"""The command `sluice doctor`: exit codes, JSON, key, and what it stores."""
 
 import asyncio
 import json
@@ -43,10 +43,10 @@ def _key_file(folder: Path, key: Ed25519PrivateKey) -> Path:
     return path
 
 
-def test_doctor_command_proves_a_directory(
+def test_doctor_command_accepts_a_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A good store ends in 0; the result that was printed stands in it, signed."""
+    """A good store has exit code 0 and contains the printed result, signed."""
     url, key = _store(tmp_path), Ed25519PrivateKey.generate()
     pem = str(_key_file(tmp_path, key))
     assert run(["doctor", "--store", url, "--key", pem, "--key-id", "op", "--json"]) == 0
@@ -60,17 +60,17 @@ def test_doctor_command_proves_a_directory(
 def test_doctor_command_writes_nothing_on_a_dry_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--dry-run` examines only."""
+    """`--dry-run` writes no result."""
     url = _store(tmp_path)
     assert run(["doctor", "--store", url, "--dry-run"]) == 0
     assert "good for acceptance and deletion" in capsys.readouterr().out
     assert _read(url) is None
 
 
-def test_doctor_command_says_what_is_broken(
+def test_doctor_command_reports_broken_promises(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A bucket without versioning ends in 1, and says what that costs."""
+    """A bucket without versioning has exit code 1, with the consequence."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
 
@@ -89,17 +89,17 @@ def test_doctor_command_says_what_is_broken(
 def test_doctor_command_unreachable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A store that does not answer ends in 3, with a line that says where to look."""
+    """An unreachable store has exit code 3, with a line that names what to check."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     url = f"s3://bucket?endpoint=http://127.0.0.1:{free_port()}&region=us-east-1"
     assert run(["doctor", "--store", url]) == 3
-    assert "look at the endpoint" in capsys.readouterr().err
+    assert "check the endpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["--key", "/nonexistent", "--key-id", "op"], ["--key", "k"]])
 def test_doctor_command_bad_key_is_bad_usage(arguments: list[str], tmp_path: Path) -> None:
-    """A key that cannot be read, or has no id, ends in 2 before anything is examined."""
+    """A key that cannot be read, or has no id, has exit code 2 before any test."""
     url = _store(tmp_path)
     assert run(["doctor", "--store", url, *arguments]) == 2
     assert _read(url) is None
@@ -109,7 +109,7 @@ def test_doctor_command_bad_key_is_bad_usage(arguments: list[str], tmp_path: Pat
     ("url", "said"),
     [("s3://here?endpoint=http://127.0.0.1:1", "another bucket"), (None, "use an s3:// store")],
 )
-def test_doctor_with_policies_of_something_else_examines_nothing(
+def test_doctor_with_policies_of_another_store_tests_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str | None, said: str
 ) -> None:
     settings = GOLDEN / "settings.toml"

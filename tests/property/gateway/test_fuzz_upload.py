@@ -1,4 +1,4 @@
-"""Damaged frames from a known sender: never a 5xx, never a store call, never more memory."""
+"""Damaged frames from a known sender: never a 5xx, a store call, or more memory."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.gateway import Answer, Running, TestKey, frame_of, identity, running
+from support.gateway import HttpResult, Running, TestKey, frame_of, identity, running
 
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.frame import decode_frame
@@ -28,7 +28,9 @@ NUMBERS = st.sampled_from([0, 1, 23, 255, 65_536, 65_537, 2**24, 2**26, 2**31, 2
 
 @st.composite
 def mutations(draw: st.DrawFn) -> bytes:
-    """A base frame with bytes set, cut, doubled, put in, or header fields set."""
+    """Draw a valid frame with bytes changed, removed, repeated or inserted, or header fields
+    changed.
+    """
     data = bytearray(draw(st.sampled_from(BASES)))
     for _ in range(draw(st.integers(1, 4))):
         place = draw(st.integers(0, max(0, len(data) - 1)))
@@ -51,7 +53,7 @@ def mutations(draw: st.DrawFn) -> bytes:
 
 
 class Loop:
-    """A gateway that serves on a loop of its own between the examples."""
+    """A gateway that serves on a separate loop between the examples."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
@@ -60,7 +62,7 @@ class Loop:
             self.stack.enter_async_context(running(tmp_path, HOST, cache_entries_max=0))  # type: ignore[arg-type]
         )
 
-    def upload(self, frame: bytes) -> Answer:
+    def upload(self, frame: bytes) -> HttpResult:
         self.served.store.calls.clear()
         return self.runner.run(self.served.client.upload(frame))
 
@@ -113,12 +115,11 @@ def fuzz(loop: Loop, examples: int) -> None:
 
 
 def test_damaged_frames_change_nothing(loop: Loop) -> None:
-    """Some hundred mutations; what still decodes is judged as any frame."""
+    """Some hundred mutations; one that still decodes is handled like any frame."""
     fuzz(loop, 400)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_many_damaged_frames_change_nothing(loop: Loop) -> None:
-    """Fifty thousand mutations."""
     fuzz(loop, 50_000)

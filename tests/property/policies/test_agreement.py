@@ -1,4 +1,4 @@
-"""The prover and the simulator judge alike, and the prover's words stand for every text."""
+"""The prover and the simulator agree, and the prover's representatives represent every text."""
 
 import random
 
@@ -6,81 +6,82 @@ import z3
 from hypothesis import given
 from hypothesis import strategies as st
 from support.policies_settings import settings
+from support.policy_mutants import mutants
 
-from sluice_policies.catalogue import On, bucket_actions, catalogue, object_actions
-from sluice_policies.evaluate import evaluate, known_bool_key
-from sluice_policies.mutants import mutants
+from sluice_policies.catalogue import ResourceType, bucket_actions, catalogue, object_actions
+from sluice_policies.evaluate import PolicyRequest, evaluate
 from sluice_policies.policy_set import PolicySet, policy_set
-from sluice_policies.properties import WHO
-from sluice_policies.prove import allowed, relevant, vocabulary_for
-from sluice_policies.request import Request
+from sluice_policies.properties import CALLER
+from sluice_policies.prove import allowed, pattern_table_for, relevant
+from sluice_policies.representatives import Pattern, representatives_for
 from sluice_policies.settings import RoleName, Target
-from sluice_policies.symbolic import RESOURCE, TLS, Value, World
-from sluice_policies.words import Pattern, words_for
+from sluice_policies.symbolic import RESOURCE, TLS, SymbolicRequest, SymbolicValue
 
 CHARS = "abx/*?-. é"
 
 
-def near(word: str, rng: random.Random) -> str:
-    """Gives a text at or near a boundary: the word, cut, grown or with one character changed."""
-    at = rng.randrange(len(word) + 1)
+def near(text: str, rng: random.Random) -> str:
+    """Return a text near a boundary: unchanged, cut, extended or with one character changed."""
+    at = rng.randrange(len(text) + 1)
     char = rng.choice(CHARS)
-    return rng.choice([word, word[:at], word + char, word[:at] + char + word[at + 1 :]])
+    return rng.choice([text, text[:at], text + char, text[:at] + char + text[at + 1 :]])
 
 
-def word_for(value: Value, patterns: set[Pattern], text: str) -> int | None:
-    """Gives the word that stands for a text, or None where the text is outside the domain."""
+def representative_for(value: SymbolicValue, patterns: set[Pattern], text: str) -> int | None:
+    """Return the index of a text's representative, or None if the text is outside the domain."""
     kind = [p.matches(text) for p in sorted(patterns)]
-    for index, word in enumerate(value.words):
-        if [p.matches(word) for p in sorted(patterns)] == kind:
+    for index, candidate in enumerate(value.representatives):
+        if [p.matches(candidate) for p in sorted(patterns)] == kind:
             return index
     return None
 
 
 class Judge:
-    """The prover's formula of one action and caller's role, asked about concrete requests."""
+    """The prover's formula for one action and role, evaluated for concrete requests."""
 
     def __init__(self, policies: PolicySet, action: str, role: RoleName | None) -> None:
         found = relevant(policies, action, role)
-        self.vocabulary = vocabulary_for(policies.settings, policies.target)
+        self.patterns = pattern_table_for(policies.settings, policies.target)
         for statement in (*found.denies, *found.allows):
-            self.vocabulary.add_statement(statement)
+            self.patterns.add_statement(statement)
         self.policies, self.action, self.role = policies, action, role
-        self.on = catalogue().actions[action.lower()].on
-        self.world: World = self.vocabulary.world(self.on)
-        self.formula = allowed(found, self.world, worst=role is None)
+        self.resource_type = catalogue().actions[action.lower()].resource_type
+        self.symbolic: SymbolicRequest = self.patterns.symbolic_request(self.resource_type)
+        self.formula = allowed(found, self.symbolic, worst=role is None)
 
-    def request(self, rng: random.Random) -> tuple[Request, bool] | None:
-        """Gives a random request and what the formula says of it."""
+    def request(self, rng: random.Random) -> tuple[PolicyRequest, bool] | None:
+        """Return a random request and the formula's decision about it."""
         chosen: dict[str, str] = {}
         swaps = []
-        for name, value in self.world.values.items():
-            text = rng.choice(value.words)
+        for name, value in self.symbolic.values.items():
+            text = rng.choice(value.representatives)
             if name == TLS and rng.random() < 0.8:
-                text = "true"  # the rest is refused for one and the same reason
-            if not known_bool_key(name):
+                text = "true"  # the remaining requests are all denied for the same reason
+            if not catalogue().is_bool_key(name):
                 text = near(text, rng)
-            if name == WHO and self.role is not None:
-                text = self.policies.who(self.role)
-            index = word_for(value, self.vocabulary._patterns[name], text)
-            if index is None or (name == WHO and not text):
+            if name == CALLER and self.role is not None:
+                text = self.policies.principal_of(self.role)
+            index = representative_for(value, self.patterns._patterns[name], text)
+            if index is None or (name == CALLER and not text):
                 return None
-            there = name in (TLS, RESOURCE) or (name == WHO and self.role is not None)
+            there = name in (TLS, RESOURCE) or (name == CALLER and self.role is not None)
             there = there or rng.random() < 0.4
             swaps += [(value.present, z3.BoolVal(there)), (value.index, z3.IntVal(index))]
             if there:
                 chosen[name] = text
         answer = z3.simplify(z3.substitute(self.formula, *swaps))
-        who = chosen.pop(WHO, None)
+        caller = chosen.pop(CALLER, None)
         resource = chosen.pop(RESOURCE)
-        on_bucket = self.on is On.BUCKET
+        on_bucket = self.resource_type is ResourceType.BUCKET
         resource = f"arn:aws:s3:::{self.policies.settings.bucket.name}" if on_bucket else resource
-        request = Request(who=who, action=self.action, resource=resource, context=chosen)
+        request = PolicyRequest(
+            caller=caller, action=self.action, resource=resource, context=chosen
+        )
         return request, z3.is_true(answer)
 
 
-def simulated(policies: PolicySet, request: Request, role: RoleName | None) -> bool:
-    """Judges by the simulator; the worst case drops the roles' own policies."""
+def simulated(policies: PolicySet, request: PolicyRequest, role: RoleName | None) -> bool:
+    """Decide with the simulator; the worst case omits the roles' own policies."""
     if role is None:
         policies = PolicySet(
             settings=policies.settings,
@@ -88,11 +89,12 @@ def simulated(policies: PolicySet, request: Request, role: RoleName | None) -> b
             bucket=policies.bucket,
             identities={},
         )
-        nobody = policies.target is Target.AWS and request.who is None
+        nobody = policies.target is Target.AWS and request.caller is None
         if nobody:
-            # The worst case grants even nobody everything, and asks whether a denial stops them.
-            request = Request(
-                who="",
+            # In the worst case even an anonymous caller is allowed everything that no statement
+            # denies.
+            request = PolicyRequest(
+                caller="",
                 action=request.action,
                 resource=request.resource,
                 context=request.context,
@@ -101,17 +103,17 @@ def simulated(policies: PolicySet, request: Request, role: RoleName | None) -> b
     return evaluate(policies, request).allowed
 
 
-def evaluate_without_caller(policies: PolicySet, request: Request) -> bool:
-    """Judges an anonymous request as if something allowed it."""
-    anonymous = Request(
-        who=None, action=request.action, resource=request.resource, context=request.context
+def evaluate_without_caller(policies: PolicySet, request: PolicyRequest) -> bool:
+    """Decide an anonymous request as if a statement allowed it."""
+    anonymous = PolicyRequest(
+        caller=None, action=request.action, resource=request.resource, context=request.context
     )
     decision = evaluate(policies, anonymous)
     return decision.allowed or decision.sid.startswith("(no statement")
 
 
 def test_prover_and_simulator_agree_on_10_000_random_requests() -> None:
-    """Over the rendered documents and wrong ones, callers known and unknown, near all edges."""
+    """Rendered and wrong documents, known and unknown callers, texts near all boundaries."""
     rng = random.Random(9)
     sets = []
     for target in Target:
@@ -140,8 +142,13 @@ def test_prover_and_simulator_agree_on_10_000_random_requests() -> None:
     globs=st.lists(st.text("ab/*?", max_size=5), max_size=3),
     text=st.text("ab/*?c", max_size=8),
 )
-def test_words_stand_for_every_text(exact: list[str], globs: list[str], text: str) -> None:
-    """Whatever the patterns, some word is matched by exactly those that match the text."""
+def test_representatives_represent_every_text(
+    exact: list[str], globs: list[str], text: str
+) -> None:
+    """For any patterns, some representative is matched by exactly those that match the text."""
     patterns = [Pattern(t, exact=True) for t in exact] + [Pattern(g, exact=False) for g in globs]
-    kinds = {tuple(p.matches(word) for p in patterns) for word in words_for(frozenset(patterns))}
+    kinds = {
+        tuple(p.matches(candidate) for p in patterns)
+        for candidate in representatives_for(frozenset(patterns))
+    }
     assert tuple(p.matches(text) for p in patterns) in kinds

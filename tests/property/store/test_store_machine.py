@@ -1,4 +1,4 @@
-"""The local store and the real server do what the reference model does, verb by verb."""
+"""The local store and the real server behave as the reference model, verb by verb."""
 
 import itertools
 import tempfile
@@ -19,8 +19,8 @@ from sluice_store.port import ObjectStore
 QUICK = settings(max_examples=25, stateful_step_count=25, deadline=None)
 
 
-class LocalBesideModel(StorePair):
-    """The directory beside the model."""
+class LocalAgainstModel(StorePair):
+    """The directory compared with the model."""
 
     async def open(self) -> tuple[ObjectStore, ObjectStore]:
         model, _ = open_memory_store()
@@ -28,8 +28,8 @@ class LocalBesideModel(StorePair):
         return model, await self.stack.enter_async_context(open_local_store(Path(folder)))
 
 
-TestLocalBesideModel = LocalBesideModel.TestCase
-TestLocalBesideModel.settings = QUICK
+TestLocalAgainstModel = LocalAgainstModel.TestCase
+TestLocalAgainstModel.settings = QUICK
 
 
 @pytest.fixture(scope="module")
@@ -39,27 +39,25 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.s3
-def test_versitygw_does_what_the_model_does(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same random verbs on the server and on the model say the same."""
+def test_versitygw_behaves_as_the_model(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same random verbs have the same outcomes on the server and on the model."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     prefixes = (f"run-{number}" for number in itertools.count())
 
-    class ServerBesideModel(StorePair):
-        """The server beside the model; every run has a prefix of its own."""
+    class ServerAgainstModel(StorePair):
+        """The server compared with the model; every run has a separate prefix."""
 
         made = False
 
         async def open(self) -> tuple[ObjectStore, ObjectStore]:
             model, _ = open_memory_store()
             url = server.url("machine", next(prefixes))
-            if not ServerBesideModel.made:
+            if not ServerAgainstModel.made:
                 await make_bucket(url)
-                ServerBesideModel.made = True
+                ServerAgainstModel.made = True
             return model, await self.stack.enter_async_context(open_store(url))
 
-    machine = ServerBesideModel.TestCase
+    machine = ServerAgainstModel.TestCase
     machine.settings = QUICK
     machine().runTest()

@@ -1,7 +1,7 @@
-"""Gateways race on one identity in seeded interleavings, over a store that loses answers.
+"""Gateways race on one identity in seeded interleavings, over a store that loses responses.
 
-The acceptor is the product's own; the loop, the store and the faults are simulated. Each run's
-history is checked, and so is what stands in the store in the end.
+The acceptor is the one of the product; the loop, the store and the faults are simulated. The
+history of each run is checked, and so is the final content of the store.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ def told_of(run: AcceptanceRun, body: bytes, asked: float, told: float) -> Uploa
 
 
 def race(seed: int) -> tuple[list[UploadResult], SimStore]:
-    """Runs agents that send until they have a verdict; some gateways die while they handle one."""
+    """Run agents that send until they have a verdict; some gateways die during an upload."""
 
     async def main(loop: SimLoop, rng: Random) -> tuple[list[UploadResult], SimStore]:
         store = SimStore(
@@ -102,7 +102,7 @@ def race(seed: int) -> tuple[list[UploadResult], SimStore]:
 
 
 def wrong(history: list[UploadResult], store: SimStore) -> list[str]:
-    """Gives every promise that a run broke, by its history and by the store's final state."""
+    """Return every promise that a run broke, by its history and the final content of the store."""
 
     async def look() -> list[str]:
         found = await store.get(accepted_key(IDENTITY))
@@ -123,7 +123,7 @@ def wrong(history: list[UploadResult], store: SimStore) -> list[str]:
 
 
 def test_races_keep_every_promise() -> None:
-    """Hundreds of interleavings with lost answers, late writes and dying gateways."""
+    """Hundreds of interleavings with lost responses, late writes and dying gateways."""
     for seed in seeds(400):
         history, store = race(seed)
         assert wrong(history, store) == [], f"replay with SLUICE_SIM_SEEDS={seed}"
@@ -131,7 +131,7 @@ def test_races_keep_every_promise() -> None:
 
 
 def test_one_seed_replays() -> None:
-    """A seed gives the same history twice, so that a failure can be looked at."""
+    """A seed produces the same history twice, so that a failure can be analysed."""
     assert race(11)[0] == race(11)[0]
 
 
@@ -139,6 +139,6 @@ def test_one_seed_replays() -> None:
 def test_planted_bug_is_found(
     mutant: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The simulation fails when the machine is broken, so that its silence means something."""
+    """The simulation fails when the machine is broken, so that its success is evidence."""
     monkeypatch.setattr(shell, "step", mutant)
     assert any(wrong(*race(seed)) for seed in range(200))

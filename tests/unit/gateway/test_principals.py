@@ -1,4 +1,4 @@
-"""The principals file: what it may say, and that a broken one changes nothing."""
+"""The principals file: its rules, and that an invalid one changes nothing."""
 
 import base64
 import os
@@ -35,7 +35,7 @@ NEW_YEAR_S = 1_798_761_600
 
 
 def test_principals_of_keys() -> None:
-    """Two keys of one principal are the same sender, so that keys roll over without a gap."""
+    """Two keys of one principal are the same sender, so a key can be replaced without a gap."""
     principals = parse_principals(GOOD)
     old, new = principals.key_of("old", NEW_YEAR_S), principals.key_of("new", NEW_YEAR_S)
     assert old.sender == new.sender
@@ -43,8 +43,8 @@ def test_principals_of_keys() -> None:
     assert not old.sender.operator
 
 
-def test_principals_old_key_runs_out() -> None:
-    """A key past its not_after is unknown; the new one goes on."""
+def test_principals_old_key_expires() -> None:
+    """A key after its not_after is unknown; the new key is valid."""
     principals = parse_principals(GOOD)
     with pytest.raises(Unauthenticated, match="not_after"):
         principals.key_of("old", NEW_YEAR_S + 1)
@@ -54,13 +54,13 @@ def test_principals_old_key_runs_out() -> None:
 
 
 def test_principals_operator_is_no_agent() -> None:
-    """Without the role `agent` a principal sends for nobody."""
+    """Without the role `agent` a principal sends for no agent."""
     sender = parse_principals(GOOD).spiffe_sender("spiffe://td/ops")
     assert (sender.operator, sender.agents) == (True, frozenset())
 
 
-def test_principals_template_takes_one_whole_segment() -> None:
-    """`{agent}` is lower-case hex of the id, one segment, nothing around it."""
+def test_principals_template_matches_one_whole_segment() -> None:
+    """`{agent}` is the lower-case hex of the id, one whole segment."""
     principals = parse_principals(GOOD)
     sender = principals.spiffe_sender(f"spiffe://td/agent/{'hóst'.encode().hex()}")
     assert sender.agents == {"hóst"}
@@ -100,13 +100,15 @@ def test_principals_template_takes_one_whole_segment() -> None:
     ],
 )
 def test_principals_of_another_form_are_refused(text: str) -> None:
-    """A typo must not open or close a door: unknown keys, doubles and bad keys are errors."""
+    """A typo must neither grant nor deny access: unknown fields, duplicates and bad keys are
+    errors.
+    """
     with pytest.raises(BadUsage):
         parse_principals(text)
 
 
 def test_principals_file_keeps_the_last_good_content(tmp_path: Path) -> None:
-    """A change is taken whole; a broken or missing file changes nothing."""
+    """A valid change is applied as a whole; an invalid or missing file changes nothing."""
     path = tmp_path / "principals.toml"
     path.write_text(GOOD, encoding="utf-8")
     held = PrincipalsFile(path)
@@ -133,7 +135,7 @@ def test_principals_file_keeps_the_last_good_content(tmp_path: Path) -> None:
     ],
 )
 def test_spiffe_id_is_the_only_uri(names: tuple[tuple[str, str], ...]) -> None:
-    """None, two, or one of another scheme: nobody."""
+    """No URI, two URIs, or one of another scheme identify no sender."""
     with pytest.raises(Unauthenticated):
         spiffe_id({"subjectAltName": names})
     assert spiffe_id({"subjectAltName": (("DNS", "x"), ("URI", "spiffe://td/a"))})

@@ -1,14 +1,14 @@
-"""`docs/policies.md` says what the program says; `SLUICE_GOLDEN=write` draws its tables anew."""
+"""The tables of `docs/policies.md` are current; `SLUICE_GOLDEN=write` regenerates them."""
 
 import os
 from pathlib import Path
 
 from support.policies_settings import settings
 
-from sluice_policies.documentation import drawn, tables
+from sluice_policies.documentation import tables, updated_page
 from sluice_policies.policy_set import policy_set
 from sluice_policies.probes import PROBES
-from sluice_policies.required import required_properties
+from sluice_policies.required_properties import required_properties
 from sluice_policies.requirements import REQUIREMENTS, probes_of, property_names, statements_of
 from sluice_policies.settings import Target
 
@@ -21,7 +21,7 @@ AWS, VERSITYGW = policy_set(SETTINGS, Target.AWS), policy_set(SETTINGS, Target.V
 
 def test_the_page_is_current() -> None:
     text = PAGE.read_text("utf-8")
-    current = drawn(text, tables(AWS, VERSITYGW))
+    current = updated_page(text, tables(AWS, VERSITYGW))
     if os.environ.get("SLUICE_GOLDEN") == "write":
         PAGE.write_text(current, "utf-8")
         text = current
@@ -29,7 +29,7 @@ def test_the_page_is_current() -> None:
     assert text.count("| `") > 20
 
 
-def test_every_statement_serves_a_requirement() -> None:
+def test_every_statement_enforces_a_requirement() -> None:
     named = {sid for item in REQUIREMENTS for sid in statements_of(item, AWS)}
     sids = {statement.sid for statement in AWS.bucket.statements}
     assert sids <= named
@@ -42,9 +42,12 @@ def test_every_property_proves_a_requirement() -> None:
     assert proved == named
 
 
-def test_every_probe_tries_a_requirement_and_all_but_three_are_tried() -> None:
-    """TLS needs a plain endpoint, a lifecycle asks nobody, and the option is off by default: for
-    these the proof and the comparison of the configuration stand alone."""
-    assert {name for probe in PROBES for name in probe.tries} <= {r.name for r in REQUIREMENTS}
+def test_every_probe_tests_a_requirement_and_all_but_three_are_tested() -> None:
+    """TLS needs a plain endpoint, a lifecycle is not subject to policies, and the option is off by
+    default. The proof and the comparison of the configuration cover these three.
+    """
+    assert {name for probe in PROBES for name in probe.requirements} <= {
+        r.name for r in REQUIREMENTS
+    }
     untried = {item.name for item in REQUIREMENTS if not probes_of(item)}
     assert untried == {"transport", "no-expiry", "blobs-create-only"}

@@ -1,4 +1,4 @@
-"""The simulator names the deciding statement, and refuses what it does not decide."""
+"""The simulator names the deciding statement, and raises for what it does not decide."""
 
 import json
 
@@ -6,10 +6,15 @@ import pytest
 from support.policies_settings import settings
 
 from sluice_policies.errors import BadDocument, UnsupportedPolicy
-from sluice_policies.evaluate import ASSUMED_ADMIN, NOTHING_ALLOWS, condition_holds, evaluate
+from sluice_policies.evaluate import (
+    ASSUMED_ADMIN,
+    NOTHING_ALLOWS,
+    condition_holds,
+    evaluate,
+    request_for,
+)
 from sluice_policies.model import Condition, parse_document
 from sluice_policies.policy_set import PolicySet, policy_set
-from sluice_policies.request import request_for
 from sluice_policies.settings import Target
 
 POLICIES = policy_set(settings(), Target.AWS)
@@ -65,7 +70,7 @@ DECISIONS = [
 
 
 @pytest.mark.parametrize("case", DECISIONS, ids=lambda case: f"{case[0]}-{case[1]}-{case[5]}")
-def test_decisions_name_the_statement(
+def test_decisions_name_the_deciding_statement(
     case: tuple[str, str, str | None, dict[str, str], bool, str],
 ) -> None:
     who, action, key, headers, allowed, sid = case
@@ -98,7 +103,7 @@ def bucket_with(**changes: object) -> PolicySet:
         {"Principal": {"AWS": "arn:aws:iam::111122223333:root"}},
     ],
 )
-def test_what_is_not_rendered_is_an_error_and_never_an_answer(changes: dict[str, object]) -> None:
+def test_elements_that_are_not_rendered_are_errors(changes: dict[str, object]) -> None:
     odd = bucket_with(**changes)
     with pytest.raises(UnsupportedPolicy, match="not decided"):
         evaluate(odd, request_for(odd, "gateway", "GetObject", KEY, {}))
@@ -113,17 +118,17 @@ def test_what_is_not_rendered_is_an_error_and_never_an_answer(changes: dict[str,
         {"Principal": {"Service": "s3.amazonaws.com"}},
     ],
 )
-def test_negated_elements_are_refused_when_read(changes: dict[str, object]) -> None:
+def test_negated_elements_are_rejected_when_parsed(changes: dict[str, object]) -> None:
     with pytest.raises(UnsupportedPolicy):
         bucket_with(**changes)
 
 
-def test_a_duplicate_key_is_refused() -> None:
+def test_a_duplicate_key_is_rejected() -> None:
     with pytest.raises(BadDocument, match="duplicate key 'Effect'"):
         parse_document('{"Statement": [{"Effect": "Deny", "Effect": "Allow"}]}')
 
 
-def test_an_unknown_action_is_refused() -> None:
+def test_an_unknown_action_is_rejected() -> None:
     with pytest.raises(BadDocument, match="no such action"):
         request_for(POLICIES, "gateway", "PutObjects", KEY, {})
 
@@ -139,12 +144,12 @@ MISSING = {
 
 
 @pytest.mark.parametrize("operator", MISSING)
-def test_a_missing_key_is_judged_as_iam_documents(operator: str) -> None:
+def test_an_absent_key_is_evaluated_as_iam_documents(operator: str) -> None:
     condition = Condition(operator=operator, key="k", values=("true",))
     assert condition_holds(condition, None) == MISSING[operator]
 
 
-def test_null_asks_whether_the_key_is_there() -> None:
+def test_null_checks_whether_the_key_is_present() -> None:
     for wanted, value, holds in (
         ("true", None, True),
         ("true", "x", False),

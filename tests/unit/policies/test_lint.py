@@ -1,4 +1,4 @@
-"""Each rule of the linter finds its fault, and what sluice renders has none."""
+"""Each lint rule finds its fault, and the rendered documents have no finding."""
 
 import json
 
@@ -60,10 +60,10 @@ def test_a_pattern_in_a_condition_on_the_caller_is_found() -> None:
     assert "principal-pattern" in {f.rule for f in lint(document(Condition=slip))}
 
 
-def test_a_key_of_another_action_is_told_with_both_names() -> None:
+def test_a_key_of_another_action_is_reported_with_both_names() -> None:
     found = next(f for f in lint(FAULTS["key-not-for-action"]) if f.rule == "key-not-for-action")
-    assert "s3:DeleteObject" in found.says
-    assert "s3:if-none-match" in found.says
+    assert "s3:DeleteObject" in found.message
+    assert "s3:if-none-match" in found.message
     assert found.severity is Severity.ERROR
 
 
@@ -80,7 +80,7 @@ def test_shadowed_statements_are_found_whichever_comes_first() -> None:
         assert shadowed == ["Narrow"]
 
 
-def test_an_allowance_that_a_denial_swallows_is_found() -> None:
+def test_a_grant_that_a_denial_covers_is_found() -> None:
     role = {"AWS": "arn:aws:iam::1:role/a"}
     text = two({"Sid": "Yes", "Effect": "Allow", "Principal": role}, {"Sid": "No"})
     assert [f.where for f in lint(text) if f.rule == "shadowed"] == ["Yes"]
@@ -91,6 +91,6 @@ def test_equal_sids_are_found() -> None:
 
 
 @pytest.mark.parametrize("chosen", [settings(), bare_settings()], ids=["pinned", "bare"])
-def test_what_sluice_renders_for_aws_has_no_fault(chosen: Settings) -> None:
+def test_the_rendered_documents_have_no_finding(chosen: Settings) -> None:
     for name, rendered in documents(policy_set(chosen, Target.AWS)).items():
         assert lint(canonical(document_json(rendered))) == (), name

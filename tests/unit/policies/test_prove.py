@@ -1,16 +1,16 @@
-"""Every required property is proved in time, and broken documents give a readable request."""
+"""Every required property is proved in time, and wrong documents yield a readable request."""
 
 import time
 from dataclasses import replace
 
 import pytest
 from support.policies_settings import bare_settings, settings
+from support.policy_mutants import caught_by, equivalent, mutants
 
-from sluice_policies.model import Condition, Document, Effect, Statement
-from sluice_policies.mutants import caught_by, equivalent, mutants
+from sluice_policies.model import Condition, Document, PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.prove import prove, prover_for
-from sluice_policies.required import required_properties
+from sluice_policies.required_properties import required_properties
 from sluice_policies.settings import RoleName, Settings, Target
 
 VARIANTS = {
@@ -25,7 +25,7 @@ VARIANTS = {
 @pytest.mark.parametrize("target", Target)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_property_is_proved_within_five_seconds(variant: str, target: Target) -> None:
-    """The bound of issue 9; CPU time, since the machine may be shared."""
+    """CPU time, because the machine may be shared."""
     started = time.process_time()
     verdicts = prove(policy_set(VARIANTS[variant], target))
     assert [v.property.name for v in verdicts if not v.holds] == []
@@ -56,7 +56,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("sid", BREAKS)
-def test_a_dropped_statement_gives_a_readable_counterexample(sid: str) -> None:
+def test_a_dropped_statement_yields_a_readable_counterexample(sid: str) -> None:
     name, part = BREAKS[sid]
     broken = without(policy_set(settings(), Target.AWS), sid)
     item = next(item for item in required_properties(broken) if item.name == name)
@@ -65,19 +65,19 @@ def test_a_dropped_statement_gives_a_readable_counterexample(sid: str) -> None:
     assert part in str(verdict.counterexample)
 
 
-def test_denying_everything_breaks_every_role() -> None:
-    """The liveness twins: safety alone would pass."""
+def test_denying_everything_violates_the_work_of_every_role() -> None:
+    """Properties of safety alone would accept such a policy."""
     policies = policy_set(settings(), Target.AWS)
-    wall = Statement(
-        sid="Wall", effect=Effect.DENY, principals=("*",), actions=("s3:*",), resources=("*",)
+    wall = PolicyStatement(
+        sid="Wall", effect=PolicyEffect.DENY, principals=("*",), actions=("s3:*",), resources=("*",)
     )
     walled = policies.with_bucket(Document(statements=(*policies.bucket.statements, wall)))
     broken = {v.property.name for v in prove(walled) if not v.holds}
     assert broken == {"rest-left-alone", *(f"{role.value}-can-work" for role in RoleName)}
 
 
-def test_a_pattern_in_the_gc_exception_is_found_with_the_intruder() -> None:
-    """The slip `role/gc*` lets `role/gcx` delete blobs."""
+def test_a_pattern_in_the_gc_exemption_yields_an_intruder() -> None:
+    """With `role/gc*` instead of `role/gc`, `role/gcx` could delete blobs."""
     policies = policy_set(settings(), Target.AWS)
     index, statement = next(
         (i, s) for i, s in enumerate(policies.bucket.statements) if s.sid == "BlobVersionsByGcAlone"
@@ -89,7 +89,7 @@ def test_a_pattern_in_the_gc_exception_is_found_with_the_intruder() -> None:
     broken = [v for v in verdicts if not v.holds]
     assert [v.property.name for v in broken] == ["blob-versions-deleted-by-gc-alone"]
     assert broken[0].counterexample is not None
-    intruder = broken[0].counterexample.who
+    intruder = broken[0].counterexample.caller
     assert intruder is not None
     assert intruder.startswith(arn)
     assert intruder != arn
@@ -111,7 +111,7 @@ def check_mutants(chosen: Settings, target: Target, step: int) -> tuple[int, int
 
 
 def test_every_31st_mutant_is_caught_or_equivalent() -> None:
-    """All of them run in `make test-long`."""
+    """`make test-long` runs all of them."""
     tried, _ = check_mutants(settings(), Target.AWS, 31)
     assert tried > 30
 
@@ -121,7 +121,7 @@ def test_every_31st_mutant_is_caught_or_equivalent() -> None:
 @pytest.mark.parametrize("target", Target)
 @pytest.mark.parametrize("variant", ["pinned", "blobs created once"])
 def test_every_mutant_is_caught_or_equivalent(variant: str, target: Target) -> None:
-    """On AWS each of them is caught; on versitygw some denials repeat what nobody is granted."""
+    """On AWS each mutant is caught. On versitygw some denials repeat what no statement grants."""
     tried, same = check_mutants(VARIANTS[variant], target, 1)
     assert tried > 400
     if target is Target.AWS:

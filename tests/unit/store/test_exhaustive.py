@@ -1,4 +1,4 @@
-"""The type checker refuses a caller that forgets an outcome."""
+"""The type checker rejects a caller that does not handle every outcome."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def _mypy(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_forgotten_unknown_is_a_type_error(tmp_path: Path) -> None:
-    """Without the case `Unknown` the caller does not pass the gate; with it, it does."""
+    """A caller without the case `Unknown` is a type error; with it there is none."""
     forgotten = _mypy(CALLER, tmp_path)
     assert forgotten.returncode == 1
     assert "Unknown" in forgotten.stdout

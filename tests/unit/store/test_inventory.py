@@ -107,7 +107,7 @@ def test_every_row_of_a_report_of_current_versions_is_a_current_object(
 
 
 @by_form
-def test_a_report_of_current_versions_lacks_the_columns_that_tell_versions_apart(
+def test_a_report_of_current_versions_has_no_columns_that_distinguish_versions(
     form: str, encode: Callable[[Sequence[ReportRow], str], bytes]
 ) -> None:
     async def run() -> None:

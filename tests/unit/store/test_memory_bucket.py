@@ -1,4 +1,4 @@
-"""What the model of S3 does beyond the port: markers, copies, locks, events, inventories."""
+"""The model of S3 beyond the port: markers, copies, locks, events, inventories."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ KEY = ObjectKey("agent=61/key")
 
 
 class _Clock:
-    """A clock that tests move."""
+    """A clock that tests change."""
 
     def __init__(self) -> None:
         self.at_ns = 1_800_000_000 * NS_PER_S + 123
@@ -37,7 +37,7 @@ def _bucket(clock: _Clock | None = None) -> MemoryBucket:
 
 
 def test_marker_frees_the_key_for_a_create() -> None:
-    """As on S3, and unlike versitygw 1.8.0: conditions look at the current version only."""
+    """As on S3, and unlike versitygw 1.8.0, conditions apply to the current version only."""
 
     async def run() -> None:
         store, transport = open_memory_store()
@@ -81,8 +81,8 @@ def test_without_versioning_there_is_one_null_version(state: Versioning) -> None
     assert bucket.get("k", {}).body == b"two"
 
 
-def test_copy_keeps_the_condition_of_its_destination() -> None:
-    """A copy onto a taken key under `If-None-Match: *` is refused, where test servers ignore it."""
+def test_copy_applies_the_condition_to_its_destination() -> None:
+    """A copy to an existing key under `If-None-Match: *` is refused, unlike on test servers."""
     bucket = _bucket()
     bucket.put("from", b"x", {})
     assert bucket.copy("from", "to", {"If-None-Match": "*"}).status == 200
@@ -91,8 +91,8 @@ def test_copy_keeps_the_condition_of_its_destination() -> None:
     assert bucket.copy("nothing", "to", {}).status == 404
 
 
-def test_conditional_delete_looks_at_the_current_version() -> None:
-    """A delete with a stale tag is refused; with the right one it leaves a marker."""
+def test_conditional_delete_applies_to_the_current_version() -> None:
+    """A delete with a stale tag is refused; with the current one it adds a marker."""
     bucket = _bucket()
     assert bucket.delete("k", {"If-Match": "*"}).status == 404
     tag = bucket.put("k", b"x", {}).headers["ETag"]
@@ -124,7 +124,7 @@ def test_object_lock_refuses_the_delete_of_a_version() -> None:
 
 
 def test_equal_bytes_have_equal_tags() -> None:
-    """The ABA of S3: a tag comes back with its bytes, so swapped bodies must never repeat."""
+    """Equal bytes have equal tags as on S3, so bodies of compare-and-swap must never repeat."""
     bucket = _bucket()
     first = bucket.put("k", b"A", {}).headers["ETag"]
     bucket.put("k", b"B", {})
@@ -132,8 +132,8 @@ def test_equal_bytes_have_equal_tags() -> None:
     assert bucket.put("k", b"C", {"If-Match": first}).status == 200
 
 
-def test_events_come_at_least_once_in_any_order() -> None:
-    """Every change is told, some twice, not in order, with URL-encoded keys."""
+def test_events_are_delivered_at_least_once_in_any_order() -> None:
+    """Every change has an event, some two, in any order, with URL-encoded keys."""
     bucket = _bucket()
     feed = EventFeed(bucket, random.Random(5))
     for number in range(60):
@@ -150,7 +150,7 @@ def test_events_come_at_least_once_in_any_order() -> None:
 
 
 def test_inventory_lags() -> None:
-    """An inventory misses what was written since, and names what was deleted since."""
+    """An inventory does not list objects written since, and lists objects deleted since."""
     clock = _Clock()
     bucket = _bucket(clock)
     old = bucket.put("old", b"x", {}).headers["x-amz-version-id"]
@@ -163,7 +163,7 @@ def test_inventory_lags() -> None:
 
 
 def test_clock_jump_moves_the_dates() -> None:
-    """The store's clock may fall under a plan; the answers carry it."""
+    """The store's clock may move back under a plan, and the responses show it."""
 
     async def run() -> None:
         store, _ = open_memory_store(plan=Scripted({1: Fault.CLOCK_JUMP}), clock=_Clock())
@@ -175,7 +175,7 @@ def test_clock_jump_moves_the_dates() -> None:
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_crash_passes_every_handler(fault: Fault) -> None:
-    """A crash is no `Exception`; the other process sees what had been applied."""
+    """A crash is no `Exception`; another process reads what was applied."""
 
     async def run() -> None:
         bucket = _bucket()
@@ -190,7 +190,7 @@ def test_crash_passes_every_handler(fault: Fault) -> None:
 
 
 def test_seed_replays() -> None:
-    """The same seed makes the same version ids, so that a run can be replayed."""
+    """The same seed generates the same version ids, so that a run can be replayed."""
 
     def ids() -> list[str]:
         bucket = _bucket()

@@ -1,4 +1,4 @@
-"""The rules of what an exchange with a store means."""
+"""The rules for the result of an exchange with a store."""
 
 import pytest
 
@@ -75,10 +75,10 @@ def _refused(refusal: RefusalReason) -> RequestRefused:
         (ABSENT, Responded(status=405), _refused(RefusalReason.UNSUPPORTED)),
     ],
 )
-def test_resolve_write_names_every_outcome(
+def test_resolve_write_covers_every_outcome(
     condition: WriteCondition, seen: ExchangeResult, verdict: object
 ) -> None:
-    """Each answer of S3 to a write has one meaning under its condition."""
+    """Each response of S3 to a write has one meaning under its condition."""
     assert resolve_write(condition, seen) == verdict
 
 
@@ -99,7 +99,7 @@ def test_resolve_write_names_every_outcome(
     ],
 )
 def test_resolve_read_has_no_unknown(seen: ExchangeResult, verdict: object) -> None:
-    """A read either found, found nothing, or was refused: it is made again, never guessed."""
+    """A read finds an object, finds none, or fails: it has no unknown outcome."""
     assert resolve_read(seen) == verdict
 
 
@@ -116,6 +116,8 @@ def test_resolve_read_has_no_unknown(seen: ExchangeResult, verdict: object) -> N
         (Responded(status=403), _refused(RefusalReason.DENIED)),
     ],
 )
-def test_resolve_delete_gone_is_gone(seen: ExchangeResult, verdict: object) -> None:
-    """A delete of an incarnation that is absent has done its work."""
+def test_resolve_delete_of_a_missing_version_succeeds(
+    seen: ExchangeResult, verdict: object
+) -> None:
+    """A delete of an object version that does not exist succeeds."""
     assert resolve_delete(seen) == verdict

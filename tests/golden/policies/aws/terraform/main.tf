@@ -1,5 +1,5 @@
 # Rendered by `sluice policies render`; change the settings, not this file.
-# The policy documents beside it are the very ones that `sluice policies prove` proved.
+# The policy documents in this folder are those that `sluice policies prove` proves.
 terraform {
   required_version = ">= 1.5"
   required_providers {
@@ -57,7 +57,7 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "sluice" {
 resource "aws_s3_bucket_lifecycle_configuration" "sluice" {
   bucket = aws_s3_bucket.sluice.id
 
-  # Nothing expires: only what was never finished is cleared away.
+  # Nothing expires; only unfinished multipart uploads are aborted.
   rule {
     id     = "abort-incomplete-multipart-uploads"
     status = "Enabled"
@@ -82,11 +82,11 @@ resource "aws_s3_bucket_notification" "sluice" {
   }
 }
 
-# Read: what this role reads
-# Write: what this role writes
-# Delete: what this role clears away itself
-# List: without it a missing key reads as 403 and not 404; a read of a missing key carries no prefix, hence IfExists, at the price that key names can be listed without one
-# Look: where the bucket is and whether it keeps versions
+# Read: the objects that this role reads
+# Write: the objects that this role writes
+# Delete: the objects that this role deletes itself
+# List: without it a missing key returns 403 and not 404; a read of a missing key sends no prefix, hence IfExists; as a consequence, key names can be listed without a prefix
+# Look: the region of the bucket and its versioning state
 # UseKey: objects are encrypted under this key
 resource "aws_iam_role_policy" "gateway" {
   name   = "sluice-gateway"
@@ -94,12 +94,12 @@ resource "aws_iam_role_policy" "gateway" {
   policy = file("${path.module}/role-gateway.json")
 }
 
-# Read: what this role reads
-# Write: what this role writes
-# Delete: what this role clears away itself
-# DeleteVersions: an exact version that was proved unused, never the key
-# List: without it a missing key reads as 403 and not 404; a read of a missing key carries no prefix, hence IfExists, at the price that key names can be listed without one
-# Look: where the bucket is and whether it keeps versions
+# Read: the objects that this role reads
+# Write: the objects that this role writes
+# Delete: the objects that this role deletes itself
+# DeleteVersions: one exact version that was proved unused, never the whole key
+# List: without it a missing key returns 403 and not 404; a read of a missing key sends no prefix, hence IfExists; as a consequence, key names can be listed without a prefix
+# Look: the region of the bucket and its versioning state
 # UseKey: objects are encrypted under this key
 resource "aws_iam_role_policy" "reconciler" {
   name   = "sluice-reconciler"
@@ -107,12 +107,12 @@ resource "aws_iam_role_policy" "reconciler" {
   policy = file("${path.module}/role-reconciler.json")
 }
 
-# Read: what this role reads
-# Write: what this role writes
+# Read: the objects that this role reads
+# Write: the objects that this role writes
 # Multipart: large files of the lake are uploaded in parts
-# Delete: what this role clears away itself
-# List: without it a missing key reads as 403 and not 404; a read of a missing key carries no prefix, hence IfExists, at the price that key names can be listed without one
-# Look: where the bucket is and whether it keeps versions
+# Delete: the objects that this role deletes itself
+# List: without it a missing key returns 403 and not 404; a read of a missing key sends no prefix, hence IfExists; as a consequence, key names can be listed without a prefix
+# Look: the region of the bucket and its versioning state
 # UseKey: objects are encrypted under this key
 resource "aws_iam_role_policy" "spark" {
   name   = "sluice-spark"
@@ -120,12 +120,12 @@ resource "aws_iam_role_policy" "spark" {
   policy = file("${path.module}/role-spark.json")
 }
 
-# Read: what this role reads
-# Write: what this role writes
-# Delete: what this role clears away itself
-# DeleteVersions: an exact version that was proved unused, never the key
-# List: without it a missing key reads as 403 and not 404; a read of a missing key carries no prefix, hence IfExists, at the price that key names can be listed without one
-# Look: where the bucket is and whether it keeps versions
+# Read: the objects that this role reads
+# Write: the objects that this role writes
+# Delete: the objects that this role deletes itself
+# DeleteVersions: one exact version that was proved unused, never the whole key
+# List: without it a missing key returns 403 and not 404; a read of a missing key sends no prefix, hence IfExists; as a consequence, key names can be listed without a prefix
+# Look: the region of the bucket and its versioning state
 # UseKey: objects are encrypted under this key
 resource "aws_iam_role_policy" "gc" {
   name   = "sluice-gc"
@@ -133,9 +133,9 @@ resource "aws_iam_role_policy" "gc" {
   policy = file("${path.module}/role-gc.json")
 }
 
-# Read: what this role reads
-# List: without it a missing key reads as 403 and not 404; a read of a missing key carries no prefix, hence IfExists, at the price that key names can be listed without one
-# Look: where the bucket is and whether it keeps versions
+# Read: the objects that this role reads
+# List: without it a missing key returns 403 and not 404; a read of a missing key sends no prefix, hence IfExists; as a consequence, key names can be listed without a prefix
+# Look: the region of the bucket and its versioning state
 # UseKey: objects are encrypted under this key
 resource "aws_iam_role_policy" "auditor" {
   name   = "sluice-auditor"
@@ -143,11 +143,11 @@ resource "aws_iam_role_policy" "auditor" {
   policy = file("${path.module}/role-auditor.json")
 }
 
-# Read: what this role reads
-# Write: what this role writes
-# Delete: what this role clears away itself
-# List: without it a missing key reads as 403 and not 404; a read of a missing key carries no prefix, hence IfExists, at the price that key names can be listed without one
-# Look: where the bucket is and whether it keeps versions
+# Read: the objects that this role reads
+# Write: the objects that this role writes
+# Delete: the objects that this role deletes itself
+# List: without it a missing key returns 403 and not 404; a read of a missing key sends no prefix, hence IfExists; as a consequence, key names can be listed without a prefix
+# Look: the region of the bucket and its versioning state
 # UseKey: objects are encrypted under this key
 resource "aws_iam_role_policy" "operator" {
   name   = "sluice-operator"
@@ -155,12 +155,12 @@ resource "aws_iam_role_policy" "operator" {
   policy = file("${path.module}/role-operator.json")
 }
 
-# Read: what this role reads
-# Write: what this role writes
-# Delete: what this role clears away itself
-# List: without it a missing key reads as 403 and not 404; a read of a missing key carries no prefix, hence IfExists, at the price that key names can be listed without one
-# Look: where the bucket is and whether it keeps versions
-# Configure: the deployer sets up the bucket
+# Read: the objects that this role reads
+# Write: the objects that this role writes
+# Delete: the objects that this role deletes itself
+# List: without it a missing key returns 403 and not 404; a read of a missing key sends no prefix, hence IfExists; as a consequence, key names can be listed without a prefix
+# Look: the region of the bucket and its versioning state
+# Configure: the deployer configures the bucket
 # UseKey: objects are encrypted under this key
 resource "aws_iam_role_policy" "deployer" {
   name   = "sluice-deployer"
@@ -168,30 +168,30 @@ resource "aws_iam_role_policy" "deployer" {
   policy = file("${path.module}/role-deployer.json")
 }
 
-# TlsOnly: a request in the clear shows every byte and can be changed on its way
-# EndpointOnly: stolen credentials are of no use outside the network; the deployer is left out, since a wrong endpoint id would lock everybody out
-# CreateOnly: one identity, one decision: a record that could be written twice would let two sets of bytes be accepted under one identity; a missing header matches too
-# NoCopyInto: a copy brings bytes that no gateway validated, and its conditional header is not obeyed
-# NoMultipartInto: blobs and manifests are single puts with a checksum over all their bytes; parts copied in would get past the rule on copies
-# NeverHiddenOrReplaced: a delete marker reopens an identity, a replica overwrites it, an ACL gives it away
-# NeverDeleted: decisions and evidence are for ever: a deleted manifest lets an identity be taken again, a deleted reference lets GC take a blob that is in use
-# BlobVersionsByGcAlone: only the gc proves that nothing names a blob before it deletes that version
-# NoLocksByHand: a bypass would make the lock a suggestion, a hold or a long retention would stop GC for ever; the bucket's own retention needs none of these rights
-# NoOtherEncryption: the bucket's default encrypts what names no encryption; what names another would escape it (the header must be present: a missing one takes the default)
+# TlsOnly: an unencrypted request exposes its content and can be modified in transit
+# EndpointOnly: stolen credentials are useless outside the network; the deployer is exempt, because a wrong endpoint id would lock out every role
+# CreateOnly: one identity has one decision: a record that could be written twice would allow two different batches to be accepted under one identity; a request without the header is denied too
+# NoCopyInto: a copy stores bytes that no gateway validated, and S3 ignores the conditional header of a copy
+# NoMultipartInto: blobs and manifests are single puts with a checksum of all their bytes; copied parts would bypass the rule on copies
+# NeverHiddenOrReplaced: a delete marker makes an identity available again, a replica overwrites the object, an ACL exposes it
+# NeverDeleted: decisions and evidence are permanent: deleting a manifest makes its identity available again, and deleting a reference lets GC delete a blob that is in use
+# BlobVersionsByGcAlone: only the gc role proves that no manifest names a blob before it deletes that version
+# NoLocksByHand: a bypass would make the lock ineffective, and a legal hold or a long retention would block GC permanently; the bucket's own retention needs none of these rights
+# NoOtherEncryption: the bucket's default encrypts objects that name no encryption; another encryption would bypass it (only a header that is present is denied: without one the default applies)
 # NoCustomerKeys: an object under a key that only its writer has is lost with the writer
-# NoOtherKey: an object under another key is lost when that key goes
-# WritersOfGateway: only gateway writes here, whatever else an administrator of the account is allowed
-# WritersOfGatewayAndReconcilerAndOperator: only gateway, reconciler, operator writes here, whatever else an administrator of the account is allowed
-# WritersOfOperator: only operator writes here, whatever else an administrator of the account is allowed
-# WritersOfGatewayAndDeployer: only gateway, deployer writes here, whatever else an administrator of the account is allowed
-# WritersOfReconcilerAndGc: only reconciler, gc writes here, whatever else an administrator of the account is allowed
-# WritersOfGatewayAndReconcilerAndGc: only gateway, reconciler, gc writes here, whatever else an administrator of the account is allowed
-# WritersOfGc: only gc writes here, whatever else an administrator of the account is allowed
-# WritersOfGatewayAndGc: only gateway, gc writes here, whatever else an administrator of the account is allowed
-# WritersOfReconcilerAndSpark: only reconciler, spark writes here, whatever else an administrator of the account is allowed
-# WritersOfReconciler: only reconciler writes here, whatever else an administrator of the account is allowed
-# ReconfiguredByDeployerAlone: whoever may change policy, lifecycle, versioning, replication or lock may undo every rule here; a lifecycle deletes without being asked by any policy
-# Last: it denies, and roles must have their rights before.
+# NoOtherKey: an object under another key is lost when that key is deleted
+# WritersOfGateway: only gateway may write here, whatever else an administrator of the account is allowed to do
+# WritersOfGatewayAndReconcilerAndOperator: only gateway, reconciler, operator may write here, whatever else an administrator of the account is allowed to do
+# WritersOfOperator: only operator may write here, whatever else an administrator of the account is allowed to do
+# WritersOfGatewayAndDeployer: only gateway, deployer may write here, whatever else an administrator of the account is allowed to do
+# WritersOfReconcilerAndGc: only reconciler, gc may write here, whatever else an administrator of the account is allowed to do
+# WritersOfGatewayAndReconcilerAndGc: only gateway, reconciler, gc may write here, whatever else an administrator of the account is allowed to do
+# WritersOfGc: only gc may write here, whatever else an administrator of the account is allowed to do
+# WritersOfGatewayAndGc: only gateway, gc may write here, whatever else an administrator of the account is allowed to do
+# WritersOfReconcilerAndSpark: only reconciler, spark may write here, whatever else an administrator of the account is allowed to do
+# WritersOfReconciler: only reconciler may write here, whatever else an administrator of the account is allowed to do
+# ReconfiguredByDeployerAlone: a principal that can change policy, lifecycle, versioning, replication or lock can disable every rule here; a lifecycle deletes objects without any policy check
+# Last, because it denies: the roles must have their rights first.
 resource "aws_s3_bucket_policy" "sluice" {
   bucket     = aws_s3_bucket.sluice.id
   policy     = file("${path.module}/bucket-policy.json")

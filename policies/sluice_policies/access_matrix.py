@@ -1,0 +1,198 @@
+"""The access matrix: which role may do what under which prefix.
+
+Statements are built from this table and proved against it. Prefixes are those of
+`sluice_protocol.keys`. A role that is not listed for a verb and a prefix has no right there; the
+identity policies contain nothing more than this table.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from sluice_policies.settings import RoleName
+from sluice_protocol import keys
+
+GC: Final = "gc/v1/"
+
+EVERYTHING: Final = keys.ALL_PREFIXES
+
+
+class Verb(StrEnum):
+    """A kind of operation on the objects under a prefix."""
+
+    READ = "read"
+    WRITE = "write"
+    MULTIPART = "multipart"
+    DELETE = "delete"
+    DELETE_VERSION = "delete-version"
+
+
+ACTIONS: Final = {
+    Verb.READ: ("s3:GetObject", "s3:GetObjectVersion"),
+    Verb.WRITE: ("s3:PutObject",),
+    Verb.MULTIPART: ("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"),
+    Verb.DELETE: ("s3:DeleteObject", "s3:DeleteObjectVersion"),
+    Verb.DELETE_VERSION: ("s3:DeleteObjectVersion",),
+}
+"""The actions of each verb."""
+
+LISTING: Final = ("s3:ListBucket", "s3:ListBucketVersions")
+BUCKET_READS: Final = ("s3:GetBucketLocation", "s3:GetBucketVersioning")
+"""The properties of the bucket that every role reads: its region and its versioning state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rights:
+    """The rights of one role.
+
+    Attributes:
+        purpose: What the role does, in one sentence.
+        prefixes: Per verb, the prefixes relative to the deployment.
+        inspect: Whether the role reads the bucket's configuration.
+        configure: Whether the role changes the bucket's configuration.
+    """
+
+    purpose: str
+    prefixes: dict[Verb, tuple[str, ...]]
+    inspect: bool = False
+    configure: bool = False
+
+
+MATRIX: Final = {
+    RoleName.GATEWAY: Rights(
+        purpose="accepts uploads: blob, manifest, quarantine; resolves conflicts",
+        prefixes={
+            Verb.READ: (
+                *(keys.RAW_BLOBS, keys.ACCEPTED, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB),
+                *(keys.AUTHORITY, keys.DECISIONS, keys.DOCTOR, keys.HIGH_WATER),
+            ),
+            Verb.WRITE: (
+                *(keys.RAW_BLOBS, keys.ACCEPTED, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB),
+                # A gateway with a local spool claims the authority itself.
+                *(keys.DECISIONS, keys.DOCTOR, keys.AUTHORITY, keys.HIGH_WATER),
+            ),
+            Verb.DELETE: (keys.DOCTOR,),
+        },
+    ),
+    RoleName.RECONCILER: Rights(
+        purpose="discovers manifests, builds indexes and work lists, appends to queues",
+        prefixes={
+            Verb.READ: (
+                *(keys.RAW_BLOBS, keys.RAW_BLOBS_BY_TIME, keys.ACCEPTED, keys.ACCEPTED_BY_TIME),
+                *(keys.ACCEPTED_BY_BLOB, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB, keys.QUEUE),
+                *(keys.WORK_LISTS, keys.AUTHORITY, keys.DECISIONS, keys.DELETES, keys.DOCTOR),
+                *(keys.RECONCILER, keys.AUDIT, GC, keys.LAKE),
+            ),
+            Verb.WRITE: (
+                *(keys.RAW_BLOBS_BY_TIME, keys.ACCEPTED_BY_TIME, keys.ACCEPTED_BY_BLOB),
+                *(keys.QUARANTINE_BY_BLOB, keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER),
+                keys.DECISIONS,
+            ),
+            Verb.DELETE: (keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER),
+            # A rebuild deletes by-time entries without a manifest or blob, version by version.
+            Verb.DELETE_VERSION: (keys.ACCEPTED_BY_TIME, keys.RAW_BLOBS_BY_TIME),
+        },
+    ),
+    RoleName.SPARK: Rights(
+        purpose="ingests accepted batches into the lake and maintains it",
+        prefixes={
+            Verb.READ: (
+                *(keys.RAW_BLOBS, keys.ACCEPTED, keys.ACCEPTED_BY_TIME, keys.WORK_LISTS),
+                *(keys.QUEUE, keys.AUTHORITY, keys.DELETES, keys.LAKE, keys.INDEX, keys.ROLLUP),
+            ),
+            Verb.WRITE: (keys.QUEUE, keys.LAKE, keys.INDEX, keys.ROLLUP),
+            Verb.MULTIPART: (keys.LAKE,),
+            # Rollup chunks that contain deleted points are deleted (ADR 0057).
+            Verb.DELETE: (keys.LAKE, keys.ROLLUP),
+        },
+    ),
+    RoleName.GC: Rights(
+        purpose="audits, plans, proves, and deletes unreferenced versions of blobs",
+        prefixes={
+            Verb.READ: EVERYTHING,
+            Verb.WRITE: (
+                # A copy in the trash can be restored under its former key.
+                *(keys.RAW_BLOBS, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
+                *(keys.AUDIT, GC),
+            ),
+            Verb.DELETE: (keys.GC_TRASH,),
+            Verb.DELETE_VERSION: (keys.RAW_BLOBS,),
+        },
+    ),
+    RoleName.AUDITOR: Rights(
+        purpose="reads everything and changes nothing",
+        prefixes={Verb.READ: EVERYTHING},
+        inspect=True,
+    ),
+    RoleName.OPERATOR: Rights(
+        purpose="resolves conflicts, sets retention, runs the doctor",
+        prefixes={
+            Verb.READ: EVERYTHING,
+            Verb.WRITE: (keys.DECISIONS, keys.DELETES, keys.DOCTOR),
+            Verb.DELETE: (keys.DOCTOR,),
+        },
+        inspect=True,
+    ),
+    RoleName.DEPLOYER: Rights(
+        purpose="configures the bucket and its policies, creates the authority's settings",
+        prefixes={
+            Verb.READ: (keys.AUTHORITY, keys.DOCTOR),
+            Verb.WRITE: (keys.AUTHORITY, keys.DOCTOR),
+            Verb.DELETE: (keys.DOCTOR,),
+        },
+        inspect=True,
+        configure=True,
+    ),
+}
+"""The rights of each role."""
+
+CREATE_ONLY: Final = (
+    *(keys.ACCEPTED, keys.QUARANTINE, keys.DECISIONS, keys.DELETES, keys.AUTHORITY),
+)
+"""Records that are written once: a second write under the same key would change an earlier
+decision.
+"""
+
+EVIDENCE: Final = (
+    *(*CREATE_ONLY, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
+    keys.AUDIT,
+)
+"""Objects that no role deletes: decisions, and the evidence with which GC proves a blob unused."""
+
+GUARDED_WRITES: Final = (*EVIDENCE, keys.RAW_BLOBS, GC, keys.QUEUE, keys.WORK_LISTS)
+"""Prefixes where the bucket policy, not the identity policies alone, admits only the listed
+writers.
+"""
+
+REWRITING: Final = (
+    *("s3:DeleteObject", "s3:ReplicateObject", "s3:ReplicateDelete", "s3:ReplicateTags"),
+    *("s3:ObjectOwnerOverrideToBucketOwner", "s3:UpdateObjectEncryption"),
+    *("s3:PutObjectAcl", "s3:PutObjectVersionAcl"),
+)
+"""Actions that hide, replace or expose an object without a PutObject or a version delete."""
+
+
+LOCKS: Final = (
+    "s3:BypassGovernanceRetention",
+    "s3:PutObjectLegalHold",
+    "s3:PutObjectRetention",
+)
+"""Actions that set, extend or bypass a lock on one object."""
+
+
+def writers(prefix: str) -> tuple[RoleName, ...]:
+    """Return the roles that write under a prefix."""
+    return tuple(
+        name for name, rights in MATRIX.items() if prefix in rights.prefixes.get(Verb.WRITE, ())
+    )
+
+
+def rights_of(name: RoleName, action: str) -> tuple[str, ...]:
+    """Return the prefixes under which a role may call an object action."""
+    found = [
+        prefix
+        for verb, prefixes in MATRIX[name].prefixes.items()
+        if action in ACTIONS[verb]
+        for prefix in prefixes
+    ]
+    return tuple(dict.fromkeys(found))

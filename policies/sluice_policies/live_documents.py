@@ -1,0 +1,209 @@
+"""The live documents of a bucket: reading, comparing, and applying in a safe order.
+
+Versioning is enabled before anything else changes, roles get their rights before the bucket
+denies, and the bucket policy comes last. All documents are read back after they were written.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice_policies.configuration import ConfigurationPart
+from sluice_policies.errors import NotApplied
+from sluice_policies.model import (
+    Json,
+    canonical,
+    compact,
+    document_json,
+    load_json,
+    parse_document,
+)
+from sluice_policies.policy_set import PolicySet, policy_set
+from sluice_policies.render import BUCKET_POLICY, SUPPORTED_PARTS, supported_configuration
+from sluice_policies.settings import RoleName, Settings, Target
+from sluice_store.administration import Administration, Value, open_administration
+from sluice_store.s3.settings import S3Settings
+
+REPLICATION = "replication"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveDocuments:
+    """The documents that are in the store now.
+
+    Attributes:
+        bucket_policy: The text of the bucket policy, or None.
+        roles: The text of each role's policy, or None if it has none.
+        parts: Each part of the configuration that the target supports, or None.
+        replication: The replication configuration of the bucket, or None.
+    """
+
+    bucket_policy: str | None
+    roles: dict[RoleName, str | None]
+    parts: dict[ConfigurationPart, Json]
+    replication: Json = None
+
+    def policies(self, settings: Settings, target: Target) -> PolicySet | None:
+        """Return the live documents as a policy set, or None if one is missing.
+
+        Raises:
+            BadDocument: A live document is not a policy.
+            UnsupportedPolicy: A live document contains an element that is not decided.
+        """
+        if self.bucket_policy is None or None in self.roles.values():
+            return None
+        return PolicySet(
+            settings=settings,
+            target=target,
+            bucket=parse_document(self.bucket_policy, BUCKET_POLICY),
+            identities={
+                name: parse_document(text or "", f"role-{name.value}")
+                for name, text in self.roles.items()
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentChange:
+    """One document whose live text differs from the rendered text.
+
+    Attributes:
+        name: The document or part.
+        live: Its canonical text now; empty if there is none.
+        wanted: Its canonical text as rendered.
+    """
+
+    name: str
+    live: str
+    wanted: str
+
+    def unified(self) -> str:
+        """Return the difference in the format of `diff -u`."""
+        lines = difflib.unified_diff(
+            self.live.splitlines(keepends=True),
+            self.wanted.splitlines(keepends=True),
+            f"live/{self.name}",
+            f"rendered/{self.name}",
+        )
+        return "".join(lines)
+
+
+def role_name(settings: Settings, name: RoleName) -> str:
+    """Return the name of the IAM role that a role of sluice is bound to."""
+    return settings.role(name).arn.rpartition("/")[2]
+
+
+def inline_name(name: RoleName) -> str:
+    """Return the name of the inline policy that sluice manages on a role."""
+    return f"sluice-{name.value}"
+
+
+async def read_live(settings: Settings, target: Target, admin: Administration) -> LiveDocuments:
+    """Read every document that is rendered for a target.
+
+    Raises:
+        StoreError: The store is unreachable or denies the read.
+    """
+    policy = await admin.read(BUCKET_POLICY)
+    roles: dict[RoleName, str | None] = {}
+    if target is Target.AWS:
+        for name in RoleName:
+            where = role_name(settings, name)
+            roles[name] = await admin.read_role_policy(where, inline_name(name))
+    parts = {
+        part: await admin.read(part.value)
+        for part in ConfigurationPart
+        if part in SUPPORTED_PARTS[target]
+    }
+    replication = await admin.read(REPLICATION) if target is Target.AWS else None
+    text = policy if isinstance(policy, str) else None
+    return LiveDocuments(bucket_policy=text, roles=roles, parts=parts, replication=replication)
+
+
+def _same_case(value: Json) -> Json:
+    """Return a value in the form that is compared: S3 capitalises the names of filters."""
+    if isinstance(value, Mapping):
+        found = {name: _same_case(item) for name, item in value.items()}
+        if set(found) == {"Name", "Value"}:
+            found["Name"] = str(found["Name"]).lower()
+        return found
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_same_case(item) for item in value]
+    return value
+
+
+def _policy_text(text: str | None, where: str) -> str:
+    if text is None:
+        return ""
+    loaded = load_json(text, where)
+    try:
+        return canonical(document_json(parse_document(text, where)))
+    except Exception:  # noqa: BLE001 - a document that cannot be parsed is shown unchanged
+        return canonical(loaded)
+
+
+def _pairs(settings: Settings, target: Target, live: LiveDocuments) -> dict[str, tuple[str, str]]:
+    policies = policy_set(settings, target)
+    found: dict[str, tuple[str, str]] = {}
+    for part, wanted in supported_configuration(settings, target).items():
+        stands = live.parts.get(part)
+        now = "" if stands is None else canonical(_same_case(stands))
+        found[part.value] = (now, canonical(_same_case(wanted)))
+    for name, document in policies.identities.items():
+        text = _policy_text(live.roles.get(name), name.value)
+        found[f"role-{name.value}"] = (text, canonical(document_json(document)))
+    bucket = canonical(document_json(policies.bucket))
+    found[BUCKET_POLICY] = (_policy_text(live.bucket_policy, BUCKET_POLICY), bucket)
+    return found
+
+
+def changes(settings: Settings, target: Target, live: LiveDocuments) -> tuple[DocumentChange, ...]:
+    """Return every document that differs from the rendered one, in the order of applying."""
+    return tuple(
+        DocumentChange(name=name, live=now, wanted=wanted)
+        for name, (now, wanted) in _pairs(settings, target, live).items()
+        if now != wanted
+    )
+
+
+async def read_changes(
+    settings: Settings, target: Target, where: S3Settings
+) -> tuple[DocumentChange, ...]:
+    """Open a bucket and return every document that differs from the rendered one.
+
+    Raises:
+        StoreError: The store is unreachable or denies a read.
+    """
+    async with open_administration(where) as admin:
+        return changes(settings, target, await read_live(settings, target, admin))
+
+
+async def _write(settings: Settings, admin: Administration, change: DocumentChange) -> None:
+    policy = change.name == BUCKET_POLICY or change.name.startswith("role-")
+    loaded = load_json(change.wanted, change.name)
+    if change.name.startswith("role-"):
+        name = RoleName(change.name.removeprefix("role-"))
+        where = role_name(settings, name)
+        await admin.write_role_policy(where, inline_name(name), compact(loaded))
+        return
+    value: Value = compact(loaded) if policy else loaded
+    await admin.write(change.name, value)
+
+
+async def apply(
+    settings: Settings, target: Target, admin: Administration, wanted: tuple[DocumentChange, ...]
+) -> None:
+    """Write changes in their order, then read all of them back.
+
+    Raises:
+        StoreError: The store is unreachable or denies a write; earlier writes remain.
+        NotApplied: A document differs from what was written.
+    """
+    for change in wanted:
+        await _write(settings, admin, change)
+    live = await read_live(settings, target, admin)
+    for change in changes(settings, target, live):
+        raise NotApplied(
+            change.name,
+            ("the document read back differs from the one written; run `sluice policies diff`"),
+        )

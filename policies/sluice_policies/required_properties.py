@@ -1,0 +1,266 @@
+"""The properties that the protocol requires of a bucket, derived from settings."""
+
+from collections.abc import Iterator
+
+from sluice_policies.access_matrix import (
+    CREATE_ONLY,
+    EVIDENCE,
+    GC,
+    GUARDED_WRITES,
+    LOCKS,
+    REWRITING,
+    writers,
+)
+from sluice_policies.bucket_policy import (
+    COPY_SOURCE,
+    CREATES,
+    ENDPOINT,
+    IF_NONE_MATCH,
+    TLS,
+)
+from sluice_policies.catalogue import bucket_actions, object_actions, reconfiguring_actions
+from sluice_policies.model import Condition
+from sluice_policies.policy_set import PolicySet
+from sluice_policies.properties import (
+    CALLER,
+    Property,
+    PropertyCase,
+    Sense,
+    absent,
+    absent_or,
+    encryption_conditions,
+    equals,
+    never,
+    only_if,
+    transport_conditions,
+)
+from sluice_policies.role_properties import role_properties
+from sluice_policies.settings import (
+    RoleName,
+    Settings,
+    Target,
+    bucket_arn,
+    objects_arn,
+    objects_arns,
+)
+from sluice_policies.versitygw import expressible
+from sluice_protocol import keys
+
+PUT = ("s3:PutObject",)
+DELETES = ("s3:DeleteObject", "s3:DeleteObjectVersion", "s3:ReplicateDelete")
+
+
+def _creation(settings: Settings) -> Iterator[Property]:
+    yield only_if(
+        "accepted-created-once",
+        "under accepted/ (and quarantine/, decisions/, deletes/, authority/) an object is "
+        "written only with If-None-Match: *",
+        PUT,
+        objects_arns(settings, CREATE_ONLY),
+        equals(IF_NONE_MATCH, "*"),
+    )
+    if settings.raw_blobs.require_if_none_match:
+        yield only_if(
+            "blobs-created-once",
+            "under raw-blobs/ an object is written only with If-None-Match: *",
+            PUT,
+            objects_arns(settings, (keys.RAW_BLOBS,)),
+            equals(IF_NONE_MATCH, "*"),
+        )
+    both = objects_arns(settings, (keys.ACCEPTED, keys.RAW_BLOBS))
+    yield only_if(
+        "no-copy-into-accepted-or-blobs",
+        "nothing is copied into accepted/ or raw-blobs/",
+        PUT,
+        both,
+        absent(COPY_SOURCE),
+    )
+    yield only_if(
+        "no-multipart-into-accepted-or-blobs",
+        "no multipart upload writes under accepted/ or raw-blobs/",
+        PUT,
+        both,
+        *absent_or(CREATES, "true"),
+    )
+
+
+def _deletion(policies: PolicySet) -> Iterator[Property]:
+    settings = policies.settings
+    blobs = objects_arns(settings, (keys.RAW_BLOBS,))
+    evidence = objects_arns(settings, EVIDENCE)
+    yield never(
+        "accepted-never-deleted",
+        "no principal deletes an object or version under accepted/ (or another decision or "
+        "reference), not by replication either",
+        DELETES,
+        evidence,
+    )
+    rewriting = tuple(action for action in REWRITING if action not in DELETES)
+    yield never(
+        "nothing-rewritten-in-place",
+        "no principal replaces, re-encrypts or exposes by ACL an object under accepted/ or "
+        "raw-blobs/",
+        rewriting,
+        (*evidence, *blobs),
+    )
+    yield only_if(
+        "blob-versions-deleted-by-gc-alone",
+        "only the gc role deletes a version under raw-blobs/",
+        ("s3:DeleteObjectVersion",),
+        blobs,
+        equals(CALLER, policies.principal_of(RoleName.GC)),
+    )
+    yield never(
+        "blobs-never-hidden",
+        "no principal, including the gc role, puts a delete marker over a blob",
+        ("s3:DeleteObject", "s3:ReplicateDelete"),
+        blobs,
+    )
+    yield never(
+        "locks-never-touched-by-hand",
+        "no principal sets, extends or bypasses a lock on an object",
+        LOCKS,
+        (objects_arn(settings),),
+    )
+
+
+def _everywhere(settings: Settings) -> Iterator[Property]:
+    yield only_if(
+        "encrypted-as-set",
+        "an object is written with the bucket's default encryption, or names the same encryption",
+        PUT,
+        (objects_arn(settings),),
+        *encryption_conditions(settings),
+    )
+    whole = (f"{bucket_arn(settings)}/*",)
+    if settings.network.require_tls:
+        yield _every_action(
+            "tls-only", "no request is allowed without TLS", whole, equals(TLS, "true")
+        )
+    if settings.network.vpc_endpoint:
+        yield _through_endpoint(settings, whole)
+
+
+def _every_action(
+    name: str, description: str, where: tuple[str, ...], condition: Condition
+) -> Property:
+    cases = (
+        PropertyCase(actions=object_actions(), where=where, conditions=(condition,)),
+        PropertyCase(actions=bucket_actions(), conditions=(condition,)),
+    )
+    return Property(name=name, description=description, sense=Sense.ONLY_IF, cases=cases)
+
+
+def _through_endpoint(settings: Settings, whole: tuple[str, ...]) -> Property:
+    condition = equals(ENDPOINT, settings.network.vpc_endpoint)
+    cases = tuple(
+        PropertyCase(actions=actions, where=where, conditions=(condition,), role=name)
+        for name in RoleName
+        if name is not RoleName.DEPLOYER
+        for actions, where in ((object_actions(), whole), (bucket_actions(), ()))
+    )
+    description = "no role except the deployer is allowed a request from outside the VPC endpoint"
+    return Property(name="endpoint-only", description=description, sense=Sense.ONLY_IF, cases=cases)
+
+
+def _writing(policies: PolicySet) -> Iterator[Property]:
+    settings = policies.settings
+    cases = tuple(
+        PropertyCase(
+            actions=PUT,
+            where=objects_arns(settings, (prefix,)),
+            conditions=(
+                equals(CALLER, *(policies.principal_of(name) for name in writers(prefix))),
+            ),
+        )
+        for prefix in GUARDED_WRITES
+    )
+    yield Property(
+        name="written-by-writers-alone",
+        description="decisions, evidence, blobs and queues are written only by the roles that "
+        "own them, even if another caller is an administrator",
+        sense=Sense.ONLY_IF,
+        cases=cases,
+    )
+    yield only_if(
+        "reconfigured-by-deployer-alone",
+        "only the deployer changes policy, lifecycle, versioning, replication, lock and other "
+        "configuration",
+        reconfiguring_actions(),
+        (),
+        equals(CALLER, policies.principal_of(RoleName.DEPLOYER)),
+    )
+
+
+def _left_alone(settings: Settings) -> Property:
+    """Return the property that the bucket policy denies nothing beyond the requirements."""
+    given = transport_conditions(settings)
+    free = (keys.QUEUE, keys.WORK_LISTS, GC)
+    guarded = objects_arns(settings, GUARDED_WRITES)
+    unlocked = tuple(action for action in object_actions() if action not in LOCKS)
+    taken = {*PUT, *REWRITING, *DELETES}
+    unguarded = tuple(action for action in unlocked if action not in taken)
+    deletable = tuple(action for action in unlocked if action not in PUT)
+    reading = tuple(a for a in bucket_actions() if a not in reconfiguring_actions())
+    written = (*given, *encryption_conditions(settings))
+    deployment = (objects_arn(settings),)
+    return Property(
+        name="rest-left-alone",
+        description="the bucket policy denies no request that no requirement forbids",
+        sense=Sense.CAN,
+        cases=(
+            PropertyCase(actions=unlocked, where=guarded, outside=True, conditions=written),
+            PropertyCase(actions=unguarded, where=guarded, conditions=given),
+            PropertyCase(actions=deletable, where=objects_arns(settings, free), conditions=given),
+            PropertyCase(actions=reading, conditions=given),
+            PropertyCase(
+                actions=object_actions(), where=deployment, outside=True, conditions=given
+            ),
+        ),
+    )
+
+
+def _expressible(item: Property) -> bool:
+    conditions = [c for case in item.cases for c in case.conditions or ()]
+    return all(c.key == CALLER or expressible(c) for c in conditions)
+
+
+def _of_everyone(policies: PolicySet) -> tuple[Property, ...]:
+    settings = policies.settings
+    return (
+        *_creation(settings),
+        *_deletion(policies),
+        *_everywhere(settings),
+        *_writing(policies),
+    )
+
+
+def required_properties(policies: PolicySet) -> tuple[Property, ...]:
+    """Return every property that the documents of a target must have, in the order of reports."""
+    everyone = _of_everyone(policies)
+    if policies.target is Target.VERSITYGW:
+        kept = tuple(item for item in everyone if _expressible(item))
+        return (*kept, _strangers(policies), *role_properties(policies))
+    return (*everyone, _left_alone(policies.settings), *role_properties(policies))
+
+
+def _strangers(policies: PolicySet) -> Property:
+    """Return the property that replaces AWS's identity policies, which versitygw does not have."""
+    ours = equals(CALLER, *(policies.principal_of(name) for name in RoleName))
+    cases = (
+        PropertyCase(
+            actions=object_actions(),
+            where=(f"{bucket_arn(policies.settings)}/*",),
+            conditions=(ours,),
+        ),
+        PropertyCase(actions=bucket_actions(), conditions=(ours,)),
+    )
+    description = "a user without one of the roles is allowed no request to the bucket"
+    return Property(
+        name="strangers-do-nothing", description=description, sense=Sense.ONLY_IF, cases=cases
+    )
+
+
+def inexpressible_properties(policies: PolicySet) -> tuple[Property, ...]:
+    """Return the required properties for which versitygw has no condition keys."""
+    return tuple(item for item in _of_everyone(policies) if not _expressible(item))

@@ -1,0 +1,149 @@
+"""Documents with one fault each, which the properties must detect.
+
+A prover that never reports a violation proves nothing. Every mutant must violate a property, or
+decide every request exactly as the original does (`equivalent`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import z3
+
+from sluice_policies.catalogue import bucket_actions, catalogue, key_actions, object_actions
+from sluice_policies.model import EVERYONE, Condition, Document, PolicyEffect, PolicyStatement
+from sluice_policies.policy_set import PolicySet
+from sluice_policies.properties import CALLER, Property
+from sluice_policies.prove import Prover, Verdict, allowed, pattern_table_for, relevant
+from sluice_policies.representatives import Pattern
+from sluice_policies.settings import RoleName
+
+_OPPOSITES = {
+    "StringEquals": "StringNotEquals",
+    "StringNotEquals": "StringEquals",
+    "StringLike": "StringNotLike",
+    "StringNotLike": "StringLike",
+    "StringLikeIfExists": "StringNotLike",
+}
+_OTHER_TRUTH = {"true": "false", "false": "true"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A set of documents with one fault.
+
+    Attributes:
+        name: The document, the statement and the change.
+        policies: The documents.
+        role: The role whose policy was changed; None for the bucket policy.
+    """
+
+    name: str
+    policies: PolicySet
+    role: RoleName | None
+
+
+def _flipped(condition: Condition) -> Condition:
+    opposite = _OPPOSITES.get(condition.operator)
+    if opposite is not None:
+        return replace(condition, operator=opposite)
+    return replace(condition, values=tuple(_OTHER_TRUTH[v] for v in condition.values))
+
+
+def _without(values: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    if len(values) > 1:
+        for index, value in enumerate(values):
+            yield value, (*values[:index], *values[index + 1 :])
+
+
+def _swapped(values: tuple[str, ...], index: int, value: str) -> tuple[str, ...]:
+    return (*values[:index], value, *values[index + 1 :])
+
+
+def _resource_mutants(statement: PolicyStatement) -> Iterator[tuple[str, PolicyStatement]]:
+    for gone, kept in _without(statement.resources):
+        yield f"drops resource {gone}", replace(statement, resources=kept)
+    for index, glob in enumerate(statement.resources):
+        if not glob.endswith("/*"):
+            continue
+        wide, narrow = f"{glob[:-2].rpartition('/')[0]}/*", f"{glob[:-1]}0*"
+        for does, other in (("widens", wide), ("narrows", narrow)):
+            resources = _swapped(statement.resources, index, other)
+            yield f"{does} {glob} to {other}", replace(statement, resources=resources)
+
+
+def _condition_mutants(statement: PolicyStatement) -> Iterator[tuple[str, PolicyStatement]]:
+    conditions = statement.conditions
+    for index, condition in enumerate(conditions):
+        rest = (*conditions[:index], *conditions[index + 1 :])
+        name = f"{condition.operator} {condition.key}"
+        yield f"drops {name}", replace(statement, conditions=rest)
+        changed = [(f"flips {name}", _flipped(condition))]
+        for gone, kept in _without(condition.values):
+            changed.append((f"drops {gone} of {name}", replace(condition, values=kept)))
+        for does, other in changed:
+            swapped = (*conditions[:index], other, *conditions[index + 1 :])
+            yield does, replace(statement, conditions=swapped)
+
+
+def _statement_mutants(statement: PolicyStatement) -> Iterator[tuple[str, PolicyStatement]]:
+    for gone, kept in _without(statement.actions):
+        yield f"drops action {gone}", replace(statement, actions=kept)
+    other = PolicyEffect.ALLOW if statement.effect is PolicyEffect.DENY else PolicyEffect.DENY
+    yield f"becomes {other.value}", replace(statement, effect=other)
+    if statement.principals is not None and statement.principals != EVERYONE:
+        yield "is for everyone", replace(statement, principals=EVERYONE)
+    yield from _resource_mutants(statement)
+    yield from _condition_mutants(statement)
+
+
+def _document_mutants(document: Document) -> Iterator[tuple[str, Document]]:
+    for index, statement in enumerate(document.statements):
+        yield f"{statement.sid} is dropped", document.replaced(index)
+        for does, wrong in _statement_mutants(statement):
+            yield f"{statement.sid} {does}", document.replaced(index, wrong)
+
+
+def mutants(policies: PolicySet) -> Iterator[Mutant]:
+    """Yield every mutant of every document."""
+    for name, document in _document_mutants(policies.bucket):
+        yield Mutant(name=f"bucket: {name}", policies=policies.with_bucket(document), role=None)
+    for role, identity in policies.identities.items():
+        for name, document in _document_mutants(identity):
+            wrong = policies.with_identity(role, document)
+            yield Mutant(name=f"{role.value}: {name}", policies=wrong, role=role)
+
+
+def caught_by(prover: Prover, mutant: Mutant, properties: tuple[Property, ...]) -> Verdict | None:
+    """Return the verdict of the first violated property, or None if none is violated."""
+    role = "" if mutant.role is None else f"{mutant.role.value}-"
+    for item in sorted(properties, key=lambda item: not item.name.startswith(role)):
+        verdict = prover.check(mutant.policies, item)
+        if not verdict.holds:
+            return verdict
+    return None
+
+
+def _differs(one: PolicySet, two: PolicySet, action: str, role: RoleName | None) -> bool:
+    before, after = relevant(one, action, role), relevant(two, action, role)
+    if before == after:
+        return False
+    patterns = pattern_table_for(one.settings, one.target)
+    for statement in (*before.denies, *before.allows, *after.denies, *after.allows):
+        patterns.add_statement(statement)
+    if role is not None:
+        patterns.add(CALLER, Pattern(one.principal_of(role), exact=True))
+    symbolic = patterns.symbolic_request(catalogue().actions[action.lower()].resource_type)
+    solver = z3.Solver()
+    solver.add(symbolic.domain())
+    if role is not None:
+        solver.add(symbolic.caller_is(one.principal_of(role)))
+    worst = role is None
+    solver.add(allowed(before, symbolic, worst=worst) != allowed(after, symbolic, worst=worst))
+    return bool(solver.check() != z3.unsat)
+
+
+def equivalent(one: PolicySet, two: PolicySet) -> bool:
+    """Return True if both sets decide every request to the bucket in the same way."""
+    actions = (*object_actions(), *bucket_actions(), *key_actions())
+    roles = (None, *RoleName) if one.identities or two.identities else (None,)
+    return not any(_differs(one, two, action, role) for action in actions for role in roles)
