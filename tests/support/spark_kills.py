@@ -14,7 +14,8 @@ from typing import Literal
 
 from sluice_spark.failpoints import FAILPOINT_FOLDER_VARIABLE
 
-Target = Literal["driver", "jvm", "worker", "group"]
+Target = Literal["driver", "jvm", "worker", "workers", "group"]
+"""`worker` is the one that writes or the one that reads offsets; `workers` are all of them."""
 _MARK = "SLUICE_TEST_PROCESSES"
 _WAIT_S = 300.0
 """Time for a step to be reached: a start of Spark on a busy machine takes minutes."""
@@ -97,8 +98,8 @@ class IngestProcesses:
         held = self._wait_held(step)
         self.kills.append((target, step))
         match target:
-            case "worker":
-                self._kill_workers(int(held.suffix[1:]) if step == "in_write" else None)
+            case "worker" | "workers":
+                self._kill_workers(held, every=target == "workers")
                 held.unlink()
             case "jvm":
                 self._kill_jvm(held)
@@ -126,8 +127,10 @@ class IngestProcesses:
         wait_until(held, _WAIT_S, f"step {step}")
         return found[0]
 
-    def _kill_workers(self, held: int | None) -> None:
-        workers = [held] if held is not None else list(self._pids("\0-m\0pyspark."))
+    def _kill_workers(self, held: Path, *, every: bool) -> None:
+        module = "\0-m\0pyspark." if every else "pyspark.sql.streaming.python_streaming_source"
+        writing = held.name.startswith("in_write") and not every
+        workers = [int(held.suffix[1:])] if writing else list(self._pids(module))
         assert workers
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
