@@ -118,9 +118,9 @@ def problem_of(code: ErrorCode, detail: str) -> Problem:
 
 def problem_response(problem: Problem) -> web.Response:
     """Return the response that contains a problem document."""
-    response = web.Response(
-        status=problem.status, body=_ENCODER.encode(problem), content_type=PROBLEM_TYPE
-    )
+    detail = problem.detail.encode(errors="replace").decode()  # it may quote malformed text
+    body = _ENCODER.encode(msgspec.structs.replace(problem, detail=detail))
+    response = web.Response(status=problem.status, body=body, content_type=PROBLEM_TYPE)
     if problem.status == 503:  # noqa: PLR2004 - RFC 9110 section 15.6.4
         response.headers["Retry-After"] = str(RETRY_AFTER_S)
     return response

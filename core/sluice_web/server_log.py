@@ -34,6 +34,7 @@ class HttpServerLog(logging.Logger):
 
     def debug(self, msg: object, *args: object, exc_info: _ExcInfo = None, **_: object) -> None:
         """Log a malformed first request of a connection; ignore how connections ended."""
+        del msg
         if isinstance(exc_info, HttpProcessingError):
             _log_malformed(exc_info, args)
 

@@ -39,7 +39,7 @@ def test_the_end_of_a_connection_is_not_logged() -> None:
 
 
 def test_warnings_and_errors_of_libraries_are_events() -> None:
-    library = logging.Logger("asyncio")
+    library = logging.Logger("asyncio")  # noqa: LOG001 - not registered
     library.addHandler(LibraryLogHandler(logging.WARNING))
     with capture_logs() as events:
         library.info("not logged")
