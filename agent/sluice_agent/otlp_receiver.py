@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -29,6 +29,11 @@ from sluice_web.problems import problem_middleware
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 REQUESTS_MAX: Final = 64
 _JSON: Final = "application/json"
+_PROBLEMS: Final = {
+    "400": "The body is not OTLP in JSON",
+    "415": "The media type is not JSON",
+    "503": "Inputs are blocked: send the same records later",
+}
 _BUSY_HEADERS: Final = {"Retry-After": "1"}
 
 
@@ -49,12 +54,16 @@ class OtlpReceiver:
                 path="/v1/logs",
                 handler=self._accept_logs,
                 summary="Accept log records",
+                body=dict[str, Any],
+                problems=_PROBLEMS,
             ),
             Endpoint(
                 method="POST",
                 path="/v1/metrics",
                 handler=self._accept_metrics,
                 summary="Accept metric points",
+                body=dict[str, Any],
+                problems=_PROBLEMS,
             ),
         )
 

@@ -4,6 +4,8 @@ import sys
 
 import structlog
 
+from sluice_web.server_log import send_library_logs
+
 
 def configure_logs() -> None:
     """Send events to standard error: coloured lines on a terminal, otherwise JSON lines."""
@@ -22,6 +24,7 @@ def configure_logs() -> None:
         logger_factory=_print_to_stderr,
         cache_logger_on_first_use=False,
     )
+    send_library_logs()
 
 
 def _print_to_stderr(*_: object) -> structlog.PrintLogger:

@@ -468,6 +468,27 @@ LOG_EVENTS: Final = (
         action="Find out what removed or damaged the file.",
     ),
     LogEvent(
+        name="http_server_error",
+        level="ERROR",
+        component="web",
+        meaning="The HTTP server failed outside of a request handler (`reason`).",
+        action="Report the traceback.",
+    ),
+    LogEvent(
+        name="library_error",
+        level="ERROR",
+        component="web",
+        meaning="A library reported an error (`logger`, `reason`).",
+        action="Follow the reason; report the traceback if there is one.",
+    ),
+    LogEvent(
+        name="library_warning",
+        level="WARN",
+        component="web",
+        meaning="A library reported a warning (`logger`, `reason`).",
+        action="Follow the reason if it repeats.",
+    ),
+    LogEvent(
         name="request_error",
         level="ERROR",
         component="web",

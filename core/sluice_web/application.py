@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from aiohttp import web
+from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.typedefs import Middleware
 
 from sluice_web.endpoints import Endpoint
@@ -53,7 +53,17 @@ def _route(endpoint: Endpoint) -> web.RouteDef:
         return web.route(
             endpoint.method, endpoint.path, endpoint.handler, expect_handler=_ignore_expectation
         )
-    return web.route(endpoint.method, endpoint.path, endpoint.handler)
+    return web.route(
+        endpoint.method, endpoint.path, endpoint.handler, expect_handler=_send_continue
+    )
+
+
+async def _send_continue(request: web.Request) -> None:
+    """Send `100 Continue`; ignore any other expectation, as RFC 9110 section 10.1.1 allows."""
+    expectation = request.headers.get(hdrs.EXPECT, "").lower()
+    if expectation == "100-continue" and request.version == HttpVersion11:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the response has not begun
 
 
 async def _ignore_expectation(request: web.Request) -> None:

@@ -2,7 +2,7 @@
 
 Every error response of every service has the members `type`, `title`, `status`, `detail`, `code`,
 `retryable` and `effect`. For 401 and 403 `detail` is constant: a client without access must not
-learn why. The reason is logged.
+learn why. The reason is logged. The exception is the gate, which refuses before the sender is known.
 """
 
 from collections.abc import Awaitable, Callable
@@ -118,9 +118,9 @@ def problem_of(code: ErrorCode, detail: str) -> Problem:
 
 def problem_response(problem: Problem) -> web.Response:
     """Return the response that contains a problem document."""
-    response = web.Response(
-        status=problem.status, body=_ENCODER.encode(problem), content_type=PROBLEM_TYPE
-    )
+    detail = problem.detail.encode(errors="replace").decode()  # it may quote malformed text
+    body = _ENCODER.encode(msgspec.structs.replace(problem, detail=detail))
+    response = web.Response(status=problem.status, body=body, content_type=PROBLEM_TYPE)
     if problem.status == 503:  # noqa: PLR2004 - RFC 9110 section 15.6.4
         response.headers["Retry-After"] = str(RETRY_AFTER_S)
     return response
@@ -142,10 +142,10 @@ def problem_middleware(
     async def send_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
-        except (ConnectionError, web.RequestPayloadError):
+        except ConnectionError:
             raise  # the client has closed the connection: no response can reach it
         except Exception as error:
-            if isinstance(error, web.HTTPException) and error.status < 400:  # noqa: PLR2004 - RFC 9110 section 15.5
+            if _is_final(request, error):
                 raise
             problem = _problem_of_error(request, error)
             response = problem_response(problem)
@@ -160,6 +160,13 @@ def problem_middleware(
     return send_problems
 
 
+def _is_final(request: web.Request, error: Exception) -> bool:
+    """Return whether no problem document follows: a redirect, or a client that is gone."""
+    if isinstance(error, web.RequestPayloadError):
+        return request.transport is None or request.transport.is_closing()
+    return isinstance(error, web.HTTPException) and error.status < 400  # noqa: PLR2004 - RFC 9110 section 15.5
+
+
 def _problem_of_error(request: web.Request, error: Exception) -> Problem:
     match error:
         case GateRefusal():
@@ -169,6 +176,8 @@ def _problem_of_error(request: web.Request, error: Exception) -> Problem:
             problem = problem_of(error.code, str(error))
             _log_error(request, error, problem)
             return problem
+        case web.RequestPayloadError():
+            return problem_of(ErrorCode.BAD_REQUEST, "the request body is malformed")
         case web.HTTPException():
             return _framework_problem(error)
         case _:

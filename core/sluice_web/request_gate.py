@@ -30,6 +30,8 @@ REQUEST_HEADER: Final = "X-Requested-With"
 """Any value of it replaces a media type in a write without a body."""
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
+_VERSIONS: Final = frozenset({HttpVersion10, HttpVersion11})
+"""A request line without a version is HTTP/0.9, whose response has no status and no fields."""
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _PREFLIGHTED_FIELDS: Final = (hdrs.AUTHORIZATION, "Signature-Input", REQUEST_HEADER)
 _SIMPLE_TYPES: Final = frozenset(
@@ -83,8 +85,6 @@ def refusal_of(head: RequestHead, allowed_hosts: Collection[str]) -> str:
         head: The request.
         allowed_hosts: Names in lower case, and addresses, without ports.
     """
-    if head.version < HttpVersion10:
-        return "the HTTP version is too old: send HTTP/1.0 or later"
     return (
         _host_refusal(head, allowed_hosts)
         or _origin_refusal(head)
@@ -104,6 +104,8 @@ def gate_middleware(
 
     @web.middleware
     async def check_request(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.version not in _VERSIONS:
+            raise BadUsage("send HTTP/1.1 or HTTP/1.0")
         head = RequestHead(
             method=request.method,
             version=request.version,

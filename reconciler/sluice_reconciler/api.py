@@ -36,7 +36,7 @@ from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.json_bodies import json_response
 from sluice_web.paging import AFTER, Page, read_cursor
-from sluice_web.parameters import IntegerParameter, TextParameter
+from sluice_web.parameters import AgentParameter, IntegerParameter
 from sluice_web.problems import Problem, problem_of
 from sluice_web.request_gate import parse_allowed_hosts
 
@@ -45,7 +45,7 @@ log = structlog.get_logger()
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 HOLD_RECORDS_MAX: Final = 1000
 NDJSON: Final = "application/x-ndjson"
-_AGENT: Final = TextParameter(name="agent")
+_AGENT: Final = AgentParameter()
 _LIMIT: Final = IntegerParameter(name="limit", default=PAGE_DEFAULT, maximum=PAGE_MAX)
 _LIVE_LIMIT: Final = IntegerParameter(name="limit", default=1000, maximum=10_000)
 _LIVE_WAIT: Final = IntegerParameter(name="wait", default=0, maximum=30)

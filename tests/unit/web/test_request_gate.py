@@ -80,11 +80,6 @@ def test_a_request_without_a_host_passes_only_in_http_1_0() -> None:
     assert refused(LOCAL, LOCAL)
 
 
-def test_http_0_9_is_refused() -> None:
-    assert "version" in refused(LOCAL, version=HttpVersion(0, 9))
-    assert "version" in refused(LOCAL, version=HttpVersion(0, 9), open_host=True)
-
-
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE"])
 @pytest.mark.parametrize("open_host", [False, True])
 @pytest.mark.parametrize(
