@@ -133,16 +133,19 @@ def build_gateway(
         high_water=HighWaterMarks(transfers_to or observed),
         transfer=transfer,
     )
-    return _gateway(settings, observed, uploads)
+    return _gateway(settings, observed, uploads, name=collector_id)
 
 
-def _gateway(settings: GatewaySettings, store: ObservedStore, uploads: UploadService) -> Gateway:
+def _gateway(
+    settings: GatewaySettings, store: ObservedStore, uploads: UploadService, *, name: str
+) -> Gateway:
     readiness = Readiness(
         store=store,
         running=uploads.running,
         mode=uploads.mode,
         clock=uploads.clock,
         skip_probe=settings.skip_probe,
+        name=name,
     )
     return Gateway(
         settings=settings,

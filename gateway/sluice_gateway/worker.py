@@ -83,6 +83,7 @@ async def _serve(plan: WorkerPlan) -> bool:
     async with AsyncExitStack() as stack:
         gateway, next_number = await _open(plan, stack)
         await gateway.uploads.decisions.refresh()
+        await gateway.readiness.check_store()
         await stack.enter_async_context(serving(gateway, bind_shared(plan.host, plan.port)))
         if plan.settings.metrics_port:
             port = plan.settings.metrics_port + plan.index

@@ -9,10 +9,11 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from sluice_protocol.discovery import HoldRecord
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.keys import AUDIT, GC_PLANS
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_queue.inspection import LaneStatus, read_status
+from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.audit_summaries import (
     PAGE_DEFAULT,
     PAGE_MAX,
@@ -23,9 +24,10 @@ from sluice_reconciler.audit_summaries import (
 )
 from sluice_reconciler.completeness import BootReport
 from sluice_reconciler.events import parse_counted_events
+from sluice_reconciler.lane_defects import read_queue_status
 from sluice_reconciler.queue_api import QUEUE, QueueApi
 from sluice_reconciler.service import Reconciler
-from sluice_reconciler.verify import HoldRecord, list_hold_records
+from sluice_reconciler.verify import list_hold_records
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_web.application import guarded_middlewares, make_application
@@ -293,5 +295,6 @@ class OperatorApi:
         return json_response(EventCount(taken=taken, foreign=hints.foreign))
 
     async def _queue(self, request: web.Request) -> web.Response:
-        lanes = await read_status(self._store, QUEUE.read(request.query))
+        count, queue = self._reconciler.authority.lanes, QUEUE.read(request.query)
+        lanes = await read_queue_status(self._store, count, queue)
         return json_response(LaneList(tuple(lanes)))
