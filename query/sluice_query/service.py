@@ -16,6 +16,7 @@ from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint
 from sluice_web.listening import listening, parse_listen, stop_event
+from sluice_web.request_gate import parse_allowed_hosts
 from sluice_web.tokens import check_token_or_loopback
 
 QUERIES_MAX: Final = 4
@@ -24,8 +25,8 @@ NDJSON: Final = "application/x-ndjson"
 _CHUNK_BYTES: Final = 64 << 10
 
 
-def make_app(searcher: Searcher, api_token: str = "") -> web.Application:
-    """Return the service over one searcher; a token guards it where it is not empty."""
+def make_app(searcher: Searcher, settings: ServeSettings) -> web.Application:
+    """Return the service over one searcher."""
     running = asyncio.Semaphore(QUERIES_MAX)
     metrics = QueryMetrics()
 
@@ -67,7 +68,9 @@ def make_app(searcher: Searcher, api_token: str = "") -> web.Application:
     )
     return make_application(
         [endpoint, live_endpoint(), metrics_endpoint(metrics.registry)],
-        middlewares=guarded_middlewares(api_token),
+        middlewares=guarded_middlewares(settings.api_token),
+        title="sluice query",
+        allowed_hosts=parse_allowed_hosts(settings.allowed_hosts),
     )
 
 
@@ -88,6 +91,6 @@ async def serve_queries(
     host, _ = parse_listen(settings.listen)
     check_token_or_loopback(host, settings.api_token)
     stop = stop_event()
-    async with listening(make_app(searcher, settings.api_token), settings.listen) as urls:
+    async with listening(make_app(searcher, settings), settings.listen) as urls:
         ready(urls[0])
         await stop.wait()

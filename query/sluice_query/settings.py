@@ -44,10 +44,13 @@ class ServeSettings:
 
     Attributes:
         listen: Address and port, HOST:PORT; port 0 selects a free port.
+        allowed_hosts: Names under which clients reach the service, without ports, separated by
+            commas. The address of the connection is always allowed.
         api_token: The token that callers send as `Authorization: Bearer …`. Without it the service
             listens on a loopback address only. Set it in a file or in the environment: other users
             of the machine can read a command line.
     """
 
     listen: str = "127.0.0.1:8383"
+    allowed_hosts: str = ""
     api_token: str = field(default="", repr=False)

@@ -47,7 +47,7 @@ class PassReport:
         quarantined: Reverse references of quarantine manifests that were written.
         held_back: Hold records that exist after the pass.
         boots: The accepted ranges and gaps of each boot.
-        registers_lost: Registers that batches went to and that are missing; their lanes are halted.
+        registers_lost: Registers that are missing, replaced or damaged; their lanes are halted.
     """
 
     listed: int
