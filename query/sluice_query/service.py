@@ -15,6 +15,7 @@ from sluice_query.settings import ServeSettings
 from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint
+from sluice_web.library_logs import send_library_logs
 from sluice_web.listening import listening, parse_listen, stop_event
 from sluice_web.request_gate import parse_allowed_hosts
 from sluice_web.tokens import check_token_or_loopback
@@ -90,6 +91,7 @@ async def serve_queries(
     """
     host, _ = parse_listen(settings.listen)
     check_token_or_loopback(host, settings.api_token)
+    send_library_logs()
     stop = stop_event()
     async with listening(make_app(searcher, settings), settings.listen) as urls:
         ready(urls[0])
