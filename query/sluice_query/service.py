@@ -13,7 +13,6 @@ from sluice_query.settings import ServeSettings
 from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint
-from sluice_web.library_logs import send_library_logs
 from sluice_web.listening import listening, parse_listen, stop_event
 from sluice_web.request_gate import parse_allowed_hosts
 from sluice_web.tokens import check_token_or_loopback
@@ -77,7 +76,6 @@ async def serve_queries(
     """
     host, _ = parse_listen(settings.listen)
     check_token_or_loopback(host, settings.api_token)
-    send_library_logs()
     stop = stop_event()
     async with listening(make_app(searcher, settings), settings.listen) as urls:
         ready(urls[0])

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sluice_lake.delta import find_table
+from sluice_lake.tables import DEAD_LETTERS
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -74,6 +76,7 @@ def run_ingest(
     """
     with FencedConsumers(store_url, INGEST_QUEUE) as consumers:
         snapshot = open_snapshot(store_url)
+        find_table(store_url, DEAD_LETTERS, for_writing=True)  # refuse it now, not at its first use
         consumers.open(lambda lane: snapshot.positions([lane]).committed_through(lane))
         session = spark or _session(store_url, settings)
         try:
