@@ -138,6 +138,13 @@ LOG_EVENTS: Final = (
         action="Investigate if it repeats for minutes: check the gateways and the network.",
     ),
     LogEvent(
+        name="uploads_failing",
+        level="WARN",
+        component="agent",
+        meaning="No gateway has responded usefully for `failing_s`. Logged every 30 seconds.",
+        action="Check the gateways and the network. `sluice forward --give-up-s` sets a limit.",
+    ),
+    LogEvent(
         name="authority_missing",
         level="ERROR",
         component="gateway",
