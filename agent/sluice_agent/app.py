@@ -28,7 +28,6 @@ from sluice_agent.transport import HttpTransport, client_tls, open_session
 from sluice_agent.uploader import Uploader
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_web.library_logs import send_library_logs
 from sluice_web.request_gate import parse_allowed_hosts
 
 CONNECT_S: Final = 5.0
@@ -82,7 +81,6 @@ async def _opened(
     slots: int = 0,
     give_up_s: float = 0.0,
 ) -> AsyncIterator[Agent]:
-    send_library_logs()
     clock, metrics = SystemClock(), AgentMetrics()
     key = read_key(settings.key) if settings.key is not None else None
     spool = await asyncio.to_thread(_open_spool, spool_settings, slots)

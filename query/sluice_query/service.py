@@ -91,7 +91,6 @@ async def serve_queries(
     """
     host, _ = parse_listen(settings.listen)
     check_token_or_loopback(host, settings.api_token)
-    send_library_logs()
     stop = stop_event()
     async with listening(make_app(searcher, settings), settings.listen) as urls:
         ready(urls[0])

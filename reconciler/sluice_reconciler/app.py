@@ -14,7 +14,6 @@ from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
-from sluice_web.library_logs import send_library_logs
 from sluice_web.listening import ServerOptions, listening, parse_listen, stop_event
 from sluice_web.tokens import check_token_or_loopback
 
@@ -79,7 +78,6 @@ async def serve(url: str, settings: ReconcilerSettings) -> None:
     Raises:
         SluiceError: The store cannot be opened, or the address cannot be used.
     """
-    send_library_logs()
     async with open_store(url) as store:
         await _serve(store, settings.on(url))
 
