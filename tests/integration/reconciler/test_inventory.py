@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,19 +26,29 @@ from sluice_store.port import ObjectStore
 MANIFEST = ObjectKey("inv/2026-11-20T00-00Z/manifest.json")
 
 
-def csv_of(keys: list[str], *, gone: str = "") -> bytes:
+def csv_of(keys: list[str], gone: str = "") -> bytes:
+    """Return a report of these keys, and of one whose current version is a delete marker."""
     rows = [f'"b","prod%2F{quote(key)}","true","false"' for key in keys]
-    rows.append('"b","prod%2Fraw-blobs%2Fv1%2Fx","true","false"')
     if gone:
         rows.append(f'"b","{quote(gone)}","true","true"')
     return gzip.compress("\n".join(rows).encode())
 
 
-def parquet_of(keys: list[str]) -> bytes:
+def parquet_of(keys: list[str], gone: str = "") -> bytes:
+    """Return the same report as Parquet, which does not encode keys."""
+    rows = [(f"prod/{key}", False) for key in keys] + ([(gone, True)] if gone else [])
+    columns = {
+        "bucket": ["b"] * len(rows),
+        "key": [key for key, _ in rows],
+        "is_latest": [True] * len(rows),
+        "is_delete_marker": [marker for _, marker in rows],
+    }
     out = io.BytesIO()
-    table = pa.table({"bucket": ["b"] * len(keys), "key": keys, "is_latest": [True] * len(keys)})
-    parquet.write_table(table, out)
+    parquet.write_table(pa.table(columns), out)
     return out.getvalue()
+
+
+ENCODERS: dict[str, Callable[[list[str], str], bytes]] = {"CSV": csv_of, "Parquet": parquet_of}
 
 
 async def put_report(store: ObjectStore, form: str, files: dict[str, bytes], **extra: Any) -> None:
@@ -70,8 +81,13 @@ def make(store: ObjectStore) -> Reconciler:
     return Reconciler(store, Authority(authority_id="A", lanes=2))
 
 
-def test_batches_that_a_report_names_are_enqueued_once(tmp_path: Path) -> None:
-    """A second scan and a pass enqueue no batch twice."""
+@pytest.mark.parametrize("forms", [("CSV", "Parquet"), ("Parquet", "CSV")])
+def test_batches_that_a_report_names_are_enqueued_once(
+    tmp_path: Path, forms: tuple[str, str]
+) -> None:
+    """The first report names a part, the second one everything: no batch is enqueued twice, and the
+    pass at the end finds none that they left out.
+    """
 
     async def run() -> None:
         async with (
@@ -83,20 +99,21 @@ def test_batches_that_a_report_names_are_enqueued_once(tmp_path: Path) -> None:
                 for agent in ("a", "b")
                 for seq in range(0, 100, 10)
             ]
-            files = {"inv/data/1.csv.gz": csv_of(keys[:12], gone=keys[15])}
-            await put_report(reports, "CSV", files)
+            foreign = "raw-blobs/v1/x"
+            report = ENCODERS[forms[0]]([*keys[:12], foreign], keys[15])
+            await put_report(reports, forms[0], {"inv/data/1": report})
             first = await make(store).scan_inventory(reports, MANIFEST)
             assert (first.named, first.foreign, first.outcome.enqueued) == (12, 1, 12)
             assert first.unreadable == ()
             assert first.age_s > 86_400
-            await put_report(reports, "Parquet", {"inv/data/2.parquet": parquet_of(keys)})
-            reconciler = make(store)
-            second = await reconciler.scan_inventory(reports, MANIFEST)
-            assert second.named == 20
-            assert len(await enqueued(store)) in (12, 20)
-            await make(store).once()
-            found = [one.identity for one in await enqueued(store)]
-            assert len(found) == len(set(found)) == 20
+            await put_report(reports, forms[1], {"inv/data/2": ENCODERS[forms[1]](keys, "")})
+            second = await make(store).scan_inventory(reports, MANIFEST)
+            assert (second.named, second.foreign, second.outcome.enqueued) == (20, 0, 8)
+            assert second.unreadable == ()
+            found = sorted(accepted_key(one.identity) for one in await enqueued(store))
+            assert found == sorted(keys)
+            # The pass finds no batch that the scans left out.
+            assert (await make(store).once()).outcome.enqueued == 0
 
     asyncio.run(run())
 
