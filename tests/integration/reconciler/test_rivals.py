@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.reconciler_seed import accept
 from support.store_buckets import make_bucket
-from support.store_versitygw import CREDENTIALS, versitygw
+from support.store_versitygw import CREDENTIALS, free_port, versitygw
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.identity import Identity
@@ -26,7 +26,6 @@ ROUNDS = 25
 AGENTS = ("a", "b", "c", "d")
 SILENT: Any = {"stdout": asyncio.subprocess.DEVNULL, "stderr": asyncio.subprocess.DEVNULL}
 OPTIONS = {
-    "--listen": "127.0.0.1:0",
     "--pass-interval-s": "0.01",
     "--tail-interval-s": "0.02",
     "--takeover-after-s": "0",
@@ -44,14 +43,35 @@ async def queued(store: ObjectStore) -> Counter[Identity]:
     return found
 
 
+async def listens(port: int) -> None:
+    """Wait until a process listens: only then do both compete."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                return
+
+
 async def race(url: str) -> None:
     async with open_store(url) as store:
         await create_authority(store, Authority(authority_id="A", lanes=2))
         options = [part for option in OPTIONS.items() for part in option]
         command = [sys.executable, "-m", "sluice_cli", "reconciler", "--store", url, *options]
-        rivals = [await asyncio.create_subprocess_exec(*command, **SILENT) for _ in range(2)]
+        ports = (free_port(), free_port())
+        rivals = [
+            await asyncio.create_subprocess_exec(
+                *command, "--listen", f"127.0.0.1:{port}", **SILENT
+            )
+            for port in ports
+        ]
         sent: set[Identity] = set()
         try:
+            for port in ports:
+                await listens(port)
             for number in range(ROUNDS):
                 batches = [accept(store, 10 * number, agent=agent) for agent in AGENTS]
                 sent |= {one.identity for one in await asyncio.gather(*batches)}
