@@ -160,7 +160,7 @@ class StoreBench:
                         "If-None-Match": "*",
                     }
                     request = S3Request(method="PUT", key=key, headers=headers, sha256=load.digest)
-                    url = sdk.address.url_of(key)
+                    url = sdk.address.origin + sdk.address.target_of(key)
                     signed = await sign(request, url, sdk.address, sdk.credentials)
                     ready.append((URL(url, encoded=True), signed))
 

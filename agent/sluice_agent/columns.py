@@ -47,7 +47,7 @@ def logs_from_block(
     """Build log columns from a block of lines.
 
     Args:
-        block: Whole lines; the last may lack its newline.
+        block: Whole lines; the newline of the last is optional.
         arrived_ns: The time of lines without a timestamp.
         zone: The time zone of timestamps that specify none.
         path: The file, added to each line as an attribute; empty for a pipe.

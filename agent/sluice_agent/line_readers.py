@@ -30,7 +30,7 @@ class LineBlock:
     """Lines read from a file.
 
     Attributes:
-        data: Whole lines; the last may lack its newline when the file is at its end.
+        data: Whole lines; at the end of the file the newline of the last is optional.
         continues: The last line continues in the next block.
     """
 

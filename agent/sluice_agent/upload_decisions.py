@@ -9,7 +9,7 @@ States of one sealed batch, and what each transition proves:
 
 Gateways are equivalent: each may accept any batch. The first attempt goes to the gateway that last
 succeeded. After a failure the other gateways are tried immediately. When all have failed, the
-batch waits with full jitter, so that agents do not return at the same time.
+next attempt is delayed with full jitter, so that agents do not return at the same time.
 
 Source: `docs/protocol.md`, HTTP, **Agent**; ADR 0033.
 """

@@ -104,9 +104,9 @@ def _of_this_bucket(url: str, settings: Settings) -> Settings:
 
 
 async def _denials(url: str, settings: Settings, target: Target) -> "Verification":
-    from sluice_cli.policies import verify_bucket  # noqa: PLC0415 - z3 is an extra
+    from sluice_policies.verify import verify_bucket  # noqa: PLC0415 - z3 is an extra
 
-    return await verify_bucket(settings, target, parse_s3_url(url))
+    return await verify_bucket(settings, target, parse_s3_url(url), SystemIds().ulid())
 
 
 async def _examine(

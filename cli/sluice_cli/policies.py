@@ -1,11 +1,10 @@
-"""`sluice policies`: render, lint, simulate, prove, diff, apply and verify bucket policies."""
+"""`sluice policies`: render, lint, simulate, prove, compare, apply and verify bucket policies."""
 
 import asyncio
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from cyclopts import App, Parameter
 from rich.console import Console
@@ -15,28 +14,25 @@ from sluice_cli.output import emit
 from sluice_cli.policies_output import (
     changes_json,
     draw_changes,
+    draw_findings,
     draw_verdicts,
     draw_verification,
+    findings_json,
     verdicts_json,
     verification_json,
 )
 from sluice_policies.evaluate import evaluate, request_for
 from sluice_policies.lint import lint as lint_text
-from sluice_policies.live_documents import DocumentChange, changes, read_live
-from sluice_policies.live_documents import apply as apply_changes
-from sluice_policies.model import canonical, document_json, parse_document
+from sluice_policies.live_documents import DocumentChange, read_changes
+from sluice_policies.model import identity_document, parse_document
 from sluice_policies.policy_set import PolicySet, policy_set
-from sluice_policies.render import documents
+from sluice_policies.render import document_texts
 from sluice_policies.render import render as render_all
 from sluice_policies.settings import RoleName, Settings, Target
 from sluice_policies.settings_file import read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.system_clock import SystemIds
-from sluice_store.administration import Administration, open_administration
 from sluice_store.s3.settings import S3Settings
-
-if TYPE_CHECKING:
-    from sluice_policies.verify import Verification
 
 app = App(name="policies", help="Render, prove and apply bucket and IAM policies.")
 
@@ -45,9 +41,9 @@ SETTINGS_DEFAULT: Final = Path("policies.toml")
 SettingsFile = Annotated[
     Path, Parameter(name="--settings", help="The settings file (docs/policies.md).")
 ]
-TargetName = Annotated[Target, Parameter(name="--target", help="The dialect.")]
+TargetName = Annotated[Target, Parameter(name="--target", help="The dialect of the documents.")]
 Endpoint = Annotated[
-    str | None, Parameter(name="--endpoint", help="URL of the server; AWS's own by default.")
+    str | None, Parameter(name="--endpoint", help="URL of the server; default: AWS.")
 ]
 Profile = Annotated[
     str | None, Parameter(name="--profile", help="AWS profile of the deployer or auditor.")
@@ -57,7 +53,15 @@ CaBundle = Annotated[
 ]
 BucketPolicy = Annotated[
     Path | None,
-    Parameter(name="--bucket-policy", help="Take this bucket policy, not the rendered one."),
+    Parameter(name="--bucket-policy", help="Use this bucket policy instead of the rendered one."),
+]
+RolePolicies = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--role-policy",
+        negative="",
+        help="`NAME=FILE`: use this policy of a role instead of the rendered one; repeatable.",
+    ),
 ]
 
 
@@ -66,10 +70,12 @@ def render(
     *,
     settings: SettingsFile = SETTINGS_DEFAULT,
     target: TargetName = Target.AWS,
-    out: Annotated[Path | None, Parameter(help="Folder to write into; printed if none.")] = None,
+    out: Annotated[
+        Path | None, Parameter(help="Directory to write to; default: print the files.")
+    ] = None,
     json: Json = False,
 ) -> int:
-    """Writes the documents and templates of a target, and what it cannot express."""
+    """Write the documents and templates of a target, and what it cannot express."""
     found = render_all(read_settings(settings), target)
     for name, text in found.files.items() if out is not None else ():
         path = (out or Path()) / name
@@ -89,72 +95,77 @@ def render(
 
 @app.command
 def lint(
-    *files: Path,
+    *files: Annotated[Path, Parameter(help="Policy files to lint.")],
     settings: SettingsFile = SETTINGS_DEFAULT,
     target: TargetName = Target.AWS,
     json: Json = False,
 ) -> int:
-    """Lints policy files, or what is rendered when no file is named.
+    """Lint policy files, or the rendered documents if no file is named.
 
     Returns:
-        0 when nothing is wrong, 1 when there is a finding of any kind.
+        0 if there is no finding, otherwise 1.
     """
-    texts = _texts(files) if files else _rendered_texts(read_settings(settings), target)
-    found = {name: lint_text(text) for name, text in texts.items()}
-
-    def human(console: Console) -> None:
-        for name, findings in found.items():
-            for finding in findings:
-                console.print(f"{name}: {finding}", markup=False)
-            if not findings:
-                console.print(f"{name}: nothing is wrong", markup=False)
-
-    plain = {
-        name: [
-            {"rule": f.rule, "severity": f.severity.value, "where": f.where, "says": f.message}
-            for f in findings
-        ]
-        for name, findings in found.items()
-    }
-    emit(plain, as_json=json, human=human)
-    bad = any(found.values())
-    return ExitCode.FOUND_WRONG.value if bad else ExitCode.DONE.value
+    unset = settings == SETTINGS_DEFAULT and not settings.exists()
+    chosen = None if files and unset else read_settings(settings)
+    if files or chosen is None:
+        texts = {str(path): _read_policy(path) for path in files}
+    else:
+        texts = document_texts(policy_set(chosen, target))
+    account = None if chosen is None or target is not Target.AWS else chosen.bucket.account
+    found = {name: lint_text(text, account) for name, text in texts.items()}
+    emit(findings_json(found), as_json=json, human=lambda console: draw_findings(console, found))
+    return _exit_code(good=not any(found.values()))
 
 
-def _texts(files: tuple[Path, ...]) -> dict[str, str]:
+def _exit_code(*, good: bool) -> int:
+    return ExitCode.DONE.value if good else ExitCode.FOUND_WRONG.value
+
+
+def _read_policy(path: Path) -> str:
     try:
-        return {str(path): path.read_text("utf-8") for path in files}
+        return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadUsage(f"a policy file cannot be read: {error}") from error
+        raise BadUsage(f"cannot read policy file: {error}") from error
 
 
-def _rendered_texts(settings: Settings, target: Target) -> dict[str, str]:
-    found = documents(policy_set(settings, target))
-    return {name: canonical(document_json(document)) for name, document in found.items()}
-
-
-def _policies(settings: Path, target: Target, bucket_policy: Path | None) -> PolicySet:
+def _policies(
+    settings: Path, target: Target, bucket_policy: Path | None, role_policies: tuple[str, ...]
+) -> PolicySet:
+    """Return the rendered documents, with those that the operator edited in their place."""
     found = policy_set(read_settings(settings), target)
-    if bucket_policy is None:
-        return found
-    text = _texts((bucket_policy,))[str(bucket_policy)]
-    return found.with_bucket(parse_document(text, str(bucket_policy)))
+    if bucket_policy is not None:
+        document = parse_document(_read_policy(bucket_policy), str(bucket_policy))
+        found = found.with_bucket(document)
+    for text in role_policies:
+        name, path = _named_role(text, target)
+        found = found.with_identity(name, identity_document(_read_policy(path), str(path)))
+    return found
+
+
+def _named_role(text: str, target: Target) -> tuple[RoleName, Path]:
+    name, found, path = text.partition("=")
+    if not found or name not in tuple(RoleName):
+        names = ", ".join(RoleName)
+        raise BadUsage(f"role policy is not of the form `NAME=FILE`, got=`{text}` names={names}")
+    if target is not Target.AWS:
+        raise BadUsage(f"roles have no policy on this target, target={target}")
+    return RoleName(name), Path(path)
 
 
 def _headers(texts: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     for text in texts:
         name, found, value = text.partition(": ")
         if not found:
-            raise BadUsage(f"a header is `Name: value`, header=`{text}`")
+            raise BadUsage(f"header is not of the form `Name: value`, header=`{text}`")
         yield name, value
 
 
 @app.command
 def simulate(
     *,
-    principal: Annotated[str, Parameter(help="A role's name, an ARN or user, or `anonymous`.")],
-    action: Annotated[str, Parameter(help="s3:PutObject, say.")],
-    key: Annotated[str | None, Parameter(help="The object; the bucket if none.")] = None,
+    principal: Annotated[str, Parameter(help="A role, an ARN or user, a service, or `anonymous`.")],
+    action: Annotated[str, Parameter(help="For example s3:PutObject.")],
+    key: Annotated[str | None, Parameter(help="The object; default: the bucket.")] = None,
     header: Annotated[
         tuple[str, ...],
         Parameter(negative="", help="`If-None-Match: *`, or a condition key by its own name."),
@@ -162,14 +173,15 @@ def simulate(
     settings: SettingsFile = SETTINGS_DEFAULT,
     target: TargetName = Target.AWS,
     bucket_policy: BucketPolicy = None,
+    role_policy: RolePolicies = (),
     json: Json = False,
 ) -> int:
-    """Judges one request and names the deciding statement.
+    """Evaluate one request and name the deciding statement.
 
     Returns:
-        0 when it is allowed, 1 when it is denied, 2 when it cannot be decided.
+        0 if it is allowed, 1 if it is denied, 2 if it cannot be decided.
     """
-    policies = _policies(settings, target, bucket_policy)
+    policies = _policies(settings, target, bucket_policy, role_policy)
     request = request_for(policies, principal, action, key, dict(_headers(header)))
     decision = evaluate(policies, request)
     word = "allow" if decision.allowed else "deny"
@@ -180,7 +192,7 @@ def simulate(
 
     found = {"decision": word, "statement": decision.sid, "reason": decision.reason}
     emit(found, as_json=json, human=human)
-    return ExitCode.DONE.value if decision.allowed else ExitCode.FOUND_WRONG.value
+    return _exit_code(good=decision.allowed)
 
 
 @app.command
@@ -189,19 +201,20 @@ def prove(
     settings: SettingsFile = SETTINGS_DEFAULT,
     target: TargetName = Target.AWS,
     bucket_policy: BucketPolicy = None,
+    role_policy: RolePolicies = (),
     json: Json = False,
 ) -> int:
-    """Proves every required property over every caller, key and header.
+    """Prove every required property for every caller, key and header.
 
     Returns:
-        0 when all hold, 1 when one is broken or cannot be told.
+        0 if all are proved, 1 if one is violated or cannot be decided.
     """
-    from sluice_policies.prove import prove as prove_all  # noqa: PLC0415 - z3 is an extra
+    from sluice_policies.prove import all_proved  # noqa: PLC0415 - z3 is an extra
+    from sluice_policies.prove import prove as prove_all  # noqa: PLC0415
 
-    verdicts = prove_all(_policies(settings, target, bucket_policy))
+    verdicts = prove_all(_policies(settings, target, bucket_policy, role_policy))
     emit(verdicts_json(verdicts), as_json=json, human=lambda c: draw_verdicts(c, verdicts))
-    good = all(verdict.holds for verdict in verdicts)
-    return ExitCode.DONE.value if good else ExitCode.FOUND_WRONG.value
+    return _exit_code(good=all_proved(verdicts))
 
 
 def _where(
@@ -216,13 +229,6 @@ def _where(
     )
 
 
-async def _live_changes(
-    settings: Settings, target: Target, where: S3Settings
-) -> tuple[DocumentChange, ...]:
-    async with open_administration(where) as admin:
-        return changes(settings, target, await read_live(settings, target, admin))
-
-
 @app.command
 def diff(
     *,
@@ -233,23 +239,23 @@ def diff(
     ca_bundle: CaBundle = None,
     json: Json = False,
 ) -> int:
-    """Shows how the live documents differ from those rendered.
+    """Show the differences between the live and the rendered documents.
 
     Returns:
-        0 when nothing differs, else 1.
+        0 if nothing differs, otherwise 1.
     """
     chosen = read_settings(settings)
     where = _where(chosen, endpoint, profile, ca_bundle)
-    found = asyncio.run(_live_changes(chosen, target, where))
+    found = asyncio.run(read_changes(chosen, target, where))
     emit(changes_json(found), as_json=json, human=lambda console: draw_changes(console, found))
-    return ExitCode.FOUND_WRONG.value if found else ExitCode.DONE.value
+    return _exit_code(good=not found)
 
 
 def _confirmed(found: tuple[DocumentChange, ...], *, yes: bool) -> bool:
     if yes or not found:
         return True
     if not sys.stdin.isatty():
-        raise BadUsage("apply changes a live bucket: look at the diff, then say --yes")
+        raise BadUsage("apply changes a live bucket; check `sluice policies diff`, then use --yes")
     draw_changes(Console(highlight=False, soft_wrap=True, stderr=True), found)
     sys.stderr.write(f"apply {len(found)} changes, in this order? [yes/no] ")
     sys.stderr.flush()
@@ -264,21 +270,23 @@ def apply(
     endpoint: Endpoint = None,
     profile: Profile = None,
     ca_bundle: CaBundle = None,
-    yes: Annotated[bool, Parameter(negative="", help="Do not ask.")] = False,
+    yes: Annotated[bool, Parameter(negative="", help="Apply without confirmation.")] = False,
     json: Json = False,
 ) -> int:
-    """Applies what differs, in a safe order, reads it back and proves what is live.
+    """Apply the differences in a safe order, read them back, and prove the live documents.
 
     Returns:
-        0 when all stands as rendered and is proved, 1 when refused by the person or not proved.
+        0 if the live documents are proved, 1 if the operator declines or they are not proved.
     """
+    from sluice_policies.verify import apply_and_prove  # noqa: PLC0415 - z3 is an extra
+
     chosen = read_settings(settings)
     render_all(chosen, target)
     where = _where(chosen, endpoint, profile, ca_bundle)
-    found = asyncio.run(_live_changes(chosen, target, where))
+    found = asyncio.run(read_changes(chosen, target, where))
     if not _confirmed(found, yes=yes):
         return ExitCode.FOUND_WRONG.value
-    proved = asyncio.run(_apply(chosen, target, where, found))
+    proved = asyncio.run(apply_and_prove(chosen, target, where, found))
 
     def human(console: Console) -> None:
         for change in found:
@@ -288,19 +296,7 @@ def apply(
 
     names = [change.name for change in found]
     emit({"applied": names, "proved": proved}, as_json=json, human=human)
-    return ExitCode.DONE.value if proved else ExitCode.FOUND_WRONG.value
-
-
-async def _apply(
-    settings: Settings, target: Target, where: S3Settings, found: tuple[DocumentChange, ...]
-) -> bool:
-    from sluice_policies.verify import verdicts_on  # noqa: PLC0415 - z3 is an extra
-
-    async with open_administration(where) as admin:
-        await apply_changes(settings, target, admin, found)
-        live = await read_live(settings, target, admin)
-    verdicts = verdicts_on(settings, target, live)
-    return bool(verdicts) and all(verdict.holds for verdict in verdicts)
+    return _exit_code(good=proved)
 
 
 @app.command
@@ -313,39 +309,15 @@ def verify(
     ca_bundle: CaBundle = None,
     json: Json = False,
 ) -> int:
-    """Reads a live bucket back, proves its documents, and tries them with each role.
+    """Compare and prove the live documents, and send probes with each role.
 
     Returns:
-        0 when all is as it must be, else 1.
+        0 if every check passes, otherwise 1.
     """
+    from sluice_policies.verify import verify_bucket  # noqa: PLC0415 - z3 is an extra
+
     chosen = read_settings(settings)
     where = _where(chosen, endpoint, profile, ca_bundle)
-    found = asyncio.run(verify_bucket(chosen, target, where))
+    found = asyncio.run(verify_bucket(chosen, target, where, SystemIds().ulid()))
     emit(verification_json(found), as_json=json, human=lambda c: draw_verification(c, found))
-    return ExitCode.DONE.value if found.good else ExitCode.FOUND_WRONG.value
-
-
-async def verify_bucket(settings: Settings, target: Target, where: S3Settings) -> "Verification":
-    """Proves the documents of a live bucket, and tries them with each role that has a profile.
-
-    Raises:
-        StoreError: The bucket cannot be read back.
-    """
-    from sluice_policies.verify import verify as verify_live  # noqa: PLC0415 - z3 is an extra
-
-    def open_role(name: RoleName) -> AbstractAsyncContextManager[Administration] | None:
-        profile = settings.role(name).profile
-        if not profile:
-            return None
-        return open_administration(
-            S3Settings(
-                bucket=where.bucket,
-                endpoint=where.endpoint,
-                region=where.region,
-                profile=profile,
-                ca_bundle=where.ca_bundle,
-            )
-        )
-
-    async with open_administration(where) as admin:
-        return await verify_live(settings, target, admin, open_role, SystemIds().ulid())
+    return _exit_code(good=found.good)

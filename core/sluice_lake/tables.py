@@ -96,7 +96,7 @@ _RECORD_HEAD: Final = (
 )
 _RECORD_TAIL: Final = (
     _column("attributes", _MAP, "the record's attributes; null when its batch has none at all"),
-    _column("resource", _MAP, "what the batch says of its source"),
+    _column("resource", _MAP, "attributes of the source of the batch"),
     _column(ACCEPTED_DATE, ColumnType.DATE, "UTC date of accepted_at"),
 )
 

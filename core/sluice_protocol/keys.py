@@ -1,7 +1,7 @@
 """The key layout: functions that build and parse every key that sluice writes.
 
 All keys are relative to the deployment's prefix. Dates and hours are UTC. The layout is stored, so
-a change is a new version and never an edit (`docs/protocol.md`, Keys).
+a change is a new version and never an edit (`docs/protocol.md`, Identity and keys).
 """
 
 import hashlib

@@ -138,6 +138,16 @@ LOG_EVENTS: Final = (
         action="Investigate if it repeats for minutes: check the gateways and the network.",
     ),
     LogEvent(
+        name="authority_missing",
+        level="ERROR",
+        component="gateway",
+        meaning=(
+            "The record `authority/v1/settings.json` does not exist any more. The gateway is not "
+            "ready."
+        ),
+        action="Restore the record, or mount the right directory, then check what removed it.",
+    ),
+    LogEvent(
         name="authority_not_read",
         level="WARN",
         component="gateway",
@@ -268,6 +278,16 @@ LOG_EVENTS: Final = (
         action="Run `sluice doctor` and correct what it reports.",
     ),
     LogEvent(
+        name="store_not_writable",
+        level="WARN",
+        component="gateway",
+        meaning=(
+            "The write probe failed, for example because the disk is full. The gateway is not "
+            "ready until a write succeeds."
+        ),
+        action="Follow `reason`: free space, or check permissions and the network.",
+    ),
+    LogEvent(
         name="store_probe_skipped",
         level="WARN",
         component="gateway",
@@ -303,6 +323,16 @@ LOG_EVENTS: Final = (
         component="gateway",
         meaning="A worker process was killed by a signal. A new one was started.",
         action="Check memory limits and the system log.",
+    ),
+    LogEvent(
+        name="write_probe_not_deleted",
+        level="WARN",
+        component="gateway",
+        meaning=(
+            "The object of the write probe could not be deleted. It is kept, and the next probe "
+            "proves less."
+        ),
+        action="Allow the gateway's role to delete under `doctor/v1/`, see `docs/policies.md`.",
     ),
     LogEvent(
         name="gc_failed",
@@ -451,6 +481,13 @@ LOG_EVENTS: Final = (
         action="Delete the chunk and run `sluice spark index`.",
     ),
     LogEvent(
+        name="query_restarted",
+        level="WARN",
+        component="spark",
+        meaning="The ingest's streaming query ended with a transient error and was restarted.",
+        action="None. Investigate the `reason` if it repeats; a permanent error ends the job.",
+    ),
+    LogEvent(
         name="store_clock_rebuilt",
         level="WARN",
         component="store",
@@ -459,6 +496,27 @@ LOG_EVENTS: Final = (
             "continue above the newest file of the store (`continues_at_ns`)."
         ),
         action="Find out what removed or damaged the file.",
+    ),
+    LogEvent(
+        name="http_server_error",
+        level="ERROR",
+        component="web",
+        meaning="The HTTP server failed outside of a request handler (`reason`).",
+        action="Report the traceback.",
+    ),
+    LogEvent(
+        name="library_error",
+        level="ERROR",
+        component="web",
+        meaning="A library reported an error (`logger`, `reason`).",
+        action="Follow the reason; report the traceback if there is one.",
+    ),
+    LogEvent(
+        name="library_warning",
+        level="WARN",
+        component="web",
+        meaning="A library reported a warning (`logger`, `reason`).",
+        action="Follow the reason if it repeats.",
     ),
     LogEvent(
         name="request_error",

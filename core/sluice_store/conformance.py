@@ -64,7 +64,7 @@ async def check_create_once(store: ObjectStore, place: str) -> None:
     expect("a refused create changes nothing", holds=read.body == b"first", seen=read.body)
 
 
-async def check_bodies_come_back(store: ObjectStore, place: str) -> None:
+async def check_bodies_are_read_back_unchanged(store: ObjectStore, place: str) -> None:
     """Empty, binary and large bodies are read back byte for byte, with their size."""
     for name, body in (("empty", b""), ("binary", bytes(range(256))), ("large", b"\x00x" * 2**20)):
         await _create(store, f"{place}{name}", body)
@@ -74,7 +74,7 @@ async def check_bodies_come_back(store: ObjectStore, place: str) -> None:
         expect("a read reports the size", holds=size == len(body), seen=size)
 
 
-async def check_head_tells_checksum(store: ObjectStore, place: str) -> None:
+async def check_head_reports_checksum(store: ObjectStore, place: str) -> None:
     """A HEAD reports size, tag, object version and the sha256 that was verified at upload."""
     written = await _create(store, f"{place}head", b"checked")
     info = await _info(store, f"{place}head")
@@ -284,7 +284,7 @@ async def check_delete_then_create(store: ObjectStore, place: str) -> None:
     expect("a late repeated delete keeps it", holds=read.info.incarnation == fresh, seen=read.info)
 
 
-async def check_delete_brings_back(store: ObjectStore, place: str) -> None:
+async def check_delete_restores_previous_version(store: ObjectStore, place: str) -> None:
     """A delete of the current object version makes the one before it current again."""
     key = ObjectKey(f"{place}back")
     await _create(store, key, b"old")
@@ -340,8 +340,8 @@ async def check_counter(store: ObjectStore, place: str) -> None:
 
 CHECKS: Final[tuple[Check, ...]] = (
     check_create_once,
-    check_bodies_come_back,
-    check_head_tells_checksum,
+    check_bodies_are_read_back_unchanged,
+    check_head_reports_checksum,
     check_wrong_checksum,
     check_ranges,
     check_missing,
@@ -357,7 +357,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_list_pages,
     check_delete_spares_newer,
     check_delete_then_create,
-    check_delete_brings_back,
+    check_delete_restores_previous_version,
     check_delete_absent,
     check_versioning,
     check_race_create,

@@ -47,7 +47,7 @@ VERSITYGW: Final = (
 
 MOTO: Final = (
     Deviation(
-        check="check_head_tells_checksum",
+        check="check_head_reports_checksum",
         promise="a HEAD reports the verified sha256",
         seen="None",
         effect="every existing blob is read and hashed, because a HEAD does not prove its bytes",

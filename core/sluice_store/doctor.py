@@ -156,7 +156,7 @@ PROBES: Final = (
         promise="a HEAD reports the sha256 that was verified at upload",
         need=Need.COMFORT,
         cost="every existing blob is read and hashed before it is used",
-        run=_first(conformance.check_head_tells_checksum),
+        run=_first(conformance.check_head_reports_checksum),
     ),
     DoctorProbe(
         name="marker-create",

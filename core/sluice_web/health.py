@@ -18,13 +18,15 @@ def healthy() -> None:
 
 
 def live_endpoint(check: HealthCheck = healthy) -> Endpoint:
-    """Return `GET /livez`: 503 asks the supervisor to restart the process."""
+    """Return `GET /livez`: on 503 the supervisor restarts the process."""
     return Endpoint(
         method="GET",
         path="/livez",
         handler=_checked(check, lambda: web.Response(text="ok\n")),
         summary="Report that the process runs",
         result_type="text/plain",
+        problems={"503": "The process must be restarted"},
+        open_host=True,
     )
 
 
@@ -45,6 +47,8 @@ def ready_endpoint(check: HealthCheck, state: Callable[[], object] | None = None
         handler=_checked(check, respond),
         summary="Report whether the service can do its work now",
         result_type="text/plain" if state is None else "application/json",
+        problems={"503": "The service cannot do its work now"},
+        open_host=True,
     )
 
 

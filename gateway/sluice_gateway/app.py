@@ -22,12 +22,13 @@ from sluice_gateway.spool import claim_authority
 from sluice_gateway.spool_transfer import SpoolStores, SpoolTransfer
 from sluice_gateway.upload_service import UploadService
 from sluice_protocol.authority import Authority
-from sluice_protocol.clock import Clock
+from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
 from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_on, server_tls
+from sluice_web.request_gate import parse_allowed_hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,29 +103,19 @@ def build_gateway(
     rng = random.Random()  # noqa: S311 - jitter, not a secret
     observed = ObservedStore(store, metrics, clock)
     running, mode = RunningUploads(metrics), ModeWatch(clock, mode_checked_at_ns)
-
-    def acceptor_into(target: ObjectStore) -> Acceptor:
-        return Acceptor(
-            store=target,
-            authority=authority,
-            collector_id=collector_id,
-            clock=clock,
-            rng=rng,
-            time_s_max=settings.upload_time_s_max,
-        )
-
+    acceptor_into = partial(
+        Acceptor,
+        authority=authority,
+        collector_id=collector_id,
+        clock=clock,
+        rng=rng,
+        time_s_max=settings.upload_time_s_max,
+    )
     transfer = None
     if transfers_to is not None:
-        stores = SpoolStores(
-            local=store,
-            remote=transfers_to,
-            acceptor=acceptor_into(transfers_to),
-            clock=clock,
-            ids=ids,
-            claim=partial(claim_authority, store, transfers_to, ids, collector_id),
-        )
-        interval_s = settings.object_landing_interval_ms / 1000
-        transfer = SpoolTransfer(stores, metrics, interval_s)
+        acceptor = acceptor_into(store=transfers_to)
+        stores = _spool_stores(store, transfers_to, acceptor, clock, ids, collector_id)
+        transfer = SpoolTransfer(stores, metrics, settings.object_landing_interval_ms / 1000)
     uploads = UploadService(
         frame_bytes_max=settings.frame_bytes_max,
         collector_id=collector_id,
@@ -137,23 +128,57 @@ def build_gateway(
         frames=_frame_reader(settings),
         cache=AcceptedCache(settings.cache_entries_max),
         mode=mode,
-        acceptor=acceptor_into(observed),
+        acceptor=acceptor_into(store=observed),
         decisions=DecisionsReader(observed),
         high_water=HighWaterMarks(transfers_to or observed),
         transfer=transfer,
     )
+    return _gateway(settings, observed, uploads, name=collector_id)
+
+
+def _gateway(
+    settings: GatewaySettings, store: ObservedStore, uploads: UploadService, *, name: str
+) -> Gateway:
     readiness = Readiness(
-        store=observed, running=running, mode=mode, clock=clock, skip_probe=settings.skip_probe
+        store=store,
+        running=uploads.running,
+        mode=uploads.mode,
+        clock=uploads.clock,
+        skip_probe=settings.skip_probe,
+        name=name,
     )
     return Gateway(
         settings=settings,
-        clock=clock,
-        metrics=metrics,
-        store=observed,
-        mode=mode,
+        clock=uploads.clock,
+        metrics=uploads.metrics,
+        store=store,
+        mode=uploads.mode,
         readiness=readiness,
         uploads=uploads,
-        api=GatewayApi(uploads, readiness, observed),
+        api=GatewayApi(
+            uploads,
+            readiness,
+            store,
+            allowed_hosts=parse_allowed_hosts(settings.allowed_hosts),
+        ),
+    )
+
+
+def _spool_stores(
+    local: ObjectStore,
+    remote: ObjectStore,
+    acceptor: Acceptor,
+    clock: Clock,
+    ids: IdSource,
+    collector_id: str,
+) -> SpoolStores:
+    return SpoolStores(
+        local=local,
+        remote=remote,
+        acceptor=acceptor,
+        clock=clock,
+        ids=ids,
+        claim=partial(claim_authority, local, remote, ids, collector_id),
     )
 
 

@@ -24,6 +24,7 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
 from sluice_store.authority import read_history
 from sluice_web.listening import bind_shared, stop_event
+from sluice_web.server_log import send_library_logs
 
 GC_THRESHOLD: Final = 20_000
 """Allocations between two collections of the youngest objects; an upload makes some hundred."""
@@ -82,6 +83,7 @@ async def _serve(plan: WorkerPlan) -> bool:
     async with AsyncExitStack() as stack:
         gateway, next_number = await _open(plan, stack)
         await gateway.uploads.decisions.refresh()
+        await gateway.readiness.check_store()
         await stack.enter_async_context(serving(gateway, bind_shared(plan.host, plan.port)))
         if plan.settings.metrics_port:
             port = plan.settings.metrics_port + plan.index
@@ -205,3 +207,4 @@ def configure_logs(*, worker: int, skip_probe: bool, level: str = "info") -> Non
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    send_library_logs()

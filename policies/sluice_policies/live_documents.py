@@ -21,7 +21,8 @@ from sluice_policies.model import (
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.render import BUCKET_POLICY, SUPPORTED_PARTS, supported_configuration
 from sluice_policies.settings import RoleName, Settings, Target
-from sluice_store.administration import Administration, Value
+from sluice_store.administration import Administration, Value, open_administration
+from sluice_store.s3.settings import S3Settings
 
 REPLICATION = "replication"
 
@@ -163,6 +164,18 @@ def changes(settings: Settings, target: Target, live: LiveDocuments) -> tuple[Do
         for name, (now, wanted) in _pairs(settings, target, live).items()
         if now != wanted
     )
+
+
+async def read_changes(
+    settings: Settings, target: Target, where: S3Settings
+) -> tuple[DocumentChange, ...]:
+    """Open a bucket and return every document that differs from the rendered one.
+
+    Raises:
+        StoreError: The store is unreachable or denies a read.
+    """
+    async with open_administration(where) as admin:
+        return changes(settings, target, await read_live(settings, target, admin))
 
 
 async def _write(settings: Settings, admin: Administration, change: DocumentChange) -> None:

@@ -26,6 +26,7 @@ _ACTIONS = {
 }
 _CREATE = {"IfNoneMatch": "*"}
 _OTHER = {"ServerSideEncryption": "aws:kms:dsse"}
+_NO_KEY = {"ServerSideEncryption": "aws:kms"}
 _HEADERS = {"IfNoneMatch": "if-none-match", "ServerSideEncryption": "x-amz-server-side-encryption"}
 PROBE_FOLDER = "sluice-probe/"
 OUTSIDE = "sluice-probe-outside/"
@@ -49,17 +50,17 @@ class PolicyProbe:
         role: The role whose credentials are used.
         trial: The request.
         place: The prefix that contains the probe folder.
-        refuse: Whether the protocol requires that a policy denies it.
+        must_be_denied: Whether the protocol requires that a policy denies it.
         headers: Further arguments of the call.
-        tries: Names of the requirements (`requirements`) that it tests.
+        requirements: Names of the requirements that it tests.
     """
 
     name: str
     role: RoleName
     trial: Trial
     place: str
-    refuse: bool
-    tries: tuple[str, ...]
+    must_be_denied: bool
+    requirements: tuple[str, ...]
     headers: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -72,63 +73,72 @@ class PolicyProbe:
         return f"{self.place}{PROBE_FOLDER}{run}"
 
 
-def _no(
-    name: str, role: RoleName, trial: Trial, place: str, *tries: str, **headers: str
+def _denied(
+    name: str, role: RoleName, trial: Trial, place: str, *requirements: str, **headers: str
 ) -> PolicyProbe:
-    return PolicyProbe(
-        name=name, role=role, trial=trial, place=place, refuse=True, headers=headers, tries=tries
-    )
-
-
-def _yes(name: str, role: RoleName, trial: Trial, place: str, **headers: str) -> PolicyProbe:
     return PolicyProbe(
         name=name,
         role=role,
         trial=trial,
         place=place,
-        refuse=False,
+        must_be_denied=True,
         headers=headers,
-        tries=("work",),
+        requirements=requirements,
+    )
+
+
+def _allowed(name: str, role: RoleName, trial: Trial, place: str, **headers: str) -> PolicyProbe:
+    return PolicyProbe(
+        name=name,
+        role=role,
+        trial=trial,
+        place=place,
+        must_be_denied=False,
+        headers=headers,
+        requirements=("work",),
     )
 
 
 def _accepting() -> Iterator[PolicyProbe]:
     gateway, put = RoleName.GATEWAY, Trial.PUT
-    yield _no("put-without-header", gateway, put, keys.ACCEPTED, "create-only")
-    yield _yes("put-with-header", gateway, put, keys.ACCEPTED, **_CREATE)
-    yield _yes("put-blob", gateway, put, keys.RAW_BLOBS, **_CREATE)
-    yield _no("copy-into-accepted", gateway, Trial.COPY, keys.ACCEPTED, "no-copy")
-    yield _no("copy-into-blobs", gateway, Trial.COPY, keys.RAW_BLOBS, "no-copy")
-    yield _no("multipart-into-accepted", gateway, Trial.MULTIPART, keys.ACCEPTED, "create-only")
-    yield _no("multipart-into-blobs", gateway, Trial.MULTIPART, keys.RAW_BLOBS, "no-copy")
-    yield _no("put-other-encryption", gateway, put, keys.RAW_BLOBS, "encryption", **_OTHER)
-    yield _no("put-outside", gateway, put, OUTSIDE, "own-prefixes")
-    yield _no("gateway-put-lake", gateway, put, keys.LAKE, "own-prefixes")
-    yield _no("spark-put-accepted", RoleName.SPARK, put, keys.ACCEPTED, "writers", **_CREATE)
-    yield _yes("spark-put-lake", RoleName.SPARK, put, keys.LAKE)
+    yield _denied("put-without-header", gateway, put, keys.ACCEPTED, "create-only")
+    yield _allowed("put-with-header", gateway, put, keys.ACCEPTED, **_CREATE)
+    yield _allowed("put-blob", gateway, put, keys.RAW_BLOBS, **_CREATE)
+    yield _denied("copy-into-accepted", gateway, Trial.COPY, keys.ACCEPTED, "no-copy")
+    yield _denied("copy-into-blobs", gateway, Trial.COPY, keys.RAW_BLOBS, "no-copy")
+    yield _denied("multipart-into-accepted", gateway, Trial.MULTIPART, keys.ACCEPTED, "create-only")
+    yield _denied("multipart-into-blobs", gateway, Trial.MULTIPART, keys.RAW_BLOBS, "no-copy")
+    yield _denied("put-other-encryption", gateway, put, keys.RAW_BLOBS, "encryption", **_OTHER)
+    yield _denied("put-unnamed-key", gateway, put, keys.RAW_BLOBS, "encryption", **_NO_KEY)
+    yield _denied("put-outside", gateway, put, OUTSIDE, "own-prefixes")
+    yield _denied("gateway-put-lake", gateway, put, keys.LAKE, "own-prefixes")
+    yield _denied("spark-put-accepted", RoleName.SPARK, put, keys.ACCEPTED, "writers", **_CREATE)
+    yield _allowed("spark-put-lake", RoleName.SPARK, put, keys.LAKE)
 
 
 def _deleting() -> Iterator[PolicyProbe]:
     for role in (RoleName.GATEWAY, RoleName.GC, RoleName.OPERATOR):
         name = f"{role.value}-delete-accepted"
-        yield _no(name, role, Trial.DELETE, keys.ACCEPTED, "never-deleted")
+        yield _denied(name, role, Trial.DELETE, keys.ACCEPTED, "never-deleted")
     version = Trial.DELETE_VERSION
-    yield _no("gc-delete-accepted-version", RoleName.GC, version, keys.ACCEPTED, "never-deleted")
-    yield _no("gc-hide-blob", RoleName.GC, Trial.DELETE, keys.RAW_BLOBS, "gc-alone")
-    yield _no("spark-delete-blob", RoleName.SPARK, version, keys.RAW_BLOBS, "gc-alone")
-    yield _no("gc-lock-blob", RoleName.GC, Trial.LOCK, keys.RAW_BLOBS, "locks")
-    yield _yes("gc-delete-blob", RoleName.GC, version, keys.RAW_BLOBS)
+    yield _denied(
+        "gc-delete-accepted-version", RoleName.GC, version, keys.ACCEPTED, "never-deleted"
+    )
+    yield _denied("gc-hide-blob", RoleName.GC, Trial.DELETE, keys.RAW_BLOBS, "gc-alone")
+    yield _denied("spark-delete-blob", RoleName.SPARK, version, keys.RAW_BLOBS, "gc-alone")
+    yield _denied("gc-lock-blob", RoleName.GC, Trial.LOCK, keys.RAW_BLOBS, "locks")
+    yield _allowed("gc-delete-blob", RoleName.GC, version, keys.RAW_BLOBS)
 
 
 def _administering() -> Iterator[PolicyProbe]:
     configure = Trial.CONFIGURE
-    yield _no("operator-reconfigure", RoleName.OPERATOR, configure, "", "deployer-alone")
-    yield _no("gc-reconfigure", RoleName.GC, configure, "", "deployer-alone")
-    yield _yes("deployer-configure", RoleName.DEPLOYER, configure, "")
-    yield _no("auditor-put", RoleName.AUDITOR, Trial.PUT, keys.DOCTOR, "own-prefixes")
-    yield _yes("auditor-read", RoleName.AUDITOR, Trial.GET, keys.ACCEPTED)
-    yield _yes("operator-decide", RoleName.OPERATOR, Trial.PUT, keys.DECISIONS, **_CREATE)
-    yield _yes("reconciler-put-list", RoleName.RECONCILER, Trial.PUT, keys.WORK_LISTS)
+    yield _denied("operator-reconfigure", RoleName.OPERATOR, configure, "", "deployer-alone")
+    yield _denied("gc-reconfigure", RoleName.GC, configure, "", "deployer-alone")
+    yield _allowed("deployer-configure", RoleName.DEPLOYER, configure, "")
+    yield _denied("auditor-put", RoleName.AUDITOR, Trial.PUT, keys.DOCTOR, "own-prefixes")
+    yield _allowed("auditor-read", RoleName.AUDITOR, Trial.GET, keys.ACCEPTED)
+    yield _allowed("operator-decide", RoleName.OPERATOR, Trial.PUT, keys.DECISIONS, **_CREATE)
+    yield _allowed("reconciler-put-list", RoleName.RECONCILER, Trial.PUT, keys.WORK_LISTS)
 
 
 PROBES = (*_accepting(), *_deleting(), *_administering())

@@ -68,6 +68,11 @@ def documents(policies: PolicySet) -> dict[str, Document]:
     return found
 
 
+def document_texts(policies: PolicySet) -> dict[str, str]:
+    """Return the canonical text of every policy document by name."""
+    return {name: canonical(document_json(d)) for name, d in documents(policies).items()}
+
+
 def supported_configuration(settings: Settings, target: Target) -> dict[ConfigurationPart, Json]:
     """Return the parts of the configuration that a target accepts, in a safe order."""
     parts = configuration(settings)
@@ -134,7 +139,7 @@ def render(settings: Settings, target: Target) -> Rendering:
     check_sizes(policies)
     parts = supported_configuration(settings, target)
     lost = inexpressible(policies)
-    files = {f"{name}.json": canonical(document_json(d)) for name, d in documents(policies).items()}
+    files = {f"{name}.json": text for name, text in document_texts(policies).items()}
     files |= {f"{part.value}.json": canonical(value) for part, value in parts.items()}
     files["reasons.json"] = canonical(reasons_json(policies))
     if target is Target.AWS:

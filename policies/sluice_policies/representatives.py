@@ -82,18 +82,18 @@ def _representatives_by_automata(patterns: tuple[Pattern, ...]) -> tuple[str, ..
     chars = {c for pattern in patterns for c in pattern.text}
     alphabet = (*sorted(chars - {"*", "?"}), "*", "?", next(c for c in _FRESH if c not in chars))
     start = tuple(_past_stars(pattern, {0}) for pattern in patterns)
-    seen, words, queue = {start}, list[str](), deque([(start, "")])
+    seen, texts, queue = {start}, list[str](), deque([(start, "")])
     while queue:
-        state, word = queue.popleft()
-        words.append(word)
+        state, text = queue.popleft()
+        texts.append(text)
         for char in alphabet:
             moved = tuple(_steps(p, at, char) for p, at in zip(patterns, state, strict=True))
             if moved not in seen:
                 seen.add(moved)
-                queue.append((moved, word + char))
+                queue.append((moved, text + char))
         if len(seen) > STATES_MAX:
             raise UnsupportedPolicy("patterns", f"more than {STATES_MAX} states of wildcards")
-    kinds = {tuple(p.matches(word) for p in patterns): word for word in reversed(words)}
+    kinds = {tuple(p.matches(text) for p in patterns): text for text in reversed(texts)}
     return tuple(kinds.values())
 
 

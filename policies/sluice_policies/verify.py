@@ -4,13 +4,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from sluice_policies.live_documents import DocumentChange, LiveDocuments, changes, read_live
+from sluice_policies.live_documents import (
+    DocumentChange,
+    LiveDocuments,
+    apply,
+    changes,
+    read_live,
+)
 from sluice_policies.misconfigurations import Misconfiguration, find_misconfigurations
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.probes import PROBES, PolicyProbe, ProbeOutcome, simulated_refusal
-from sluice_policies.prove import Verdict, prove
+from sluice_policies.prove import Verdict, all_proved, prove
 from sluice_policies.settings import RoleName, Settings, Target
-from sluice_store.administration import Administration
+from sluice_store.administration import Administration, open_administration
+from sluice_store.s3.settings import S3Settings
 
 OpenRole = Callable[[RoleName], AbstractAsyncContextManager[Administration] | None]
 """Open the store with a role's credentials; None if there are none."""
@@ -39,13 +46,13 @@ class Verification:
         changes: Documents that differ from the rendered ones.
         misconfigurations: Settings that would lose data.
         verdicts: The properties of the live documents; empty if a document is missing.
-        tried: The results of the probes.
+        probes: The results of the probes.
     """
 
     changes: tuple[DocumentChange, ...]
     misconfigurations: tuple[Misconfiguration, ...]
     verdicts: tuple[Verdict, ...]
-    tried: tuple[ProbeResult, ...]
+    probes: tuple[ProbeResult, ...]
 
     @property
     def good(self) -> bool:
@@ -53,21 +60,20 @@ class Verification:
         return not (
             self.changes
             or self.misconfigurations
-            or not self.verdicts
-            or any(not verdict.holds for verdict in self.verdicts)
-            or any(item.outcome is ProbeOutcome.WRONG for item in self.tried)
+            or not all_proved(self.verdicts)
+            or any(item.outcome is ProbeOutcome.WRONG for item in self.probes)
         )
 
 
 def _judge(policies: PolicySet, probe: PolicyProbe, *, refused: bool) -> ProbeOutcome:
-    if refused == probe.refuse:
+    if refused == probe.must_be_denied:
         return ProbeOutcome.AS_REQUIRED
     expected = simulated_refusal(policies, probe)
-    cannot = policies.target is Target.VERSITYGW and probe.refuse and not expected
+    cannot = policies.target is Target.VERSITYGW and probe.must_be_denied and not expected
     return ProbeOutcome.CANNOT if cannot else ProbeOutcome.WRONG
 
 
-async def _try(
+async def _send(
     policies: PolicySet, probe: PolicyProbe, admin: Administration, run: str
 ) -> ProbeResult:
     key = f"{policies.settings.bucket.prefix}{probe.key(run)}"
@@ -78,7 +84,7 @@ async def _try(
     )
 
 
-async def try_probes(
+async def send_probes(
     policies: PolicySet, open_role: OpenRole, run: str
 ) -> AsyncIterator[ProbeResult]:
     """Send every probe with its role's credentials, role by role.
@@ -100,7 +106,7 @@ async def try_probes(
             continue
         async with session as admin:
             for probe in mine:
-                yield await _try(policies, probe, admin, run)
+                yield await _send(policies, probe, admin, run)
 
 
 def verdicts_on(settings: Settings, target: Target, live: LiveDocuments) -> tuple[Verdict, ...]:
@@ -128,5 +134,54 @@ async def verify(
         changes=changes(settings, target, live),
         misconfigurations=find_misconfigurations(settings, live),
         verdicts=verdicts_on(settings, target, live),
-        tried=tuple([item async for item in try_probes(rendered, open_role, run)]),
+        probes=tuple([item async for item in send_probes(rendered, open_role, run)]),
     )
+
+
+def open_with_profiles(settings: Settings, where: S3Settings) -> OpenRole:
+    """Return a function that opens a bucket with the profile of a role."""
+
+    def open_role(name: RoleName) -> AbstractAsyncContextManager[Administration] | None:
+        profile = settings.role(name).profile
+        if not profile:
+            return None
+        return open_administration(
+            S3Settings(
+                bucket=where.bucket,
+                endpoint=where.endpoint,
+                region=where.region,
+                profile=profile,
+                ca_bundle=where.ca_bundle,
+            )
+        )
+
+    return open_role
+
+
+async def verify_bucket(
+    settings: Settings, target: Target, where: S3Settings, run: str
+) -> Verification:
+    """Open a bucket and verify it, with probes of each role that has a profile.
+
+    Raises:
+        StoreError: The store is unreachable or denies a read.
+        UnsupportedPolicy: A live document contains an element that is not decided.
+    """
+    async with open_administration(where) as admin:
+        return await verify(settings, target, admin, open_with_profiles(settings, where), run)
+
+
+async def apply_and_prove(
+    settings: Settings, target: Target, where: S3Settings, wanted: tuple[DocumentChange, ...]
+) -> bool:
+    """Open a bucket, write changes, and return whether the live documents are proved.
+
+    Raises:
+        StoreError: The store is unreachable or denies a write; earlier writes remain.
+        NotApplied: A document differs from what was written.
+        UnsupportedPolicy: A live document contains an element that is not decided.
+    """
+    async with open_administration(where) as admin:
+        await apply(settings, target, admin, wanted)
+        live = await read_live(settings, target, admin)
+    return all_proved(verdicts_on(settings, target, live))

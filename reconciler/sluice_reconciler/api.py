@@ -9,6 +9,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from sluice_protocol.discovery import HoldRecord
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.keys import AUDIT, GC_PLANS
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -26,7 +27,7 @@ from sluice_reconciler.events import parse_counted_events
 from sluice_reconciler.lane_defects import read_queue_status
 from sluice_reconciler.queue_api import QUEUE, QueueApi
 from sluice_reconciler.service import Reconciler
-from sluice_reconciler.verify import HoldRecord, list_hold_records
+from sluice_reconciler.verify import list_hold_records
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_web.application import guarded_middlewares, make_application
@@ -35,15 +36,16 @@ from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.json_bodies import json_response
 from sluice_web.paging import AFTER, Page, read_cursor
-from sluice_web.parameters import IntegerParameter, TextParameter
+from sluice_web.parameters import AgentParameter, IntegerParameter
 from sluice_web.problems import Problem, problem_of
+from sluice_web.request_gate import parse_allowed_hosts
 
 log = structlog.get_logger()
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 HOLD_RECORDS_MAX: Final = 1000
 NDJSON: Final = "application/x-ndjson"
-_AGENT: Final = TextParameter(name="agent")
+_AGENT: Final = AgentParameter()
 _LIMIT: Final = IntegerParameter(name="limit", default=PAGE_DEFAULT, maximum=PAGE_MAX)
 _LIVE_LIMIT: Final = IntegerParameter(name="limit", default=1000, maximum=10_000)
 _LIVE_WAIT: Final = IntegerParameter(name="wait", default=0, maximum=30)
@@ -80,7 +82,7 @@ class LaneList(msgspec.Struct, frozen=True):
     lanes: tuple[LaneStatus, ...]
 
 
-class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+class ReadyState(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `/readyz`: full passes that succeeded, and failures since the last of them."""
 
     ready: bool
@@ -89,7 +91,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotReadyProblem(Problem, frozen=True, kw_only=True):
-    """The 503 of `/readyz`, with the members of `Readiness`."""
+    """The 503 of `/readyz`, with the members of `ReadyState`."""
 
     ready: bool
     passes: int
@@ -102,6 +104,7 @@ def make_app(reconciler: Reconciler) -> web.Application:
         OperatorApi(reconciler).endpoints(),
         middlewares=guarded_middlewares(reconciler.settings.api_token),
         title="sluice reconciler",
+        allowed_hosts=parse_allowed_hosts(reconciler.settings.allowed_hosts),
         body_bytes_max=BODY_BYTES_MAX,
     )
 
@@ -237,9 +240,9 @@ class OperatorApi:
         problem = problem_of(ErrorCode.STORE_UNAVAILABLE, "no full pass has succeeded lately")
         return NotReadyProblem(**msgspec.structs.asdict(problem), **msgspec.structs.asdict(state))
 
-    def _readiness(self) -> Readiness:
+    def _readiness(self) -> ReadyState:
         health = self._reconciler.health
-        return Readiness(ready=health.ready, passes=health.passes, failures=health.failures)
+        return ReadyState(ready=health.ready, passes=health.passes, failures=health.failures)
 
     def _boots(self, request: web.Request) -> tuple[BootReport, ...]:
         """Return the boots of the last full pass, of one agent or of all."""

@@ -1,9 +1,9 @@
 """Rebuilding everything derived: indexes, registers, lane states and work lists.
 
 `differences` writes nothing: it compares sources and derived objects in both directions. `repair`
-creates a new register where one is lost or damaged, writes missing and wrong entries, deletes
-by-time entries without a source, and writes lost work lists of pending entries. The caller then
-makes a full pass.
+creates a new register where one is lost or damaged, writes missing objects and replaces wrong ones.
+It deletes by-time entries without a source, and writes lost work lists of pending entries. The
+caller then makes a full pass.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence

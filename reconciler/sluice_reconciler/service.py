@@ -15,6 +15,7 @@ from sluice_queue.lane import Lane, Runtime
 from sluice_queue.metrics import QueueMetrics
 from sluice_reconciler.completeness import HighWaterReader
 from sluice_reconciler.concurrency import RequestLimit
+from sluice_reconciler.discovery import DiscoveryWriter
 from sluice_reconciler.events import process_events
 from sluice_reconciler.full_pass import FullPass, PassReport
 from sluice_reconciler.http_queue import HttpQueue
@@ -109,6 +110,7 @@ class Reconciler:
         self._time_index = TimeIndexScanner(store, self.pipeline, self._requests)
         self._boot_tails = BootTailScanner(store, self.pipeline)
         self._full_pass = self._make_full_pass(holds)
+        self._discovery = DiscoveryWriter(store)
         self._collector = Collector(
             store,
             retry_horizon_ns=authority.retry_horizon_ns,
@@ -287,6 +289,7 @@ class Reconciler:
         self.live.begin_pass()
         report = await self._full_pass.run(takeover)
         self.live.end_pass()
+        await self._discovery.store(report)
         done = report.outcome
         if not done.left:
             for stage, keys in pending.items():

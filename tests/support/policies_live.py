@@ -1,4 +1,4 @@
-"""Real users for tests of live policies: each role with a profile, and a server knowing them."""
+"""Real users for tests of live policies: a profile for each role, and a server with these users."""
 
 import subprocess
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ BUCKET = "policies-live"
 
 
 def profile(name: RoleName) -> str:
-    """Gives the profile of a role in the tests."""
+    """Return the profile of a role in the tests."""
     return f"as-{name.value}"
 
 
 def write_profiles(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes credentials files for the administrator and each role, and points the SDK at them."""
+    """Write a credentials file for the administrator and each role, and select it for the SDK."""
     people = {ADMIN_PROFILE: (ACCESS, SECRET)}
     people |= {profile(n): (f"sluice-{n.value}", f"secret-of-{n.value}") for n in RoleName}
     path = folder / "credentials"
@@ -41,7 +41,7 @@ def write_profiles(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def settings_file(
     folder: Path, target: str, *, tls: bool, extra: str = "", profiles: bool = True
 ) -> Path:
-    """Writes a settings file for a bucket in the tests, each role with its profile or none."""
+    """Write a settings file for the bucket, with or without a profile for each role."""
     roles = text_from("[roles.gateway]")
     for name in RoleName if profiles else ():
         mark = f"[roles.{name.value}]\n"
@@ -66,14 +66,14 @@ def _create_user(endpoint: str, access: str, secret: str) -> None:
 
 @contextmanager
 def versitygw_with_users(folder: Path) -> Iterator[Server]:
-    """Runs versitygw with accounts of its own, one user for each role and one stranger."""
+    """Run versitygw with its own accounts, one user for each role."""
     data, versions, people = folder / "data", folder / "versions", folder / "iam"
     sidecar = folder / "sidecar"
     for path in (data, versions, people, sidecar):
         path.mkdir(parents=True, exist_ok=True)
     port = free_port()
     arguments = [str(binary()), "--quiet", "--port", f"127.0.0.1:{port}", "--iam-dir", str(people)]
-    # A policy of seven roles is larger than the 4 KiB that ext4 gives an extended attribute.
+    # A policy of seven roles exceeds the 4 KiB limit of an extended attribute on ext4.
     posix = ["posix", "--sidecar", str(sidecar), "--versioning-dir", str(versions), str(data)]
     with running([*arguments, *posix], port) as server:
         for name in RoleName:

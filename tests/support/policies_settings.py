@@ -1,4 +1,4 @@
-"""Settings for tests of the policies: the pinned file, whole or changed."""
+"""Settings for tests of the policies: the pinned file, unchanged or modified."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ TEXT = (GOLDEN / "settings.toml").read_text("utf-8")
 
 
 def settings(*changes: tuple[str, str]) -> Settings:
-    """Gives the pinned settings with texts replaced, each of which must occur."""
+    """Return the pinned settings with texts replaced; each text must occur."""
     text = TEXT
     for old, new in changes:
         assert old in text, old
@@ -19,12 +19,12 @@ def settings(*changes: tuple[str, str]) -> Settings:
 
 
 def bare_settings() -> Settings:
-    """Gives the simplest settings: the whole bucket, no key, no endpoint, nothing optional."""
+    """Return minimal settings: the whole bucket, no key, no endpoint, no option."""
     start = text_from("[roles.gateway]")
     head = 'version = 1\n[bucket]\nname = "example-sluice"\naccount = "111122223333"\n'
     return parse_settings(head + start, "settings.toml")
 
 
 def text_from(mark: str) -> str:
-    """Gives the pinned text from a mark on."""
+    """Return the pinned text from a mark to its end."""
     return TEXT[TEXT.index(mark) :]

@@ -1,4 +1,4 @@
-"""A store that obeys the rendered policies: every call is judged as one role by the simulator."""
+"""A store that enforces the rendered policies: the simulator decides every call of one role."""
 
 from collections.abc import AsyncIterator
 

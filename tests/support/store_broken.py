@@ -129,7 +129,7 @@ class StaleList(Honest):
 
 
 class IgnoresChecksum(Honest):
-    """Stores a body whatever its checksum says."""
+    """Stores a body without comparing its checksum."""
 
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
@@ -137,7 +137,7 @@ class IgnoresChecksum(Honest):
         return await self.inner.create(key, body)
 
 
-class ClockAstray(Honest):
+class TwoClocks(Honest):
     """Its Last-Modified and its Date come from two clocks."""
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
@@ -185,7 +185,7 @@ class MarkerBlocksCreate(Honest):
         return await self.inner.create(key, body, sha256=sha256)
 
 
-class SlowToShow(Honest):
+class DelayedReads(Honest):
     """A read shows a write only some time after it was acknowledged."""
 
     async def create(
@@ -207,11 +207,11 @@ BROKEN: dict[str, tuple[Callable[[], Honest], set[str]]] = {
     "replace not atomic": (ReplaceNotAtomic, {"race-replace"}),
     "stale list": (StaleList, {"read-after-write"}),
     "ignores checksums": (IgnoresChecksum, {"checksum"}),
-    "clock astray": (ClockAstray, {"clock"}),
+    "clock astray": (TwoClocks, {"clock"}),
     "versioning suspended": (SuspendedVersioning, {"versioning", "delete-incarnation"}),
     "deletes the current one": (DeletesCurrent, {"delete-incarnation", "delete-then-create"}),
     "no checksum in HEAD": (NoChecksumInHead, {"head-checksum"}),
     "marker blocks create": (MarkerBlocksCreate, {"marker-create"}),
-    "slow to show": (SlowToShow, {"read-after-write"}),
+    "slow to show": (DelayedReads, {"read-after-write"}),
 }
 """Each broken store and the probes that must fail, possibly with others that follow."""

@@ -94,8 +94,9 @@ async def put_report(
     form: str = "CSV",
     schema: str = ALL_VERSIONS,
     created_at_ns: int = 1_700_000_000 * NS_PER_S,
+    more: Sequence[Mapping[str, object]] = (),
 ) -> None:
-    """Write data files, manifest and checksum."""
+    """Write data files, manifest and checksum; `more` are files that only the manifest names."""
     for name, body in files.items():
         await store.overwrite(ObjectKey(name), body)
     described = [
@@ -110,7 +111,7 @@ async def put_report(
             "creationTimestamp": str(created_at_ns // 1_000_000),
             "fileFormat": form,
             "fileSchema": schema,
-            "files": described,
+            "files": [*described, *more],
         }
     ).encode()
     await store.overwrite(manifest_key, manifest)

@@ -270,21 +270,21 @@ class MemoryBucket:
         return self._reply(204, headers={"x-amz-version-id": incarnation})
 
     def _read(self, version: StoredVersion, body: bytes, headers: Mapping[str, str]) -> S3Reply:
-        told = {"ETag": version.etag, **self._id_of(version)}
-        told["Last-Modified"] = http_date(version.last_modified_ns)
+        fields = {"ETag": version.etag, **self._id_of(version)}
+        fields["Last-Modified"] = http_date(version.last_modified_ns)
         asked = headers.get("Range")
         whole = asked is None and headers.get("x-amz-checksum-mode") == "ENABLED"
         if version.sha256 is not None and whole:  # a range has no checksum of the whole object
-            told["x-amz-checksum-sha256"] = encode_checksum(version.sha256)
+            fields["x-amz-checksum-sha256"] = encode_checksum(version.sha256)
         if asked is None:
-            told["Content-Length"] = str(len(body))
-            return self._reply(200, headers=told, body=body)
+            fields["Content-Length"] = str(len(body))
+            return self._reply(200, headers=fields, body=body)
         part = cut_range(asked, len(body))
         if part is None:
             return self._reply(416, "InvalidRange")
-        told["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{len(body)}"
-        told["Content-Length"] = str(len(part))
-        return self._reply(206, headers=told, body=body[part.start : part.stop])
+        fields["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{len(body)}"
+        fields["Content-Length"] = str(len(part))
+        return self._reply(206, headers=fields, body=body[part.start : part.stop])
 
     def _note(self, key: str, version: StoredVersion, *, created: bool) -> None:
         self.changes.append(

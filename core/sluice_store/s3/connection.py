@@ -206,7 +206,7 @@ class ByteGate:
                 turn.set_result(None)
 
 
-class HttpTransport:
+class SigningTransport:
     """Sends signed requests to one bucket. One exchange is one request; nothing is retried here."""
 
     def __init__(
@@ -256,7 +256,7 @@ def _no_response(reason: UnknownReason, error: BaseException) -> S3Exchange:
 @asynccontextmanager
 async def open_transport(
     settings: S3Settings, address: BucketAddress, credentials: Credentials
-) -> AsyncIterator[HttpTransport]:
+) -> AsyncIterator[SigningTransport]:
     """Open the connection pool of one bucket; TLS certificates are always verified."""
     verify = await asyncio.to_thread(ssl.create_default_context, cafile=settings.ca_bundle)
     timeout = aiohttp.ClientTimeout(
@@ -266,4 +266,5 @@ async def open_transport(
         limit=settings.connections_max, ssl=verify, ttl_dns_cache=10, keepalive_timeout=15
     ) as connector:
         channel = Channel(connector, address.origin, address.host, timeout)
-        yield HttpTransport(channel, address, credentials, ByteGate(settings.in_flight_bytes_max))
+        gate = ByteGate(settings.in_flight_bytes_max)
+        yield SigningTransport(channel, address, credentials, gate)

@@ -128,10 +128,6 @@ class BucketAddress:
         pairs = sorted((quote(name, safe="-_.~"), quote(text, safe="-_.~")) for name, text in query)
         return f"/{path}?{'&'.join(f'{name}={text}' for name, text in pairs)}"
 
-    def url_of(self, key: str, query: tuple[tuple[str, str], ...] = ()) -> str:
-        """Return the URL of a key."""
-        return self.origin + self.target_of(key, query)
-
 
 async def sign(
     request: S3Request, url: str, address: BucketAddress, credentials: Credentials

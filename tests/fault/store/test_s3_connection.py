@@ -63,8 +63,8 @@ async def test_exchange_two_requests_share_a_connection() -> None:
 
     async with channel_to(serve) as (channel, connections):
         for _ in range(2):
-            answer = await channel.exchange("PUT", "/b/k", {"If-None-Match": "*"}, b"abc")
-            assert (answer.status, answer.headers["etag"], answer.body) == (200, "e", b"ok")
+            response = await channel.exchange("PUT", "/b/k", {"If-None-Match": "*"}, b"abc")
+            assert (response.status, response.headers["etag"], response.body) == (200, "e", b"ok")
         assert len(connections) == 1
 
 
@@ -117,9 +117,9 @@ async def test_exchange_error_body_is_truncated() -> None:
         await writer.drain()
 
     async with channel_to(serve) as (channel, _):
-        answer = await channel.exchange("GET", "/b/k", {}, b"")
-        assert answer.status == 500
-        assert 0 < len(answer.body) <= ERROR_BYTES_MAX
+        response = await channel.exchange("GET", "/b/k", {}, b"")
+        assert response.status == 500
+        assert 0 < len(response.body) <= ERROR_BYTES_MAX
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every rendered file is pinned; `SLUICE_GOLDEN=write` writes them anew for review."""
+"""Every rendered file is pinned; `SLUICE_GOLDEN=write` rewrites the files for review."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def write(target: Target, files: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("target", Target)
-def test_rendered_files_are_those_pinned(target: Target) -> None:
+def test_rendered_files_equal_the_pinned_files(target: Target) -> None:
     files = render(settings(), target).files
     if os.environ.get("SLUICE_GOLDEN") == "write":
         write(target, files)
@@ -39,8 +39,8 @@ def test_rendering_twice_gives_the_same_bytes() -> None:
     assert render(settings(), Target.AWS).files == render(settings(), Target.AWS).files
 
 
-def test_templates_carry_the_same_documents() -> None:
-    """CloudFormation has them inline; Terraform reads files of the same bytes."""
+def test_templates_contain_the_same_documents() -> None:
+    """CloudFormation contains them inline; Terraform reads files with the same bytes."""
     files = render(settings(), Target.AWS).files
     stack = yaml.safe_load(files["cloudformation.yaml"])["Resources"]
     assert stack["BucketPolicy"]["Properties"]["PolicyDocument"] == json.loads(
@@ -54,7 +54,7 @@ def test_templates_carry_the_same_documents() -> None:
     assert files["terraform/bucket-policy.json"] == files["bucket-policy.json"]
 
 
-def test_every_statement_carries_its_reason_in_every_template() -> None:
+def test_every_template_contains_the_reason_of_every_statement() -> None:
     files = render(settings(), Target.AWS).files
     for statement in policy_set(settings(), Target.AWS).bucket.statements:
         comment = f"# {statement.sid}: {statement.reason}"
@@ -63,20 +63,20 @@ def test_every_statement_carries_its_reason_in_every_template() -> None:
         assert comment in files["cloudformation.yaml"]
 
 
-def test_what_versitygw_cannot_express_is_listed_by_the_program() -> None:
+def test_what_versitygw_cannot_express_is_listed() -> None:
     lost = {item.what for item in render(settings(), Target.VERSITYGW).inexpressible}
     assert "property accepted-created-once" in lost
     assert "statement BlobVersionsByGcAlone" in lost
     assert "configuration lifecycle" in lost
 
 
-def test_a_target_that_is_not_named_is_refused() -> None:
+def test_a_target_missing_from_the_settings_is_rejected() -> None:
     one = settings(('targets = ["aws", "versitygw"]', 'targets = ["aws"]'))
     with pytest.raises(TargetCannot, match="versitygw"):
         render(one, Target.VERSITYGW)
 
 
-def test_a_document_over_the_size_limit_is_refused() -> None:
+def test_a_document_over_the_size_limit_is_rejected() -> None:
     long = settings(('prefix = "prod/"', f'prefix = "{"x" * 190}/"'))
     with pytest.raises(TargetCannot, match="too large"):
         render(long, Target.AWS)

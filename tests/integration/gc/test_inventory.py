@@ -1,27 +1,21 @@
-"""Candidates from S3 Inventory: taken when whole and of this bucket, else refused by name."""
+"""Candidates from an S3 Inventory that is complete and of this bucket; others are refused."""
 
 import asyncio
-import csv
-import gzip
-import hashlib
-import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from support.gc_store import VersionedStore
 from support.gc_world import AUDIT, HORIZON_S, KEYS, PLAN, GcWorld, memory_world
+from support.store_inventory import ALL_VERSIONS, ReportRow, csv_of, md5_of, parquet_of
 
-from sluice_gc.engine import LocalEngine
-from sluice_gc.errors import GcRefused, Refusal
-from sluice_gc.inventory import InventorySource, read_inventory
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.inventory_candidates import InventorySource, read_inventory
 from sluice_gc.plan import Plan
 from sluice_gc.planner import Planner
+from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.keys import RAW_BLOBS
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
@@ -29,29 +23,29 @@ from sluice_protocol.units import NS_PER_S, ObjectKey
 BUCKET, PREFIX = "telemetry", "live/"
 SOURCE = InventorySource(bucket=BUCKET, prefix=PREFIX, age_s_max=86_400.0)
 MANIFEST = ObjectKey("inv/2026-11-20T01-00Z/manifest.json")
-COLUMNS = "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate"
 Rows = list[dict[str, Any]]
 
 
 @dataclass
 class Inventory:
-    """An inventory as AWS would lay it down, in two data files."""
+    """An inventory in the layout of AWS, with two data files."""
 
     rows: Rows
     created_at_ns: int
     form: str = "CSV"
     bucket: str = BUCKET
-    schema: str = COLUMNS
+    schema: str = ALL_VERSIONS
 
     def lay_down(self) -> VersionedStore:
         store = VersionedStore(clock=SystemClock())
         half = len(self.rows) // 2
         files = []
         for number, rows in enumerate((self.rows[:half], self.rows[half:])):
-            body = csv_of(rows) if self.form == "CSV" else parquet_of(rows)
+            report = [ReportRow(**row) for row in rows]
+            body = csv_of(report) if self.form == "CSV" else parquet_of(report)
             key = ObjectKey(f"inv/data/{number}.{self.form}")
             store.put(key, body)
-            files.append({"key": key, "size": len(body), "MD5checksum": md5(body)})
+            files.append({"key": key, "size": len(body), "MD5checksum": md5_of(body)})
         manifest = {
             "sourceBucket": self.bucket,
             "destinationBucket": "arn:aws:s3:::lists",
@@ -63,48 +57,14 @@ class Inventory:
         }
         body = json.dumps(manifest).encode()
         store.put(MANIFEST, body)
-        store.put(ObjectKey("inv/2026-11-20T01-00Z/manifest.checksum"), md5(body).encode() + b"\n")
+        store.put(
+            ObjectKey("inv/2026-11-20T01-00Z/manifest.checksum"), md5_of(body).encode() + b"\n"
+        )
         return store
 
 
-def md5(body: bytes) -> str:
-    return hashlib.md5(body, usedforsecurity=False).hexdigest()
-
-
-def csv_of(rows: Rows) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    for row in rows:
-        moment = datetime.fromtimestamp(row["at_ns"] // NS_PER_S, UTC)
-        stamp = f"{moment:%Y-%m-%dT%H:%M:%S}.000Z"
-        key = row["key"].replace("=", "%3D")
-        flags = [str(row["latest"]).lower(), str(row["marker"]).lower()]
-        writer.writerow([row["bucket"], key, row["version"], *flags, row["size"], stamp])
-    return gzip.compress(text.getvalue().encode())
-
-
-def parquet_of(rows: Rows) -> bytes:
-    moments = [datetime.fromtimestamp(row["at_ns"] // NS_PER_S, UTC) for row in rows]
-    table = pa.table(
-        {
-            "bucket": [row["bucket"] for row in rows],
-            "key": [row["key"] for row in rows],
-            "version_id": [row["version"] for row in rows],
-            "is_latest": [row["latest"] for row in rows],
-            "is_delete_marker": [row["marker"] for row in rows],
-            "size": pa.array([row["size"] for row in rows], pa.int64()),
-            "last_modified_date": pa.array(
-                [moment.replace(tzinfo=None) for moment in moments], pa.timestamp("ms")
-            ),
-        }
-    )
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    return sink.getvalue()
-
-
 def rows_of(store: VersionedStore) -> Rows:
-    """Lists everything as the inventory would."""
+    """Return the rows of an inventory of the store."""
     return [
         {
             "bucket": BUCKET,
@@ -122,7 +82,7 @@ def rows_of(store: VersionedStore) -> Rows:
 
 async def plan_with(world: GcWorld, lists: VersionedStore) -> Plan:
     table = await read_inventory(lists, MANIFEST, SOURCE, world.clock.now_ns())
-    engine = LocalEngine(world.store)
+    engine = LocalTaskEngine(world.store)
     planner = Planner(world.store, engine, KEYS, world.clock, world.ids)
     return await planner.plan(PLAN, inventory=table)
 
@@ -135,8 +95,8 @@ async def prepared(world: GcWorld) -> None:
 
 
 @pytest.mark.parametrize("form", ["CSV", "Parquet"])
-def test_orphan_named_by_an_inventory_goes(form: str) -> None:
-    """An audit that lists no blobs, and an inventory: the orphan goes, and nothing else."""
+def test_orphan_in_an_inventory_is_deleted(form: str) -> None:
+    """With an inventory and an audit without blobs, only the orphan is deleted."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -146,7 +106,7 @@ def test_orphan_named_by_an_inventory_goes(form: str) -> None:
             assert len(certificate.coverage) == 4
             with pytest.raises(GcRefused) as refused:
                 await world.plan()
-            assert refused.value.rule is Refusal.NO_CERTIFICATE
+            assert refused.value.rule is RefusalRule.NO_CERTIFICATE
             plan = await plan_with(world, lists)
             assert plan.summary.blobs.incarnations == 3
             assert (await world.run(plan)).facts.deleted == 1
@@ -154,8 +114,8 @@ def test_orphan_named_by_an_inventory_goes(form: str) -> None:
     asyncio.run(scenario())
 
 
-def test_inventory_proves_no_absence() -> None:
-    """A blob that an old inventory still names as unaccepted is kept by what the audit saw."""
+def test_inventory_does_not_prove_an_absence() -> None:
+    """A blob that was accepted after the inventory is kept because the audit saw its manifest."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -212,7 +172,7 @@ def _of_the_future(made: Inventory) -> VersionedStore:
 
 
 def _column_missing(made: Inventory) -> VersionedStore:
-    return replace(made, schema=COLUMNS.replace("VersionId", "ETag")).lay_down()
+    return replace(made, schema=ALL_VERSIONS.replace("VersionId", "ETag")).lay_down()
 
 
 def _orc(made: Inventory) -> VersionedStore:
@@ -227,7 +187,7 @@ def _orc(made: Inventory) -> VersionedStore:
     ],
 )
 def test_bad_inventory_is_refused(spoil: Callable[[Inventory], VersionedStore]) -> None:
-    """Half an inventory, another bucket's, an altered or an aged one: refused by name."""
+    """An incomplete, foreign, altered or old inventory is refused."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -236,13 +196,13 @@ def test_bad_inventory_is_refused(spoil: Callable[[Inventory], VersionedStore]) 
             lists = spoil(Inventory(rows_of(store), world.clock.now_ns()))
             with pytest.raises(GcRefused) as refused:
                 await plan_with(world, lists)
-            assert refused.value.rule is Refusal.INVENTORY
+            assert refused.value.rule is RefusalRule.INVENTORY
 
     asyncio.run(scenario())
 
 
 def test_foreign_key_in_an_inventory_is_refused() -> None:
-    """A key of unknown form among the blobs: no plan."""
+    """A blob key of unknown form in an inventory prevents a plan."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -252,6 +212,6 @@ def test_foreign_key_in_an_inventory_is_refused() -> None:
             lists = Inventory([*rows_of(store), foreign], world.clock.now_ns()).lay_down()
             with pytest.raises(GcRefused) as refused:
                 await plan_with(world, lists)
-            assert refused.value.rule is Refusal.FOREIGN_KEYS
+            assert refused.value.rule is RefusalRule.FOREIGN_KEYS
 
     asyncio.run(scenario())

@@ -1,4 +1,6 @@
-"""The gateway behind the rendered policies: it can work, and what the optional rule costs."""
+"""The gateway behind the rendered policies: it can work, and the optional rule has its
+consequences.
+"""
 
 import asyncio
 import random
@@ -32,7 +34,7 @@ FREE = settings()
 
 @dataclass
 class Hands:
-    """A clock that is set by hand and never waits."""
+    """A clock that the test sets and that never waits."""
 
     now_s: int = 1_800_000_000
 
@@ -48,7 +50,7 @@ class Hands:
 
 @dataclass
 class Scene:
-    """One gateway on a versioned bucket behind policies."""
+    """A gateway on a versioned bucket behind policies."""
 
     chosen: Settings
     clock: Hands = field(default_factory=Hands)
@@ -88,7 +90,7 @@ def frame(salt: str = "a") -> bytes:
 
 
 @pytest.mark.parametrize("chosen", [FREE, ONCE], ids=["free", "once"])
-def test_the_gateway_accepts_refuses_and_quarantines_behind_the_policies(chosen: Settings) -> None:
+def test_the_gateway_accepts_and_quarantines_behind_the_policies(chosen: Settings) -> None:
     async def play() -> None:
         scene = Scene(chosen)
         first = await scene.upload(frame("a"))
@@ -102,7 +104,7 @@ def test_the_gateway_accepts_refuses_and_quarantines_behind_the_policies(chosen:
 
 
 async def orphan(scene: Scene) -> bytes:
-    """Leaves a blob that no manifest names, and lets it grow old."""
+    """Create a blob that no manifest names, and advance the clock until it is old."""
     body = frame("orphan")
     await scene.as_role(RoleName.GATEWAY).create(blob_key(digest_of(body)), body)
     scene.clock.now_s += 30 * DAY_S
@@ -117,7 +119,7 @@ def test_an_old_orphan_is_refreshed_when_the_rule_is_off() -> None:
     asyncio.run(play())
 
 
-def test_with_the_rule_an_old_orphan_is_503_until_gc_took_it() -> None:
+def test_with_the_rule_an_old_orphan_is_503_until_gc_deletes_it() -> None:
     async def play() -> None:
         scene = Scene(ONCE)
         body = await orphan(scene)
@@ -135,7 +137,7 @@ def test_with_the_rule_an_old_orphan_is_503_until_gc_took_it() -> None:
     asyncio.run(play())
 
 
-def test_with_the_rule_an_old_blob_that_is_referenced_is_answered_from_its_manifest() -> None:
+def test_with_the_rule_an_old_referenced_blob_is_a_duplicate() -> None:
     async def play() -> None:
         scene = Scene(ONCE)
         assert isinstance((await scene.upload(frame())).verdict, Accepted)
@@ -147,7 +149,7 @@ def test_with_the_rule_an_old_blob_that_is_referenced_is_answered_from_its_manif
     asyncio.run(play())
 
 
-def test_no_role_but_gc_deletes_a_blob_through_the_port() -> None:
+def test_only_gc_deletes_a_blob_through_the_port() -> None:
     async def play() -> None:
         scene = Scene(FREE)
         await scene.upload(frame())

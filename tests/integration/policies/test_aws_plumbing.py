@@ -1,4 +1,4 @@
-"""The calls to AWS, against moto, which stores what it is given and enforces nothing of it."""
+"""The calls to AWS, on moto, which stores documents and enforces none of them."""
 
 import asyncio
 import io
@@ -77,7 +77,7 @@ def command(
     return call
 
 
-def test_everything_is_applied_in_order_read_back_and_proved(
+def test_documents_are_applied_in_order_read_back_and_proved(
     command: Callable[..., tuple[int, Any]],
 ) -> None:
     code, applied = command("apply", "--yes")
@@ -97,21 +97,21 @@ def test_everything_is_applied_in_order_read_back_and_proved(
     }
 
 
-def test_apply_asks_before_it_changes_anything(command: Callable[..., tuple[int, Any]]) -> None:
-    code, said = command("apply")
+def test_apply_without_a_terminal_requires_yes(command: Callable[..., tuple[int, Any]]) -> None:
+    code, printed = command("apply")
     assert code == 2
-    assert "--yes" in said
+    assert "--yes" in printed
     assert command("diff")[0] == 1
 
 
 class Terminal(io.StringIO):
-    """A person at a terminal who has typed this."""
+    """Standard input of a terminal with this text typed."""
 
     def isatty(self) -> bool:
         return True
 
 
-def test_a_person_who_says_no_changes_nothing(
+def test_apply_changes_nothing_if_the_operator_declines(
     command: Callable[..., tuple[int, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal("no\n"))
@@ -126,7 +126,7 @@ def put(endpoint: str, call: str, **arguments: object) -> None:
     with_client("s3", endpoint, lambda s3: getattr(s3, call)(Bucket=BUCKET, **arguments))
 
 
-def test_a_lifecycle_that_would_expire_blobs_fails_and_says_what_would_be_lost(
+def test_verify_reports_a_lifecycle_that_would_expire_blobs(
     command: Callable[..., tuple[int, Any]], endpoint: str
 ) -> None:
     assert command("apply", "--yes")[0] == 0
@@ -143,25 +143,25 @@ def test_a_lifecycle_that_would_expire_blobs_fails_and_says_what_would_be_lost(
     )
     code, found = command("verify")
     assert code == 1
-    told = next(d["says"] for d in found["dangers"] if d["part"] == "lifecycle")
-    assert "'tidy'" in told
-    assert "raw-blobs/v1/" in told
-    assert "lost" in told
+    message = next(d["says"] for d in found["dangers"] if d["part"] == "lifecycle")
+    assert "'tidy'" in message
+    assert "raw-blobs/v1/" in message
+    assert "lost" in message
 
 
-def test_suspended_versioning_fails_and_says_what_would_be_lost(
+def test_verify_reports_suspended_versioning(
     command: Callable[..., tuple[int, Any]], endpoint: str
 ) -> None:
     assert command("apply", "--yes")[0] == 0
     put(endpoint, "put_bucket_versioning", VersioningConfiguration={"Status": "Suspended"})
     code, found = command("verify")
     assert code == 1
-    told = next(d["says"] for d in found["dangers"] if d["part"] == "versioning")
-    assert "Suspended" in told
-    assert "loses the only copy" in told
+    message = next(d["says"] for d in found["dangers"] if d["part"] == "versioning")
+    assert "Suspended" in message
+    assert "loses the only copy" in message
 
 
-def test_a_weakened_live_policy_is_found_by_the_proof(
+def test_verify_finds_a_weakened_live_policy_by_proof(
     command: Callable[..., tuple[int, Any]], endpoint: str
 ) -> None:
     assert command("apply", "--yes")[0] == 0
@@ -189,12 +189,12 @@ def test_a_live_policy_that_cannot_be_decided_is_an_error(
     }
     text = json.dumps({"Version": "2012-10-17", "Statement": [odd]})
     put(endpoint, "put_bucket_policy", Policy=text)
-    code, said = command("verify")
+    code, printed = command("verify")
     assert code == 2
-    assert "NotPrincipal" in said
+    assert "NotPrincipal" in printed
 
 
-def test_a_store_that_does_not_answer_is_told_by_its_exit_code(
+def test_an_unreachable_store_has_its_own_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_profiles(tmp_path, monkeypatch)
@@ -207,13 +207,13 @@ def test_a_store_that_does_not_answer_is_told_by_its_exit_code(
 
 
 @pytest.mark.skipif("SLUICE_LIVE_BUCKET" not in os.environ, reason="opt-in: a real account")
-def test_a_real_bucket_is_as_rendered_and_refuses_what_it_must() -> None:
-    """`SLUICE_LIVE_BUCKET` names a settings file; every role needs a profile in it."""
+def test_a_real_bucket_is_as_rendered_and_denies_every_probe() -> None:
+    """`SLUICE_LIVE_BUCKET` names a settings file with a profile for every role."""
     settings = os.environ["SLUICE_LIVE_BUCKET"]
     assert run(["policies", "verify", "--settings", settings]) == 0
 
 
 def test_the_pinned_settings_have_every_optional_part() -> None:
-    """So that the golden files show all statements."""
+    """Otherwise the golden files would not show all statements."""
     for mark in ("kms_key", "vpc_endpoint", "queue_arn", "neighbours"):
         assert mark in TEXT

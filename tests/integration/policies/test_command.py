@@ -1,12 +1,14 @@
-"""`sluice policies` as people and programs call it, without a store."""
+"""`sluice policies` without a store."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from support.policies_settings import GOLDEN, TEXT
 
 from sluice_cli.main import run
+from sluice_policies.catalogue import catalogue
 
 SETTINGS = ["--settings", str(GOLDEN / "settings.toml")]
 PUT = ["simulate", *SETTINGS, "--principal", "gateway", "--action", "PutObject"]
@@ -20,7 +22,7 @@ def test_simulate_names_the_deciding_statement(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out.startswith("allow by Write: ")
 
 
-def test_prove_takes_another_bucket_policy_and_shows_what_breaks(
+def test_prove_reads_another_bucket_policy_and_prints_the_violation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = json.loads((GOLDEN / "aws" / "bucket-policy.json").read_text())
@@ -33,7 +35,45 @@ def test_prove_takes_another_bucket_policy_and_shows_what_breaks(
     assert "calls s3:DeleteObjectVersion on arn:aws:s3:::example-sluice/prod/" in out
 
 
-def test_what_is_not_decided_is_bad_usage(
+def test_grants_to_another_account_are_found_by_prove_and_lint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads((GOLDEN / "aws" / "bucket-policy.json").read_text())
+    grant = {"Sid": "Partner", "Effect": "Allow", "Action": "s3:GetObject"}
+    grant["Resource"] = "arn:aws:s3:::example-sluice/*"
+    document["Statement"].append(grant | {"Principal": {"AWS": "444455556666"}})
+    other = tmp_path / "bucket-policy.json"
+    other.write_text(json.dumps(document))
+    assert run(["policies", "prove", *SETTINGS, "--bucket-policy", str(other)]) == 1
+    out = capsys.readouterr().out
+    assert "BROKEN  strangers-granted-nothing" in out
+    assert "of account '444455556666' calls s3:GetObject" in out
+    assert run(["policies", "lint", *SETTINGS, str(other)]) == 1
+    assert "[foreign-account]" in capsys.readouterr().out
+
+
+def test_prove_reads_other_role_policies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = GOLDEN / "aws" / "role-gc.json"
+    wide = json.loads((GOLDEN / "aws" / "role-gateway.json").read_text())
+    wide["Statement"][0]["Action"] = "s3:*"
+    path = tmp_path / "gateway.json"
+    path.write_text(json.dumps(wide))
+    given = ["policies", "prove", *SETTINGS, "--role-policy", f"gc={same}"]
+    assert run(given) == 0
+    capsys.readouterr()
+    assert run([*given, "--role-policy", f"gateway={path}"]) == 1
+    out = capsys.readouterr().out
+    assert "BROKEN  gateway-nothing-else" in out
+    assert "BROKEN  gc-" not in out
+    for wrong in ("gc", "nobody=x", f"gc={GOLDEN / 'aws' / 'bucket-policy.json'}", "gc=missing"):
+        assert run(["policies", "prove", *SETTINGS, "--role-policy", wrong]) == 2, wrong
+    versitygw = ["--target", "versitygw", "--role-policy", f"gc={same}"]
+    assert run(["policies", "prove", *SETTINGS, *versitygw]) == 2
+
+
+def test_an_undecided_operator_is_bad_usage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     odd = tmp_path / "odd.json"
@@ -46,9 +86,7 @@ def test_what_is_not_decided_is_bad_usage(
     assert run(["policies", "prove", *SETTINGS, "--bucket-policy", str(odd)]) == 2
 
 
-def test_lint_of_a_file_finds_and_exits_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lint_exits_with_1_on_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text('{"Statement": [{"Effect": "Allow", "Effect": "Deny"}]}')
     assert run(["policies", "lint", str(bad), "--json"]) == 1
@@ -64,7 +102,9 @@ def test_render_writes_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "terraform/main.tf" in capsys.readouterr().out
 
 
-def test_bad_settings_name_their_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_in_settings_names_the_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "policies.toml"
     path.write_text(TEXT.replace("role/sluice/gc", "role/sluice/spark"))
     assert run(["policies", "prove", "--settings", str(path)]) == 2
@@ -76,3 +116,13 @@ def test_an_unknown_target_and_header_are_bad_usage(capsys: pytest.CaptureFixtur
     assert run(["policies", "render", *SETTINGS, "--target", "minio"]) == 2
     assert run(["policies", *PUT, *KEY, "--header", "If-None-Match"]) == 2
     assert "Name: value" in capsys.readouterr().err
+
+
+def test_without_the_extra_lint_prints_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "policy_sentry.shared.iam_data", None)
+    catalogue.cache_clear()
+    assert run(["policies", "lint", *SETTINGS]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "policies need the extra `policies`" in line

@@ -1,4 +1,4 @@
-"""The policies on a real server with real users: applied, proved as they stand, and tried."""
+"""The policies on a real server with real users: applied, proved as they are live, and probed."""
 
 import asyncio
 import json
@@ -42,17 +42,17 @@ def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def policies(
     capsys: pytest.CaptureFixture[str], command: str, settings: Path, endpoint: str, *more: str
 ) -> tuple[int, object]:
-    """Runs one command as JSON and gives its exit code and what it printed."""
+    """Run one command with --json and return its exit code and its output."""
     where = ["--settings", str(settings), "--target", "versitygw", "--endpoint", endpoint]
     code = run(["policies", command, *where, "--json", *more])
     out = capsys.readouterr()
     return code, json.loads(out.out) if out.out else out.err
 
 
-def test_applied_policies_are_proved_and_hold_against_real_users(
+def test_applied_policies_are_proved_and_enforced_for_real_users(
     tmp_path: Path, endpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Diff, apply, diff, verify; then the deployer, no longer the root, does it again."""
+    """The second round uses the deployer's credentials instead of the root's."""
     settings = settings_file(tmp_path, "versitygw", tls=False)
     admin = ("--profile", ADMIN_PROFILE)
     code, differs = policies(capsys, "diff", settings, endpoint, *admin)
@@ -79,11 +79,11 @@ def test_applied_policies_are_proved_and_hold_against_real_users(
     assert again == (0, {"applied": [], "proved": True})
 
 
-def broken_promises(found: dict[str, dict[str, list[dict[str, object]]]]) -> set[object]:
+def broken_guarantees(found: dict[str, dict[str, list[dict[str, object]]]]) -> set[object]:
     return {one["probe"] for one in found["store"]["findings"] if not one["kept"]}
 
 
-def test_doctor_tries_the_denials_of_the_policies_it_is_given(
+def test_doctor_tests_the_denials_of_the_policies(
     tmp_path: Path, endpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = settings_file(tmp_path, "versitygw", tls=False)
@@ -92,7 +92,7 @@ def test_doctor_tries_the_denials_of_the_policies_it_is_given(
     code = run([*given, "--policies", str(settings)])
     found = json.loads(capsys.readouterr().out)
     assert code == 1, "nothing was applied yet"
-    assert "versioning" in broken_promises(found)
+    assert "versioning" in broken_guarantees(found)
     wrong = {one["probe"] for one in found["policies"]["probes"] if one["outcome"] == "wrong"}
     assert wrong
     admin = ("--profile", ADMIN_PROFILE)
@@ -100,8 +100,8 @@ def test_doctor_tries_the_denials_of_the_policies_it_is_given(
     given[2] = given[2].replace(ADMIN_PROFILE, profile(RoleName.DEPLOYER))
     code = run([*given, "--policies", str(settings)])
     found = json.loads(capsys.readouterr().out)
-    # With a sidecar a key whose version was deleted is "there" for ever (docs/policies.md).
-    assert (code, broken_promises(found)) == (1, {"delete-then-create", "marker-create"})
+    # With a sidecar a deleted key exists for creates (docs/policies.md).
+    assert (code, broken_guarantees(found)) == (1, {"delete-then-create", "marker-create"})
     assert [one for one in found["policies"]["probes"] if one["outcome"] == "wrong"] == []
 
 
@@ -116,10 +116,10 @@ def test_a_bucket_without_policies_is_not_verified(
     assert any(danger["part"] == "versioning" for danger in found["dangers"])
 
 
-def test_plain_http_is_refused_where_tls_is_required(
+def test_plain_http_is_denied_if_tls_is_required(
     tmp_path: Path, endpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The server speaks HTTP here: once the rule stands, every user's every request is refused."""
+    """The server speaks HTTP: after the rule is applied, every request of every user is denied."""
     settings = settings_file(tmp_path, "versitygw", tls=True)
     admin = ("--profile", ADMIN_PROFILE)
     assert policies(capsys, "apply", settings, endpoint, *admin, "--yes")[0] == 0

@@ -1,6 +1,7 @@
-"""The prover and the simulator judge alike, and the prover's words stand for every text."""
+"""The prover and the simulator agree, and the prover's representatives represent every text."""
 
 import random
+from dataclasses import replace
 
 import z3
 from hypothesis import given
@@ -9,7 +10,7 @@ from support.policies_settings import settings
 from support.policy_mutants import mutants
 
 from sluice_policies.catalogue import ResourceType, bucket_actions, catalogue, object_actions
-from sluice_policies.evaluate import PolicyRequest, evaluate
+from sluice_policies.evaluate import NOTHING_ALLOWS, PolicyRequest, evaluate
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.properties import CALLER
 from sluice_policies.prove import allowed, pattern_table_for, relevant
@@ -20,24 +21,24 @@ from sluice_policies.symbolic import RESOURCE, TLS, SymbolicRequest, SymbolicVal
 CHARS = "abx/*?-. é"
 
 
-def near(word: str, rng: random.Random) -> str:
-    """Gives a text at or near a boundary: the word, cut, grown or with one character changed."""
-    at = rng.randrange(len(word) + 1)
+def near(text: str, rng: random.Random) -> str:
+    """Return a text near a boundary: unchanged, cut, extended or with one character changed."""
+    at = rng.randrange(len(text) + 1)
     char = rng.choice(CHARS)
-    return rng.choice([word, word[:at], word + char, word[:at] + char + word[at + 1 :]])
+    return rng.choice([text, text[:at], text + char, text[:at] + char + text[at + 1 :]])
 
 
 def representative_for(value: SymbolicValue, patterns: set[Pattern], text: str) -> int | None:
-    """Gives the word that stands for a text, or None where the text is outside the domain."""
+    """Return the index of a text's representative, or None if the text is outside the domain."""
     kind = [p.matches(text) for p in sorted(patterns)]
-    for index, word in enumerate(value.representatives):
-        if [p.matches(word) for p in sorted(patterns)] == kind:
+    for index, candidate in enumerate(value.representatives):
+        if [p.matches(candidate) for p in sorted(patterns)] == kind:
             return index
     return None
 
 
 class Judge:
-    """The prover's formula of one action and caller's role, asked about concrete requests."""
+    """The prover's formula for one action and role, evaluated for concrete requests."""
 
     def __init__(self, policies: PolicySet, action: str, role: RoleName | None) -> None:
         found = relevant(policies, action, role)
@@ -50,13 +51,13 @@ class Judge:
         self.formula = allowed(found, self.symbolic, worst=role is None)
 
     def request(self, rng: random.Random) -> tuple[PolicyRequest, bool] | None:
-        """Gives a random request and what the formula says of it."""
+        """Return a random request and the formula's decision about it."""
         chosen: dict[str, str] = {}
         swaps = []
         for name, value in self.symbolic.values.items():
             text = rng.choice(value.representatives)
             if name == TLS and rng.random() < 0.8:
-                text = "true"  # the rest is refused for one and the same reason
+                text = "true"  # the remaining requests are all denied for the same reason
             if not catalogue().is_bool_key(name):
                 text = near(text, rng)
             if name == CALLER and self.role is not None:
@@ -81,38 +82,16 @@ class Judge:
 
 
 def simulated(policies: PolicySet, request: PolicyRequest, role: RoleName | None) -> bool:
-    """Judges by the simulator; the worst case drops the roles' own policies."""
-    if role is None:
-        policies = PolicySet(
-            settings=policies.settings,
-            target=policies.target,
-            bucket=policies.bucket,
-            identities={},
-        )
-        nobody = policies.target is Target.AWS and request.caller is None
-        if nobody:
-            # The worst case grants even nobody everything, and asks whether a denial stops them.
-            request = PolicyRequest(
-                caller="",
-                action=request.action,
-                resource=request.resource,
-                context=request.context,
-            )
-            return evaluate_without_caller(policies, request)
-    return evaluate(policies, request).allowed
-
-
-def evaluate_without_caller(policies: PolicySet, request: PolicyRequest) -> bool:
-    """Judges an anonymous request as if something allowed it."""
-    anonymous = PolicyRequest(
-        caller=None, action=request.action, resource=request.resource, context=request.context
-    )
-    decision = evaluate(policies, anonymous)
-    return decision.allowed or decision.sid.startswith("(no statement")
+    """Decide with the simulator; in the worst case some other policy allows every request."""
+    if role is not None or policies.target is not Target.AWS:
+        return evaluate(policies, request).allowed
+    bare = replace(policies, identities={})
+    decision = evaluate(bare, request)
+    return decision.allowed or decision.sid == NOTHING_ALLOWS
 
 
 def test_prover_and_simulator_agree_on_10_000_random_requests() -> None:
-    """Over the rendered documents and wrong ones, callers known and unknown, near all edges."""
+    """Rendered and wrong documents, known and unknown callers, texts near all boundaries."""
     rng = random.Random(9)
     sets = []
     for target in Target:
@@ -141,11 +120,13 @@ def test_prover_and_simulator_agree_on_10_000_random_requests() -> None:
     globs=st.lists(st.text("ab/*?", max_size=5), max_size=3),
     text=st.text("ab/*?c", max_size=8),
 )
-def test_words_stand_for_every_text(exact: list[str], globs: list[str], text: str) -> None:
-    """Whatever the patterns, some word is matched by exactly those that match the text."""
+def test_representatives_represent_every_text(
+    exact: list[str], globs: list[str], text: str
+) -> None:
+    """For any patterns, some representative is matched by exactly those that match the text."""
     patterns = [Pattern(t, exact=True) for t in exact] + [Pattern(g, exact=False) for g in globs]
     kinds = {
-        tuple(p.matches(word) for p in patterns)
-        for word in representatives_for(frozenset(patterns))
+        tuple(p.matches(candidate) for p in patterns)
+        for candidate in representatives_for(frozenset(patterns))
     }
     assert tuple(p.matches(text) for p in patterns) in kinds

@@ -1,4 +1,4 @@
-"""Each rule of the linter finds its fault, and what sluice renders has none."""
+"""Each lint rule finds its fault, and the rendered documents have no finding."""
 
 import json
 
@@ -12,6 +12,7 @@ from sluice_policies.render import documents
 from sluice_policies.settings import Settings, Target
 
 BUCKET = "arn:aws:s3:::b"
+OWN = "111122223333"
 
 
 def document(**changes: object) -> str:
@@ -55,12 +56,62 @@ def test_each_rule_finds_its_fault(rule: str) -> None:
     assert rule in {finding.rule for finding in lint(FAULTS[rule])}
 
 
+OTHER = "arn:aws:iam::444455556666:role/partner"
+GRANTS = {
+    "role": ({"AWS": OTHER}, {}, "foreign-account"),
+    "account": ({"AWS": "444455556666"}, {}, "foreign-account"),
+    "root": ({"AWS": "arn:aws:iam::444455556666:root"}, {}, "foreign-account"),
+    "canonical user": ({"CanonicalUser": "79a59df9"}, {}, "foreign-account"),
+    "service": ({"Service": "s3.amazonaws.com"}, {}, "confused-deputy"),
+    "service for another account": (
+        {"Service": "s3.amazonaws.com"},
+        condition("StringEquals", "aws:SourceAccount", "444455556666"),
+        "confused-deputy",
+    ),
+    "service if it names an account": (
+        {"Service": "s3.amazonaws.com"},
+        condition("StringEqualsIfExists", "aws:SourceAccount", "111122223333"),
+        "confused-deputy",
+    ),
+    "anyone over TLS": ("*", condition("Bool", "aws:SecureTransport", "true"), "open-to-all"),
+    "anyone of another account": (
+        "*",
+        condition("StringEquals", "aws:PrincipalAccount", "444455556666"),
+        "open-to-all",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRANTS)
+@pytest.mark.parametrize("account", ["111122223333", None])
+def test_grants_outside_the_account_are_found(name: str, account: str | None) -> None:
+    """Without an account, the denials of the document show it."""
+    principal, conditions, rule = GRANTS[name]
+    own = {"Sid": "Own", "Condition": condition("StringNotEquals", "aws:PrincipalAccount", OWN)}
+    grant = {"Sid": "Grant", "Effect": "Allow", "Principal": principal, "Condition": conditions}
+    text = two(own if account is None else {"Sid": "Own"}, grant)
+    assert rule in {f.rule for f in lint(text, account) if f.where == "Grant"}
+
+
+@pytest.mark.parametrize(
+    ("principal", "conditions"),
+    [
+        ({"AWS": "arn:aws:iam::111122223333:role/a"}, {}),
+        ("*", condition("StringEquals", "aws:PrincipalAccount", "111122223333")),
+        ({"Service": "s3.amazonaws.com"}, condition("StringEquals", "aws:SourceAccount", OWN)),
+    ],
+)
+def test_grants_within_the_account_have_no_finding(principal: object, conditions: object) -> None:
+    grant = document(Effect="Allow", Principal=principal, Condition=conditions)
+    assert lint(grant, OWN) == ()
+
+
 def test_a_pattern_in_a_condition_on_the_caller_is_found() -> None:
     slip = condition("StringNotLike", "aws:PrincipalArn", "arn:aws:iam::1:role/gc*")
     assert "principal-pattern" in {f.rule for f in lint(document(Condition=slip))}
 
 
-def test_a_key_of_another_action_is_told_with_both_names() -> None:
+def test_a_key_of_another_action_is_reported_with_both_names() -> None:
     found = next(f for f in lint(FAULTS["key-not-for-action"]) if f.rule == "key-not-for-action")
     assert "s3:DeleteObject" in found.message
     assert "s3:if-none-match" in found.message
@@ -80,7 +131,7 @@ def test_shadowed_statements_are_found_whichever_comes_first() -> None:
         assert shadowed == ["Narrow"]
 
 
-def test_an_allowance_that_a_denial_swallows_is_found() -> None:
+def test_a_grant_that_a_denial_covers_is_found() -> None:
     role = {"AWS": "arn:aws:iam::1:role/a"}
     text = two({"Sid": "Yes", "Effect": "Allow", "Principal": role}, {"Sid": "No"})
     assert [f.where for f in lint(text) if f.rule == "shadowed"] == ["Yes"]
@@ -91,6 +142,6 @@ def test_equal_sids_are_found() -> None:
 
 
 @pytest.mark.parametrize("chosen", [settings(), bare_settings()], ids=["pinned", "bare"])
-def test_what_sluice_renders_for_aws_has_no_fault(chosen: Settings) -> None:
+def test_the_rendered_documents_have_no_finding(chosen: Settings) -> None:
     for name, rendered in documents(policy_set(chosen, Target.AWS)).items():
         assert lint(canonical(document_json(rendered))) == (), name

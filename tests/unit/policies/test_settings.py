@@ -1,4 +1,4 @@
-"""A settings file that cannot be used is refused with the line that is wrong."""
+"""A settings file that cannot be used is refused with the line of the error."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def line_with(text: str, mark: str) -> int:
     return next(n for n, line in enumerate(text.splitlines(), start=1) if mark in line)
 
 
-REFUSED = {
+INVALID = {
     "bucket name with capitals": ('"example-sluice"', '"Example_Sluice"', "name ="),
     "bucket name as an address": ('"example-sluice"', '"192.168.0.1"', "name ="),
     "bucket name too short": ('"example-sluice"', '"ab"', "name ="),
@@ -40,9 +40,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_bad_settings_are_refused_with_the_line(case: str) -> None:
-    old, new, mark = REFUSED[case]
+@pytest.mark.parametrize("case", INVALID)
+def test_invalid_settings_are_rejected_with_the_line(case: str) -> None:
+    old, new, mark = INVALID[case]
     assert old in TEXT
     text = TEXT.replace(old, new, 1)
     with pytest.raises(BadSettings) as caught:
@@ -52,7 +52,7 @@ def test_bad_settings_are_refused_with_the_line(case: str) -> None:
     assert str(caught.value).startswith(f"settings.toml:{caught.value.line}: ")
 
 
-def test_two_users_with_one_name_are_refused() -> None:
+def test_two_roles_with_the_same_user_are_rejected() -> None:
     with pytest.raises(BadSettings, match="have the same user"):
         settings(('role/sluice/gc"', 'role/sluice/gc"\nuser = "sluice-spark"'))
 
@@ -64,12 +64,12 @@ def test_object_lock_days_are_bounded() -> None:
         )
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="cannot read settings"):
         read_settings(tmp_path / "none.toml")
 
 
-def test_a_missing_role_is_refused() -> None:
+def test_a_missing_role_is_rejected() -> None:
     start = "[roles.gateway]\n"
     with pytest.raises(BadSettings, match=r"arn.*roles\.gateway"):
         parse_settings(TEXT.replace(f"{start}arn", f"{start}user"), "s")
