@@ -135,7 +135,7 @@ def show(command: str | None = None, *, json: Json = False) -> None:
     try:
         settings = [setting for name in names for setting in _settings_of(root, (name,))]
     except CycloptsError as error:
-        # cyclopts prints only the errors of its own parsing.
+        # cyclopts prints only errors that it raised while parsing.
         text = str(error).removeprefix(type(error).__name__)
         raise BadUsage(" ".join(text.split())) from error
     emit(settings, as_json=json, human=lambda console: _draw(console, settings))

@@ -12,7 +12,7 @@ finally:
     if _RICH is not None:
         sys.modules["rich"] = _RICH
 
-from sluice_web.server_log import send_library_logs
+from sluice_web.library_log import send_library_logs  # noqa: E402 - it imports structlog, too
 
 
 def configure_logs() -> None:

@@ -2,7 +2,8 @@
 
 Every error response of every service has the members `type`, `title`, `status`, `detail`, `code`,
 `retryable` and `effect`. For 401 and 403 `detail` is constant: a client without access must not
-learn why. The reason is logged. The exception is the gate, which refuses before the sender is known.
+learn why. The reason is logged. The exception is the request gate: it refuses before the sender is
+known.
 """
 
 from collections.abc import Awaitable, Callable

@@ -17,6 +17,7 @@ import ipaddress
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from aiohttp import HttpVersion, HttpVersion10, HttpVersion11, hdrs, web
@@ -45,6 +46,8 @@ _ORIGIN: Final = re.compile(r"(https?)://(.+)", re.ASCII)
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 _SAME_SITES: Final = frozenset({"same-origin", "none"})
 _SHOWN_CHARS_MAX: Final = 80
+_ADDRESSES_MAX: Final = 256
+"""Parsed addresses that are remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +193,7 @@ def _allowed(name: str) -> str:
     return host
 
 
+@lru_cache(maxsize=_ADDRESSES_MAX)
 def _plain_address(host: str) -> str:
     """Return an address in its shortest form, IPv4-mapped as IPv4; a name as it is."""
     try:
@@ -208,5 +212,6 @@ def _is_address(host: str) -> bool:
     return True
 
 
+@lru_cache(maxsize=_ADDRESSES_MAX)
 def _is_loopback(address: str) -> bool:
     return _is_address(address) and ipaddress.ip_address(address).is_loopback

@@ -1,19 +1,17 @@
-"""What libraries report through `logging`, as log events of one line.
+"""What the HTTP server of aiohttp reports, as log events of one line.
 
 aiohttp reports a malformed request as a traceback of several lines. It is a fault of the client, so
-the event is informational and has no traceback. Other libraries, such as asyncio, report through
-the root logger.
+the event is informational and has no traceback.
 """
 
 import logging
 from types import TracebackType
-from typing import Final
 
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-_REASON_CHARS_MAX: Final = 200
+from sluice_web.library_log import one_line
 
 _ExcInfo = (
     bool
@@ -46,35 +44,10 @@ class HttpServerLog(logging.Logger):
             log.error("http_server_error", reason=_text(msg, args), exc_info=exc_info)
 
 
-class LibraryLogHandler(logging.Handler):
-    """Turns the records of every library into log events."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Log one record."""
-        reason = _one_line(record.getMessage())
-        if record.levelno >= logging.ERROR:
-            log.error(
-                "library_error", logger=record.name, reason=reason, exc_info=record.exc_info or None
-            )
-        else:
-            log.warning("library_warning", logger=record.name, reason=reason)
-
-
-def send_library_logs() -> None:
-    """Send warnings and errors of libraries to the log of this process."""
-    root = logging.getLogger()
-    if not any(isinstance(one, LibraryLogHandler) for one in root.handlers):
-        root.addHandler(LibraryLogHandler(logging.WARNING))
-
-
 def _log_malformed(error: BaseException, args: tuple[object, ...]) -> None:
     peer = str(args[0]) if args else ""
-    log.info("http_request_malformed", reason=_one_line(str(error)), peer=peer)
+    log.info("http_request_malformed", reason=one_line(str(error)), peer=peer)
 
 
 def _text(msg: object, args: tuple[object, ...]) -> str:
-    return _one_line(str(msg) % args if args else str(msg))
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:_REASON_CHARS_MAX]
+    return one_line(str(msg) % args if args else str(msg))

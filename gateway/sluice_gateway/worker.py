@@ -23,8 +23,8 @@ from sluice_protocol.errors import SluiceError, StoreError
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
 from sluice_store.authority import read_history
+from sluice_web.library_log import send_library_logs
 from sluice_web.listening import bind_shared, stop_event
-from sluice_web.server_log import send_library_logs
 
 GC_THRESHOLD: Final = 20_000
 """Allocations between two collections of the youngest objects; an upload makes some hundred."""

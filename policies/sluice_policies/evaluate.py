@@ -265,8 +265,9 @@ def condition_holds(condition: Condition, value: str | None) -> bool:
 def _principal_matches(statement: PolicyStatement, request: PolicyRequest, target: Target) -> bool:
     if statement.for_anyone:
         return True
-    if request.value(SERVICE_NAME, target) in statement.services:
-        return True
+    service = request.value(SERVICE_NAME, target)
+    if service is not None and target is Target.AWS:
+        return service in statement.services
     account = request.value(PRINCIPAL_ACCOUNT, target)
     return any(
         account == whole_account(name)

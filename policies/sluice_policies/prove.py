@@ -21,7 +21,7 @@ from sluice_policies.properties import CALLER, Property, PropertyCase, Sense
 from sluice_policies.representatives import Pattern
 from sluice_policies.required_properties import required_properties
 from sluice_policies.settings import RoleName, Settings, Target, bucket_arn
-from sluice_policies.symbolic import RESOURCE, PatternTable, SymbolicRequest, names_action, z3
+from sluice_policies.symbolic import RESOURCE, TLS, PatternTable, SymbolicRequest, names_action, z3
 
 TIMEOUT_MS: Final = 2_000
 _PRINCIPAL_KEYS: Final = (PRINCIPAL_ACCOUNT, PRINCIPAL_IS_SERVICE, SERVICE_NAME)
@@ -60,7 +60,9 @@ class Counterexample:
         if self.caller is None:
             return "an anonymous caller"
         account = self.context.get(PRINCIPAL_ACCOUNT)
-        return self.caller if account is None else f"{self.caller} of account {account!r}"
+        if account is None or self.caller.startswith("arn:"):
+            return self.caller
+        return f"a principal of account {account!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +259,12 @@ def _broken(query: SolverQuery, symbolic: SymbolicRequest) -> z3.BoolRef:
 def _briefest(solver: z3.Solver, symbolic: SymbolicRequest) -> z3.ModelRef:
     """Return a counterexample without unnecessary condition keys, so that it is easy to read."""
     model = solver.model()
+    solver.push()
+    solver.add(symbolic.values[TLS].one_of(lambda text: text == "true"))
+    if solver.check() == z3.sat:
+        model = solver.model()
+    else:
+        solver.pop()
     for name, value in symbolic.values.items():
         if name not in (RESOURCE, CALLER):
             solver.push()

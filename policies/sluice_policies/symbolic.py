@@ -146,7 +146,7 @@ class PatternTable:
         if name == RESOURCE:
             start = f"{self.bucket}/"
             return tuple(w for w in texts if w.startswith(start) and w != start)
-        return tuple(w for w in texts if w or name != CALLER)
+        return tuple(w for w in texts if w or name not in (CALLER, SERVICE_NAME))
 
 
 @cache
@@ -230,6 +230,8 @@ class SymbolicRequest:
         yield z3.Implies(signed, z3.And(account.present, flag.present))
         anonymous = z3.And(z3.Not(service), z3.Not(caller.present))
         yield z3.Implies(anonymous, z3.Not(flag.present))
+        number = account.one_of(lambda text: text.isdigit())
+        yield z3.Implies(anonymous, z3.Not(z3.And(account.present, number)))
 
     def resource_like(self, globs: tuple[str, ...]) -> z3.BoolRef:
         """Return the formula that a pattern matches the request's resource."""
@@ -274,10 +276,11 @@ class SymbolicRequest:
         if accounts - {None}:
             value = self.values[PRINCIPAL_ACCOUNT]
             found.append(z3.And(value.present, value.one_of(lambda text: text in accounts)))
-        if statement.services:
-            value = self.values[SERVICE_NAME]
-            found.append(z3.And(value.present, value.one_of(lambda t: t in statement.services)))
-        return z3.Or(found)
+        if self.target is not Target.AWS:
+            return z3.Or(found)
+        service = self.values[SERVICE_NAME]
+        named = service.one_of(lambda text: text in statement.services)
+        return z3.If(service.present, named, z3.Or(found))
 
 
 def names_action(statement: PolicyStatement, action: str) -> bool:

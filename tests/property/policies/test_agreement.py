@@ -10,7 +10,7 @@ from support.policies_settings import settings
 from support.policy_mutants import mutants
 
 from sluice_policies.catalogue import ResourceType, bucket_actions, catalogue, object_actions
-from sluice_policies.evaluate import NOTHING_ALLOWS, PolicyRequest, evaluate
+from sluice_policies.evaluate import NOTHING_ALLOWS, SERVICE_NAME, PolicyRequest, evaluate
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.properties import CALLER
 from sluice_policies.prove import allowed, pattern_table_for, relevant
@@ -63,10 +63,10 @@ class Judge:
             if name == CALLER and self.role is not None:
                 text = self.policies.principal_of(self.role)
             index = representative_for(value, self.patterns._patterns[name], text)
-            if index is None or (name == CALLER and not text):
+            if index is None or (name in (CALLER, SERVICE_NAME) and not text):
                 return None
             there = name in (TLS, RESOURCE) or (name == CALLER and self.role is not None)
-            there = there or rng.random() < 0.4
+            there = there or rng.random() < (0.1 if name == SERVICE_NAME else 0.4)
             swaps += [(value.present, z3.BoolVal(there)), (value.index, z3.IntVal(index))]
             if there:
                 chosen[name] = text

@@ -6,7 +6,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod
 from structlog.testing import capture_logs
 
-from sluice_web.server_log import HttpServerLog, LibraryLogHandler
+from sluice_web.library_log import LibraryLogHandler
+from sluice_web.server_log import HttpServerLog
 
 
 def test_a_malformed_request_is_an_event_without_a_traceback() -> None:
