@@ -15,7 +15,6 @@ from sluice_query.settings import ServeSettings
 from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint
-from sluice_web.library_logs import send_library_logs
 from sluice_web.listening import listening, parse_listen, stop_event
 from sluice_web.request_gate import parse_allowed_hosts
 from sluice_web.tokens import check_token_or_loopback
