@@ -11,7 +11,6 @@ from typing import Final
 
 import structlog
 import uvloop
-from sluice_web.library_logs import send_library_logs
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from sluice_gateway.app import Gateway, build_gateway, serving, serving_health
@@ -24,6 +23,7 @@ from sluice_protocol.errors import SluiceError, StoreError
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
 from sluice_store.authority import read_history
+from sluice_web.library_logs import send_library_logs
 from sluice_web.listening import bind_shared, stop_event
 
 GC_THRESHOLD: Final = 20_000

@@ -4,9 +4,9 @@ import logging
 
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod
-from sluice_web.library_logs import LibraryLogHandler
 from structlog.testing import capture_logs
 
+from sluice_web.library_logs import LibraryLogHandler
 from sluice_web.server_log import HttpServerLog
 
 
