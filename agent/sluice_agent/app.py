@@ -28,6 +28,7 @@ from sluice_agent.transport import HttpTransport, client_tls, open_session
 from sluice_agent.uploader import Uploader
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_web.request_gate import parse_allowed_hosts
 
 CONNECT_S: Final = 5.0
 SLOTS: Final = 64
@@ -111,7 +112,12 @@ async def _opened(
     )
     _log.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
     try:
-        async with session, serve_health(settings.health, metrics, agent.problem):
+        async with (
+            session,
+            serve_health(
+                settings.health, metrics, agent.problem, parse_allowed_hosts(settings.allowed_hosts)
+            ),
+        ):
             yield agent
     finally:
         await asyncio.to_thread(spool.close)

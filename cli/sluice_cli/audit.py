@@ -9,7 +9,7 @@ import msgspec
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from sluice_cli.options import STORE_DEFAULT, Json, NewStoreUrl, StoreUrl, check_store_exists
+from sluice_cli.options import EXISTING_STORE, STORE_DEFAULT, Json, NewStoreUrl, StoreUrl
 from sluice_cli.output import emit, format_size, format_time
 from sluice_gc.audit import AuditEstimate, audit_store, estimate_audit
 from sluice_gc.audit_findings import AuditReport, read_audit_report
@@ -21,7 +21,7 @@ from sluice_gc.certificate_chain import (
 from sluice_gc.settings import AuditSettings, EngineSettings
 from sluice_gc.signing_keys import TrustedKeys, key_id_of, load_trusted, make_key_file
 from sluice_gc.task_engine import open_engine
-from sluice_protocol.errors import BadUsage, ExitCode
+from sluice_protocol.errors import ExitCode
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import open_store
 
@@ -82,10 +82,7 @@ def run(
     """Audit the whole store and write a certificate. Exit with 1 if an operator must act."""
     if estimate:
         return _print_estimate(estimate_audit(estimate_batches, estimate_cores), as_json=json)
-    try:
-        check_store_exists(str, store)
-    except ValueError as error:
-        raise BadUsage(str(error)) from error
+    EXISTING_STORE.check(store)
     return _print_audit(asyncio.run(_run(store, settings, where)), as_json=json)
 
 

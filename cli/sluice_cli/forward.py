@@ -7,7 +7,6 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sluice_agent.app import run_forward
 from sluice_agent.batching import WhenFull
 from sluice_agent.settings import AgentSettings, Durability, default_agent_id
 from sluice_cli.agent import draw_outcome, exit_code, run_until_signal, with_key
@@ -85,6 +84,8 @@ def forward(
     *, settings: Annotated[ForwardSettings, Parameter(name="*")], json: Json = False
 ) -> int:
     """Ship standard input until it ends; exit 1 if a batch was parked, dropped or not sent."""
+    from sluice_agent.app import run_forward  # noqa: PLC0415 - quick help
+
     agent = with_key(settings.for_agent())
     outcome = run_until_signal(
         lambda stop: run_forward(

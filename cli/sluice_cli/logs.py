@@ -2,7 +2,17 @@
 
 import sys
 
-import structlog
+# structlog imports rich's tracebacks, and with them pygments, for a renderer that is not used.
+_RICH = sys.modules.pop("rich", None)
+sys.modules["rich"] = None  # type: ignore[assignment]
+try:
+    import structlog
+finally:
+    del sys.modules["rich"]
+    if _RICH is not None:
+        sys.modules["rich"] = _RICH
+
+from sluice_web.library_log import send_library_logs  # noqa: E402 - it imports structlog, too
 
 
 def configure_logs() -> None:
@@ -22,6 +32,7 @@ def configure_logs() -> None:
         logger_factory=_print_to_stderr,
         cache_logger_on_first_use=False,
     )
+    send_library_logs()
 
 
 def _print_to_stderr(*_: object) -> structlog.PrintLogger:

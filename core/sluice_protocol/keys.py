@@ -220,6 +220,11 @@ def segment_key(queue: str, lane: int, first: int, last: int) -> ObjectKey:
     return ObjectKey(f"{QUEUE}{queue}.{lane:03d}/segments/{first:020d}-{last:020d}")
 
 
+def damaged_copy_key(queue: str, lane: int, digest: Digest) -> ObjectKey:
+    """Return the key of the copy of a lane's object that `sluice rebuild` replaced."""
+    return ObjectKey(f"{QUEUE}{queue}.{lane:03d}/damaged-{digest}")
+
+
 def metric_segment(name: str) -> str:
     """Return the `<metric-name>` path segment: hex of the name, or a hash of a longer one."""
     raw = name.encode()

@@ -459,7 +459,7 @@ LOG_EVENTS: Final = (
         name="register_lost",
         level="ERROR",
         component="reconciler",
-        meaning="The register of a lane does not exist although it did before.",
+        meaning=("The register or the state of a lane is missing, replaced or damaged (`defect`)."),
         action="Run `sluice rebuild`.",
     ),
     LogEvent(
@@ -495,6 +495,44 @@ LOG_EVENTS: Final = (
         component="spark",
         meaning="An index chunk is damaged. Searches read its files without it.",
         action="Delete the chunk and run `sluice spark index`.",
+    ),
+    LogEvent(
+        name="query_restarted",
+        level="WARN",
+        component="spark",
+        meaning="The ingest's streaming query ended with a transient error and was restarted.",
+        action="None. Investigate the `reason` if it repeats; a permanent error ends the job.",
+    ),
+    LogEvent(
+        name="store_clock_rebuilt",
+        level="WARN",
+        component="store",
+        meaning=(
+            "The clock file of a directory store was missing, empty or damaged. Timestamps "
+            "continue above the newest file of the store (`continues_at_ns`)."
+        ),
+        action="Find out what removed or damaged the file.",
+    ),
+    LogEvent(
+        name="http_server_error",
+        level="ERROR",
+        component="web",
+        meaning="The HTTP server failed outside of a request handler (`reason`).",
+        action="Report the traceback.",
+    ),
+    LogEvent(
+        name="library_error",
+        level="ERROR",
+        component="web",
+        meaning="A library reported an error (`logger`, `reason`).",
+        action="Follow the reason; report the traceback if there is one.",
+    ),
+    LogEvent(
+        name="library_warning",
+        level="WARN",
+        component="web",
+        meaning="A library reported a warning (`logger`, `reason`).",
+        action="Follow the reason if it repeats.",
     ),
     LogEvent(
         name="request_error",

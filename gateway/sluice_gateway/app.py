@@ -28,6 +28,7 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
 from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_on, server_tls
+from sluice_web.request_gate import parse_allowed_hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +155,12 @@ def _gateway(
         mode=uploads.mode,
         readiness=readiness,
         uploads=uploads,
-        api=GatewayApi(uploads, readiness, store),
+        api=GatewayApi(
+            uploads,
+            readiness,
+            store,
+            allowed_hosts=parse_allowed_hosts(settings.allowed_hosts),
+        ),
     )
 
 

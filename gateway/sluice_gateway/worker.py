@@ -23,6 +23,7 @@ from sluice_protocol.errors import SluiceError, StoreError
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
 from sluice_store.authority import read_history
+from sluice_web.library_log import send_library_logs
 from sluice_web.listening import bind_shared, stop_event
 
 GC_THRESHOLD: Final = 20_000
@@ -216,3 +217,4 @@ def configure_logs(*, worker: int, skip_probe: bool, level: str = "info") -> Non
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    send_library_logs()

@@ -195,3 +195,7 @@ def _check_names(given: Mapping[str, Sequence[str]], name: ParameterName) -> Non
             raise BadUsage(f"unknown parameter, parameter=`{parameter[:40]}`")
         if not _KNOWN[parameter].repeated and len(values) > 1:
             raise BadUsage(f"parameter is repeated, parameter=`{name(parameter)}`")
+        known = _KNOWN[parameter]
+        if isinstance(known, TextParameter):
+            for text in values:
+                replace(known, name=name(parameter)).check(text)

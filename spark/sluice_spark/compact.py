@@ -237,7 +237,7 @@ class _Compactor:
         opened = find_table(self.store_url, table, for_writing=True)
         if opened is None or self.settings.vacuum_hours < 0:
             return
-        hours = self.input.retry_horizon_s // _HOUR_S + self.settings.vacuum_hours
+        hours = -(-self.input.retry_horizon_s // _HOUR_S) + self.settings.vacuum_hours
         self.report.vacuumed += len(_vacuum(opened, hours, dry_run=self.settings.dry_run))
 
 

@@ -63,6 +63,63 @@ def test_named_file_must_exist(tmp_path: Path) -> None:
     assert "nowhere.toml" in done.stderr
 
 
+@pytest.mark.parametrize("arguments", [("config", "show"), ("gateway",)])
+def test_an_unknown_key_is_named_with_the_nearest_one(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "sluice.toml").write_text("[gateway]\nlistn = 1\n")
+    done = sluice(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert "listn" in done.stderr
+    assert "--listen" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variable", "arguments", "nearest"),
+    [
+        ("SLUICE_GATEWAY_LISTN", ("gateway",), "SLUICE_GATEWAY_LISTEN"),
+        ("SLUICE_GATEWAY_LISTN", ("config", "show"), "SLUICE_GATEWAY_LISTEN"),
+        ("SLUICE_AGENT_RUN_ONCEE", ("agent", "run"), "SLUICE_AGENT_RUN_ONCE"),
+        ("SLUICE_STOER", ("query",), "SLUICE_STORE"),
+        ("SLUICE_GATWAY_LISTEN", ("query",), "SLUICE_GATEWAY_"),
+    ],
+)
+def test_an_unknown_variable_is_an_error_that_names_the_nearest_one(
+    tmp_path: Path, variable: str, arguments: tuple[str, ...], nearest: str
+) -> None:
+    done = sluice(tmp_path, *arguments, **{variable: "1"})
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"the nearest known name is {nearest}" in done.stderr
+    assert variable in done.stderr
+
+
+def test_variables_of_other_commands_are_not_checked(tmp_path: Path) -> None:
+    """A machine that runs several commands has variables for each of them."""
+    assert sluice(tmp_path, "init", SLUICE_GATEWAY_LISTEN="127.0.0.1:1").returncode == 0
+
+
+@pytest.mark.parametrize("command", ["query", "reconciler", "gateway"])
+def test_a_mistyped_option_is_reported_before_a_missing_store(tmp_path: Path, command: str) -> None:
+    done = sluice(tmp_path, command, "--store", f"file://{tmp_path}/gone", "--jsno")
+    assert done.returncode == 2
+    assert "--jsno" in done.stdout + done.stderr
+    assert "no store" not in done.stdout + done.stderr
+    gone = sluice(tmp_path, command, "--store", f"file://{tmp_path}/gone")
+    assert gone.returncode == 2
+    assert gone.stderr.startswith("sluice: no store at this path: run `sluice init --store file://")
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_mistyped_command_is_one_line(tmp_path: Path) -> None:
+    done = sluice(tmp_path, "gatway")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr
+        == "sluice: unknown command: the nearest known name is gateway, command=`gatway`\n"
+    )
+
+
 def test_help_lists_every_command(tmp_path: Path) -> None:
     """`sluice --help` names the commands without importing them."""
     done = sluice(tmp_path, "--help")

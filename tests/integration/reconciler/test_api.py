@@ -256,7 +256,8 @@ def test_errors_of_the_framework_are_problem_documents(tmp_path: Path) -> None:
                 ("POST", "/v1/events", 413),
             ):
                 large = io.BytesIO(b"x" * (5 << 20)) if status == 413 else None
-                response = await client.request(method, path, data=large)
+                headers = {"X-Requested-With": "test"}
+                response = await client.request(method, path, data=large, headers=headers)
                 assert response.status == status
                 assert response.content_type == "application/problem+json"
                 assert (await body(response))["status"] == status
