@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo docs test test-long check format bench test-s3 clean
+.PHONY: help setup demo docs test test-long nightly check format bench test-s3 test-browser clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -e 's/:.*##/\t/'
@@ -28,9 +28,16 @@ test: setup  ## run the test suite; needs no network after setup
 test-long: setup  ## run the long tests: races, soak, fuzzing
 	$(BIN)/python -m pytest -m "long and not s3"
 
+nightly: setup  ## run every target and summarise; WRITE=1 records the summary in docs/verification.md
+	$(BIN)/python -m deploy.nightly $(if $(WRITE),--write)
+
 test-s3: setup  ## run the store's suite on a real S3 server (versitygw, built once with go install)
 	@deploy/versitygw.sh
 	$(BIN)/python -m pytest -m s3
+
+test-browser: setup  ## run the tests that need a real browser; installs Debian's chromium if it is missing
+	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
+	$(BIN)/python -m pytest -m browser
 
 check: setup  ## check format, lint, types and import contracts
 	$(BIN)/ruff format --check .

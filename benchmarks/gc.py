@@ -22,12 +22,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.measure import Sample, interleave, ratio, report, timed
-from sluice_gc.certificate import EvidenceFile
-from sluice_gc.evidence import BLOBS, NAMES
-from sluice_gc.objects import put_table
-from sluice_gc.plan_shard import FactsSum, PlanTask, plan_shards
-from sluice_gc.shards import Shard, split_shards
-from sluice_gc.spark_engine import SparkEngine
+from sluice_gc.candidates import PlanTotals
+from sluice_gc.evidence_files import BLOBS, NAMES, EvidenceFile, put_table
+from sluice_gc.key_ranges import DigestShard, split_shards
+from sluice_gc.planner import PlanTask, plan_shards
+from sluice_gc.task_engine import SparkTaskEngine
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.session import SessionSettings, open_session
@@ -116,7 +115,7 @@ async def _make(folder: Path, blobs: int) -> Files:
     return files
 
 
-def _digests(rng: np.random.Generator, shard: Shard, count: int) -> npt.NDArray[np.uint8]:
+def _digests(rng: np.random.Generator, shard: DigestShard, count: int) -> npt.NDArray[np.uint8]:
     rows = rng.integers(0, 256, size=(count, 32), dtype=np.uint8)
     rows[:, 0] = rng.integers(shard.first, shard.end, size=count, dtype=np.uint8)
     order = np.argsort(rows.view(">u8").reshape(count, 4)[:, 0], kind="stable")
@@ -147,7 +146,7 @@ def _blobs(rng: np.random.Generator, digests: npt.NDArray[np.uint8]) -> pa.Table
 
 
 def _plan(session: Any, folder: Path, files: Files, blobs: int) -> float:  # noqa: ANN401
-    engine = SparkEngine(session, f"file://{folder}/store")
+    engine = SparkTaskEngine(session, f"file://{folder}/store")
     count = CORES * TASKS_PER_CORE
     tasks = [
         PlanTask(
@@ -161,7 +160,7 @@ def _plan(session: Any, folder: Path, files: Files, blobs: int) -> float:  # noq
         )
         for at in range(count)
     ]
-    sums = FactsSum()
+    sums = PlanTotals()
     for group in asyncio.run(_run(engine, tasks)):
         for facts in group:
             sums.add(facts)
@@ -169,7 +168,7 @@ def _plan(session: Any, folder: Path, files: Files, blobs: int) -> float:  # noq
     return float(blobs)
 
 
-async def _run(engine: SparkEngine, tasks: list[PlanTask]) -> list[Any]:
+async def _run(engine: SparkTaskEngine, tasks: list[PlanTask]) -> list[Any]:
     return list(await engine.run(partial(plan_shards, clock=SystemClock()), tasks))
 
 

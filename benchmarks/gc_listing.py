@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.measure import Sample, interleave, ratio, report, timed
-from sluice_gc.listing import RangeListing
-from sluice_gc.shards import Shard, split_shards
+from sluice_gc.key_ranges import DigestShard, RangeListing, split_shards
 from sluice_protocol.keys import RAW_BLOBS, blob_key, digest_of
 from sluice_store import open_store
 from sluice_store.port import ObjectStore
@@ -27,7 +26,7 @@ STREAMS: Final = 4
 BUCKET: Final = "listing"
 KEYS: Final = {"ROOT_ACCESS_KEY": "bench-access", "ROOT_SECRET_KEY": "bench-secret"}
 
-Stream = Callable[[ObjectStore, Shard], Awaitable[int]]
+Stream = Callable[[ObjectStore, DigestShard], Awaitable[int]]
 
 
 def main() -> None:
@@ -69,12 +68,12 @@ async def _list(url: str, stream: Stream) -> float:
     return float(found)
 
 
-async def _audited(store: ObjectStore, shard: Shard) -> int:
+async def _audited(store: ObjectStore, shard: DigestShard) -> int:
     listing = RangeListing(store, RAW_BLOBS, *shard.bounds(RAW_BLOBS))
     return sum([len(page) async for page in listing.objects()])
 
 
-async def _bare(store: ObjectStore, shard: Shard) -> int:
+async def _bare(store: ObjectStore, shard: DigestShard) -> int:
     after, end = shard.bounds(RAW_BLOBS)
     pages = store.list(RAW_BLOBS, start_after=after, end_at=end)
     return sum([len(page.objects) async for page in pages])

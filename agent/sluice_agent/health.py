@@ -1,6 +1,6 @@
 """Health checks and metrics of a running agent: `/livez`, `/readyz` and `/metrics`."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
 from sluice_agent.metrics import AgentMetrics
@@ -16,7 +16,10 @@ ReadinessCheck = Callable[[], str]
 
 @asynccontextmanager
 async def serve_health(
-    address: str, metrics: AgentMetrics, check: ReadinessCheck
+    address: str,
+    metrics: AgentMetrics,
+    check: ReadinessCheck,
+    allowed_hosts: Collection[str] = (),
 ) -> AsyncIterator[None]:
     """Serve while the block runs; an empty address serves nothing.
 
@@ -36,6 +39,11 @@ async def serve_health(
         ready_endpoint(why_not_ready),
         metrics_endpoint(metrics.registry),
     ]
-    app = make_application(endpoints, middlewares=[problem_middleware()])
+    app = make_application(
+        endpoints,
+        middlewares=[problem_middleware()],
+        title="sluice agent: health",
+        allowed_hosts=allowed_hosts,
+    )
     async with listening(app, address):
         yield

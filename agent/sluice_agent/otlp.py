@@ -69,7 +69,7 @@ def logs_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> list[LogRecord]:
             for scoped in each.scope_logs
             for log in scoped.log_records
         ]
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BadUsage(f"body is not OTLP logs in JSON: {error}") from error
 
 
@@ -88,7 +88,7 @@ def metrics_from_otlp(body: bytes, *, arrived_ns: UnixNs) -> OtlpMetrics:
             for metric in scoped.metrics
         ]
         points = tuple(p for metric, shared in named for p in _points(metric, shared, arrived_ns))
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BadUsage(f"body is not OTLP metrics in JSON: {error}") from error
     refused = sum(
         len(metric.exponential_histogram.data_points)

@@ -7,10 +7,10 @@ Source: OpenTelemetry protocol, OTLP/HTTP; ADR 0034.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -29,6 +29,11 @@ from sluice_web.problems import problem_middleware
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 REQUESTS_MAX: Final = 64
 _JSON: Final = "application/json"
+_PROBLEMS: Final = {
+    "400": "The body is not OTLP in JSON",
+    "415": "The media type is not JSON",
+    "503": "Inputs are blocked: send the same records later",
+}
 _BUSY_HEADERS: Final = {"Retry-After": "1"}
 
 
@@ -49,12 +54,16 @@ class OtlpReceiver:
                 path="/v1/logs",
                 handler=self._accept_logs,
                 summary="Accept log records",
+                body=dict[str, Any],
+                problems=_PROBLEMS,
             ),
             Endpoint(
                 method="POST",
                 path="/v1/metrics",
                 handler=self._accept_metrics,
                 summary="Accept metric points",
+                body=dict[str, Any],
+                problems=_PROBLEMS,
             ),
         )
 
@@ -96,7 +105,9 @@ class OtlpReceiver:
 
 
 @asynccontextmanager
-async def serve_otlp(address: str, receiver: OtlpReceiver) -> AsyncIterator[None]:
+async def serve_otlp(
+    address: str, receiver: OtlpReceiver, allowed_hosts: Collection[str] = ()
+) -> AsyncIterator[None]:
     """Serve OTLP while the context is active; an empty address serves nothing.
 
     Raises:
@@ -106,7 +117,11 @@ async def serve_otlp(address: str, receiver: OtlpReceiver) -> AsyncIterator[None
         yield
         return
     app = make_application(
-        receiver.endpoints(), middlewares=[problem_middleware()], body_bytes_max=BODY_BYTES_MAX
+        receiver.endpoints(),
+        middlewares=[problem_middleware()],
+        title="sluice agent: OTLP",
+        allowed_hosts=allowed_hosts,
+        body_bytes_max=BODY_BYTES_MAX,
     )
     async with listening(app, address, ServerOptions(decompress=True, shutdown_s=2.0)):
         yield

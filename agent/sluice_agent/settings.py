@@ -64,6 +64,8 @@ class AgentSettings:
             system's.
         resource: `key=value` attributes of every record.
         health: `host:port` of /livez, /readyz and /metrics; empty disables them.
+        allowed_hosts: Names under which clients reach `otlp` and `health`, without ports, separated
+            by commas. The address of the connection is always allowed.
         tls_ca: File of CA certificates, PEM; default is the system's.
         tls_cert: File of the client certificate for mTLS, PEM.
         tls_key: File of the client certificate's key; default is the certificate's file.
@@ -90,6 +92,7 @@ class AgentSettings:
     timezone: str = ""
     resource: tuple[str, ...] = ()
     health: str = ""
+    allowed_hosts: str = ""
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -148,10 +151,13 @@ class AgentSettings:
             bytes_max=self.batch_bytes, records_max=self.batch_records, age_s_max=self.batch_age_s
         )
 
-    def for_uploader(self, *, stop_when_refused: bool) -> UploaderSettings:
+    def for_uploader(self, *, stop_when_refused: bool, give_up_s: float = 0.0) -> UploaderSettings:
         """Return the settings of the uploader."""
         return UploaderSettings(
-            gateways=self.gateways, uploads_max=self.uploads, stop_when_refused=stop_when_refused
+            gateways=self.gateways,
+            uploads_max=self.uploads,
+            stop_when_refused=stop_when_refused,
+            give_up_s=give_up_s,
         )
 
     def _resource(self) -> tuple[tuple[str, str], ...]:

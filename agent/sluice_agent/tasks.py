@@ -21,6 +21,7 @@ from sluice_agent.uploader import Uploader
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
+from sluice_web.request_gate import parse_allowed_hosts
 
 POLL_S: Final = 0.25
 SWEEP_S: Final = 0.5
@@ -105,7 +106,7 @@ async def ship_files(agent: Agent, stop: asyncio.Event) -> None:
         reading.append(_sample(agent, stop))
     receiver = OtlpReceiver(agent.batcher, agent.metrics, agent.clock)
     try:
-        async with serve_otlp(settings.otlp, receiver):
+        async with serve_otlp(settings.otlp, receiver, parse_allowed_hosts(settings.allowed_hosts)):
             complete = await _within(stop, settings.drain_s, *reading)
     finally:
         files.close()

@@ -5,19 +5,20 @@ import dataclasses
 import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
-from sluice_agent.app import run_agent
-from sluice_agent.parked import ParkedBatch, drop_parked, list_parked, retry_parked
 from sluice_agent.settings import AgentSettings, default_agent_id
-from sluice_agent.signing_key import make_key, principal_entry, read_key
-from sluice_agent.tasks import AgentRunResult
 from sluice_cli.options import Json
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import ExitCode
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sluice_agent.parked import ParkedBatch
+    from sluice_agent.tasks import AgentRunResult
 
 app = App(name="agent", help="Ship files and host metrics, and manage parked batches.")
 parked = App(name="parked", help="Manage batches that gateways rejected.")
@@ -39,6 +40,8 @@ def run(*, settings: Annotated[AgentSettings, Parameter(name="*")], json: Json =
 
     Batches that are not accepted by then stay in the spool for the next run.
     """
+    from sluice_agent.app import run_agent  # noqa: PLC0415 - quick help
+
     settings = with_key(settings)
     outcome = run_until_signal(lambda stop: run_agent(settings, stop=stop))
     emit(outcome, as_json=json, human=lambda console: draw_outcome(console, outcome))
@@ -51,6 +54,8 @@ def init(*, key: Path = KEY_DEFAULT, agent_id: str | None = None, json: Json = F
 
     An existing key is kept, and its entry is printed again.
     """
+    from sluice_agent.signing_key import make_key, principal_entry, read_key  # noqa: PLC0415 - quick help
+
     made = read_key(key) if key.exists() else make_key(key)
     name = agent_id or default_agent_id()
     entry = principal_entry(name, name, made)
@@ -61,12 +66,16 @@ def init(*, key: Path = KEY_DEFAULT, agent_id: str | None = None, json: Json = F
         "agent_id": name,
         "principal": entry,
     }
-    emit(value, as_json=json, human=lambda console: console.print(entry, end="", markup=False))
+    emit(
+        value, as_json=json, human=lambda console: console.print(f"\n{entry}", end="", markup=False)
+    )
 
 
 @parked.command(name="list")
 def list_(*, spool: SpoolPath = SPOOL_DEFAULT, json: Json = False) -> int:
     """List parked batches and the reason for each; exit 1 if there are any."""
+    from sluice_agent.parked import list_parked  # noqa: PLC0415 - quick help
+
     found = list_parked(spool)
     emit(found, as_json=json, human=lambda console: _draw(console, found))
     return ExitCode.FOUND_WRONG.value if found else ExitCode.DONE.value
@@ -77,6 +86,8 @@ def drop(
     *name: str, spool: SpoolPath = SPOOL_DEFAULT, every: All = False, json: Json = False
 ) -> None:
     """Delete parked batches permanently; records that no other agent sent are lost."""
+    from sluice_agent.parked import drop_parked  # noqa: PLC0415 - quick help
+
     done = drop_parked(spool, name, every=every)
     emit(done, as_json=json, human=lambda console: _print_names(console, "dropped", done))
 
@@ -86,6 +97,8 @@ def retry(
     *name: str, spool: SpoolPath = SPOOL_DEFAULT, every: All = False, json: Json = False
 ) -> None:
     """Return parked batches to the agent, which sends the same bytes again within a second."""
+    from sluice_agent.parked import retry_parked  # noqa: PLC0415 - quick help
+
     done = retry_parked(spool, name, every=every)
     emit(done, as_json=json, human=lambda console: _print_names(console, "queued for retry", done))
 
@@ -98,11 +111,11 @@ def with_key(settings: AgentSettings) -> AgentSettings:
 
 
 def run_until_signal(
-    start: Callable[[asyncio.Event], Coroutine[None, None, AgentRunResult]],
-) -> AgentRunResult:
+    start: Callable[[asyncio.Event], Coroutine[None, None, "AgentRunResult"]],
+) -> "AgentRunResult":
     """Run an agent until it ends; SIGTERM and SIGINT request a stop."""
 
-    async def main() -> AgentRunResult:
+    async def main() -> "AgentRunResult":
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -112,19 +125,19 @@ def run_until_signal(
     return asyncio.run(main())
 
 
-def exit_code(outcome: AgentRunResult, *, all_accepted: bool) -> int:
+def exit_code(outcome: "AgentRunResult", *, all_accepted: bool) -> int:
     """Return 1 if a batch was parked or dropped, or is pending although all had to be accepted."""
     wrong = outcome.parked or outcome.dropped_records or (all_accepted and outcome.waiting)
     return ExitCode.FOUND_WRONG.value if wrong else ExitCode.DONE.value
 
 
-def draw_outcome(console: Console, outcome: AgentRunResult) -> None:
+def draw_outcome(console: "Console", outcome: "AgentRunResult") -> None:
     """Print the result of a run."""
     fields = dataclasses.asdict(outcome)
     console.print(" ".join(f"{name}={value}" for name, value in fields.items()), markup=False)
 
 
-def _draw(console: Console, found: tuple[ParkedBatch, ...]) -> None:
+def _draw(console: "Console", found: tuple["ParkedBatch", ...]) -> None:
     if not found:
         console.print("no parked batches")
     for one in found:
@@ -133,6 +146,6 @@ def _draw(console: Console, found: tuple[ParkedBatch, ...]) -> None:
         console.print(f"{one.name}\n  {span} {format_size(one.frame_bytes)} {told}", markup=False)
 
 
-def _print_names(console: Console, what: str, names: tuple[str, ...]) -> None:
+def _print_names(console: "Console", what: str, names: tuple[str, ...]) -> None:
     for name in names:
         console.print(f"{what}: {name}", markup=False)

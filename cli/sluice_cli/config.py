@@ -11,21 +11,24 @@ An unknown key is an error. The environment variable of that option is `SLUICE_G
 """
 
 import dataclasses
+import difflib
 import os
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from cyclopts import App, Argument, ArgumentCollection
+from cyclopts import App, Argument, ArgumentCollection, CycloptsError
 from cyclopts import config as providers
-from rich.console import Console
-from rich.table import Table
 
+from sluice_cli.commands import COMMANDS
 from sluice_cli.options import Json
 from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = App(name="config", help="Show each setting and its source.")
 
@@ -65,6 +68,17 @@ def refuse_unknown(path: Path, values: dict[str, Any], commands: frozenset[str])
         raise BadUsage(
             f"unknown key in settings: use one of {known}, key=`{unknown[0]}`, path=`{path}`"
         )
+
+
+def refuse_unknown_command(command: str) -> None:
+    """Refuse the name of a command that does not exist.
+
+    Raises:
+        BadUsage: There is no such command; the error names the nearest one.
+    """
+    if command not in COMMANDS:
+        near = difflib.get_close_matches(command, COMMANDS, 1, cutoff=0)[0]
+        raise BadUsage(f"unknown command: the nearest known name is {near}, command=`{command}`")
 
 
 class FromFile:
@@ -109,11 +123,21 @@ def show(command: str | None = None, *, json: Json = False) -> None:
         command: Only this command, for example `gateway`.
         json: Print JSON for programs.
     """
-    from sluice_cli.main import COMMANDS, build  # noqa: PLC0415 - main mounts this module
+    # The application mounts this module.
+    from sluice_cli.application import build  # noqa: PLC0415
+    from sluice_cli.environment import check_variables  # noqa: PLC0415
 
+    if command is not None:
+        refuse_unknown_command(command)
     root = build()
     names = [command] if command else [name for name in COMMANDS if name != "config"]
-    settings = [setting for name in names for setting in _settings_of(root, (name,))]
+    check_variables(root, names)
+    try:
+        settings = [setting for name in names for setting in _settings_of(root, (name,))]
+    except CycloptsError as error:
+        # cyclopts prints only errors that it raised while parsing.
+        text = str(error).removeprefix(type(error).__name__)
+        raise BadUsage(" ".join(text.split())) from error
     emit(settings, as_json=json, human=lambda console: _draw(console, settings))
 
 
@@ -157,7 +181,9 @@ def _default(argument: Argument) -> str:
     return str(default)
 
 
-def _draw(console: Console, settings: list[Setting]) -> None:
+def _draw(console: "Console", settings: list[Setting]) -> None:
+    from rich.table import Table  # noqa: PLC0415 - only for this command
+
     table = Table("command", "option", "value", "from", box=None, pad_edge=False)
     for setting in settings:
         table.add_row(setting.command, setting.option, setting.value, setting.origin)

@@ -7,7 +7,6 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sluice_agent.app import run_forward
 from sluice_agent.batching import WhenFull
 from sluice_agent.settings import AgentSettings, Durability, default_agent_id
 from sluice_cli.agent import draw_outcome, exit_code, run_until_signal, with_key
@@ -28,6 +27,8 @@ class ForwardSettings:
         key: File of the Ed25519 key; by default the one that `sluice agent init` created here.
         agent_id: The id under which records are accepted; by default the host name.
         drain_s: Seconds to continue sending after the end of input, for `fast` and `durable`.
+        give_up_s: Seconds of failing uploads after which the command fails with exit code 3; the
+            batches stay in the spool for the next run. 0 never gives up.
         batch_bytes: Size before compression at which a batch is sealed, bytes.
         batch_records: Number of records at which a batch is sealed.
         batch_age_s: Seconds after its first record at which a batch is sealed.
@@ -47,6 +48,7 @@ class ForwardSettings:
     key: Path | None = None
     agent_id: str | None = None
     drain_s: float = 10.0
+    give_up_s: float = 0.0
     batch_bytes: int = 4 * 1024 * 1024
     batch_records: int = 100_000
     batch_age_s: float = 1.0
@@ -85,10 +87,16 @@ def forward(
     *, settings: Annotated[ForwardSettings, Parameter(name="*")], json: Json = False
 ) -> int:
     """Ship standard input until it ends; exit 1 if a batch was parked, dropped or not sent."""
+    from sluice_agent.app import run_forward  # noqa: PLC0415 - quick help
+
     agent = with_key(settings.for_agent())
     outcome = run_until_signal(
         lambda stop: run_forward(
-            agent, durability=settings.durability, descriptor=sys.stdin.fileno(), stop=stop
+            agent,
+            durability=settings.durability,
+            descriptor=sys.stdin.fileno(),
+            stop=stop,
+            give_up_s=settings.give_up_s,
         )
     )
     emit(outcome, as_json=json, human=lambda console: draw_outcome(console, outcome))

@@ -5,7 +5,6 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
-from sluice_gateway.processes import run_gateway
 from sluice_gateway.settings import GatewaySettings
 
 _DEFAULTS = GatewaySettings()
@@ -21,5 +20,7 @@ def gateway(
 
     Logs are JSON lines on standard error, with or without `--json`.
     """
+    from sluice_gateway.processes import run_gateway  # noqa: PLC0415 - imports the web server
+
     del json
     return run_gateway(settings, store)

@@ -1,4 +1,4 @@
-"""`sluice gc`: plans deletions, carries them out with a proof each, and tells why."""
+"""The commands of `sluice gc`: plan deletions, execute them with a proof each, explain them."""
 
 import asyncio
 from pathlib import Path
@@ -9,14 +9,13 @@ from rich.console import Console
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size, format_time
-from sluice_gc.cycle import CycleReport, Cycles
-from sluice_gc.inventory import InventorySource, read_inventory
+from sluice_gc.blob_explanation import BlobExplanation, explain_blob
+from sluice_gc.cycle import CycleReport, CycleRunner
+from sluice_gc.inventory_candidates import open_inventory
 from sluice_gc.metrics import GcMetrics
-from sluice_gc.objects import load_keys, load_trusted
-from sluice_gc.opening import open_engine
 from sluice_gc.plan import Plan
-from sluice_gc.planner import Planner, newest_plan_id, read_link
-from sluice_gc.runner import Runner, RunReport
+from sluice_gc.plan_runner import PlanRunner, RunReport
+from sluice_gc.planner import Planner
 from sluice_gc.settings import (
     CycleSettings,
     EngineSettings,
@@ -24,17 +23,16 @@ from sluice_gc.settings import (
     PlanSettings,
     RunSettings,
 )
-from sluice_gc.show import BlobTold, explain_blob
-from sluice_gc.trash import PurgeReport, purge_trash, restore_blob
+from sluice_gc.signing_keys import load_keys, load_trusted
+from sluice_gc.task_engine import open_engine
+from sluice_gc.trash import PurgeReport, RestoreReport, purge_trash, restore_blob
 from sluice_protocol.errors import BadUsage, ExitCode
-from sluice_protocol.keys import AUTHORITY_SETTINGS, parse_digest
+from sluice_protocol.keys import parse_digest
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_protocol.units import Digest, ObjectKey
+from sluice_protocol.units import Digest
 from sluice_store import open_store
-from sluice_store.authority import read_authority
-from sluice_store.s3.settings import parse_s3_url
 
-app = App(name="gc", help="Delete orphan blobs, only with a proof.")
+app = App(name="gc", help="Delete orphan blobs, each with a proof.")
 
 _PLAN = PlanSettings()
 _RUN = RunSettings()
@@ -47,13 +45,15 @@ _INVENTORY = InventorySettings()
 def plan(
     *,
     store: StoreUrl = STORE_DEFAULT,
-    audit_id: Annotated[str | None, Parameter(help="The certificate; the newest if none.")] = None,
+    audit_id: Annotated[
+        str | None, Parameter(help="The certificate to use; by default the newest.")
+    ] = None,
     settings: Annotated[PlanSettings, Parameter(name="*")] = _PLAN,
     inventory: Annotated[InventorySettings, Parameter(name="*")] = _INVENTORY,
     where: Annotated[EngineSettings, Parameter(name="*")] = _ENGINE,
     json: Json = False,
 ) -> int:
-    """Lists what may go and why, on the ground of a certificate; deletes nothing."""
+    """List what may be deleted according to a certificate, and why. Delete nothing."""
     made = asyncio.run(_plan(store, settings, where, inventory, audit_id))
     emit(made, as_json=json, human=lambda console: _draw_plan(console, made))
     return ExitCode.DONE.value
@@ -61,7 +61,9 @@ def plan(
 
 @app.command
 def run(
-    plan_id: Annotated[str | None, Parameter(help="The plan; the newest if none.")] = None,
+    plan_id: Annotated[
+        str | None, Parameter(help="The plan to execute; by default the newest.")
+    ] = None,
     /,
     *,
     store: StoreUrl = STORE_DEFAULT,
@@ -69,14 +71,13 @@ def run(
     where: Annotated[EngineSettings, Parameter(name="*")] = _ENGINE,
     json: Json = False,
 ) -> int:
-    """Proves every clause again for each candidate of a plan, and deletes those it lets go.
+    """Prove every clause again for each candidate of a plan, and delete what is proved.
 
-    It may be stopped at any time and run again.
+    The command may be killed and restarted at any time.
     """
     report = asyncio.run(_run(store, plan_id, settings, where))
     emit(report, as_json=json, human=lambda console: _draw_report(console, report))
-    open_ends = report.facts.unknown + report.facts.unread
-    code = ExitCode.FOUND_WRONG if open_ends else ExitCode.DONE
+    code = ExitCode.FOUND_WRONG if report.found_wrong else ExitCode.DONE
     return int(code.value)
 
 
@@ -90,20 +91,20 @@ def show(
     trusted_keys: tuple[str, ...] = (),
     json: Json = False,
 ) -> int:
-    """Tells why a blob went, or which clause keeps it."""
-    told = asyncio.run(_show(store, _parse(sha256), key_file, trusted_keys))
-    emit(told, as_json=json, human=lambda console: _draw_blob(console, told))
+    """Show why a blob was deleted, or which clause keeps it."""
+    explanation = asyncio.run(_show(store, _parse(sha256), key_file, trusted_keys))
+    emit(explanation, as_json=json, human=lambda console: _draw_blob(console, explanation))
     return ExitCode.DONE.value
 
 
 @app.command
 def undo(sha256: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
-    """Puts a deleted blob back from the trash, while its copy is there."""
+    """Restore a deleted blob from its copy in the trash."""
     digest = _parse(sha256)
-    done = asyncio.run(_undo(store, digest))
-    human = f"{digest} stands again" if done else f"{digest}: other bytes stand under its key"
-    emit({"restored": done}, as_json=json, human=lambda console: console.print(human))
-    code = ExitCode.DONE if done else ExitCode.FOUND_WRONG
+    report = asyncio.run(_undo(store, digest))
+    result = "restored" if report.restored else "not restored: other bytes exist under its key"
+    emit(report, as_json=json, human=lambda console: console.print(f"{digest} {result}"))
+    code = ExitCode.FOUND_WRONG if report.found_wrong else ExitCode.DONE
     return int(code.value)
 
 
@@ -115,9 +116,9 @@ def purge(
     trusted_keys: tuple[str, ...] = (),
     json: Json = False,
 ) -> int:
-    """Deletes copies from the trash whose undo window is over, by the clauses of a blob."""
+    """Delete copies whose undo window is over, under the clauses of a blob."""
     report = asyncio.run(_purge(store, key_file, trusted_keys))
-    text = f"{report.purged} copies purged, {report.kept} stay"
+    text = f"{report.purged} copies deleted, {report.kept} kept"
     emit(report, as_json=json, human=lambda console: console.print(text))
     return ExitCode.DONE.value
 
@@ -126,10 +127,10 @@ def _parse(sha256: str) -> Digest:
     try:
         return parse_digest(sha256)
     except ValueError as error:
-        raise BadUsage(f"a blob is named by 64 lower-case hex digits, sha256=`{sha256}`") from error
+        raise BadUsage(f"not 64 lower-case hexadecimal digits, sha256=`{sha256}`") from error
 
 
-async def _undo(url: str, digest: Digest) -> bool:
+async def _undo(url: str, digest: Digest) -> RestoreReport:
     async with open_store(url) as store:
         return await restore_blob(store, digest, SystemClock())
 
@@ -137,10 +138,7 @@ async def _undo(url: str, digest: Digest) -> bool:
 async def _purge(url: str, key_file: Path, trusted_keys: tuple[str, ...]) -> PurgeReport:
     trusted = load_trusted(key_file, trusted_keys)
     async with open_store(url) as store:
-        link = await read_link(store, trusted, None)
-        return await purge_trash(
-            store, await read_authority(store), link, SystemIds().ulid(), clock=SystemClock()
-        )
+        return await purge_trash(store, trusted, SystemIds().ulid(), clock=SystemClock())
 
 
 @app.command
@@ -151,9 +149,9 @@ def cycle(
     where: Annotated[EngineSettings, Parameter(name="*")] = _ENGINE,
     json: Json = False,
 ) -> int:
-    """Audits, carries out the plan whose grace is over, and plans again; for unattended use.
+    """Audit, execute the plan whose grace period is over, and plan again, unattended.
 
-    It fails closed: exit 1 when a rule refused or something is wrong, 3 when the store is away.
+    Exit with 1 if a rule refused or an operator must act, and with 3 if the store is unreachable.
     """
     report = asyncio.run(_cycle(store, settings, where))
     emit(report, as_json=json, human=lambda console: _draw_cycle(console, report))
@@ -163,18 +161,9 @@ def cycle(
 
 async def _cycle(url: str, settings: CycleSettings, where: EngineSettings) -> CycleReport:
     keys = load_keys(settings.key_file, settings.trusted_keys)
-    clock, metrics = SystemClock(), GcMetrics()
     async with open_engine(url, where) as (store, engine):
-        cycles = Cycles(store, engine, keys, clock, SystemIds(), metrics=metrics)
-        while True:
-            try:
-                report = await cycles.cycle(settings)
-            finally:
-                if settings.metrics_file is not None:
-                    metrics.write(settings.metrics_file)
-            if settings.every_s <= 0:
-                return report
-            await clock.sleep(settings.every_s)
+        cycles = CycleRunner(store, engine, keys, SystemClock(), SystemIds(), metrics=GcMetrics())
+        return await cycles.run(settings)
 
 
 async def _plan(
@@ -187,25 +176,7 @@ async def _plan(
     keys = load_keys(settings.key_file, settings.trusted_keys)
     async with open_engine(url, where) as (store, engine):
         planner = Planner(store, engine, keys, SystemClock(), SystemIds())
-        table = None
-        if inventory.inventory_store:
-            source = _inventory_source(url, inventory)
-            now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns
-            async with open_store(inventory.inventory_store) as lists:
-                key = ObjectKey(inventory.inventory_manifest)
-                table = await read_inventory(lists, key, source, now_ns)
-        return await planner.plan(settings, audit_id, table)
-
-
-def _inventory_source(url: str, inventory: InventorySettings) -> InventorySource:
-    """Gives what the inventory must be of: the bucket and prefix of the store, or as named."""
-    bucket, prefix = inventory.inventory_bucket, ""
-    if url.startswith("s3://"):
-        settings = parse_s3_url(url)
-        bucket, prefix = bucket or settings.bucket, settings.prefix
-    if not bucket:
-        raise BadUsage("name the bucket that the inventory must be of: --inventory-bucket")
-    return InventorySource(bucket=bucket, prefix=prefix, age_s_max=inventory.inventory_age_s_max)
+        return await planner.plan(settings, audit_id, await open_inventory(store, url, inventory))
 
 
 async def _run(
@@ -213,13 +184,12 @@ async def _run(
 ) -> RunReport:
     trusted = load_trusted(settings.key_file, settings.trusted_keys)
     async with open_engine(url, where) as (store, engine):
-        runner = Runner(store, engine, trusted, SystemClock())
-        return await runner.run(plan_id or await newest_plan_id(store), settings)
+        return await PlanRunner(store, engine, trusted, SystemClock()).run(plan_id, settings)
 
 
 async def _show(
     url: str, digest: Digest, key_file: Path, trusted_keys: tuple[str, ...]
-) -> BlobTold:
+) -> BlobExplanation:
     trusted = load_trusted(key_file, trusted_keys)
     async with open_store(url) as store:
         return await explain_blob(store, trusted, digest)
@@ -227,11 +197,11 @@ async def _show(
 
 def _draw_plan(console: Console, made: Plan) -> None:
     summary = made.summary
-    console.print(f"plan {made.plan_id}, on audit {made.audit_id}")
+    console.print(f"plan {made.plan_id}, based on audit {made.audit_id}")
     for name, tally in (
         ("blobs", summary.blobs),
-        ("orphans that may go", summary.orphans),
-        ("superseded that may go", summary.superseded),
+        ("deletable orphans", summary.orphans),
+        ("deletable noncurrent", summary.superseded),
         *((f"kept: {clause}", tally) for clause, tally in summary.kept.items()),
     ):
         console.print(f"  {name:24} {tally.incarnations:>10} {format_size(tally.bytes):>10}")
@@ -247,7 +217,9 @@ def _draw_report(console: Console, report: RunReport) -> None:
     facts = report.facts
     size = format_size(facts.deleted_bytes)
     if report.dry_run:
-        console.print(f"plan {report.plan_id}: {facts.would_go} would go, nothing was deleted")
+        console.print(
+            f"plan {report.plan_id}: {facts.would_go} deletable, nothing was deleted (dry run)"
+        )
     else:
         console.print(f"plan {report.plan_id}: {facts.deleted} deleted ({size})")
     for clause, count in facts.kept.items():
@@ -255,9 +227,9 @@ def _draw_report(console: Console, report: RunReport) -> None:
     if facts.unknown:
         console.print(f"  {facts.unknown} deletions are not confirmed: run the plan again")
     if facts.unread:
-        console.print(f"  {facts.unread} could not be read and stay: run the plan again")
+        console.print(f"  {facts.unread} could not be read and are kept: run the plan again")
     if facts.skipped:
-        console.print(f"  {facts.skipped} batches were done before")
+        console.print(f"  {facts.skipped} batches were done by an earlier run")
 
 
 def _draw_cycle(console: Console, report: CycleReport) -> None:
@@ -270,19 +242,19 @@ def _draw_cycle(console: Console, report: CycleReport) -> None:
     console.print(f"new plan {report.made_plan_id}")
 
 
-def _draw_blob(console: Console, told: BlobTold) -> None:
-    console.print(f"blob {told.sha256}")
-    console.print(f"  named in audit {told.audit_id}: {told.named_in_audit}")
-    if not told.incarnations:
-        console.print("  no incarnation stands")
-    for one in told.incarnations:
-        why = f"{one.clause}: {one.reason}" if one.clause else "every clause lets it go"
+def _draw_blob(console: Console, blob: BlobExplanation) -> None:
+    console.print(f"blob {blob.sha256}")
+    console.print(f"  named in audit {blob.audit_id}: {blob.named_in_audit}")
+    if not blob.incarnations:
+        console.print("  no object version exists")
+    for one in blob.incarnations:
+        why = f"{one.clause}: {one.reason}" if one.clause else "every clause allows the deletion"
         since = format_time(one.last_modified_unix_ns)
-        console.print(f"  incarnation {one.incarnation} of {since}: {one.verdict} ({why})")
-    for proof in told.proofs:
+        console.print(f"  object version {one.incarnation} of {since}: {one.verdict} ({why})")
+    for proof in blob.proofs:
         why = f" ({proof.clause}: {proof.reason})" if proof.clause else ""
         at = format_time(proof.proved_at_unix_ns)
         console.print(
-            f"  {at} {proof.verdict}{why}: incarnation {proof.incarnation}, plan {proof.plan_id},"
-            f" audit {proof.audit_id}\n    {proof.proof_key}"
+            f"  {at} {proof.verdict}{why}: object version {proof.incarnation},"
+            f" plan {proof.plan_id}, audit {proof.audit_id}\n    {proof.proof_key}"
         )

@@ -2,7 +2,15 @@
 
 import sys
 
-import structlog
+# structlog imports rich's tracebacks, and with them pygments, for a renderer that is not used.
+_RICH = sys.modules.pop("rich", None)
+sys.modules["rich"] = None  # type: ignore[assignment]
+try:
+    import structlog
+finally:
+    del sys.modules["rich"]
+    if _RICH is not None:
+        sys.modules["rich"] = _RICH
 
 
 def configure_logs() -> None:

@@ -1,20 +1,45 @@
 """Options that several commands share."""
 
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from cyclopts import Parameter
 
+from sluice_protocol.errors import BadUsage
 from sluice_store.url import parse_local_path
 
 STORE_DEFAULT: Final = "file://./.sluice"
 
 
-def _must_stand(kind: object, url: object) -> None:
-    """Refuse a directory that does not exist: a typing error would create an empty store."""
-    del kind
-    if isinstance(url, str) and url.startswith("file://") and not parse_local_path(url).is_dir():
-        raise ValueError(f"no store at this path: run `sluice init --store {url}` first")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingDirectory:
+    """A rule in the annotation of an option: a `file://` URL must name an existing directory.
 
+    A typing error would otherwise create an empty store.
+
+    Attributes:
+        what: What the directory is.
+        hint: What to do; `{url}` is replaced.
+    """
+
+    what: str
+    hint: str
+
+    def check(self, url: object) -> None:
+        """Check the value of the option.
+
+        Raises:
+            BadUsage: There is no such directory.
+        """
+        if not isinstance(url, str) or not url.startswith("file://"):
+            return
+        if not parse_local_path(url).is_dir():
+            raise BadUsage(f"no {self.what} at this path: {self.hint.format(url=url)}, url=`{url}`")
+
+
+EXISTING_STORE: Final = ExistingDirectory(
+    what="store", hint="run `sluice init --store {url}` first"
+)
 
 _NAMED: Final = Parameter(
     name="--store",
@@ -25,7 +50,7 @@ _NAMED: Final = Parameter(
 NewStoreUrl = Annotated[str, _NAMED]
 """The acceptance authority: a bucket, or a directory, which is created if it does not exist."""
 
-StoreUrl = Annotated[str, _NAMED, Parameter(validator=_must_stand)]
+StoreUrl = Annotated[str, _NAMED, EXISTING_STORE]
 """The acceptance authority: a bucket and prefix, or an existing directory."""
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for programs.")]

@@ -4,15 +4,17 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import msgspec
-from rich.console import Console
 
 from sluice_protocol.units import NS_PER_S
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-def emit(value: object, *, as_json: bool, human: Callable[[Console], None]) -> None:
+
+def emit(value: object, *, as_json: bool, human: Callable[["Console"], None]) -> None:
     """Print a result on standard output: one JSON document, or text.
 
     Args:
@@ -23,6 +25,8 @@ def emit(value: object, *, as_json: bool, human: Callable[[Console], None]) -> N
     if as_json:
         write_json(value, sys.stdout)
     else:
+        from rich.console import Console  # noqa: PLC0415 - not needed for JSON
+
         human(Console(highlight=False, soft_wrap=True))
 
 

@@ -24,11 +24,11 @@ from sluice_cli.policies_output import (
 from sluice_policies.evaluate import evaluate, request_for
 from sluice_policies.lint import lint as lint_text
 from sluice_policies.live_documents import DocumentChange, read_changes
-from sluice_policies.model import parse_document
+from sluice_policies.model import identity_document, parse_document
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.render import document_texts
 from sluice_policies.render import render as render_all
-from sluice_policies.settings import Settings, Target
+from sluice_policies.settings import RoleName, Settings, Target
 from sluice_policies.settings_file import read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.system_clock import SystemIds
@@ -54,6 +54,14 @@ CaBundle = Annotated[
 BucketPolicy = Annotated[
     Path | None,
     Parameter(name="--bucket-policy", help="Use this bucket policy instead of the rendered one."),
+]
+RolePolicies = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--role-policy",
+        negative="",
+        help="`NAME=FILE`: use this policy of a role instead of the rendered one; repeatable.",
+    ),
 ]
 
 
@@ -97,11 +105,14 @@ def lint(
     Returns:
         0 if there is no finding, otherwise 1.
     """
-    if files:
+    unset = settings == SETTINGS_DEFAULT and not settings.exists()
+    chosen = None if files and unset else read_settings(settings)
+    if files or chosen is None:
         texts = {str(path): _read_policy(path) for path in files}
     else:
-        texts = document_texts(policy_set(read_settings(settings), target))
-    found = {name: lint_text(text) for name, text in texts.items()}
+        texts = document_texts(policy_set(chosen, target))
+    account = None if chosen is None or target is not Target.AWS else chosen.bucket.account
+    found = {name: lint_text(text, account) for name, text in texts.items()}
     emit(findings_json(found), as_json=json, human=lambda console: draw_findings(console, found))
     return _exit_code(good=not any(found.values()))
 
@@ -117,11 +128,28 @@ def _read_policy(path: Path) -> str:
         raise BadUsage(f"cannot read policy file: {error}") from error
 
 
-def _policies(settings: Path, target: Target, bucket_policy: Path | None) -> PolicySet:
+def _policies(
+    settings: Path, target: Target, bucket_policy: Path | None, role_policies: tuple[str, ...]
+) -> PolicySet:
+    """Return the rendered documents, with those that the operator edited in their place."""
     found = policy_set(read_settings(settings), target)
-    if bucket_policy is None:
-        return found
-    return found.with_bucket(parse_document(_read_policy(bucket_policy), str(bucket_policy)))
+    if bucket_policy is not None:
+        document = parse_document(_read_policy(bucket_policy), str(bucket_policy))
+        found = found.with_bucket(document)
+    for text in role_policies:
+        name, path = _named_role(text, target)
+        found = found.with_identity(name, identity_document(_read_policy(path), str(path)))
+    return found
+
+
+def _named_role(text: str, target: Target) -> tuple[RoleName, Path]:
+    name, found, path = text.partition("=")
+    if not found or name not in tuple(RoleName):
+        names = ", ".join(RoleName)
+        raise BadUsage(f"role policy is not of the form `NAME=FILE`, got=`{text}` names={names}")
+    if target is not Target.AWS:
+        raise BadUsage(f"roles have no policy on this target, target={target}")
+    return RoleName(name), Path(path)
 
 
 def _headers(texts: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -135,7 +163,7 @@ def _headers(texts: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 @app.command
 def simulate(
     *,
-    principal: Annotated[str, Parameter(help="A role's name, an ARN or user, or `anonymous`.")],
+    principal: Annotated[str, Parameter(help="A role, an ARN or user, a service, or `anonymous`.")],
     action: Annotated[str, Parameter(help="For example s3:PutObject.")],
     key: Annotated[str | None, Parameter(help="The object; default: the bucket.")] = None,
     header: Annotated[
@@ -145,6 +173,7 @@ def simulate(
     settings: SettingsFile = SETTINGS_DEFAULT,
     target: TargetName = Target.AWS,
     bucket_policy: BucketPolicy = None,
+    role_policy: RolePolicies = (),
     json: Json = False,
 ) -> int:
     """Evaluate one request and name the deciding statement.
@@ -152,7 +181,7 @@ def simulate(
     Returns:
         0 if it is allowed, 1 if it is denied, 2 if it cannot be decided.
     """
-    policies = _policies(settings, target, bucket_policy)
+    policies = _policies(settings, target, bucket_policy, role_policy)
     request = request_for(policies, principal, action, key, dict(_headers(header)))
     decision = evaluate(policies, request)
     word = "allow" if decision.allowed else "deny"
@@ -172,6 +201,7 @@ def prove(
     settings: SettingsFile = SETTINGS_DEFAULT,
     target: TargetName = Target.AWS,
     bucket_policy: BucketPolicy = None,
+    role_policy: RolePolicies = (),
     json: Json = False,
 ) -> int:
     """Prove every required property for every caller, key and header.
@@ -182,7 +212,7 @@ def prove(
     from sluice_policies.prove import all_proved  # noqa: PLC0415 - z3 is an extra
     from sluice_policies.prove import prove as prove_all  # noqa: PLC0415
 
-    verdicts = prove_all(_policies(settings, target, bucket_policy))
+    verdicts = prove_all(_policies(settings, target, bucket_policy, role_policy))
     emit(verdicts_json(verdicts), as_json=json, human=lambda c: draw_verdicts(c, verdicts))
     return _exit_code(good=all_proved(verdicts))
 

@@ -6,31 +6,25 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, fields
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import aiohttp
 import msgspec
 from cyclopts import App, Parameter
 
-from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, ExistingDirectory, Json, StoreUrl
 from sluice_cli.output import format_size
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
-from sluice_query.following import follow
-from sluice_query.live import TIMEOUT_S, LiveRecordsClient, follow_live
 from sluice_query.parameters import FROM_DEFAULT, STEP_DEFAULT, parse_query
-from sluice_query.plot import draw_series
 from sluice_query.request import LIMIT_DEFAULT, Aggregate, Query
-from sluice_query.result import QueryResult, QuerySummary, record_json, result_lines
-from sluice_query.search import Searcher
-from sluice_query.service import serve_queries
 from sluice_query.settings import QuerySettings, ServeSettings
-from sluice_query.spool import attach_spool
-from sluice_store import open_store, read_authority
-from sluice_store.url import parse_local_path
+
+if TYPE_CHECKING:
+    from sluice_query.result import QueryResult, QuerySummary
+    from sluice_query.search import Searcher
 
 app = App(name="query", help="Search records by time, text and agent.")
 
@@ -85,18 +79,11 @@ class QueryOptions:
     reconciler_token: str = field(default="", repr=False)
 
 
-def _must_be_spool(kind: object, url: object) -> None:
-    """Refuse a path that is not a directory: opening it would create an empty spool."""
-    del kind
-    if isinstance(url, str) and not parse_local_path(url).is_dir():
-        raise ValueError("no spool at this path: pass the gateway's --spool")
-
-
 SpoolUrl = Annotated[
     str | None,
+    ExistingDirectory(what="spool", hint="pass the gateway's --spool"),
     Parameter(
         name="--spool",
-        validator=_must_be_spool,
         help="The gateway's spool, file:///path; batches that are only there are searched too.",
     ),
 ]
@@ -165,6 +152,8 @@ def query(
         return
     result = asyncio.run(_with_searcher((store, spool), settings, lambda one: one.search(question)))
     if json:
+        from sluice_query.result import result_lines  # noqa: PLC0415 - imports numpy
+
         for line in result_lines(result):
             sys.stdout.buffer.write(line)
         sys.stdout.flush()
@@ -192,6 +181,7 @@ def serve(
         settings: Limits of each query.
         json: Print the address as JSON.
     """
+    from sluice_query.service import serve_queries  # noqa: PLC0415 - imports the web server
 
     def say(url: str) -> None:
         sys.stdout.write(f'{{"url":"{url}"}}\n' if json else f"listening on {url}\n")
@@ -202,14 +192,20 @@ def serve(
     )
 
 
-async def _follow(searcher: Searcher, question: Query, options: QueryOptions, json: bool) -> None:  # noqa: FBT001
+async def _follow(searcher: "Searcher", question: Query, options: QueryOptions, json: bool) -> None:  # noqa: FBT001
     if question.series is not None or question.stats_only:
         raise BadUsage("--tail follows records: omit --metric and --stats-only")
+    from sluice_query.following import follow  # noqa: PLC0415 - imports numpy
+
     if options.reconciler is None:
         await _tell(follow(searcher, question), json)
         return
     if searcher.spool is not None:
         raise BadUsage("--reconciler does not cover a spool: omit one of them")
+    import aiohttp  # noqa: PLC0415 - only for following a reconciler
+
+    from sluice_query.live import TIMEOUT_S, LiveRecordsClient, follow_live  # noqa: PLC0415
+
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         source = LiveRecordsClient(
@@ -218,7 +214,7 @@ async def _follow(searcher: Searcher, question: Query, options: QueryOptions, js
         await _tell(follow_live(searcher, question, source), json)
 
 
-async def _tell(results: AsyncIterator[QueryResult], json: bool) -> None:  # noqa: FBT001
+async def _tell(results: AsyncIterator["QueryResult"], json: bool) -> None:  # noqa: FBT001
     told: tuple[str, ...] = ()
     async for result in results:
         for row in result.records:
@@ -231,14 +227,20 @@ async def _tell(results: AsyncIterator[QueryResult], json: bool) -> None:  # noq
 
 
 def _line_of(kind: Kind, row: dict[str, object], json: bool) -> str:  # noqa: FBT001
+    from sluice_query.result import record_json  # noqa: PLC0415 - imports numpy
+
     return msgspec.json.encode(record_json(kind, row)).decode() if json else _line(kind, row)
 
 
 async def _with_searcher(
     urls: tuple[str, str | None],
     settings: QuerySettings,
-    work: Callable[[Searcher], Awaitable[_Result]],
+    work: Callable[["Searcher"], Awaitable[_Result]],
 ) -> _Result:
+    from sluice_query.search import Searcher  # noqa: PLC0415 - imports numpy, pyarrow and DuckDB
+    from sluice_query.spool import attach_spool  # noqa: PLC0415
+    from sluice_store import open_store, read_authority  # noqa: PLC0415
+
     store_url, spool_url = urls
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(store_url))
@@ -253,8 +255,10 @@ async def _with_searcher(
         return await work(searcher)
 
 
-def _print(result: QueryResult, question: Query) -> None:
+def _print(result: "QueryResult", question: Query) -> None:
     if question.series is not None:
+        from sluice_query.plot import draw_series  # noqa: PLC0415 - imports plotext
+
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         sys.stdout.write(draw_series(question.series, result.points, width))
     for row in result.records:
@@ -276,7 +280,7 @@ def _line(kind: Kind, row: dict[str, object]) -> str:
     return f"{when} {row['agent_id']} {what}"
 
 
-def describe(summary: QuerySummary) -> str:
+def describe(summary: "QuerySummary") -> str:
     """Format a summary as text."""
     span = f" from {summary.first_ts} to {summary.last_ts}" if summary.first_ts else ""
     more = " (more match: raise --limit)" if summary.more else ""
@@ -285,6 +289,7 @@ def describe(summary: QuerySummary) -> str:
         f"read {summary.segments_read} segments, {format_size(summary.bytes_read)}",
         f"pruned {summary.segments_pruned}",
         f"{summary.waiting_batches} batches not in the lake yet",
+        f"accepted until {summary.accepted_until or 'unknown'}",
         f"{summary.elapsed_ms} ms",
     )
     lines = ["; ".join(facts)]

@@ -8,7 +8,12 @@ from rich.console import Console
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
-from sluice_queue.inspection import LaneStatus, read_status
+from sluice_protocol.keys import INGEST_QUEUE
+from sluice_queue.inspection import LaneCondition, LaneStatus
+from sluice_queue.lane import Lane
+from sluice_reconciler.lane_defects import has_ledger, read_queue_status
+from sluice_store.authority import read_authority
+from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
 
 app = App(name="queue", help="Show the backlog of the queue.")
@@ -21,15 +26,43 @@ def status(
     store: StoreUrl = STORE_DEFAULT,
     json: Json = False,
 ) -> int:
-    """Show every lane: appended, acknowledged and pending entries."""
+    """Show every lane: appended, acknowledged and pending entries.
+
+    Returns:
+        0, or 1 if a lane is lost or damaged.
+    """
     lanes = asyncio.run(_status(store, queue))
     emit(lanes, as_json=json, human=lambda console: _draw(console, lanes, queue))
-    return 0
+    return 1 if any(one.condition is not LaneCondition.SOUND for one in lanes) else 0
 
 
 async def _status(url: str, queue: str | None) -> list[LaneStatus]:
     async with open_store(url) as store:
-        return await read_status(store, queue)
+        count = (await read_authority(store)).lanes
+        persisted = {}
+        if queue in (None, INGEST_QUEUE):
+            persisted = await _read_persisted(store, url, count)
+        return await read_queue_status(store, count, queue, persisted)
+
+
+async def _read_persisted(store: ObjectStore, url: str, lanes: int) -> dict[Lane, int]:
+    """Return the last sequence of each lane that the lake contains; empty without a lake."""
+    if not await has_ledger(store):
+        return {}
+    return await asyncio.to_thread(_read_lake, url, lanes)
+
+
+def _read_lake(url: str, lanes: int) -> dict[Lane, int]:
+    from sluice_lake.delta import find_table, read_lane_versions  # noqa: PLC0415 - an extra
+    from sluice_lake.tables import BATCHES  # noqa: PLC0415 - an extra
+
+    ledger = find_table(url, BATCHES)
+    positions = {} if ledger is None else read_lane_versions(ledger, range(lanes))
+    return {
+        Lane(queue=INGEST_QUEUE, lane=lane): sequence
+        for lane, sequence in positions.items()
+        if sequence > 0
+    }
 
 
 def _draw(console: Console, lanes: list[LaneStatus], queue: str | None) -> None:
@@ -38,6 +71,9 @@ def _draw(console: Console, lanes: list[LaneStatus], queue: str | None) -> None:
         console.print(f"{which} has an entry yet; `sluice reconciler` fills its queues")
         return
     for one in lanes:
+        if one.condition is not LaneCondition.SOUND:
+            console.print(f"{one.queue}.{one.lane:03d}  {one.condition.value}: {one.problem}")
+            continue
         age = (
             "" if one.oldest_waiting_s is None else f", the oldest for {one.oldest_waiting_s:.1f} s"
         )

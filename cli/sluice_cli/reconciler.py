@@ -2,17 +2,19 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
-from sluice_reconciler.app import run_inventory, run_once, serve
-from sluice_reconciler.full_pass import PassReport
-from sluice_reconciler.scanners import InventoryScanResult
 from sluice_reconciler.settings import ReconcilerSettings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sluice_reconciler.full_pass import PassReport
+    from sluice_reconciler.scanners import InventoryScanResult
 
 _DEFAULTS = ReconcilerSettings()
 
@@ -34,6 +36,9 @@ def reconciler(
         0, or 1 if a batch was held back or left, a register is lost, or a file of the report is
         unreadable.
     """
+    # The web server is imported here, so that the help is quick.
+    from sluice_reconciler.app import run_inventory, run_once, serve  # noqa: PLC0415
+
     if inventory is not None:
         found = asyncio.run(run_inventory(store, settings, inventory))
         emit(found, as_json=json, human=lambda console: _draw_inventory(console, found))
@@ -46,7 +51,7 @@ def reconciler(
     return 1 if report.held_back or report.outcome.left or report.registers_lost else 0
 
 
-def _draw_inventory(console: Console, found: InventoryScanResult) -> None:
+def _draw_inventory(console: "Console", found: "InventoryScanResult") -> None:
     console.print(
         f"report, {found.age_s:.0f} s old: {found.named} accepted batches, {found.foreign} other "
         f"keys, enqueued {found.outcome.enqueued}"
@@ -55,7 +60,7 @@ def _draw_inventory(console: Console, found: InventoryScanResult) -> None:
         console.print(f"unreadable: {reason}")
 
 
-def _draw(console: Console, report: PassReport) -> None:
+def _draw(console: "Console", report: "PassReport") -> None:
     done = report.outcome
     console.print(
         f"listed {report.listed} accepted batches: enqueued {done.enqueued},"

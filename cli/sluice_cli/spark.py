@@ -13,7 +13,9 @@ from rich.console import Console
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_lake.delta import check_tables
-from sluice_protocol.errors import ExitCode
+from sluice_lake.errors import TableRefused
+from sluice_protocol.errors import BadUsage, ExitCode, SluiceError
+from sluice_spark.jvm import check_jvm, jvm_process, stop_session
 from sluice_spark.session import Session, SessionSettings, open_session
 from sluice_spark.settings import CompactSettings, IngestSettings, JobSettings
 
@@ -25,14 +27,34 @@ _JOB = JobSettings()
 
 
 @contextmanager
+def _refused_as_bad_usage() -> Iterator[None]:
+    """Exit with 2 for a table that the job cannot use: repeating the command cannot succeed."""
+    try:
+        yield
+    except TableRefused as error:
+        raise BadUsage(str(error)) from error
+
+
+@contextmanager
 def _session(store: str, master: str, driver_memory: str) -> Iterator[Session]:
-    check_tables(store)  # refuse before the JVM starts
-    settings = SessionSettings(master=master, driver_memory=driver_memory)
-    session = open_session(settings, delta=False)
+    with _refused_as_bad_usage():
+        check_tables(store)  # refuse before the JVM starts
+        settings = SessionSettings(master=master, driver_memory=driver_memory)
+        with _stopped_afterwards(open_session(settings, delta=False)) as session:
+            yield session
+
+
+@contextmanager
+def _stopped_afterwards(session: Session) -> Iterator[Session]:
     try:
         yield session
+    except SluiceError:
+        raise
+    except Exception as error:
+        check_jvm(jvm_process(session), error)
+        raise
     finally:
-        session.stop()
+        stop_session(session)
 
 
 @app.command
@@ -50,7 +72,8 @@ def ingest(
     """
     from sluice_spark.ingest import run_ingest  # noqa: PLC0415 - the import takes a second
 
-    totals = run_ingest(store, settings)
+    with _refused_as_bad_usage():
+        totals = run_ingest(store, settings)
 
     def human(console: Console) -> None:
         console.print(

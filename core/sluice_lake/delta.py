@@ -20,29 +20,56 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from sluice_lake.errors import CommitConflict, TableRefused
+from sluice_lake.features import unsupported_features
 from sluice_lake.locations import TableLocation, lake_location, open_filesystem
 from sluice_lake.schemas import schema_json
 from sluice_lake.tables import TABLES, Table, ingest_app_id
+from sluice_protocol.errors import OutcomeUnknown, SluiceError, StoreUnavailable
 
 CONFIGURATION: Final = {
     "delta.enableDeletionVectors": "false",
     "delta.checkpointInterval": "50",
 }
 """With deletion vectors a reader of the data files alone would return deleted rows (ADR 0051)."""
-REFUSED_FEATURES: Final = frozenset({"deletionVectors", "clustering", "columnMapping"})
+_CONFLICTS: Final = ("Failed to commit transaction", "Tried committing existing table version")
+"""How delta-rs begins the error of a commit that lost to another one (ADR 0053)."""
+_STORE_FAILURES: Final = ("Log storage error", "Transaction failed")
+_UNSUPPORTED: Final = "Unsupported table features required"
 _LOG: Final = "_delta_log"
 _COMMIT: Final = re.compile(r"\d{20}\.(json|checkpoint\b.*)|_last_checkpoint")
 
 
 @contextmanager
 def delta_errors_translated(location: TableLocation) -> Iterator[None]:
-    """Translate the errors of delta-rs into those of `sluice_lake.errors`."""
+    """Translate the errors of a commit by delta-rs; only a lost race is a `CommitConflict`.
+
+    Raises:
+        CommitConflict: Another writer committed first.
+        OutcomeUnknown: The store failed; whether the commit was made is unknown.
+        TableRefused: Every other reason; repeating the commit would fail again.
+    """
     try:
         yield
     except CommitFailedError as error:
-        raise CommitConflict(location.uri, str(error)) from error
+        raise _commit_error(location, str(error)) from error
     except DeltaError as error:
-        raise TableRefused(location.uri, str(error)) from error
+        raise TableRefused(location.uri, _first_line(error)) from error
+    except OSError as error:
+        raise OutcomeUnknown("commit", location.uri, 1) from error
+
+
+def _commit_error(location: TableLocation, reason: str) -> SluiceError:
+    if reason.startswith(_CONFLICTS):
+        return CommitConflict(location.uri, reason)
+    if reason.startswith(_STORE_FAILURES):
+        return OutcomeUnknown("commit", location.uri, 1)
+    if reason.startswith(_UNSUPPORTED):
+        return TableRefused(location.uri, f"{reason}; rewrite it without these features")
+    return TableRefused(location.uri, f"the commit was refused: {reason}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def delta_schema(table: Table) -> Schema:
@@ -61,8 +88,8 @@ def find_table(store_url: str, table: Table, *, for_writing: bool = False) -> De
 
     Raises:
         TableRefused: The path contains something other than a table, a column is missing or has
-            another type, or a feature is on under which the data files alone misrepresent the
-            table.
+            another type, or the table has a feature that is not supported.
+        StoreUnavailable: The bucket is unreachable.
     """
     location = lake_location(store_url, table.name)
     opened = _open(location)
@@ -126,8 +153,9 @@ def _open(location: TableLocation) -> DeltaTable | None:
     except (DeltaError, OSError) as error:
         if location.is_local and Path(location.uri).exists() and not Path(location.uri).is_dir():
             raise _not_a_table(location) from error
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TableRefused(location.uri, f"it cannot be opened: {reason}") from error
+        if isinstance(error, OSError) and not location.is_local:
+            raise StoreUnavailable("open", location.uri, _first_line(error)) from error
+        raise TableRefused(location.uri, f"it cannot be opened: {_first_line(error)}") from error
 
 
 def _is_occupied(location: TableLocation) -> bool:
@@ -158,13 +186,11 @@ def _not_a_table(location: TableLocation) -> TableRefused:
 
 
 def _check_features(location: TableLocation, opened: DeltaTable) -> None:
-    protocol = opened.protocol()
-    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-    for feature in sorted(features & REFUSED_FEATURES):
+    if features := unsupported_features(opened):
         raise TableRefused(
             location.uri,
-            f"its feature {feature} must be off, because the data files alone would misrepresent"
-            " the table: rewrite it without the feature",
+            f"its features {', '.join(features)} must be off, because sluice would misread or"
+            " damage the table: rewrite it without them",
         )
 
 

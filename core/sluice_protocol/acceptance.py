@@ -27,7 +27,7 @@ sufficient proof immediately.
 
 An unknown outcome proves nothing and uses one of a bounded number of tries. An observation that
 does not belong to the action raises `InvariantViolated` and changes nothing.
-Source: `docs/protocol.md`, Accepting.
+Source: `docs/protocol.md`, Acceptance.
 """
 
 from dataclasses import replace

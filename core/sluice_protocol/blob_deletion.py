@@ -11,7 +11,7 @@ Why these clauses keep every accepted blob. A gateway responds 200 only if the m
 less than `retry_horizon - margin` after it proved the blob. An audit that started later than the
 version's Last-Modified plus `retry_horizon` has therefore read every manifest that depends on this
 version. A later manifest depends on another version, which is not deleted with it.
-Source: `docs/protocol.md`, Deleting a blob.
+Source: `docs/protocol.md`, Deletion.
 """
 
 from collections.abc import Callable

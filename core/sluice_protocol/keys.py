@@ -1,7 +1,7 @@
 """The key layout: functions that build and parse every key that sluice writes.
 
 All keys are relative to the deployment's prefix. Dates and hours are UTC. The layout is stored, so
-a change is a new version and never an edit (`docs/protocol.md`, Keys).
+a change is a new version and never an edit (`docs/protocol.md`, Identity and keys).
 """
 
 import hashlib
@@ -218,6 +218,11 @@ def register_key(queue: str, lane: int) -> ObjectKey:
 def segment_key(queue: str, lane: int, first: int, last: int) -> ObjectKey:
     """Return the key of an immutable segment of older queue entries."""
     return ObjectKey(f"{QUEUE}{queue}.{lane:03d}/segments/{first:020d}-{last:020d}")
+
+
+def damaged_copy_key(queue: str, lane: int, digest: Digest) -> ObjectKey:
+    """Return the key of the copy of a lane's object that `sluice rebuild` replaced."""
+    return ObjectKey(f"{QUEUE}{queue}.{lane:03d}/damaged-{digest}")
 
 
 def metric_segment(name: str) -> str:

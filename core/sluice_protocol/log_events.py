@@ -138,6 +138,23 @@ LOG_EVENTS: Final = (
         action="Investigate if it repeats for minutes: check the gateways and the network.",
     ),
     LogEvent(
+        name="uploads_failing",
+        level="WARN",
+        component="agent",
+        meaning="No gateway has responded usefully for `failing_s`. Logged every 30 seconds.",
+        action="Check the gateways and the network. `sluice forward --give-up-s` sets a limit.",
+    ),
+    LogEvent(
+        name="authority_missing",
+        level="ERROR",
+        component="gateway",
+        meaning=(
+            "The record `authority/v1/settings.json` does not exist any more. The gateway is not "
+            "ready."
+        ),
+        action="Restore the record, or mount the right directory, then check what removed it.",
+    ),
+    LogEvent(
         name="authority_not_read",
         level="WARN",
         component="gateway",
@@ -227,11 +244,25 @@ LOG_EVENTS: Final = (
         action="None.",
     ),
     LogEvent(
+        name="spool_blob_unreadable",
+        level="WARN",
+        component="gateway",
+        meaning="The head of a blob in the spool is damaged. The blob is kept.",
+        action="Check the disk of the spool.",
+    ),
+    LogEvent(
         name="spool_record_pending",
         level="WARN",
         component="gateway",
         meaning="A spooled record could not be transferred yet. It is retried.",
         action="Check the connection to the store if it repeats.",
+    ),
+    LogEvent(
+        name="spool_sweep_delayed",
+        level="WARN",
+        component="gateway",
+        meaning="The search for unneeded blobs in the spool failed. It is retried.",
+        action="Check the disk of the spool if it repeats.",
     ),
     LogEvent(
         name="spool_transfer_conflict",
@@ -257,7 +288,9 @@ LOG_EVENTS: Final = (
         name="spool_transfer_incomplete",
         level="WARN",
         component="gateway",
-        meaning="The gateway exited with records that are not transferred. They stay in the spool.",
+        meaning=(
+            "The gateway exited with code 1: records are not transferred. They stay in the spool."
+        ),
         action="Start the gateway again with the same spool.",
     ),
     LogEvent(
@@ -266,6 +299,16 @@ LOG_EVENTS: Final = (
         component="gateway",
         meaning="The newest doctor result does not prove the store. Uploads are refused.",
         action="Run `sluice doctor` and correct what it reports.",
+    ),
+    LogEvent(
+        name="store_not_writable",
+        level="WARN",
+        component="gateway",
+        meaning=(
+            "The write probe failed, for example because the disk is full. The gateway is not "
+            "ready until a write succeeds."
+        ),
+        action="Follow `reason`: free space, or check permissions and the network.",
     ),
     LogEvent(
         name="store_probe_skipped",
@@ -303,6 +346,16 @@ LOG_EVENTS: Final = (
         component="gateway",
         meaning="A worker process was killed by a signal. A new one was started.",
         action="Check memory limits and the system log.",
+    ),
+    LogEvent(
+        name="write_probe_not_deleted",
+        level="WARN",
+        component="gateway",
+        meaning=(
+            "The object of the write probe could not be deleted. It is kept, and the next probe "
+            "proves less."
+        ),
+        action="Allow the gateway's role to delete under `doctor/v1/`, see `docs/policies.md`.",
     ),
     LogEvent(
         name="gc_failed",
@@ -413,7 +466,7 @@ LOG_EVENTS: Final = (
         name="register_lost",
         level="ERROR",
         component="reconciler",
-        meaning="The register of a lane does not exist although it did before.",
+        meaning=("The register or the state of a lane is missing, replaced or damaged (`defect`)."),
         action="Run `sluice rebuild`.",
     ),
     LogEvent(
@@ -449,6 +502,44 @@ LOG_EVENTS: Final = (
         component="spark",
         meaning="An index chunk is damaged. Searches read its files without it.",
         action="Delete the chunk and run `sluice spark index`.",
+    ),
+    LogEvent(
+        name="query_restarted",
+        level="WARN",
+        component="spark",
+        meaning="The ingest's streaming query ended with a transient error and was restarted.",
+        action="None. Investigate the `reason` if it repeats; a permanent error ends the job.",
+    ),
+    LogEvent(
+        name="store_clock_rebuilt",
+        level="WARN",
+        component="store",
+        meaning=(
+            "The clock file of a directory store was missing, empty or damaged. Timestamps "
+            "continue above the newest file of the store (`continues_at_ns`)."
+        ),
+        action="Find out what removed or damaged the file.",
+    ),
+    LogEvent(
+        name="http_server_error",
+        level="ERROR",
+        component="web",
+        meaning="The HTTP server failed outside of a request handler (`reason`).",
+        action="Report the traceback.",
+    ),
+    LogEvent(
+        name="library_error",
+        level="ERROR",
+        component="web",
+        meaning="A library reported an error (`logger`, `reason`).",
+        action="Follow the reason; report the traceback if there is one.",
+    ),
+    LogEvent(
+        name="library_warning",
+        level="WARN",
+        component="web",
+        meaning="A library reported a warning (`logger`, `reason`).",
+        action="Follow the reason if it repeats.",
     ),
     LogEvent(
         name="request_error",

@@ -56,7 +56,7 @@ _FORMS: Final[Mapping[Kind, Mapping[str, str]]] = {
         "ts": "<i8",
     },
 }
-"""Every column of every kind with its form, as in `docs/protocol.md`, Columns."""
+"""Every column of every kind with its form, as in `docs/protocol.md`, Frame."""
 _USED_BY: Final = {"names": "name", "attr_names": "attr_key"}
 """The index that uses a list of names. It sorts before the list, so it bounds the list's length."""
 _INDEX_BYTES: Final = 4

@@ -21,8 +21,9 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import ObjectKey, UnixNs
+from sluice_queue.errors import LaneDamaged
 
 METADATA_BYTES_MAX: Final = 512
 LOCATION_BYTES_MAX: Final = 512
@@ -106,16 +107,16 @@ def decode_entry(key: str, record: bytes) -> Descriptor:
     """Decode one entry without its length.
 
     Raises:
-        InvalidRecord: The record is cut short, too long, or its location is not UTF-8.
+        LaneDamaged: The record is cut short, too long, or its location is not UTF-8.
     """
     if len(record) < _FIXED.size:
-        raise InvalidRecord(key, "queue entry is shorter than its fixed part")
+        raise LaneDamaged(key, "queue entry is shorter than its fixed part")
     sequence, size, batches, frames, first, last, at, place_bytes, meta_bytes = _FIXED.unpack_from(
         record
     )
     tail = record[_FIXED.size :]
     if len(tail) != place_bytes + meta_bytes:
-        raise InvalidRecord(key, f"queue entry {sequence} does not end where its lengths state")
+        raise LaneDamaged(key, f"queue entry {sequence} does not end where its lengths state")
     return Descriptor(
         sequence=sequence,
         location=_location(key, tail[:place_bytes]),
@@ -133,22 +134,22 @@ def _location(key: str, raw: bytes) -> ObjectKey:
     try:
         return ObjectKey(raw.decode())
     except UnicodeDecodeError as error:
-        raise InvalidRecord(key, "the location of a queue entry is not UTF-8") from error
+        raise LaneDamaged(key, "the location of a queue entry is not UTF-8") from error
 
 
 def skip_entries(key: str, body: bytes | memoryview, start: int, count: int) -> int:
     """Return the offset after `count` entries from `start`, reading only their lengths.
 
     Raises:
-        InvalidRecord: The body ends before.
+        LaneDamaged: The body ends before.
     """
     at = start
     for _ in range(count):
         if at + LENGTH.size > len(body):
-            raise InvalidRecord(key, "queue entries end too early")
+            raise LaneDamaged(key, "queue entries end too early")
         at += LENGTH.size + LENGTH.unpack_from(body, at)[0]
     if at > len(body):
-        raise InvalidRecord(key, "queue entries end too early")
+        raise LaneDamaged(key, "queue entries end too early")
     return at
 
 
@@ -158,7 +159,7 @@ def decode_entries(
     """Decode entries that fill `body` completely and count up from `first_sequence`.
 
     Raises:
-        InvalidRecord: An entry is malformed or out of sequence.
+        LaneDamaged: An entry is malformed or out of sequence.
     """
     found: list[Descriptor] = []
     at = 0
@@ -166,7 +167,7 @@ def decode_entries(
         end = skip_entries(key, body, at, 1)
         entry = decode_entry(key, bytes(body[at + LENGTH.size : end]))
         if entry.sequence != first_sequence + len(found):
-            raise InvalidRecord(key, f"queue entry {entry.sequence} is out of sequence")
+            raise LaneDamaged(key, f"queue entry {entry.sequence} is out of sequence")
         found.append(entry)
         at = end
     return tuple(found)

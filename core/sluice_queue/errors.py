@@ -1,6 +1,6 @@
 """Errors that only the queue raises."""
 
-from sluice_protocol.errors import ErrorCode, SluiceError
+from sluice_protocol.errors import ErrorCode, InvalidRecord, SluiceError
 
 
 class QueueFull(SluiceError):
@@ -95,4 +95,14 @@ class RegisterLost(SluiceError):
         return (
             f"register lost with its pending entries: stop its consumer and run `sluice "
             f"rebuild`, register=`{self.register}`"
+        )
+
+
+class LaneDamaged(InvalidRecord):
+    """A lane's register, or a segment that it names, cannot be read: the lane halts."""
+
+    def __str__(self) -> str:
+        return (
+            f"lane is damaged: {self.reason}; stop its consumer and run `sluice rebuild`, which"
+            f" keeps a copy, key=`{self.key}`"
         )

@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
-from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import QUEUE, segment_key
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_queue.entries import Descriptor
+from sluice_queue.errors import LaneDamaged
 from sluice_queue.lane import Lane
 from sluice_queue.register import Register, SegmentRef, body_descriptors, decode_register
 from sluice_queue.segments import decode_segment
@@ -60,7 +61,7 @@ async def read_lane(
 
     Raises:
         StoreError: The store is unreachable or refused.
-        InvalidRecord: The register or a segment is malformed or missing.
+        LaneDamaged: The register is malformed, or a segment is malformed or missing.
     """
     place = Lane(queue=queue, lane=lane)
     match await store.get(place.key):
@@ -87,7 +88,7 @@ async def read_entries(
 
     Raises:
         StoreError: The store is unreachable or refused.
-        InvalidRecord: A segment is malformed or missing.
+        LaneDamaged: A segment is malformed or missing.
     """
     limit = entries_max if entries_max is not None else state.waiting
     found: list[Descriptor] = []
@@ -105,15 +106,15 @@ async def read_segment(store: ObjectStore, lane: Lane, ref: SegmentRef) -> tuple
 
     Raises:
         StoreError: The store is unreachable or refused.
-        InvalidRecord: It is malformed, of another size, or missing.
+        LaneDamaged: It is malformed, of another size, or missing.
     """
     key = segment_key(lane.queue, lane.lane, ref.first, ref.last)
     match await store.get(key):
         case NotFound():
-            raise InvalidRecord(key, "segment named by the register is missing; rebuild the queue")
+            raise LaneDamaged(key, "segment named by the register is missing")
         case Found(body=body):
             if len(body) != ref.size_bytes:
-                raise InvalidRecord(key, f"segment is not {ref.size_bytes} bytes long")
+                raise LaneDamaged(key, f"segment is not {ref.size_bytes} bytes long")
             return decode_segment(key, body)
 
 
@@ -144,9 +145,19 @@ async def _next_register(store: ObjectStore, prefix: str, after: str) -> Lane | 
     return None
 
 
+class LaneCondition(StrEnum):
+    """Whether a lane works, or is halted until `sluice rebuild`."""
+
+    SOUND = "sound"
+    LOST = "lost"
+    DAMAGED = "damaged"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneStatus:
     """The status of one lane, as the command line and metrics report it.
+
+    The numbers of a lane whose register cannot be read are 0.
 
     Attributes:
         queue: Name of the queue.
@@ -159,29 +170,44 @@ class LaneStatus:
         epoch: Epoch of the consumer, 0 before the first.
         segments: Number of segments that the register names.
         register_bytes: Size of the register.
+        condition: Whether the lane works.
+        problem: What is wrong and what to do; empty for a sound lane.
     """
 
     queue: str
     lane: int
-    latest: int
-    acked_through: int
-    waiting: int
-    waiting_batches: int
-    oldest_waiting_s: float | None
-    epoch: int
-    segments: int
-    register_bytes: int
+    latest: int = 0
+    acked_through: int = 0
+    waiting: int = 0
+    waiting_batches: int = 0
+    oldest_waiting_s: float | None = None
+    epoch: int = 0
+    segments: int = 0
+    register_bytes: int = 0
+    condition: LaneCondition = LaneCondition.SOUND
+    problem: str = ""
 
 
 async def read_status(store: ObjectStore, queue: str | None = None) -> list[LaneStatus]:
-    """Read the status of every lane, of one queue or of all.
+    """Read the status of every lane that has a register, of one queue or of all.
 
     Raises:
         StoreError: The store is unreachable or refused.
-        InvalidRecord: A register or segment is malformed.
+        UnsupportedVersion: A register or segment was written by a newer version.
     """
-    lanes = await list_lanes(store, queue)
-    return [status_of(await read_lane(store, one.queue, one.lane)) for one in lanes]
+    return [await _read_status(store, lane) for lane in await list_lanes(store, queue)]
+
+
+async def _read_status(store: ObjectStore, lane: Lane) -> LaneStatus:
+    try:
+        return status_of(await read_lane(store, lane.queue, lane.lane))
+    except LaneDamaged as error:
+        return LaneStatus(
+            queue=lane.queue,
+            lane=lane.lane,
+            condition=LaneCondition.DAMAGED,
+            problem=str(error),
+        )
 
 
 def status_of(view: LaneSnapshot) -> LaneStatus:

@@ -33,9 +33,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from sluice_protocol.errors import InvalidRecord, InvariantViolated, UnsupportedVersion
+from sluice_protocol.errors import InvariantViolated, UnsupportedVersion
 from sluice_protocol.versions import decoder_for
 from sluice_queue.entries import Descriptor, Draft, decode_entries, encode_entry, skip_entries
+from sluice_queue.errors import LaneDamaged
 
 MAGIC: Final = b"LMQ1"
 VERSION: Final = 1
@@ -178,7 +179,7 @@ def _segments(body: bytes) -> tuple[SegmentRef, ...]:
 
 def _decode_register_v1(key: str, body: bytes) -> Register:
     if len(body) < _HEADER.size:
-        raise InvalidRecord(key, "queue register is shorter than its header")
+        raise LaneDamaged(key, "queue register is shorter than its header")
     fields = _HEADER.unpack_from(body)
     flags, writers, segments, entry_bytes = fields[2], fields[10], fields[12], fields[13]
     if flags != 0:
@@ -186,7 +187,7 @@ def _decode_register_v1(key: str, body: bytes) -> Register:
     segments_at = _HEADER.size + writers * _WRITER.size
     entries_at = segments_at + segments * _SEGMENT.size
     if len(body) != entries_at + entry_bytes:
-        raise InvalidRecord(key, "queue register does not end where its header states")
+        raise LaneDamaged(key, "queue register does not end where its header states")
     state = Register(
         revision=fields[3],
         nonce=fields[4],
@@ -200,7 +201,7 @@ def _decode_register_v1(key: str, body: bytes) -> Register:
         entries=body[entries_at:],
     )
     if reason := _inconsistency(state):
-        raise InvalidRecord(key, f"queue register: {reason}")
+        raise LaneDamaged(key, f"queue register: {reason}")
     return state
 
 
@@ -221,11 +222,11 @@ def decode_register(
         decoders: The decoder of each version to read.
 
     Raises:
-        InvalidRecord: The bytes are not a register, or its fields contradict each other.
+        LaneDamaged: The bytes are not a register, or its fields contradict each other.
         UnsupportedVersion: The register has a version or flags that this build cannot read.
     """
     if len(body) < _VERSION.size or body[:4] != MAGIC:
-        raise InvalidRecord(key, "not a queue register")
+        raise LaneDamaged(key, "not a queue register")
     version = _VERSION.unpack_from(body)[1]
     return decoder_for(decoders, version, field="queue register version", key=key)(key, body)
 
@@ -234,11 +235,11 @@ def body_descriptors(key: str, state: Register) -> tuple[Descriptor, ...]:
     """Decode the entries of the body.
 
     Raises:
-        InvalidRecord: They are malformed, out of sequence, or not `count`.
+        LaneDamaged: They are malformed, out of sequence, or not `count`.
     """
     found = decode_entries(key, state.entries, state.first_held)
     if len(found) != state.count:
-        raise InvalidRecord(key, f"queue register has {len(found)} entries, not {state.count}")
+        raise LaneDamaged(key, f"queue register has {len(found)} entries, not {state.count}")
     return found
 
 
@@ -274,7 +275,7 @@ def dequeue(key: str, state: Register, through: int, nonce: bytes) -> Register:
 
     Raises:
         InvariantViolated: `through` is not in `acked_through < through < next_sequence`.
-        InvalidRecord: The entries are cut short.
+        LaneDamaged: The entries are cut short.
     """
     if not state.acked_through < through < state.next_sequence:
         raise InvariantViolated(

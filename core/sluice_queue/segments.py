@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from sluice_protocol.errors import InvalidRecord, InvariantViolated, UnsupportedVersion
+from sluice_protocol.errors import InvariantViolated, UnsupportedVersion
 from sluice_protocol.versions import decoder_for
 from sluice_queue.entries import Descriptor, decode_entries, skip_entries
+from sluice_queue.errors import LaneDamaged
 from sluice_queue.register import Register, SegmentRef
 
 SEGMENT_MAGIC: Final = b"LMQS"
@@ -74,13 +75,13 @@ def spill(key: str, state: Register) -> Spill:
 
 def _decode_segment_v1(key: str, body: bytes) -> tuple[Descriptor, ...]:
     if len(body) < _HEADER.size:
-        raise InvalidRecord(key, "queue segment is shorter than its header")
+        raise LaneDamaged(key, "queue segment is shorter than its header")
     _, _, flags, first, last = _HEADER.unpack_from(body)
     if flags != 0:
         raise UnsupportedVersion("queue segment flags", flags, (0,), key)
     found = decode_entries(key, memoryview(body)[_HEADER.size :], first)
     if not found or found[-1].sequence != last:
-        raise InvalidRecord(key, "queue segment does not end at its last sequence")
+        raise LaneDamaged(key, "queue segment does not end at its last sequence")
     return found
 
 
@@ -96,10 +97,10 @@ def decode_segment(
     """Decode a segment and all of its entries.
 
     Raises:
-        InvalidRecord: The bytes are not a segment, or do not contain what the header states.
+        LaneDamaged: The bytes are not a segment, or do not contain what the header states.
         UnsupportedVersion: The segment has a version or flags that this build cannot read.
     """
     if len(body) < _VERSION.size or body[:4] != SEGMENT_MAGIC:
-        raise InvalidRecord(key, "not a queue segment")
+        raise LaneDamaged(key, "not a queue segment")
     version = _VERSION.unpack_from(body)[1]
     return decoder_for(decoders, version, field="queue segment version", key=key)(key, body)

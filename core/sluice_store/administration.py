@@ -6,14 +6,16 @@ values of the S3 calls. `sluice_policies` decides what they should contain.
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from sluice_store.s3.sdk import S3Session, open_sdk, sdk_errors
 from sluice_store.s3.settings import S3Settings
+
+if TYPE_CHECKING:
+    from sluice_store.s3.sdk import S3Session
 
 Value: TypeAlias = "str | int | bool | Sequence[Value] | Mapping[str, Value] | None"
 
@@ -22,6 +24,16 @@ WRONG_SHA256: Final = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 NO_VERSION: Final = "00000000-0000-4000-8000-000000000000"
 LOCKED: Final = {"Mode": "GOVERNANCE", "RetainUntilDate": datetime(2100, 1, 1, tzinfo=UTC)}
 NO_ETAG: Final = '"00000000000000000000000000000000"'
+
+
+def sdk_errors(operation: str, key: str) -> AbstractContextManager[None]:
+    """Translate every exception of the SDK, as `sluice_store.s3.sdk.sdk_errors`.
+
+    The SDK is an extra, which rendering policies does not need.
+    """
+    from sluice_store.s3 import sdk  # noqa: PLC0415 - an extra
+
+    return sdk.sdk_errors(operation, key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +155,7 @@ class AdminResponse:
 class Administration:
     """One bucket and the roles that use it, with the permissions of one caller."""
 
-    def __init__(self, s3: S3Session, iam: Any, bucket: str) -> None:  # noqa: ANN401 - the SDK is untyped
+    def __init__(self, s3: "S3Session", iam: Any, bucket: str) -> None:  # noqa: ANN401 - the SDK is untyped
         self._s3: Any = s3.client
         self._iam = iam
         self._bucket = bucket
@@ -203,8 +215,8 @@ class Administration:
     async def attempt(self, trial: Trial, key: str, headers: Mapping[str, str]) -> AdminResponse:
         """Send a request that does nothing even when it is allowed.
 
-        A put has a checksum that matches no body, a delete has a condition that no object meets, a
-        copy has a source that does not exist, a lock has no object, and a multipart upload is
+        A put has a checksum that matches no body. A delete has a condition that no object meets. A
+        copy has a source that does not exist, and a lock has no object. A multipart upload is
         aborted immediately.
 
         Args:
@@ -258,6 +270,8 @@ async def open_administration(settings: S3Settings) -> AsyncIterator[Administrat
         StoreDenied: The machine has no credentials, or no such profile.
         StoreMisconfigured: The SDK is not installed, or the settings are invalid.
     """
+    from sluice_store.s3.sdk import open_sdk  # noqa: PLC0415 - an extra
+
     async with AsyncExitStack() as stack:
         s3 = await stack.enter_async_context(open_sdk(settings))
         import aioboto3  # noqa: PLC0415 - an extra, which `open_sdk` found installed

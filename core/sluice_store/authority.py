@@ -45,7 +45,7 @@ async def create_authority(
 
     Raises:
         BadUsage: The settings break a rule, or the store has other settings.
-        OutcomeUnknown: The bounds on retries are spent; the same call may be made again.
+        OutcomeUnknown: The bounds on retries are spent; the same call may be repeated.
         StoreError: The store refused the request.
     """
     wanted = wanted or Authority(authority_id=(ids or SystemIds()).ulid())

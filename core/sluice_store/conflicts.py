@@ -1,6 +1,7 @@
-"""Reads conflicts from a store and writes what people decide about them.
+"""Reading conflicts from a store, and writing operators' decisions about them.
 
-Gateway, reconciler and command line share it; what anything means is `sluice_protocol.conflicts`.
+Gateway, reconciler and command line share this module. `sluice_protocol.conflicts` defines what a
+decision means.
 """
 
 import asyncio
@@ -43,11 +44,11 @@ READS_AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedConflict:
-    """One conflict as its key tells it.
+    """One conflict, described by its key.
 
     Attributes:
-        name: Identity and refused bytes.
-        first_seen_ns: When the quarantine manifest appeared, by the store's stamp.
+        name: Identity and rejected bytes.
+        first_seen_ns: When the quarantine manifest was created, by the store's clock, Unix ns.
     """
 
     name: ConflictName
@@ -56,14 +57,14 @@ class ListedConflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictDetail:
-    """Everything that the store knows of one conflict.
+    """Everything that the store contains about one conflict.
 
     Attributes:
-        name: Identity and refused bytes.
+        name: Identity and rejected bytes.
         manifest: The quarantine manifest.
-        first_seen_ns: When it appeared.
+        first_seen_ns: When it was created, Unix ns.
         accepted: The manifest that owns the identity.
-        difference: How the records differ, or None when a blob cannot be read.
+        difference: How the records differ, or None if a blob cannot be read.
     """
 
     name: ConflictName
@@ -76,16 +77,16 @@ class ConflictDetail:
 async def list_conflicts(
     store: ObjectStore, *, agents: Sequence[str] | None, after: ObjectKey | None, limit: int
 ) -> tuple[ListedConflict, ...]:
-    """Lists conflicts in the order of their keys; a key of another form is passed over.
+    """List conflicts in key order; skip malformed keys.
 
     Args:
         store: The authority.
-        agents: Whose conflicts, or None for everybody's.
-        after: The key of the last one already seen.
-        limit: Most to give, at most `CONFLICTS_PAGE_MAX`.
+        agents: The agents to include, or None for all.
+        after: The last key of the previous page.
+        limit: Maximum number of conflicts, at most `CONFLICTS_PAGE_MAX`.
 
     Raises:
-        StoreError: No answer, or a refusal.
+        StoreError: The store is unreachable or refused.
     """
     prefixes = [QUARANTINE_CONFLICTS]
     if agents is not None:
@@ -102,23 +103,23 @@ async def list_conflicts(
 async def _under(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[ListedConflict]:
     start_after = after if after.startswith(prefix) else ""
     if after > prefix and not start_after:
-        return  # the whole prefix lies before what was already seen
+        return  # the whole prefix sorts before the start
     async for page in store.list(prefix, start_after=start_after):
         for item in page.objects:
             try:
                 identity, submitted = parse_quarantine_key(item.key)
             except InvalidRecord:
-                continue  # the reconciler marks it; it must not hide the others
+                continue  # the reconciler reports it; it must not hide the others
             name = ConflictName(identity=identity, submitted=submitted)
             yield ListedConflict(name=name, first_seen_ns=item.last_modified_ns)
 
 
 async def read_conflict(store: ObjectStore, name: ConflictName) -> ConflictDetail | None:
-    """Reads one conflict with both frames; None when there is no such conflict.
+    """Read one conflict with both frames; return None if there is no such conflict.
 
     Raises:
-        StoreError: No answer, or a refusal.
-        InvalidRecord: A manifest that is damaged.
+        StoreError: The store is unreachable or refused.
+        InvalidRecord: A manifest is damaged.
     """
     found = await store.get(name.key)
     if isinstance(found, NotFound):
@@ -157,7 +158,7 @@ def _decode(blob: bytes) -> Frame | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolver:
-    """Who decides, and the clocks and ids for the record."""
+    """Writes decisions of one operator."""
 
     store: ObjectStore
     clock: Clock
@@ -165,11 +166,11 @@ class Resolver:
     decided_by: str
 
     async def resolve(self, name: ConflictName, action: DecisionAction, note: str) -> Decision:
-        """Writes a decision; it is durable when this returns.
+        """Write a decision; it is durable on return.
 
         Raises:
             BadUsage: The note is too long.
-            OutcomeUnknown: Nobody knows whether it landed; it may be given again.
+            OutcomeUnknown: It is unknown whether the decision was written; it may be repeated.
             StoreError: The store refused.
         """
         decision = Decision(
@@ -184,28 +185,27 @@ class Resolver:
         )
         key, body = decision_key(decision.decision_id), encode_record(decision)
         await create_known(self.store, key, body, Backoff.seeded_by(self.clock))
-        return decision  # the id is fresh: an object under its key is this one
+        return decision  # the id is new: an object under its key can only be this decision
 
 
 class DecisionsReader:
-    """Keeps all decisions in memory and reads the ones that are new.
+    """Keeps all decisions in memory and reads new ones.
 
-    Ids carry their writer's clock, so a new record may sort before one already read: every
-    refresh lists the keys anew and reads only the unknown ones.
+    Ids contain their writer's clock, so a new record may sort before one already read. Every
+    refresh therefore lists all keys, and reads only the unknown ones.
     """
 
     def __init__(self, store: ObjectStore) -> None:
-        """Starts with none."""
         self._store = store
         self._known: set[ObjectKey] = set()
         self.current = Decisions()
 
     async def refresh(self) -> Decisions:
-        """Reads what is new.
+        """Read new decisions and return all.
 
         Raises:
-            StoreError: No answer, or a refusal; what was known before stays.
-            InvalidRecord: A decision that is damaged.
+            StoreError: The store is unreachable or refused; the known decisions stay.
+            InvalidRecord: A decision is damaged.
         """
         fresh: list[ObjectKey] = []
         async for page in self._store.list(DECISIONS):

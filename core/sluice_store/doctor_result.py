@@ -159,7 +159,7 @@ async def write_result(
     """Write a sealed result under a key that sorts by time.
 
     Raises:
-        OutcomeUnknown: The bounds on retries are spent; the same call may be made again.
+        OutcomeUnknown: The bounds on retries are spent; the same call may be repeated.
         StoreError: The store refused the request.
     """
     key = ObjectKey(f"{RESULTS}{result.ended_at_unix_ns:020d}-{result.result_id}.json")

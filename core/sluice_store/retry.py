@@ -128,7 +128,7 @@ async def create_known(
         retry_unsent: Also retry a request that could not be sent (`StoreUnavailable`).
 
     Raises:
-        OutcomeUnknown: The bounds are spent; the same call may be made again.
+        OutcomeUnknown: The bounds are spent; the same call may be repeated.
         StoreError: The store refused the request, or it was not sent.
     """
     budget = RetryBudget("create", key, backoff)
@@ -154,7 +154,7 @@ async def create_once(
         `Applied` when this call wrote the object, else whether the key has the same bytes.
 
     Raises:
-        OutcomeUnknown: The bounds are spent; the same call may be made again.
+        OutcomeUnknown: The bounds are spent; the same call may be repeated.
         StoreError: The store refused a request, or it was not sent.
     """
     budget = RetryBudget("create", key, backoff)
@@ -175,7 +175,7 @@ async def overwrite_known(
     """Write an object whatever the key contains, and retry until the outcome is known.
 
     Raises:
-        OutcomeUnknown: The bounds are spent; the same call may be made again.
+        OutcomeUnknown: The bounds are spent; the same call may be repeated.
         StoreError: The store refused the request, or it was not sent.
     """
     budget = RetryBudget("overwrite", key, backoff)

@@ -1,15 +1,16 @@
 """The application of a service: its middlewares, its routes and its OpenAPI description."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
-from aiohttp import web
+from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.typedefs import Middleware
 
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import json_response
 from sluice_web.openapi import openapi_document
 from sluice_web.problems import Handler, problem_middleware
+from sluice_web.request_gate import gate_middleware
 from sluice_web.tokens import CHALLENGE, token_middleware
 
 OPENAPI_PATH: Final = "/openapi.json"
@@ -20,17 +21,22 @@ def make_application(
     *,
     middlewares: Sequence[Middleware],
     title: str = "",
+    allowed_hosts: Collection[str] = (),
     body_bytes_max: int = 1024 * 1024,
 ) -> web.Application:
-    """Return the application of a list of endpoints.
+    """Return the application of a list of endpoints, behind the gate of `request_gate`.
 
     Args:
         endpoints: The endpoints.
-        middlewares: The outermost first.
+        middlewares: The outermost first; the gate follows the last of them.
         title: The title of the OpenAPI description; without one it is not served.
+        allowed_hosts: What `Host` may be, next to the address of the connection; as
+            `parse_allowed_hosts` returns it.
         body_bytes_max: Largest request body; a larger one is refused with 413.
     """
-    app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)
+    open_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.open_host)
+    gate = gate_middleware(allowed_hosts, open_paths=open_paths)
+    app = web.Application(middlewares=[*middlewares, gate], client_max_size=body_bytes_max)
     app.add_routes([_route(endpoint) for endpoint in endpoints])
     if title:
         app.router.add_get(OPENAPI_PATH, _openapi_handler(title, endpoints))
@@ -47,7 +53,17 @@ def _route(endpoint: Endpoint) -> web.RouteDef:
         return web.route(
             endpoint.method, endpoint.path, endpoint.handler, expect_handler=_ignore_expectation
         )
-    return web.route(endpoint.method, endpoint.path, endpoint.handler)
+    return web.route(
+        endpoint.method, endpoint.path, endpoint.handler, expect_handler=_send_continue
+    )
+
+
+async def _send_continue(request: web.Request) -> None:
+    """Send `100 Continue`; ignore any other expectation, as RFC 9110 section 10.1.1 allows."""
+    expectation = request.headers.get(hdrs.EXPECT, "").lower()
+    if expectation == "100-continue" and request.version == HttpVersion11:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the response has not begun
 
 
 async def _ignore_expectation(request: web.Request) -> None:

@@ -16,13 +16,13 @@ from sluice_protocol.errors import ErrorCode
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import check_json_type, decode_body, json_response
 from sluice_web.paging import AFTER
-from sluice_web.parameters import IntegerParameter, TextParameter
+from sluice_web.parameters import AgentParameter, IntegerParameter
 from sluice_web.problems import HttpRefusal
 
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 500
 
-_AGENT: Final = TextParameter(name="agent")
+_AGENT: Final = AgentParameter()
 _LIMIT: Final = IntegerParameter(name="limit", default=PAGE_DEFAULT, maximum=PAGE_MAX)
 
 _Value = TypeVar("_Value")

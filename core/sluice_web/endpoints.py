@@ -28,6 +28,8 @@ class Endpoint:
         problem_types: The problem type of a status, where it is not `Problem`.
         sends_continue: Whether the handler itself sends `100 Continue`, so that it can refuse a
             request before the client sends the body.
+        open_host: Whether the gate accepts any `Host` and any media type on this path: each request
+            is authenticated by something that a browser cannot send, or learns nothing.
     """
 
     method: Literal["GET", "POST"]
@@ -43,3 +45,4 @@ class Endpoint:
     problems: Mapping[str, str] = field(default_factory=dict)
     problem_types: Mapping[str, object] = field(default_factory=dict)
     sends_continue: bool = False
+    open_host: bool = False

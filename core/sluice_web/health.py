@@ -25,6 +25,8 @@ def live_endpoint(check: HealthCheck = healthy) -> Endpoint:
         handler=_checked(check, lambda: web.Response(text="ok\n")),
         summary="Report that the process runs",
         result_type="text/plain",
+        problems={"503": "The process must be restarted"},
+        open_host=True,
     )
 
 
@@ -45,6 +47,8 @@ def ready_endpoint(check: HealthCheck, state: Callable[[], object] | None = None
         handler=_checked(check, respond),
         summary="Report whether the service can do its work now",
         result_type="text/plain" if state is None else "application/json",
+        problems={"503": "The service cannot do its work now"},
+        open_host=True,
     )
 
 

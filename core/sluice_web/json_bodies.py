@@ -27,7 +27,7 @@ def decode_body(body: bytes, kind: type[_Body]) -> _Body:
     """
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadUsage(f"body is not a valid {kind.__name__}: {error}") from error
 
 

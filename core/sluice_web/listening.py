@@ -14,6 +14,7 @@ from typing import Final, cast
 from aiohttp import web
 
 from sluice_protocol.errors import BadUsage
+from sluice_web.server_log import HttpServerLog
 
 BACKLOG: Final = 1024
 READ_BYTES: Final = 64 * 1024
@@ -175,6 +176,7 @@ def _runner(app: web.Application, options: ServerOptions) -> web.AppRunner:
     return web.AppRunner(
         app,
         access_log=None,
+        logger=HttpServerLog(),
         handle_signals=False,
         auto_decompress=options.decompress,
         keepalive_timeout=options.keepalive_s,

@@ -6,8 +6,12 @@ from typing import Final
 
 from multidict import MultiMapping
 
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.errors import BadUsage, InvalidFrame
+from sluice_protocol.identity import check_id
+from sluice_protocol.units import AGENT_ID_BYTES_MAX
 
+TEXT_CHARS_MAX: Final = 1000
+"""Most characters of a text, unless its parameter sets another limit."""
 _SHOWN_CHARS_MAX: Final = 40
 _DIGITS_MAX: Final = 18
 _TRUE: Final = frozenset({"true", "1", ""})
@@ -21,21 +25,71 @@ class TextParameter:
     Attributes:
         name: Its name in the URL.
         repeated: Whether it may be given several times.
+        chars_max: Most characters of one value.
     """
 
     name: str
     repeated: bool = False
+    chars_max: int = TEXT_CHARS_MAX
 
     def read(self, query: Mapping[str, str]) -> str | None:
-        """Return the text, or None where the parameter is absent."""
-        return query.get(self.name)
+        """Return the text, or None where the parameter is absent.
+
+        Raises:
+            BadUsage: The text is too long.
+        """
+        text = query.get(self.name)
+        if text is not None:
+            self.check(text)
+        return text
+
+    def check(self, text: str) -> None:
+        """Check the length of a value.
+
+        Raises:
+            BadUsage: It is too long.
+        """
+        if len(text) > self.chars_max:
+            raise BadUsage(f"{self.name} must have at most {self.chars_max} characters")
 
     @property
     def schema(self) -> dict[str, object]:
         """The JSON schema."""
-        if self.repeated:
-            return {"type": "array", "items": {"type": "string"}}
-        return {"type": "string"}
+        one = {"type": "string", "maxLength": self.chars_max}
+        return {"type": "array", "items": one} if self.repeated else one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentParameter:
+    """The id of one agent, by the rules of `sluice_protocol.identity`.
+
+    Attributes:
+        name: Its name in the URL.
+    """
+
+    name: str = "agent"
+    repeated: bool = False
+
+    def read(self, query: Mapping[str, str]) -> str | None:
+        """Return the id, or None where the parameter is absent.
+
+        Raises:
+            BadUsage: The text is not an agent id.
+        """
+        text = query.get(self.name)
+        if text is None:
+            return None
+        try:
+            check_id("agent_id", text, AGENT_ID_BYTES_MAX)
+        except InvalidFrame as error:
+            shown = text[:_SHOWN_CHARS_MAX]
+            raise BadUsage(f"{error.reason}, {self.name}=`{shown}`") from error
+        return text
+
+    @property
+    def schema(self) -> dict[str, object]:
+        """The JSON schema."""
+        return {"type": "string", "minLength": 1, "maxLength": AGENT_ID_BYTES_MAX}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +197,7 @@ class ChoiceParameter:
         return {"enum": list(self.choices), "default": self.default}
 
 
-Parameter = TextParameter | IntegerParameter | FlagParameter | ChoiceParameter
+Parameter = TextParameter | AgentParameter | IntegerParameter | FlagParameter | ChoiceParameter
 
 
 def check_names(query: MultiMapping[str], parameters: Iterable[Parameter]) -> None:

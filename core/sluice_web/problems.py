@@ -2,7 +2,8 @@
 
 Every error response of every service has the members `type`, `title`, `status`, `detail`, `code`,
 `retryable` and `effect`. For 401 and 403 `detail` is constant: a client without access must not
-learn why. The reason is logged.
+learn why. The reason is logged. The exception is the request gate: it refuses before the sender is
+known.
 """
 
 from collections.abc import Awaitable, Callable
@@ -85,6 +86,25 @@ class HttpRefusal(SluiceError):
         return self.detail
 
 
+class GateRefusal(SluiceError):
+    """A request that is refused before its sender is known.
+
+    Its reason is in the response: it depends on nothing that the service keeps secret.
+
+    Attributes:
+        reason: Why it is refused and what to do.
+    """
+
+    code = ErrorCode.FORBIDDEN
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 def problem_of(code: ErrorCode, detail: str) -> Problem:
     """Return the problem document of a code; for 401 and 403 with a constant detail."""
     return Problem(
@@ -99,9 +119,9 @@ def problem_of(code: ErrorCode, detail: str) -> Problem:
 
 def problem_response(problem: Problem) -> web.Response:
     """Return the response that contains a problem document."""
-    response = web.Response(
-        status=problem.status, body=_ENCODER.encode(problem), content_type=PROBLEM_TYPE
-    )
+    detail = problem.detail.encode(errors="replace").decode()  # it may quote malformed text
+    body = _ENCODER.encode(msgspec.structs.replace(problem, detail=detail))
+    response = web.Response(status=problem.status, body=body, content_type=PROBLEM_TYPE)
     if problem.status == 503:  # noqa: PLR2004 - RFC 9110 section 15.6.4
         response.headers["Retry-After"] = str(RETRY_AFTER_S)
     return response
@@ -123,10 +143,10 @@ def problem_middleware(
     async def send_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
-        except (ConnectionError, web.RequestPayloadError):
+        except ConnectionError:
             raise  # the client has closed the connection: no response can reach it
         except Exception as error:
-            if isinstance(error, web.HTTPException) and error.status < 400:  # noqa: PLR2004 - RFC 9110 section 15.5
+            if _is_final(request, error):
                 raise
             problem = _problem_of_error(request, error)
             response = problem_response(problem)
@@ -141,12 +161,24 @@ def problem_middleware(
     return send_problems
 
 
+def _is_final(request: web.Request, error: Exception) -> bool:
+    """Return whether no problem document follows: a redirect, or a client that is gone."""
+    if isinstance(error, web.RequestPayloadError):
+        return request.transport is None or request.transport.is_closing()
+    return isinstance(error, web.HTTPException) and error.status < 400  # noqa: PLR2004 - RFC 9110 section 15.5
+
+
 def _problem_of_error(request: web.Request, error: Exception) -> Problem:
     match error:
+        case GateRefusal():
+            _log_refusal(request, error)
+            return msgspec.structs.replace(problem_of(error.code, ""), detail=error.reason)
         case SluiceError():
             problem = problem_of(error.code, str(error))
             _log_error(request, error, problem)
             return problem
+        case web.RequestPayloadError():
+            return problem_of(ErrorCode.BAD_REQUEST, "the request body is malformed")
         case web.HTTPException():
             return _framework_problem(error)
         case _:
@@ -157,9 +189,13 @@ def _problem_of_error(request: web.Request, error: Exception) -> Problem:
 def _log_error(request: web.Request, error: SluiceError, problem: Problem) -> None:
     """Log the reason where the response does not contain it, or where an operator must act."""
     if error.code in {ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN_AGENT}:
-        log.info("request_refused", code=error.code.value, reason=str(error), peer=request.remote)
+        _log_refusal(request, error)
     elif not isinstance(error, HttpRefusal) and problem.status >= 500:  # noqa: PLR2004
         log.error("request_error", code=error.code.value, path=request.path, reason=str(error))
+
+
+def _log_refusal(request: web.Request, error: SluiceError) -> None:
+    log.info("request_refused", code=error.code.value, reason=str(error), peer=request.remote)
 
 
 def _framework_problem(error: web.HTTPException) -> Problem:

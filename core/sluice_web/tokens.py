@@ -12,12 +12,12 @@ from aiohttp.typedefs import Middleware
 
 from sluice_protocol.errors import BadUsage, Unauthenticated
 from sluice_web.problems import Handler
+from sluice_web.request_gate import LOOPBACK_NAMES
 
 CHALLENGE: Final = "Bearer"
 """The `WWW-Authenticate` field of a 401."""
 GUARDED_PREFIX: Final = "/v1/"
 """Paths that need the token; health checks and metrics do not."""
-LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def check_token_or_loopback(host: str, token: str) -> None:
@@ -26,16 +26,17 @@ def check_token_or_loopback(host: str, token: str) -> None:
     Raises:
         BadUsage: The host is no loopback address and the token is empty.
     """
-    if not token and host not in LOOPBACK_HOSTS:
+    if not token and host not in LOOPBACK_NAMES:
         raise BadUsage(f"set an api_token to listen beyond this machine, host=`{host}`")
 
 
 def has_token(authorization: str, token: str) -> bool:
     """Return whether an `Authorization` field is `Bearer` with the token, in constant time.
 
-    An empty token accepts every field.
+    An empty token accepts every field. aiohttp decodes bytes that are not UTF-8 to surrogates.
     """
-    return not token or hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode())
+    sent = authorization.encode(errors="surrogateescape")
+    return not token or hmac.compare_digest(sent, f"Bearer {token}".encode())
 
 
 def token_middleware(token: str) -> Middleware:

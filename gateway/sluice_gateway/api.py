@@ -1,5 +1,6 @@
 """The HTTP surface of a gateway: parse a request, call a service, render the response."""
 
+from collections.abc import Collection
 from typing import Final
 
 import structlog
@@ -39,8 +40,16 @@ log = structlog.get_logger()
 class GatewayApi:
     """The endpoints of one worker."""
 
-    def __init__(self, uploads: UploadService, readiness: Readiness, store: ObservedStore) -> None:
+    def __init__(
+        self,
+        uploads: UploadService,
+        readiness: Readiness,
+        store: ObservedStore,
+        *,
+        allowed_hosts: Collection[str] = (),
+    ) -> None:
         self._uploads = uploads
+        self._allowed_hosts = allowed_hosts
         self._readiness = readiness
         self._store = store
         self._middleware = problem_middleware(finish=self._finish_refused)
@@ -51,12 +60,15 @@ class GatewayApi:
             [self._upload_endpoint(), *self._conflicts_api().endpoints(), *self._health()],
             middlewares=[watch_connection, self._middleware],
             title="sluice gateway",
+            allowed_hosts=self._allowed_hosts,
             body_bytes_max=self._uploads.frame_bytes_max,
         )
 
     def health_application(self) -> web.Application:
         """Return the application of a worker's separate port: health checks and metrics."""
-        return make_application(self._health(), middlewares=[self._middleware])
+        return make_application(
+            self._health(), middlewares=[self._middleware], allowed_hosts=self._allowed_hosts
+        )
 
     def _health(self) -> tuple[Endpoint, ...]:
         return (
@@ -78,6 +90,7 @@ class GatewayApi:
             problems=_UPLOAD_PROBLEMS,
             problem_types={"409": ConflictProblem},
             sends_continue=True,
+            open_host=True,  # a signature or client certificate covers Host: ADR 0028
         )
 
     async def _accept_upload(self, request: web.Request) -> web.StreamResponse:

@@ -28,6 +28,7 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
 from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_on, server_tls
+from sluice_web.request_gate import parse_allowed_hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,16 +133,19 @@ def build_gateway(
         high_water=HighWaterMarks(transfers_to or observed),
         transfer=transfer,
     )
-    return _gateway(settings, observed, uploads)
+    return _gateway(settings, observed, uploads, name=collector_id)
 
 
-def _gateway(settings: GatewaySettings, store: ObservedStore, uploads: UploadService) -> Gateway:
+def _gateway(
+    settings: GatewaySettings, store: ObservedStore, uploads: UploadService, *, name: str
+) -> Gateway:
     readiness = Readiness(
         store=store,
         running=uploads.running,
         mode=uploads.mode,
         clock=uploads.clock,
         skip_probe=settings.skip_probe,
+        name=name,
     )
     return Gateway(
         settings=settings,
@@ -151,7 +155,12 @@ def _gateway(settings: GatewaySettings, store: ObservedStore, uploads: UploadSer
         mode=uploads.mode,
         readiness=readiness,
         uploads=uploads,
-        api=GatewayApi(uploads, readiness, store),
+        api=GatewayApi(
+            uploads,
+            readiness,
+            store,
+            allowed_hosts=parse_allowed_hosts(settings.allowed_hosts),
+        ),
     )
 
 

@@ -15,7 +15,7 @@ DECISIONS_INTERVAL_S: Final = 5.0
 DOCTOR_INTERVAL_S: Final = 60.0
 MODE_INTERVAL_S: Final = 5.0
 PRINCIPALS_INTERVAL_S: Final = 1.0
-"""Time between two checks of the principals file and of a silent store."""
+"""Time between two checks of the principals file, and whether a check of the store is due."""
 
 log = structlog.get_logger()
 
@@ -45,7 +45,7 @@ def start_background_tasks(
 
 
 async def follow_principals(gateway: Gateway) -> None:
-    """Reload the principals file, and check a store that was silent."""
+    """Reload the principals file, and check the store where that is due."""
     principals = gateway.uploads.principals
     while True:
         await gateway.clock.sleep(PRINCIPALS_INTERVAL_S)

@@ -28,6 +28,7 @@ from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from sluice_gateway.store_health import StoreHealth
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import StoreError
 from sluice_protocol.outcomes import (
@@ -37,7 +38,6 @@ from sluice_protocol.outcomes import (
     HeadOutcome,
     OverwriteOutcome,
     ReplaceOutcome,
-    Unknown,
 )
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
 from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
@@ -174,16 +174,14 @@ class ObservedStore:
     """A store whose calls are counted and timed.
 
     Attributes:
-        responded_at_ns: When the store last responded, on the monotonic clock.
-        healthy: Whether the last call had a known outcome.
+        health: What the calls show about the store.
     """
 
     def __init__(self, inner: ObjectStore, metrics: GatewayMetrics, clock: Clock) -> None:
         self._inner = inner
         self._metrics = metrics
         self._clock = clock
-        self.responded_at_ns = clock.monotonic_ns()
-        self.healthy = True
+        self.health = StoreHealth()
 
     async def _measure(self, op: str, call: Awaitable[_Result]) -> _Result:
         started_ns = self._clock.monotonic_ns()
@@ -191,47 +189,59 @@ class ObservedStore:
         try:
             value = await call
             result = type(value).__name__.lower()
-            self._note(healthy=not isinstance(value, Unknown))
-        except StoreError:
-            self._note(healthy=False)
-            raise
         finally:
             elapsed_s = (self._clock.monotonic_ns() - started_ns) / 1e9
             self._metrics.count(self._metrics.store_requests, op, result)
             self._metrics.observe(self._metrics.store_seconds, op, elapsed_s)
         return value
 
-    def _note(self, *, healthy: bool) -> None:
-        self.healthy = healthy
-        self.responded_at_ns = self._clock.monotonic_ns()
+    async def _read(self, op: str, call: Awaitable[_Result]) -> _Result:
+        try:
+            value = await self._measure(op, call)
+        except StoreError:
+            self.health.readable = False
+            raise
+        self.health.readable = True
+        return value
+
+    async def _write(self, op: str, call: Awaitable[_Result], size_bytes: int) -> _Result:
+        try:
+            outcome = await self._measure(op, call)
+        except StoreError as error:
+            self.health.write_failed(error, size_bytes, overwrites=op == "overwrite")
+            raise
+        self.health.wrote(outcome, size_bytes, self._clock.monotonic_ns())
+        return outcome
 
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> CreateOutcome:
         """See `ObjectStore.create`."""
-        return await self._measure("create", self._inner.create(key, body, sha256=sha256))
+        return await self._write("create", self._inner.create(key, body, sha256=sha256), len(body))
 
     async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
         """See `ObjectStore.replace`."""
-        return await self._measure("replace", self._inner.replace(key, body, if_match=if_match))
+        call = self._inner.replace(key, body, if_match=if_match)
+        return await self._write("replace", call, len(body))
 
     async def overwrite(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> OverwriteOutcome:
         """See `ObjectStore.overwrite`."""
-        return await self._measure("overwrite", self._inner.overwrite(key, body, sha256=sha256))
+        call = self._inner.overwrite(key, body, sha256=sha256)
+        return await self._write("overwrite", call, len(body))
 
     async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
         """See `ObjectStore.get`."""
-        return await self._measure("get", self._inner.get(key, first=first, last=last))
+        return await self._read("get", self._inner.get(key, first=first, last=last))
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
         """See `ObjectStore.head`."""
-        return await self._measure("head", self._inner.head(key))
+        return await self._read("head", self._inner.head(key))
 
     async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         """See `ObjectStore.head_incarnation`."""
-        return await self._measure("head", self._inner.head_incarnation(key, incarnation))
+        return await self._read("head", self._inner.head_incarnation(key, incarnation))
 
     async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         """See `ObjectStore.delete`."""
@@ -251,4 +261,4 @@ class ObservedStore:
 
     async def read_versioning(self) -> Versioning:
         """See `ObjectStore.read_versioning`."""
-        return await self._measure("versioning", self._inner.read_versioning())
+        return await self._read("versioning", self._inner.read_versioning())

@@ -1,7 +1,8 @@
 """Readiness: whether an upload that is sent now can be accepted.
 
-`/readyz` makes no store call: background checks keep its facts current. A gateway starts only on a
-store that the doctor has examined with a good result.
+`/readyz` makes no store call: background checks keep its facts current. A worker is ready only if
+the authority record exists and a write has succeeded recently: an upload, or else a write probe. A
+gateway starts only on a store that the doctor has examined with a good result.
 """
 
 import asyncio
@@ -12,9 +13,11 @@ import structlog
 from sluice_gateway.admission import ModeWatch, RunningUploads
 from sluice_gateway.metrics import ObservedStore
 from sluice_gateway.settings import GatewaySettings
+from sluice_gateway.write_probe import WriteProbe
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import ErrorCode, InvalidRecord, StoreError, StoreMisconfigured
 from sluice_protocol.keys import AUTHORITY_SETTINGS
+from sluice_protocol.outcomes import NotFound
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_store.doctor import examine
@@ -22,8 +25,8 @@ from sluice_store.doctor_result import read_doctor, require_doctor, seal_result,
 from sluice_store.port import ObjectStore
 from sluice_web.problems import Problem, problem_of
 
-SILENT_S_MAX: Final = 5.0
-"""A store without a response for this long is checked with one cheap request."""
+AUTHORITY_INTERVAL_S: Final = 5.0
+"""Time between two checks that the authority record exists."""
 CHECK_TIMEOUT_S: Final = 5.0
 
 log = structlog.get_logger()
@@ -40,20 +43,28 @@ class Readiness:
         mode: ModeWatch,
         clock: Clock,
         skip_probe: bool,
+        name: str,
     ) -> None:
         self._store = store
+        self._probe = WriteProbe(store, name)
         self._running = running
         self._mode = mode
         self._clock = clock
         self._skip_probe = skip_probe
         self._doctor_problem = ""
+        self._authority_missing = False
+        self._authority_checked_ns: int | None = None
 
     def problem(self) -> Problem | None:
         """Return why this worker should receive no uploads, or None."""
         if self._running.draining:
             return problem_of(ErrorCode.DRAINING, "this gateway is stopping")
-        if not self._store.healthy:
-            return problem_of(ErrorCode.STORE_UNAVAILABLE, "the last store call failed")
+        if self._authority_missing:
+            reason = f"the authority record is missing: restore it, key=`{AUTHORITY_SETTINGS}`"
+            return problem_of(ErrorCode.STORE_UNAVAILABLE, reason)
+        reason = self._store.health.problem(self._clock.monotonic_ns())
+        if reason:
+            return problem_of(ErrorCode.STORE_UNAVAILABLE, reason)
         if self._doctor_problem:
             return problem_of(ErrorCode.STORE_UNAVAILABLE, self._doctor_problem)
         if not self._mode.known:
@@ -77,17 +88,45 @@ class Readiness:
             self._doctor_problem = ""
 
     async def check_store(self) -> None:
-        """Read the authority record where the store was silent for `SILENT_S_MAX`."""
-        silent_ns = self._clock.monotonic_ns() - self._store.responded_at_ns
-        if silent_ns < SILENT_S_MAX * NS_PER_S:
-            return
+        """Check that the authority record exists, and probe a store without a recent write."""
+        health = self._store.health
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
-                await self._store.head(AUTHORITY_SETTINGS)
+                await self._check_authority()
         except TimeoutError:
-            self._store.healthy = False
+            health.readable = False
+            log.warning("store_unreachable", reason="no response to a read")
         except StoreError as error:  # the wrapper has recorded it
             log.warning("store_unreachable", reason=str(error))
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                await self._check_writes()
+        except TimeoutError:
+            health.write_problem = f"no response to a write within {CHECK_TIMEOUT_S:.0f} s"
+            log.warning("store_not_writable", reason=health.write_problem)
+        except StoreError as error:
+            log.warning("store_not_writable", reason=str(error))
+
+    async def _check_authority(self) -> None:
+        now_ns, checked_ns = self._clock.monotonic_ns(), self._authority_checked_ns
+        if checked_ns is not None and now_ns - checked_ns < AUTHORITY_INTERVAL_S * NS_PER_S:
+            return
+        self._authority_checked_ns = now_ns
+        found = await self._store.head(AUTHORITY_SETTINGS)
+        missing = isinstance(found, NotFound)
+        if missing and not self._authority_missing:
+            log.error("authority_missing", key=AUTHORITY_SETTINGS)
+        self._authority_missing = missing
+
+    async def _check_writes(self) -> None:
+        health = self._store.health
+        now_ns = self._clock.monotonic_ns()
+        # In a store without its authority record a probe would create folders and objects.
+        if self._authority_missing or not health.probe_due(now_ns):
+            return
+        health.probe_began(now_ns)
+        if not await self._probe.write(health.probe_bytes):
+            health.probe_inconclusive(self._clock.monotonic_ns())
 
 
 async def require_proof(store: ObjectStore, url: str, settings: GatewaySettings) -> None:

@@ -7,6 +7,7 @@ from sluice_protocol.authority import UPLOAD_TIME_S_MAX, AcceptanceMode
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import FRAME_BYTES_MAX
 from sluice_web.listening import parse_listen
+from sluice_web.request_gate import parse_allowed_hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +16,9 @@ class GatewaySettings:
 
     Attributes:
         listen: Address and port; port 0 selects a free one and logs it.
+        allowed_hosts: Names under which operators reach the conflicts API and metrics, without
+            ports, separated by commas. The address of the connection is always allowed, and uploads
+            may name any host.
         workers: Number of processes that share the port (SO_REUSEPORT).
         principals: TOML file of who may send for which agents; read again when it changes.
         collector_id: The name of this gateway in manifests; empty for the host name.
@@ -44,6 +48,7 @@ class GatewaySettings:
     """
 
     listen: str = "127.0.0.1:8080"
+    allowed_hosts: str = ""
     workers: int = 1
     principals: Path = Path("principals.toml")
     collector_id: str = ""
@@ -85,6 +90,7 @@ def check_settings(settings: GatewaySettings) -> None:
     if settings.acceptance == "local_spool" and settings.workers != 1:
         raise BadUsage("local_spool has one writer: set workers to 1")
     parse_listen(settings.listen)
+    parse_allowed_hosts(settings.allowed_hosts)
 
 
 def _check_limits(settings: GatewaySettings) -> None:

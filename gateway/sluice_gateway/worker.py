@@ -23,6 +23,7 @@ from sluice_protocol.errors import SluiceError, StoreError
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
 from sluice_store.authority import read_history
+from sluice_web.library_logs import send_library_logs
 from sluice_web.listening import bind_shared, stop_event
 
 GC_THRESHOLD: Final = 20_000
@@ -82,6 +83,7 @@ async def _serve(plan: WorkerPlan) -> bool:
     async with AsyncExitStack() as stack:
         gateway, next_number = await _open(plan, stack)
         await gateway.uploads.decisions.refresh()
+        await gateway.readiness.check_store()
         await stack.enter_async_context(serving(gateway, bind_shared(plan.host, plan.port)))
         if plan.settings.metrics_port:
             port = plan.settings.metrics_port + plan.index
@@ -139,7 +141,11 @@ async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway,
 
 
 async def _until_drained(gateway: Gateway, next_number: int, stop: asyncio.Event) -> bool:
-    """Wait for the signal, then for running uploads; return whether all of them ended in time."""
+    """Wait for the signal, then drain.
+
+    Returns:
+        Whether all running uploads ended in time and nothing is left to transfer.
+    """
     async with asyncio.TaskGroup() as group:
         tasks = start_background_tasks(group, gateway, next_number, stop)
         await stop.wait()
@@ -149,21 +155,27 @@ async def _until_drained(gateway: Gateway, next_number: int, stop: asyncio.Event
         drained = await running.wait_idle(gateway.settings.drain_time_s_max)
         for task in tasks:
             task.cancel()
-    await _transfer_rest(gateway)
-    log.info("gateway_drained", complete=drained)
-    return drained
+    transferred = await _transfer_rest(gateway)
+    log.info("gateway_drained", complete=drained, transferred=transferred)
+    return drained and transferred
 
 
-async def _transfer_rest(gateway: Gateway) -> None:
+async def _transfer_rest(gateway: Gateway) -> bool:
     """Transfer the last records, so that a stopped spool can be switched away from."""
     transfer = gateway.uploads.transfer
     if transfer is None:
-        return
+        return True
+    reason = "the authority did not accept them"
     try:
         async with asyncio.timeout(gateway.settings.drain_time_s_max / 4):
-            await transfer.transfer_once()
+            if await transfer.finish():
+                return True
     except (SluiceError, TimeoutError) as error:
-        log.warning("spool_transfer_incomplete", reason=str(error), pending=transfer.pending)
+        if transfer.is_empty:
+            return True
+        reason = str(error) or "no time is left"
+    log.warning("spool_transfer_incomplete", reason=reason, pending=transfer.pending)
+    return False
 
 
 def _stop_event() -> asyncio.Event:
@@ -205,3 +217,4 @@ def configure_logs(*, worker: int, skip_probe: bool, level: str = "info") -> Non
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    send_library_logs()

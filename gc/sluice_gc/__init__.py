@@ -1,1 +1,1 @@
-"""Audit, certificates, and deletion with a proof."""
+"""Audit, certificates, and deletion of orphan blobs with a proof."""

@@ -1,7 +1,7 @@
-"""The part of an audit that reads manifests: one key range of `accepted/` or `quarantine/`.
+"""Audit of one key range of `accepted/` or `quarantine/`.
 
-The body of a manifest is read once in its life: (key, ETag, sha256) is carried from certificate to
-certificate, and a key that was carried with the same ETag is not read again.
+The body of a manifest is read only once. Each audit copies (key, ETag, sha256) from the previous
+certificate and reads a manifest only if its key is new or its ETag changed.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,19 @@ from functools import partial
 import msgspec
 import pyarrow as pa
 
-from sluice_gc.certificate import AuditCounts, EvidenceFile
-from sluice_gc.concurrency import for_each
-from sluice_gc.coverage import KeyRange
-from sluice_gc.evidence import MANIFESTS, NAMED, hexed, raw
-from sluice_gc.findings import Finding, Findings, SequenceWatch
-from sluice_gc.listing import RangeListing
-from sluice_gc.objects import put_table, read_table
-from sluice_gc.shards import Shard, split_shards
+from sluice_gc.audit_findings import AuditTaskFacts, FindingKind, FindingLog, SequenceChecker
+from sluice_gc.certificate import AuditCounts
+from sluice_gc.evidence_files import (
+    MANIFESTS,
+    NAMED,
+    EvidenceFile,
+    digest_bytes,
+    digest_from_bytes,
+    put_table,
+    read_table,
+)
+from sluice_gc.key_ranges import DigestShard, RangeListing, split_shards
+from sluice_gc.task_engine import run_concurrently
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import (
@@ -42,16 +47,16 @@ from sluice_store.retry import Backoff
 
 
 class ManifestTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One key range of manifests.
+    """The audit task for one key range of manifests.
 
     Attributes:
-        folder: Where evidence goes.
+        folder: Key prefix of the evidence.
         prefix: `accepted/v1/` or `quarantine/v1/`.
         start_after: Lower bound, exclusive.
         end_at: Upper bound, inclusive, or None.
-        shards: Into how many shards the named digests are split.
-        reads_max: Bodies read at once.
-        carried: The last certificate's files of manifests that may hold keys of this range.
+        shards: Number of shards into which the named digests are split.
+        reads_max: Most bodies that are read concurrently.
+        previous: Files of the previous certificate that may contain keys of this range.
         reread: Whether every body is read again (`--deep`).
     """
 
@@ -61,27 +66,13 @@ class ManifestTask(msgspec.Struct, frozen=True, kw_only=True):
     end_at: str | None
     shards: int
     reads_max: int
-    carried: tuple[EvidenceFile, ...]
+    previous: tuple[EvidenceFile, ...]
     reread: bool
-
-
-class TaskFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes back from a task: only facts, the rows are in the files.
-
-    Attributes:
-        ranges: Each range with its prefix.
-        files: The evidence written.
-        counts: What was counted.
-    """
-
-    ranges: tuple[tuple[str, KeyRange], ...]
-    files: tuple[EvidenceFile, ...]
-    counts: AuditCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestRow:
-    """A manifest that names a blob."""
+    """A listed manifest and the blob that it names."""
 
     key: ObjectKey
     etag: ETag
@@ -90,70 +81,72 @@ class ManifestRow:
 
 
 @dataclass(slots=True)
-class _Pass:
-    """What one pass over the range gathers."""
+class ManifestScan:
+    """The results of one pass over the range."""
 
-    carried: dict[str, tuple[str, Digest]]
-    findings: Findings = field(default_factory=Findings)
+    previous: dict[str, tuple[str, Digest]]
+    findings: FindingLog = field(default_factory=FindingLog)
     rows: list[ManifestRow] = field(default_factory=list)
     bodies_read: int = 0
 
 
-async def audit_manifests(store: ObjectStore, task: ManifestTask, *, clock: Clock) -> TaskFacts:
-    """Lists a range, reads what is new in it, and writes its evidence.
+async def audit_manifests(
+    store: ObjectStore, task: ManifestTask, *, clock: Clock
+) -> AuditTaskFacts:
+    """List a range, read its new manifests, and write the evidence.
 
     Raises:
-        AuditIncomplete: The range could not be listed in order to its end.
-        GcRefused: Carried evidence was altered.
-        StoreError: No answer, or a refusal.
+        AuditIncomplete: The range could not be listed in order and completely.
+        GcRefused: Evidence of the previous audit was altered.
+        StoreError: The store is unreachable or refused a request.
     """
-    carried = {} if task.reread else await _read_carried(store, task)
+    previous = {} if task.reread else await _read_previous(store, task)
     listing = RangeListing(store, task.prefix, task.start_after, task.end_at)
-    seen = _Pass(carried=carried)
-    watch = SequenceWatch(seen.findings)
+    seen = ManifestScan(previous=previous)
+    watch = SequenceChecker(seen.findings)
     async for page in listing.objects():
-        wanted = [one for one in page if _has_form(one.key, seen.findings, watch)]
+        wanted = [one for one in page if _check_key(one.key, seen.findings, watch)]
         seen.rows += await _read_page(store, wanted, seen, task.reads_max)
-    return TaskFacts(
-        ranges=((task.prefix, listing.shown()),),
+    return AuditTaskFacts(
+        ranges=((task.prefix, listing.covered_range()),),
         files=await _write(store, task, seen, Backoff.seeded_by(clock)),
         counts=_count(task, seen),
     )
 
 
-async def _read_carried(store: ObjectStore, task: ManifestTask) -> dict[str, tuple[str, Digest]]:
-    """Gives key -> (ETag, sha256) of the last certificate, within the range."""
+async def _read_previous(store: ObjectStore, task: ManifestTask) -> dict[str, tuple[str, Digest]]:
+    """Return key -> (ETag, sha256) from the previous certificate, within the range."""
     low, high = task.start_after, task.end_at
-    carried: dict[str, tuple[str, Digest]] = {}
-    for file in task.carried:
+    previous: dict[str, tuple[str, Digest]] = {}
+    for file in task.previous:
         table = await read_table(store, file, MANIFESTS)
         columns = (table[name].to_pylist() for name in ("key", "etag", "sha256"))
         for key, etag, sha256 in zip(*columns, strict=True):
             if key > low and (high is None or key <= high):
-                carried[key] = (etag, hexed(sha256))
-    return carried
+                previous[key] = (etag, digest_from_bytes(sha256))
+    return previous
 
 
-def _has_form(key: ObjectKey, findings: Findings, watch: SequenceWatch) -> bool:
+def _check_key(key: ObjectKey, findings: FindingLog, watch: SequenceChecker) -> bool:
     try:
         if key.startswith(ACCEPTED):
             watch.see(key, parse_accepted_key(key))
         else:
             parse_quarantine_key(key)
     except InvalidRecord as error:
-        findings.add(Finding.FOREIGN, key, error.reason)
+        findings.add(FindingKind.FOREIGN, key, error.reason)
         return False
     return True
 
 
 async def _read_page(
-    store: ObjectStore, page: Sequence[ListedObject], seen: _Pass, at_once: int
+    store: ObjectStore, page: Sequence[ListedObject], seen: ManifestScan, concurrency: int
 ) -> list[ManifestRow]:
-    """Gives the rows of a page in key order; what cannot be read is a finding."""
+    """Return the rows of a page in key order; an unreadable manifest becomes a finding."""
     rows: dict[ObjectKey, ManifestRow] = {}
     unread = []
     for listed in page:
-        known = seen.carried.get(listed.key)
+        known = seen.previous.get(listed.key)
         if known is not None and known[0] == listed.etag:
             rows[listed.key] = _row(listed, known[1])
         else:
@@ -164,17 +157,17 @@ async def _read_page(
         if digest is not None:
             rows[listed.key] = _row(listed, digest)
 
-    await for_each(unread, one, at_once=at_once)
+    await run_concurrently(unread, one, concurrency=concurrency)
     return [rows[listed.key] for listed in page if listed.key in rows]
 
 
-async def _read_body(store: ObjectStore, key: ObjectKey, seen: _Pass) -> Digest | None:
+async def _read_body(store: ObjectStore, key: ObjectKey, seen: ManifestScan) -> Digest | None:
     read = await store.get(key)
     seen.bodies_read += 1
     if isinstance(read, Found):
-        return read_named(key, read.body, seen.findings)
-    detail = "listed, then gone: manifests are never deleted"
-    seen.findings.add(Finding.UNREADABLE_MANIFEST, key, detail)
+        return decode_named_digest(key, read.body, seen.findings)
+    detail = "listed but no longer present, although manifests are never deleted"
+    seen.findings.add(FindingKind.UNREADABLE_MANIFEST, key, detail)
     return None
 
 
@@ -187,10 +180,10 @@ def _row(listed: ListedObject, digest: Digest) -> ManifestRow:
     )
 
 
-def read_named(key: ObjectKey, body: bytes, findings: Findings) -> Digest | None:
-    """Gives the sha256 that a manifest names; None, and a finding, when nobody can tell.
+def decode_named_digest(key: ObjectKey, body: bytes, findings: FindingLog) -> Digest | None:
+    """Return the sha256 that a manifest names; None and a finding if it cannot be decoded.
 
-    A manifest that belongs under another key still keeps the blob that it names.
+    A manifest under a wrong key still keeps the blob that it names.
     """
     accepted = key.startswith(ACCEPTED)
     try:
@@ -198,13 +191,13 @@ def read_named(key: ObjectKey, body: bytes, findings: Findings) -> Digest | None
             return decode_accepted(key, body).digest
         return Digest(decode_conflict(key, body).submitted_frame_sha256)
     except InvalidRecord as error:
-        named = _salvage(key, body, accepted=accepted)
-        kind = Finding.UNREADABLE_MANIFEST if named is None else Finding.MISNAMED
+        named = _decode_misplaced(key, body, accepted=accepted)
+        kind = FindingKind.UNREADABLE_MANIFEST if named is None else FindingKind.MISNAMED
         findings.add(kind, key, error.reason)
         return named
 
 
-def _salvage(key: ObjectKey, body: bytes, *, accepted: bool) -> Digest | None:
+def _decode_misplaced(key: ObjectKey, body: bytes, *, accepted: bool) -> Digest | None:
     try:
         if accepted:
             return parse_digest(decode_record(key, body, AcceptedManifest).frame_sha256)
@@ -214,9 +207,9 @@ def _salvage(key: ObjectKey, body: bytes, *, accepted: bool) -> Digest | None:
 
 
 async def _write(
-    store: ObjectStore, task: ManifestTask, seen: _Pass, backoff: Backoff
+    store: ObjectStore, task: ManifestTask, seen: ManifestScan, backoff: Backoff
 ) -> tuple[EvidenceFile, ...]:
-    """Writes the manifests in key order, and the same split by shard of what they name."""
+    """Write the manifests in key order, and again split by the shard of the named digest."""
     put = partial(put_table, backoff=backoff)
     place = digest_of(f"{task.prefix} {task.start_after}".encode())[:16]
     whole = await put(store, task.folder, "manifests", place, manifests_table(seen.rows))
@@ -237,24 +230,24 @@ def _span(rows: Sequence[ManifestRow]) -> dict[str, str]:
 
 
 def manifests_table(rows: Sequence[ManifestRow]) -> pa.Table:
-    """Gives rows of `MANIFESTS`."""
+    """Return rows of `MANIFESTS`."""
     return pa.table(
         [
             pa.array([row.key for row in rows], pa.string()),
             pa.array([row.etag for row in rows], pa.string()),
-            pa.array([raw(row.digest) for row in rows], pa.binary(32)),
+            pa.array([digest_bytes(row.digest) for row in rows], pa.binary(32)),
             pa.array([row.last_modified_ns for row in rows], pa.int64()),
         ],
         schema=MANIFESTS,
     )
 
 
-def named_table(rows: Sequence[ManifestRow], shard: Shard) -> pa.Table:
-    """Gives rows of `NAMED` whose digest belongs to a shard."""
-    mine = [row for row in rows if shard.first <= int(row.digest[:2], 16) < shard.end]
+def named_table(rows: Sequence[ManifestRow], shard: DigestShard) -> pa.Table:
+    """Return the rows of `NAMED` whose digest belongs to a shard."""
+    mine = [row for row in rows if row.digest in shard]
     return pa.table(
         [
-            pa.array([raw(row.digest) for row in mine], pa.binary(32)),
+            pa.array([digest_bytes(row.digest) for row in mine], pa.binary(32)),
             pa.array([not row.key.startswith(ACCEPTED) for row in mine], pa.bool_()),
             pa.array([row.key for row in mine], pa.string()),
         ],
@@ -262,16 +255,16 @@ def named_table(rows: Sequence[ManifestRow], shard: Shard) -> pa.Table:
     )
 
 
-def _count(task: ManifestTask, seen: _Pass) -> AuditCounts:
+def _count(task: ManifestTask, seen: ManifestScan) -> AuditCounts:
     count = seen.findings.count
     accepted = task.prefix == ACCEPTED
     return AuditCounts(
         accepted=len(seen.rows) if accepted else 0,
         quarantined=0 if accepted else len(seen.rows),
         bodies_read=seen.bodies_read,
-        unreadable_manifests=count(Finding.UNREADABLE_MANIFEST),
-        misnamed=count(Finding.MISNAMED),
-        foreign=count(Finding.FOREIGN),
-        gaps=count(Finding.GAP),
-        overlaps=count(Finding.OVERLAP),
+        unreadable_manifests=count(FindingKind.UNREADABLE_MANIFEST),
+        misnamed=count(FindingKind.MISNAMED),
+        foreign=count(FindingKind.FOREIGN),
+        gaps=count(FindingKind.GAP),
+        overlaps=count(FindingKind.OVERLAP),
     )

@@ -1,7 +1,8 @@
-"""The part of an audit that joins: one shard of the sha256 space.
+"""Audit of one shard of the sha256 space: manifests, reverse references and blobs.
 
-It merges the manifests of the shard with their reverse references, both in key order, repairs
-missing references first, then lists the blobs' incarnations and compares them with every name.
+The task merges the manifests of the shard with their reverse references, both in key order. It
+writes missing references first. Then it lists the object versions of the blobs and compares them
+with every name.
 """
 
 import hashlib
@@ -15,16 +16,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_gc.audit_manifests import TaskFacts
-from sluice_gc.certificate import AuditCounts, EvidenceFile
-from sluice_gc.concurrency import for_each
-from sluice_gc.coverage import KeyRange
-from sluice_gc.evidence import BLOBS, NAMED, NAMES, hexed, raw
-from sluice_gc.findings import Finding, Findings
-from sluice_gc.joins import are_named
-from sluice_gc.listing import RangeListing
-from sluice_gc.objects import put_table, read_tables
-from sluice_gc.shards import Shard, parse_shard
+from sluice_gc.audit_findings import AuditTaskFacts, FindingKind, FindingLog
+from sluice_gc.certificate import AuditCounts
+from sluice_gc.evidence_files import (
+    BLOBS,
+    NAMED,
+    NAMES,
+    EvidenceFile,
+    are_named,
+    digest_bytes,
+    digest_from_bytes,
+    put_table,
+    read_tables,
+)
+from sluice_gc.key_ranges import DigestShard, KeyRange, RangeListing, parse_shard
+from sluice_gc.task_engine import run_concurrently
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import (
@@ -49,19 +55,19 @@ from sluice_store.port import ListedIncarnation, ObjectStore
 from sluice_store.retry import Backoff, create_known
 
 _BLOBS_AT_ONCE: Final = 8
-"""A blob may hold 16 MiB: this bounds what deep reading holds in memory."""
+"""A blob has up to 16 MiB. This limit bounds the memory of a deep audit."""
 
 
 class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One shard of the sha256 space.
+    """The audit task for one shard of the sha256 space.
 
     Attributes:
-        folder: Where evidence goes.
-        shard: Its name.
+        folder: Key prefix of the evidence.
+        shard: Name of the shard.
         named: Files of `NAMED` of this shard.
-        reads_max: Requests at once.
-        deep: Share of blobs that are read again and hashed.
-        deep_seed: Chooses which.
+        reads_max: Most concurrent requests.
+        deep: Share of the blobs that are read and hashed, 0.0 to 1.0.
+        deep_seed: Seed that selects them.
         list_blobs: Whether blobs are listed.
     """
 
@@ -75,58 +81,60 @@ class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class _Shard:
-    """What one pass over a shard gathers."""
+class ShardScan:
+    """The results of one pass over a shard."""
 
     task: ShardTask
-    shard: Shard
+    shard: DigestShard
     backoff: Backoff
-    findings: Findings = field(default_factory=Findings)
+    findings: FindingLog = field(default_factory=FindingLog)
     names: set[bytes] = field(default_factory=set)
     references: int = 0
     deep_read: int = 0
 
 
-async def audit_shard(store: ObjectStore, task: ShardTask, *, clock: Clock) -> TaskFacts:
-    """Joins manifests, references and blobs of a shard, and writes its evidence.
+async def audit_shard(store: ObjectStore, task: ShardTask, *, clock: Clock) -> AuditTaskFacts:
+    """Join manifests, references and blobs of a shard, and write the evidence.
 
     Raises:
-        AuditIncomplete: A range could not be listed in order to its end.
-        GcRefused: Evidence of the first part was altered.
-        StoreError: No answer, or a refusal.
+        AuditIncomplete: A range could not be listed in order and completely.
+        GcRefused: Evidence of the manifests was altered.
+        StoreError: The store is unreachable or refused a request.
     """
     backoff = Backoff.seeded_by(clock)
-    seen = _Shard(task=task, shard=parse_shard(task.shard), backoff=backoff)
+    seen = ShardScan(task=task, shard=parse_shard(task.shard), backoff=backoff)
     named = await read_tables(store, task.named, NAMED)
     seen.names.update(named["sha256"].to_pylist())
     ranges = [
-        (root, await _join_references(store, seen, root, _wanted(named, root)))
+        (root, await _join_references(store, seen, root, _expected_references(named, root)))
         for root in (ACCEPTED_BY_BLOB, QUARANTINE_BY_BLOB)
     ]
     blobs = None
     if task.list_blobs:
-        blobs, shown = await _list_blobs(store, seen)
-        ranges.append((RAW_BLOBS, shown))
+        blobs, covered_range = await _list_blobs(store, seen)
+        ranges.append((RAW_BLOBS, covered_range))
         await _read_deep(store, seen, blobs)
     names = pa.table([pa.array(sorted(seen.names), pa.binary(32))], schema=NAMES)
     counts = _count(names, seen)
     if blobs is not None:
         counts = counts.plus(_compare(blobs, names, named, seen))
-    return TaskFacts(
+    return AuditTaskFacts(
         ranges=tuple(ranges), files=await _write(store, seen, blobs, names), counts=counts
     )
 
 
-def _wanted(named: pa.Table, root: str) -> list[tuple[str, str]]:
-    """Gives (reference key, manifest key) that must stand under a root, in key order."""
+def _expected_references(named: pa.Table, root: str) -> list[tuple[str, str]]:
+    """Return (reference key, manifest key) of each reference that must exist, in key order."""
     quarantined = root == QUARANTINE_BY_BLOB
     mine = named.filter(pc.equal(named["quarantined"], quarantined))
     pairs = zip(mine["sha256"].to_pylist(), mine["key"].to_pylist(), strict=True)
-    return sorted((reference_of(hexed(sha256), ObjectKey(key)), key) for sha256, key in pairs)
+    return sorted(
+        (reference_of(digest_from_bytes(sha256), ObjectKey(key)), key) for sha256, key in pairs
+    )
 
 
 def reference_of(digest: Digest, manifest_key: ObjectKey) -> ObjectKey:
-    """Gives the reverse reference that a manifest which names `digest` must have."""
+    """Return the key of the reverse reference from `digest` to a manifest."""
     try:
         return accepted_by_blob_key(digest, parse_accepted_key(manifest_key))
     except InvalidRecord:
@@ -134,9 +142,9 @@ def reference_of(digest: Digest, manifest_key: ObjectKey) -> ObjectKey:
 
 
 async def _join_references(
-    store: ObjectStore, seen: _Shard, root: str, wanted: list[tuple[str, str]]
+    store: ObjectStore, seen: ShardScan, root: str, wanted: list[tuple[str, str]]
 ) -> KeyRange:
-    """Merges wanted references with those listed: repairs what is missing, names what is extra."""
+    """Merge expected and listed references: write missing ones, check unexpected ones."""
     listing = RangeListing(store, root, *seen.shard.bounds(root))
     missing: list[tuple[str, str]] = []
     extra: list[str] = []
@@ -153,60 +161,66 @@ async def _join_references(
                 extra.append(listed.key)
             seen.references += 1
     missing += [] if head is None else [head, *pending]
-    at_once = seen.task.reads_max
-    await for_each(missing, lambda pair: _repair(store, seen, *pair), at_once=at_once)
-    await for_each(extra, lambda key: _judge_extra(store, seen, key), at_once=at_once)
-    return listing.shown()
+    concurrency = seen.task.reads_max
+    await run_concurrently(
+        missing, lambda pair: _repair(store, seen, *pair), concurrency=concurrency
+    )
+    await run_concurrently(
+        extra, lambda key: _check_unexpected(store, seen, key), concurrency=concurrency
+    )
+    return listing.covered_range()
 
 
-async def _repair(store: ObjectStore, seen: _Shard, key: str, manifest_key: str) -> None:
+async def _repair(store: ObjectStore, seen: ShardScan, key: str, manifest_key: str) -> None:
     body = encode_reference(ObjectKey(manifest_key))
     await create_known(store, ObjectKey(key), body, seen.backoff)
-    seen.findings.add(Finding.REFERENCE_REPAIRED, key, manifest_key)
+    seen.findings.add(FindingKind.REFERENCE_REPAIRED, key, manifest_key)
 
 
-async def _judge_extra(store: ObjectStore, seen: _Shard, key: str) -> None:
-    """Takes a reference that no listed manifest wanted: it keeps its blob, whatever it is."""
+async def _check_unexpected(store: ObjectStore, seen: ShardScan, key: str) -> None:
+    """Check a reference without a listed manifest; in every case it keeps its blob."""
     try:
         reference = parse_by_blob_key(key)
     except InvalidRecord as error:
-        seen.findings.add(Finding.FOREIGN, key, error.reason)
+        seen.findings.add(FindingKind.FOREIGN, key, error.reason)
         return
-    seen.names.add(raw(reference.digest))
+    seen.names.add(digest_bytes(reference.digest))
     if key.startswith(ACCEPTED_BY_BLOB):
         manifest = accepted_key(reference.identity)
     else:
         manifest = quarantine_key(reference.identity, reference.digest)
     if isinstance(await store.head(manifest), NotFound):
-        seen.findings.add(Finding.DANGLING_REFERENCE, key, manifest)
+        seen.findings.add(FindingKind.DANGLING_REFERENCE, key, manifest)
 
 
-async def _list_blobs(store: ObjectStore, seen: _Shard) -> tuple[pa.Table, KeyRange]:
+async def _list_blobs(store: ObjectStore, seen: ShardScan) -> tuple[pa.Table, KeyRange]:
     listing = RangeListing(store, RAW_BLOBS, *seen.shard.bounds(RAW_BLOBS))
-    pages = [blobs_table(_formed(page, seen.findings)) async for page in listing.incarnations()]
-    return pa.concat_tables([BLOBS.empty_table(), *pages]), listing.shown()
+    pages = [
+        blobs_table(_blob_versions(page, seen.findings)) async for page in listing.incarnations()
+    ]
+    return pa.concat_tables([BLOBS.empty_table(), *pages]), listing.covered_range()
 
 
-def _formed(
-    page: Iterable[ListedIncarnation], findings: Findings
+def _blob_versions(
+    page: Iterable[ListedIncarnation], findings: FindingLog
 ) -> Iterator[tuple[Digest, ListedIncarnation]]:
-    """Gives incarnations of blobs; a delete marker holds no bytes and is left where it is."""
+    """Yield the object versions of blobs; delete markers have no bytes and are ignored."""
     for one in page:
         try:
             digest = parse_blob_key(one.key)
         except InvalidRecord as error:
-            findings.add(Finding.FOREIGN, one.key, error.reason)
+            findings.add(FindingKind.FOREIGN, one.key, error.reason)
             continue
         if not one.marker:
             yield digest, one
 
 
 def blobs_table(rows: Iterable[tuple[Digest, ListedIncarnation]]) -> pa.Table:
-    """Gives rows of `BLOBS`."""
+    """Return rows of `BLOBS`."""
     taken = list(rows)
     return pa.table(
         [
-            pa.array([raw(digest) for digest, _ in taken], pa.binary(32)),
+            pa.array([digest_bytes(digest) for digest, _ in taken], pa.binary(32)),
             pa.array([one.incarnation for _, one in taken], pa.string()),
             pa.array([one.last_modified_ns for _, one in taken], pa.int64()),
             pa.array([one.size_bytes for _, one in taken], pa.int64()),
@@ -216,40 +230,40 @@ def blobs_table(rows: Iterable[tuple[Digest, ListedIncarnation]]) -> pa.Table:
     )
 
 
-def chosen_for_reading(sha256: bytes, share: float, seed: int) -> bool:
-    """Tells whether a seeded sample holds a blob: the same seed always holds the same ones."""
+def in_sample(sha256: bytes, share: float, seed: int) -> bool:
+    """Return True if a blob is in the sample; a seed always selects the same blobs."""
     if share >= 1.0:
         return True
     mixed = hashlib.sha256(seed.to_bytes(8, "big", signed=True) + sha256).digest()
     return int.from_bytes(mixed[:8], "big") < share * 2**64
 
 
-async def _read_deep(store: ObjectStore, seen: _Shard, blobs: pa.Table) -> None:
-    """Reads the chosen current blobs again and hashes them."""
+async def _read_deep(store: ObjectStore, seen: ShardScan, blobs: pa.Table) -> None:
+    """Read and hash the current blobs in the sample."""
     share, seed = seen.task.deep, seen.task.deep_seed
     if share <= 0.0:
         return
     current = blobs.filter(blobs["current"])["sha256"].to_pylist()
-    chosen = [one for one in current if chosen_for_reading(one, share, seed)]
-    await for_each(
+    chosen = [one for one in current if in_sample(one, share, seed)]
+    await run_concurrently(
         chosen,
-        lambda one: _hash_blob(store, seen, hexed(one)),
-        at_once=min(seen.task.reads_max, _BLOBS_AT_ONCE),
+        lambda one: _hash_blob(store, seen, digest_from_bytes(one)),
+        concurrency=min(seen.task.reads_max, _BLOBS_AT_ONCE),
     )
 
 
-async def _hash_blob(store: ObjectStore, seen: _Shard, digest: Digest) -> None:
+async def _hash_blob(store: ObjectStore, seen: ShardScan, digest: Digest) -> None:
     read = await store.get(blob_key(digest))
     seen.deep_read += 1
     if isinstance(read, Found) and digest_of(read.body) != digest:
-        seen.findings.add(Finding.CORRUPT_BLOB, blob_key(digest), digest_of(read.body))
+        seen.findings.add(FindingKind.CORRUPT_BLOB, blob_key(digest), digest_of(read.body))
 
 
-def _compare(blobs: pa.Table, names: pa.Table, named: pa.Table, seen: _Shard) -> AuditCounts:
-    """Joins names and blobs both ways and counts what the blobs tell."""
+def _compare(blobs: pa.Table, names: pa.Table, named: pa.Table, seen: ShardScan) -> AuditCounts:
+    """Join names and blobs in both directions and count the results."""
     current = blobs.filter(blobs["current"])
-    for sha256 in _lost(named, current):
-        seen.findings.add(Finding.MISSING_BLOB, blob_key(hexed(sha256)))
+    for sha256 in _missing_digests(named, current):
+        seen.findings.add(FindingKind.MISSING_BLOB, blob_key(digest_from_bytes(sha256)))
     is_named = are_named(blobs["sha256"], names["sha256"])
     is_current = blobs["current"].to_numpy()
     return AuditCounts(
@@ -257,32 +271,32 @@ def _compare(blobs: pa.Table, names: pa.Table, named: pa.Table, seen: _Shard) ->
         incarnations_bytes=pc.sum(blobs["size_bytes"]).as_py() or 0,
         orphans=int(np.count_nonzero(is_current & ~is_named)),
         superseded=int(np.count_nonzero(is_named & ~is_current)),
-        missing_blobs=seen.findings.count(Finding.MISSING_BLOB),
-        corrupt_blobs=seen.findings.count(Finding.CORRUPT_BLOB),
+        missing_blobs=seen.findings.count(FindingKind.MISSING_BLOB),
+        corrupt_blobs=seen.findings.count(FindingKind.CORRUPT_BLOB),
         deep_read=seen.deep_read,
     )
 
 
-def _count(names: pa.Table, seen: _Shard) -> AuditCounts:
-    """Counts what names and references tell, and keys of unknown form."""
+def _count(names: pa.Table, seen: ShardScan) -> AuditCounts:
+    """Count names, references and keys of unknown form."""
     count = seen.findings.count
     return AuditCounts(
         references=seen.references,
         names=len(names),
-        foreign=count(Finding.FOREIGN),
-        dangling_references=count(Finding.DANGLING_REFERENCE),
-        references_repaired=count(Finding.REFERENCE_REPAIRED),
+        foreign=count(FindingKind.FOREIGN),
+        dangling_references=count(FindingKind.DANGLING_REFERENCE),
+        references_repaired=count(FindingKind.REFERENCE_REPAIRED),
     )
 
 
-def _lost(named: pa.Table, current: pa.Table) -> list[bytes]:
-    """Gives digests that a manifest names and no current blob has."""
+def _missing_digests(named: pa.Table, current: pa.Table) -> list[bytes]:
+    """Return the digests that a manifest names and no current blob has."""
     there = are_named(named["sha256"], current["sha256"])
     return sorted(set(named["sha256"].filter(pa.array(~there)).to_pylist()))
 
 
 async def _write(
-    store: ObjectStore, seen: _Shard, blobs: pa.Table | None, names: pa.Table
+    store: ObjectStore, seen: ShardScan, blobs: pa.Table | None, names: pa.Table
 ) -> tuple[EvidenceFile, ...]:
     folder, place = seen.task.folder, seen.task.shard
     put = partial(put_table, backoff=seen.backoff)

@@ -1,11 +1,12 @@
-"""Which incarnations a plan proposes: an anti-join of blobs with names, a shard at a time.
+"""The object versions that a plan proposes: an anti-join of blobs and names, shard by shard.
 
-Whole columns are compared at once, in Arrow. A property test holds this to the clauses of
-`sluice_protocol.blob_deletion`: both choose the same rows.
+Whole columns are compared in Arrow. A property test compares the result with the clauses of
+`sluice_protocol.blob_deletion`: both select the same rows.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -13,24 +14,28 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_gc.evidence import CANDIDATES
-from sluice_gc.joins import are_named
+from sluice_gc.evidence_files import (
+    CANDIDATES,
+    EvidenceFile,
+    are_named,
+)
+from sluice_gc.plan import AGE_DAYS, SIZE_LIMITS, HistogramBucket, PlanSummary, VersionTally
 from sluice_protocol.blob_deletion import Clause
-from sluice_protocol.units import NULL_VERSION, UnixNs
+from sluice_protocol.units import NS_PER_S, NULL_VERSION, UnixNs
 
 Mask = npt.NDArray[np.bool_]
-"""Which rows of a table are meant."""
+"""True for each selected row of a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRule:
-    """What holds for every row of a plan.
+    """The facts that apply to every row of a plan.
 
     Attributes:
-        now_ns: The store's clock when the plan was begun.
-        retry_horizon_ns: The authority's.
-        versioning_enabled: Whether versioning read `Enabled`.
-        audit_id: The certificate that the plan rests on; it was verified and is complete.
+        now_ns: The store's clock at the start of the plan.
+        retry_horizon_ns: The retry horizon of the authority.
+        versioning_enabled: Whether versioning is `Enabled`.
+        audit_id: The certificate of the plan; it was verified and is complete.
         audit_started_at_ns: When that audit started.
     """
 
@@ -41,65 +46,54 @@ class PlanRule:
     audit_started_at_ns: UnixNs
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of incarnations and their bytes."""
-
-    incarnations: int = 0
-    bytes: int = 0
-
-    def plus(self, other: "Tally") -> "Tally":
-        """Gives the sum."""
-        return Tally(
-            incarnations=self.incarnations + other.incarnations, bytes=self.bytes + other.bytes
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """The candidates of one shard and what was kept.
+class CandidateSelection:
+    """The candidates of one shard, and what is kept.
 
     Attributes:
         candidates: Rows of `CANDIDATES`.
-        kept: How many stay, by the first clause that keeps them.
-        blobs: All current incarnations.
-        orphans: The current incarnations among the candidates.
+        kept: What is kept, by the first clause that keeps it.
+        blobs: All current object versions.
+        orphans: The current object versions among the candidates.
     """
 
     candidates: pa.Table
-    kept: Mapping[Clause, Tally]
-    blobs: Tally
-    orphans: Tally
+    kept: Mapping[Clause, VersionTally]
+    blobs: VersionTally
+    orphans: VersionTally
 
 
-def select_candidates(blobs: pa.Table, names: pa.ChunkedArray, rule: PlanRule) -> Selection:
-    """Gives the incarnations of a shard that the clauses of a plan let go.
+def select_candidates(
+    blobs: pa.Table, names: pa.ChunkedArray, rule: PlanRule
+) -> CandidateSelection:
+    """Return the object versions of a shard that the clauses of a plan allow to delete.
 
     Args:
         blobs: Rows of `BLOBS`.
         names: Every sha256 of the shard that a manifest or reverse reference names.
-        rule: What holds for all of them.
+        rule: The facts that apply to all of them.
     """
     named = are_named(blobs["sha256"], names)
     current, sizes = blobs["current"].to_numpy(), blobs["size_bytes"].to_numpy()
-    kept: dict[Clause, Tally] = {}
+    kept: dict[Clause, VersionTally] = {}
     left = np.ones(len(blobs), bool)
-    for clause, keep in _keeps(blobs, named, rule):
-        kept[clause] = tally_of(sizes, left & keep)
+    for clause, keep in _kept_rows(blobs, named, rule):
+        kept[clause] = tally_rows(sizes, left & keep)
         left &= ~keep
-    return Selection(
+    return CandidateSelection(
         candidates=_rows(blobs.filter(pa.array(left)), named[left], rule),
         kept=kept,
-        blobs=tally_of(sizes, current),
-        orphans=tally_of(sizes, left & current),
+        blobs=tally_rows(sizes, current),
+        orphans=tally_rows(sizes, left & current),
     )
 
 
-def _keeps(blobs: pa.Table, named: Mask, rule: PlanRule) -> Iterator[tuple[Clause, Mask]]:
-    """Gives clause by clause which rows it keeps; names come first, people ask for them first.
+def _kept_rows(blobs: pa.Table, named: Mask, rule: PlanRule) -> Iterator[tuple[Clause, Mask]]:
+    """Yield, clause by clause, the rows that it keeps; the most informative clause is first.
 
-    Versioning is only noted: without it there is a plan to look at, and no run. A noncurrent
-    version goes only beneath a referenced current one that will be read whole; an unreferenced one
-    waits until it is the current one.
+    Versioning is only recorded: without it a plan can be made but not run. A noncurrent version is
+    deleted only if the current one is referenced; the run reads that one completely. Without a
+    reference it is kept until it is the current version.
     """
     stamp, current = blobs["last_modified_ns"].to_numpy(), blobs["current"].to_numpy()
     yield Clause.AUDIT, named & current
@@ -112,9 +106,9 @@ def _keeps(blobs: pa.Table, named: Mask, rule: PlanRule) -> Iterator[tuple[Claus
 _NULLS = pa.array([NULL_VERSION, ""])
 
 
-def tally_of(sizes: npt.NDArray[np.int64], mask: Mask) -> Tally:
-    """Counts the rows under a mask, and their bytes."""
-    return Tally(incarnations=int(np.count_nonzero(mask)), bytes=int(sizes[mask].sum()))
+def tally_rows(sizes: npt.NDArray[np.int64], mask: Mask) -> VersionTally:
+    """Return the number of selected rows and their bytes."""
+    return VersionTally(incarnations=int(np.count_nonzero(mask)), bytes=int(sizes[mask].sum()))
 
 
 def _rows(chosen: pa.Table, named: Mask, rule: PlanRule) -> pa.Table:
@@ -137,3 +131,104 @@ def _rows(chosen: pa.Table, named: Mask, rule: PlanRule) -> pa.Table:
         ],
         schema=CANDIDATES,
     )
+
+
+_NS_PER_DAY: Final = 86_400 * NS_PER_S
+
+
+Column = npt.NDArray[np.int64]
+
+
+class ShardPlanFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a plan for one shard.
+
+    Attributes:
+        file: The file of candidates, or None if there are none.
+        blobs: All current object versions.
+        orphans: Deletable current versions.
+        superseded: Deletable noncurrent versions.
+        kept: What is kept, by the first clause that keeps it.
+        by_size: What is deletable, by size.
+        by_age: What is deletable, by age.
+    """
+
+    file: EvidenceFile | None
+    blobs: VersionTally
+    orphans: VersionTally
+    superseded: VersionTally
+    kept: dict[str, VersionTally]
+    by_size: tuple[HistogramBucket, ...]
+    by_age: tuple[HistogramBucket, ...]
+
+
+def shard_facts(
+    selection: CandidateSelection, file: EvidenceFile | None, rule: PlanRule
+) -> ShardPlanFacts:
+    """Return the part of a plan for one selection."""
+    rows = selection.candidates
+    sizes = rows["size_bytes"].to_numpy()
+    ages = rule.now_ns - rows["last_modified_ns"].to_numpy()
+    return ShardPlanFacts(
+        file=file,
+        blobs=selection.blobs,
+        orphans=selection.orphans,
+        superseded=VersionTally(
+            incarnations=len(rows) - selection.orphans.incarnations,
+            bytes=int(sizes.sum()) - selection.orphans.bytes,
+        ),
+        kept={clause.value: tally for clause, tally in selection.kept.items()},
+        by_size=_buckets(sizes, sizes, SIZE_LIMITS, 1),
+        by_age=_buckets(sizes, ages, AGE_DAYS, _NS_PER_DAY),
+    )
+
+
+def _buckets(
+    sizes: Column, values: Column, limits: tuple[int, ...], unit: int
+) -> tuple[HistogramBucket, ...]:
+    """Return the histogram of the rows; each bucket includes its upper limit."""
+    places = np.searchsorted(np.array([limit * unit for limit in limits]), values, side="left")
+    return tuple(
+        HistogramBucket(up_to=limit, tally=tally_rows(sizes, places == at))
+        for at, limit in enumerate((*limits, None))
+    )
+
+
+class PlanTotals:
+    """The sums over all shards of a plan."""
+
+    def __init__(self) -> None:
+        self.files: list[EvidenceFile] = []
+        self._blobs = VersionTally()
+        self._orphans = VersionTally()
+        self._superseded = VersionTally()
+        self._kept: dict[str, VersionTally] = {}
+        self._by_size: dict[int | None, VersionTally] = {}
+        self._by_age: dict[int | None, VersionTally] = {}
+
+    def add(self, facts: ShardPlanFacts) -> None:
+        """Add one shard."""
+        self._blobs = self._blobs.plus(facts.blobs)
+        self._orphans = self._orphans.plus(facts.orphans)
+        self._superseded = self._superseded.plus(facts.superseded)
+        if facts.file is not None:
+            self.files.append(facts.file)
+        for clause, tally in facts.kept.items():
+            self._kept[clause] = self._kept.get(clause, VersionTally()).plus(tally)
+        for sums, buckets in ((self._by_size, facts.by_size), (self._by_age, facts.by_age)):
+            for one in buckets:
+                sums[one.up_to] = sums.get(one.up_to, VersionTally()).plus(one.tally)
+
+    def summary(self) -> PlanSummary:
+        """Return the summary of the plan."""
+        return PlanSummary(
+            blobs=self._blobs,
+            orphans=self._orphans,
+            superseded=self._superseded,
+            kept={name: tally for name, tally in self._kept.items() if tally.incarnations},
+            by_size=_as_buckets(self._by_size),
+            by_age=_as_buckets(self._by_age),
+        )
+
+
+def _as_buckets(sums: dict[int | None, VersionTally]) -> tuple[HistogramBucket, ...]:
+    return tuple(HistogramBucket(up_to=limit, tally=tally) for limit, tally in sums.items())

@@ -1,22 +1,21 @@
-"""The record of a complete audit: what was listed, when, what was found, and what came before.
+"""The record of a complete audit: what was listed, when, what was found, and its predecessor.
 
-A certificate is canonical JSON with an Ed25519 signature over its inner record. It carries the
-sha256 of the certificate before it, so that one that was altered, taken out or moved is named by
-whoever checks the chain, without a store and without trust in whoever keeps it.
+A certificate is canonical JSON with an Ed25519 signature over its inner record. It contains the
+sha256 of the previous certificate. A check of the chain therefore finds each certificate that was
+altered, removed or moved. The check needs no store and does not trust the keeper of the copies.
 """
 
-import base64
-import binascii
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from sluice_gc.coverage import PrefixCoverage, check_coverage
-from sluice_gc.errors import AuditIncomplete, CertificateInvalid
-from sluice_gc.merkle import root_of_roots
+from sluice_gc.errors import AuditIncomplete, CertificateInvalid, GcRefused, RefusalRule
+from sluice_gc.evidence_files import EvidenceFile
+from sluice_gc.key_ranges import PrefixCoverage, check_coverage, root_of_roots, split_shards
+from sluice_gc.signing_keys import key_id_of, sign_bytes, verify_signature
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import (
     ACCEPTED,
@@ -31,42 +30,18 @@ from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.units import Digest, ObjectKey
 
 PROVING_PREFIXES: Final = (ACCEPTED, QUARANTINE, ACCEPTED_BY_BLOB, QUARANTINE_BY_BLOB)
-"""What every certificate covers: only these can prove that nothing names a blob."""
+"""The prefixes that every certificate covers: they prove that nothing names a blob."""
+
 
 AUDITED_PREFIXES: Final = (*PROVING_PREFIXES, RAW_BLOBS)
-"""What a certificate covers that also listed the blobs, in the order of its root."""
+"""The prefixes of an audit that also listed the blobs, in the order of the Merkle root."""
+
 
 _DOMAIN: Final = b"sluice.audit_certificate.v1\n"
 
 
-class EvidenceFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One Parquet file of evidence under the audit's or plan's own folder.
-
-    Attributes:
-        kind: `manifests`, `named`, `names`, `blobs`, `findings` or `candidates`.
-        place: The shard that it holds, or a name of the key range.
-        key: Where it stands.
-        sha256: Of its bytes.
-        size_bytes: Length of it.
-        rows: Rows in it.
-        prefix: For `manifests`: of which prefix.
-        first_key: For `manifests`: the first one in it, empty when there is none.
-        last_key: For `manifests`: the last one in it.
-    """
-
-    kind: str
-    place: str
-    key: ObjectKey
-    sha256: Digest
-    size_bytes: int
-    rows: int
-    prefix: str = ""
-    first_key: str = ""
-    last_key: str = ""
-
-
 class AuditCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the audit counted; every field is a number of objects unless it says otherwise."""
+    """The counts of an audit, in objects unless the name has another unit."""
 
     accepted: int = 0
     quarantined: int = 0
@@ -88,32 +63,43 @@ class AuditCounts(msgspec.Struct, frozen=True, kw_only=True):
     gaps: int = 0
     overlaps: int = 0
 
+    @property
+    def found_wrong(self) -> bool:
+        """Return True if an operator must act on a finding."""
+        return bool(
+            self.missing_blobs
+            + self.unreadable_manifests
+            + self.corrupt_blobs
+            + self.misnamed
+            + self.foreign
+        )
+
     def plus(self, other: "AuditCounts") -> "AuditCounts":
-        """Gives the sum, field by field."""
+        """Return the sum of each field."""
         mine, more = msgspec.structs.asdict(self), msgspec.structs.asdict(other)
         return AuditCounts(**{name: mine[name] + more[name] for name in mine})
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
-    """What one complete audit saw.
+    """The record of one complete audit.
 
     Attributes:
         authority_id: The authority that was audited.
-        retry_horizon_s: The authority's horizon at that time, in seconds.
+        retry_horizon_s: The authority's retry horizon at that time, in seconds.
         audit_id: ULID of the audit.
-        chain_index: 0 for the first certificate of the authority, then one more each.
-        previous_audit_id: The certificate before, empty for the first.
-        previous_sha256: The sha256 of that certificate's whole bytes, empty for the first.
-        started_at_unix_ns: The store's Date of an answer received before any evidence was asked.
-        finished_at_unix_ns: The store's Date of the last answer of evidence.
+        chain_index: Chain position: 0 for the first certificate of the authority.
+        previous_audit_id: The previous certificate; empty for the first one.
+        previous_sha256: The sha256 of its stored bytes; empty for the first one.
+        started_at_unix_ns: The store's Date before the first evidence request.
+        finished_at_unix_ns: The store's Date in the last response with evidence.
         clock_skew_ns: The auditor's clock minus the store's, at the start.
-        deep: The share of blobs that were read again whole, 0.0 to 1.0.
-        shards: Into how many shards of the sha256 space the evidence is split.
-        coverage: One entry per audited prefix, in the order of `AUDITED_PREFIXES`; without blobs
-            when their candidates are to come from an inventory.
+        deep: The share of blobs that were read and hashed, 0.0 to 1.0.
+        shards: Number of shards of the sha256 space.
+        coverage: One entry per audited prefix, in the order of `AUDITED_PREFIXES`; without an entry
+            for blobs if they were not listed.
         merkle_root: Over the roots of the prefixes, in that order.
-        counts: What was found.
-        evidence: The Parquet files that hold the listed rows.
+        counts: What the audit counted.
+        evidence: The Parquet files with the listed rows.
     """
 
     schema: Literal["sluice.audit_certificate.v1"] = "sluice.audit_certificate.v1"
@@ -134,12 +120,12 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[EvidenceFile, ...]
 
     def files(self, kind: str) -> tuple[EvidenceFile, ...]:
-        """Gives the evidence of one kind, in the order of its places."""
+        """Return the evidence files of one kind, in the order of `place`."""
         return tuple(one for one in self.evidence if one.kind == kind)
 
 
 class SignedCertificate(msgspec.Struct, frozen=True, kw_only=True):
-    """A certificate with the signature of whoever made it.
+    """A certificate with the signature of the auditor.
 
     Attributes:
         certificate: The record.
@@ -153,41 +139,22 @@ class SignedCertificate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def certificate_key(audit_id: str) -> ObjectKey:
-    """Gives where the certificate of an audit stands."""
+    """Return the key of the certificate of an audit."""
     return ObjectKey(f"{AUDIT}{audit_id}/certificate.json")
 
 
 def chain_key(chain_index: int) -> ObjectKey:
-    """Gives the place in the chain that a certificate takes by conditional create."""
+    """Return the key of a chain position, which a conditional create assigns."""
     return ObjectKey(f"{AUDIT}chain/{chain_index:020d}.json")
 
 
-def key_id_of(public: Ed25519PublicKey) -> str:
-    """Gives the first 16 hex digits of the sha256 of the raw public key."""
-    return digest_of(public.public_bytes_raw())[:16]
-
-
 def merkle_root_of(coverage: Iterable[PrefixCoverage]) -> Digest:
-    """Gives the root over the prefixes' roots."""
+    """Return the Merkle root over the roots of the prefixes."""
     return root_of_roots(one.root for one in coverage)
 
 
-def sign_bytes(key: Ed25519PrivateKey, domain: bytes, body: bytes) -> str:
-    """Gives the base64 Ed25519 signature over a domain line and a body."""
-    return base64.b64encode(key.sign(domain + body)).decode()
-
-
-def signature_holds(public: Ed25519PublicKey, signature: str, signed: bytes) -> bool:
-    """Tells whether a base64 signature is one of `signed`."""
-    try:
-        public.verify(base64.b64decode(signature, validate=True), signed)
-    except (InvalidSignature, binascii.Error, ValueError):
-        return False
-    return True
-
-
 def sign_certificate(certificate: Certificate, key: Ed25519PrivateKey) -> bytes:
-    """Gives the canonical bytes of the signed certificate, as they are stored."""
+    """Return the canonical bytes of the signed certificate, as they are stored."""
     signed = SignedCertificate(
         certificate=certificate,
         key_id=key_id_of(key.public_key()),
@@ -199,67 +166,73 @@ def sign_certificate(certificate: Certificate, key: Ed25519PrivateKey) -> bytes:
 def verify_certificate(
     place: str, body: bytes, trusted: Mapping[str, Ed25519PublicKey]
 ) -> Certificate:
-    """Reads a certificate and checks form, signature and coverage; needs no store.
+    """Decode a certificate and verify its form, signature and coverage, without a store.
 
     Args:
-        place: The audit id or chain place that an error names.
+        place: The audit id or chain position for error messages.
         body: The stored bytes.
         trusted: Public keys by `key_id_of`.
 
     Raises:
-        CertificateInvalid: It is altered, not signed by a trusted key, or not complete.
+        CertificateInvalid: It was altered, is not signed by a trusted key, or is not complete.
     """
     try:
         signed = decode_record(place, body, SignedCertificate)
     except InvalidRecord as error:
         raise CertificateInvalid(place, error.reason) from error
     if encode_record(signed) != body:
-        raise CertificateInvalid(place, "the stored bytes are not canonical: it was altered")
+        raise CertificateInvalid(
+            place, "the stored bytes are not canonical, so that it was altered"
+        )
     public = trusted.get(signed.key_id)
     if public is None:
-        raise CertificateInvalid(place, f"signed by a key that is not trusted: {signed.key_id}")
+        raise CertificateInvalid(
+            place, f"it is signed by a key that is not trusted, key_id={signed.key_id}"
+        )
     inner = encode_record(signed.certificate)
-    if not signature_holds(public, signed.signature, _DOMAIN + inner):
-        raise CertificateInvalid(place, "the signature does not match: it was altered")
+    if not verify_signature(public, signed.signature, _DOMAIN + inner):
+        raise CertificateInvalid(place, "the signature does not match, so that it was altered")
     check_complete(signed.certificate)
     return signed.certificate
 
 
 def check_complete(certificate: Certificate) -> None:
-    """Checks that a certificate covers every prefix from first to last key.
+    """Verify that a certificate covers every prefix from the first key to the last.
 
     Raises:
-        CertificateInvalid: A prefix is missing, incomplete, or the root is not theirs.
+        CertificateInvalid: A prefix is missing or incomplete, or the Merkle root is wrong.
     """
     prefixes = tuple(one.prefix for one in certificate.coverage)
     if prefixes not in (PROVING_PREFIXES, AUDITED_PREFIXES):
-        raise CertificateInvalid(certificate.audit_id, f"covers {prefixes}")
+        raise CertificateInvalid(
+            certificate.audit_id, f"it does not cover every prefix, prefixes={prefixes}"
+        )
     try:
         for one in certificate.coverage:
             check_coverage(one)
     except AuditIncomplete as error:
         raise CertificateInvalid(certificate.audit_id, str(error)) from error
     if merkle_root_of(certificate.coverage) != certificate.merkle_root:
-        raise CertificateInvalid(certificate.audit_id, "the Merkle root is not that of its ranges")
+        raise CertificateInvalid(certificate.audit_id, "the Merkle root does not match its ranges")
 
 
 def verify_chain(
     bodies: Sequence[bytes | None], trusted: Mapping[str, Ed25519PublicKey]
 ) -> tuple[Certificate, ...]:
-    """Checks certificates in the order of their chain places; needs no store.
+    """Verify all certificates in the order of their chain positions, without a store.
 
     Args:
-        bodies: The stored bytes by place, None where nothing stands.
+        bodies: The stored bytes by chain position, None where none exist.
         trusted: Public keys by `key_id_of`.
 
     Raises:
-        CertificateInvalid: The first one that is missing, altered, or not in its place.
+        CertificateInvalid: Names the first certificate that is missing, altered or moved.
     """
     checked: list[Certificate] = []
     before: bytes | None = None
     for index, body in enumerate(bodies):
         if body is None:
-            raise CertificateInvalid(f"#{index}", "missing: no certificate stands at its place")
+            raise CertificateInvalid(f"#{index}", "missing: no certificate at this chain position")
         one = verify_certificate(f"#{index}", body, trusted)
         _check_link(one, index, checked[-1] if checked else None, before)
         checked.append(one)
@@ -271,10 +244,47 @@ def _check_link(
     one: Certificate, index: int, last: Certificate | None, before: bytes | None
 ) -> None:
     if one.chain_index != index:
-        raise CertificateInvalid(one.audit_id, f"reordered: stands at #{index}")
+        raise CertificateInvalid(one.audit_id, f"reordered: it is stored at chain position {index}")
     if (one.previous_sha256 or None) != (digest_of(before) if before is not None else None):
-        raise CertificateInvalid(one.audit_id, "does not follow the certificate before it")
+        raise CertificateInvalid(
+            one.audit_id, "it does not contain the sha256 of the previous certificate"
+        )
     if last is None:
         return
     if one.previous_audit_id != last.audit_id or one.authority_id != last.authority_id:
-        raise CertificateInvalid(one.audit_id, "names another audit or authority before it")
+        raise CertificateInvalid(one.audit_id, "it names another previous audit or authority")
+
+
+ShardFiles = tuple[str, tuple[EvidenceFile, ...], tuple[EvidenceFile, ...]]
+"""Name of a shard, its files of names, its files of blobs."""
+
+
+def names_by_shard(certificate: Certificate) -> dict[str, tuple[EvidenceFile, ...]]:
+    """Return the files of names of each shard.
+
+    Raises:
+        GcRefused: A shard does not have exactly one file of names; without it every blob would be
+            an orphan.
+    """
+    return _by_shard(certificate.shards, certificate.files("names"))
+
+
+def _by_shard(shards: int, files: Iterable[EvidenceFile]) -> dict[str, tuple[EvidenceFile, ...]]:
+    found: dict[str, list[EvidenceFile]] = defaultdict(list)
+    for file in files:
+        found[file.place].append(file)
+    places = [shard.name for shard in split_shards(shards)]
+    if any(len(found[one]) != 1 for one in places):
+        raise GcRefused(RefusalRule.CERTIFICATE_INVALID, "the evidence of a shard is missing")
+    return {place: tuple(found[place]) for place in places}
+
+
+def shard_files(certificate: Certificate, blobs: Iterable[EvidenceFile]) -> list[ShardFiles]:
+    """Return name, files of names and files of blobs of each shard.
+
+    Raises:
+        GcRefused: A shard does not have exactly one file of each kind.
+    """
+    names = names_by_shard(certificate)
+    listed = _by_shard(certificate.shards, blobs)
+    return [(place, names[place], listed[place]) for place in names]

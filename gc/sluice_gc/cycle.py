@@ -1,8 +1,8 @@
-"""Unattended garbage collection: audit, carry out the plan whose grace is over, plan again.
+"""Unattended garbage collection: audit, execute the plan whose grace period is over, plan again.
 
-It fails closed and says so. A refusal or a store without an answer ends the cycle: nothing more is
-deleted, the metric, the log and the exit code tell. The audit comes first, so that a plan is only
-carried out in a store that was just found readable.
+A cycle fails closed. A refusal or an unreachable store ends it: nothing more is deleted, and the
+metric, the log and the exit code report it. The audit comes first, so that a plan is executed only
+in a store that was just read completely.
 """
 
 import msgspec
@@ -10,19 +10,19 @@ import structlog
 
 from sluice_gc.audit import Auditor
 from sluice_gc.certificate import AuditCounts
-from sluice_gc.engine import Engine
-from sluice_gc.errors import GcRefused, Refusal
+from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.metrics import GcMetrics
-from sluice_gc.objects import Keys
 from sluice_gc.plan import Plan, check_certificate_for
-from sluice_gc.planner import Planner, read_plan, read_plan_ids
-from sluice_gc.runner import Runner, is_finished
+from sluice_gc.plan_inputs import is_finished, read_plan, read_plan_ids, read_store_time
+from sluice_gc.plan_runner import PlanRunner
+from sluice_gc.planner import Planner
 from sluice_gc.settings import CycleSettings
+from sluice_gc.signing_keys import AuditorKeys
 from sluice_gc.sweep import SweepFacts
+from sluice_gc.task_engine import TaskEngine
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import SluiceError
-from sluice_protocol.keys import AUTHORITY_SETTINGS
-from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_protocol.units import NS_PER_S
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 
@@ -30,14 +30,14 @@ log = structlog.get_logger()
 
 
 class CycleReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What one cycle did.
+    """The result of one cycle.
 
     Attributes:
-        audit_id: The certificate.
-        counts: What the audit found.
-        ran_plan_id: The plan that was carried out, or None when none was due.
-        facts: What that run did.
-        made_plan_id: The new plan, or None when there is nothing to propose yet.
+        audit_id: The new certificate.
+        counts: The counts of the audit.
+        ran_plan_id: The plan that was executed, or None if none was due.
+        facts: The result of that run.
+        made_plan_id: The new plan, or None if nothing can be deleted yet.
     """
 
     audit_id: str
@@ -48,39 +48,36 @@ class CycleReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def found_wrong(self) -> bool:
-        """Whether a person must look, although the cycle ended."""
-        counts, facts = self.counts, self.facts
-        audit = counts.missing_blobs + counts.corrupt_blobs + counts.misnamed
-        return bool(audit + facts.unknown + facts.unread)
+        """Return True if an operator must act although the cycle succeeded."""
+        return self.counts.found_wrong or not self.facts.complete
 
 
-class Cycles:
-    """Makes cycles of one store."""
+class CycleRunner:
+    """The cycles of one store."""
 
     def __init__(
         self,
         store: ObjectStore,
-        engine: Engine,
-        keys: Keys,
+        engine: TaskEngine,
+        keys: AuditorKeys,
         clock: Clock,
         ids: IdSource,
         *,
         metrics: GcMetrics,
     ) -> None:
-        """Takes its parts."""
         self._store = store
         self._keys = keys
         self._clock = clock
         self._metrics = metrics
         self._auditor = Auditor(store, engine, keys, clock, ids)
         self._planner = Planner(store, engine, keys, clock, ids)
-        self._runner = Runner(store, engine, keys.trusted, clock)
+        self._runner = PlanRunner(store, engine, keys.trusted, clock)
 
     async def cycle(self, settings: CycleSettings) -> CycleReport:
-        """Makes one cycle.
+        """Run one cycle.
 
         Raises:
-            SluiceError: What refused or failed; it was counted and logged, and nothing more was
+            SluiceError: The refusal or failure. It was counted and logged, and nothing more was
                 deleted.
         """
         try:
@@ -88,27 +85,45 @@ class Cycles:
         except GcRefused as refused:
             self._metrics.refusals.labels(refused.rule.value).inc()
             self._metrics.cycles.labels("refused").inc()
-            log.error("gc_refused", rule=refused.rule.value, reason=refused.reason)  # noqa: TRY400 - no stack
+            log.error("gc_refused", rule=refused.rule.value, reason=refused.reason)  # noqa: TRY400 - a refusal needs no stack trace
             raise
         except SluiceError as error:
             self._metrics.cycles.labels("failed").inc()
-            log.error("gc_failed", error=str(error))  # noqa: TRY400 - a fact, no defect
+            log.error("gc_failed", error=str(error))  # noqa: TRY400 - a failure of the store needs no stack trace
             raise
         self._metrics.cycles.labels("done").inc()
         self._metrics.last_success.set(self._clock.now_ns() / NS_PER_S)
-        log.info("gc_cycle", audit_id=report.audit_id, deleted=report.facts.deleted)
+        log.info("gc_cycle_finished", audit_id=report.audit_id, deleted=report.facts.deleted)
         return report
+
+    async def run(self, settings: CycleSettings) -> CycleReport:
+        """Run cycles until one fails, or one cycle when `every_s` is 0.
+
+        The metrics file is written after every cycle, also after a failed one.
+
+        Raises:
+            SluiceError: The refusal or failure of a cycle.
+        """
+        while True:
+            try:
+                report = await self.cycle(settings)
+            finally:
+                if settings.metrics_file is not None:
+                    self._metrics.write(settings.metrics_file)
+            if settings.every_s <= 0:
+                return report
+            await self._clock.sleep(settings.every_s)
 
     async def _cycle(self, settings: CycleSettings) -> CycleReport:
         seed = self._clock.now_ns() // NS_PER_S
         certificate = await self._auditor.audit(settings.for_audit(seed))
-        self._metrics.audited(certificate.counts)
+        self._metrics.count_audit(certificate.counts)
         check_certificate_for(await read_authority(self._store), certificate)
         due = await self._due_plan(settings)
         facts = SweepFacts()
         if due is not None:
             facts = (await self._runner.run(due.plan_id, settings.for_run())).facts
-            self._metrics.swept(facts)
+            self._metrics.count_run(facts)
         made = await self._plan(settings)
         return CycleReport(
             audit_id=certificate.audit_id,
@@ -119,8 +134,8 @@ class Cycles:
         )
 
     async def _due_plan(self, settings: CycleSettings) -> Plan | None:
-        """Gives the newest plan whose grace is over, unless it is finished."""
-        now_ns: UnixNs = (await self._store.head(AUTHORITY_SETTINGS)).date_ns
+        """Return the newest plan whose grace period is over, unless it is finished."""
+        now_ns = await read_store_time(self._store)
         for plan_id in reversed(await read_plan_ids(self._store)):
             plan = await read_plan(self._store, self._keys.trusted, plan_id)
             if (now_ns - plan.made_at_unix_ns) / NS_PER_S >= settings.grace_s:
@@ -131,6 +146,6 @@ class Cycles:
         try:
             return await self._planner.plan(settings.for_plan())
         except GcRefused as refused:
-            if refused.rule is Refusal.HORIZON_NOT_COVERED:
-                return None  # what grew old since this audit began waits for the next one
+            if refused.rule is RefusalRule.HORIZON_NOT_COVERED:
+                return None  # the next audit covers newer orphans
             raise

@@ -1,12 +1,12 @@
-"""What audit and garbage collection refuse, by name; a refusal has deleted nothing."""
+"""Errors of audit and garbage collection. After a refusal nothing was deleted."""
 
 from enum import StrEnum
 
 from sluice_protocol.errors import SluiceError
 
 
-class Refusal(StrEnum):
-    """The rule that refused; it is what a schedule's alert carries."""
+class RefusalRule(StrEnum):
+    """The safety rule that was violated; a label of the refusal metric."""
 
     NO_CERTIFICATE = "no_certificate"
     CERTIFICATE_INVALID = "certificate_invalid"
@@ -29,57 +29,51 @@ class Refusal(StrEnum):
 
 
 class GcRefused(SluiceError):
-    """A rule of safety does not hold: nothing was deleted by this step, and none will follow.
+    """A safety rule is violated. This step deleted nothing, and no further step follows.
 
     Attributes:
-        rule: Which rule.
+        rule: The violated rule.
         reason: What was found and what to do.
     """
 
-    def __init__(self, rule: Refusal, reason: str) -> None:
-        """Carries the rule and the reason."""
+    def __init__(self, rule: RefusalRule, reason: str) -> None:
         super().__init__(rule, reason)
         self.rule = rule
         self.reason = reason
 
     def __str__(self) -> str:
-        """Says which rule refused and why."""
         return f"garbage collection refused: {self.reason}, rule=`{self.rule.value}`"
 
 
 class CertificateInvalid(SluiceError):
-    """A certificate, or the chain of them, that does not prove what it says.
+    """A certificate, or the chain of certificates, is not valid.
 
     Attributes:
-        audit_id: The certificate, or the place in the chain where one should stand.
+        audit_id: The certificate, or the chain position where it is missing.
         reason: What is wrong.
     """
 
     def __init__(self, audit_id: str, reason: str) -> None:
-        """Carries the certificate and what is wrong with it."""
         super().__init__(audit_id, reason)
         self.audit_id = audit_id
         self.reason = reason
 
     def __str__(self) -> str:
-        """Says which certificate and why."""
-        return f"audit certificate is not valid: {self.reason}, audit_id=`{self.audit_id}`"
+        return f"invalid audit certificate: {self.reason}, audit_id=`{self.audit_id}`"
 
 
 class AuditIncomplete(SluiceError):
-    """An audit that could not read everything: it gives no certificate. Run it again.
+    """An audit could not list everything and has no certificate. Run it again.
 
     Attributes:
         prefix: The prefix that is not covered.
-        reason: What is missing.
+        reason: The part that is missing.
     """
 
     def __init__(self, prefix: str, reason: str) -> None:
-        """Carries the prefix and what is missing."""
         super().__init__(prefix, reason)
         self.prefix = prefix
         self.reason = reason
 
     def __str__(self) -> str:
-        """Says what is not covered."""
-        return f"audit is not complete, no certificate: {self.reason}, prefix=`{self.prefix}`"
+        return f"incomplete audit without a certificate: {self.reason}, prefix=`{self.prefix}`"

@@ -1,15 +1,15 @@
-"""What audit and garbage collection count. Labels are closed sets.
+"""Metrics of audit and garbage collection. All labels have a fixed set of values.
 
 | name | type | labels | meaning |
 |---|---|---|---|
 | sluice_gc_cycles_total | counter | result | cycles: done, refused, failed |
-| sluice_gc_refusals_total | counter | rule | what refused: someone must look |
-| sluice_gc_last_success_unixtime_seconds | gauge | | last good cycle; alert on its age |
-| sluice_gc_deleted_blobs_total | counter | | incarnations deleted |
-| sluice_gc_deleted_bytes_total | counter | | their bytes |
-| sluice_gc_proofs_total | counter | verdict | proofs: may_go, or the clause that kept |
-| sluice_audit_findings | gauge | kind | of the newest audit: what is wrong |
-| sluice_audit_orphan_blobs | gauge | | of the newest audit |
+| sluice_gc_refusals_total | counter | rule | refusals; an operator must act |
+| sluice_gc_last_success_unixtime_seconds | gauge | | last successful cycle; alert on its age |
+| sluice_gc_deleted_blobs_total | counter | | deleted object versions |
+| sluice_gc_deleted_bytes_total | counter | | bytes of deleted object versions |
+| sluice_gc_proofs_total | counter | verdict | proofs: may_go, or the clause that kept the blob |
+| sluice_audit_findings | gauge | kind | findings of the newest audit |
+| sluice_audit_orphan_blobs | gauge | | orphans in the newest audit |
 """
 
 from pathlib import Path
@@ -21,13 +21,28 @@ from sluice_gc.certificate import AuditCounts
 from sluice_gc.sweep import SweepFacts
 
 CYCLES: Final = "sluice_gc_cycles"
+
+
 REFUSALS: Final = "sluice_gc_refusals"
+
+
 LAST_SUCCESS: Final = "sluice_gc_last_success_unixtime_seconds"
+
+
 DELETED_BLOBS: Final = "sluice_gc_deleted_blobs"
+
+
 DELETED_BYTES: Final = "sluice_gc_deleted_bytes"
+
+
 PROOFS: Final = "sluice_gc_proofs"
+
+
 FINDINGS: Final = "sluice_audit_findings"
+
+
 ORPHANS: Final = "sluice_audit_orphan_blobs"
+
 
 _KINDS: Final = (
     *("missing_blobs", "unreadable_manifests", "corrupt_blobs", "misnamed", "foreign"),
@@ -36,28 +51,29 @@ _KINDS: Final = (
 
 
 class GcMetrics:
-    """One process's metrics in a registry of its own."""
+    """The metrics of one process, in a separate registry."""
 
     def __init__(self) -> None:
-        """Makes every metric at zero."""
         made = self.registry = CollectorRegistry()
-        self.cycles = Counter(CYCLES, "Cycles.", ["result"], registry=made)
-        self.refusals = Counter(REFUSALS, "Refusals.", ["rule"], registry=made)
-        self.last_success = Gauge(LAST_SUCCESS, "End of the last good cycle.", registry=made)
-        self.deleted_blobs = Counter(DELETED_BLOBS, "Incarnations deleted.", registry=made)
-        self.deleted_bytes = Counter(DELETED_BYTES, "Bytes deleted.", registry=made)
-        self.proofs = Counter(PROOFS, "Proofs.", ["verdict"], registry=made)
-        self.findings = Gauge(FINDINGS, "Findings.", ["kind"], registry=made)
-        self.orphans = Gauge(ORPHANS, "Orphans.", registry=made)
+        self.cycles = Counter(CYCLES, "Cycles by result.", ["result"], registry=made)
+        self.refusals = Counter(REFUSALS, "Refusals by safety rule.", ["rule"], registry=made)
+        self.last_success = Gauge(LAST_SUCCESS, "Time of the last successful cycle.", registry=made)
+        self.deleted_blobs = Counter(DELETED_BLOBS, "Deleted object versions.", registry=made)
+        self.deleted_bytes = Counter(
+            DELETED_BYTES, "Bytes of deleted object versions.", registry=made
+        )
+        self.proofs = Counter(PROOFS, "Proofs by verdict.", ["verdict"], registry=made)
+        self.findings = Gauge(FINDINGS, "Findings of the newest audit.", ["kind"], registry=made)
+        self.orphans = Gauge(ORPHANS, "Orphans in the newest audit.", registry=made)
 
-    def audited(self, counts: AuditCounts) -> None:
-        """Takes the counts of a new certificate."""
+    def count_audit(self, counts: AuditCounts) -> None:
+        """Record the counts of a new certificate."""
         for kind in _KINDS:
             self.findings.labels(kind).set(getattr(counts, kind))
         self.orphans.set(counts.orphans)
 
-    def swept(self, facts: SweepFacts) -> None:
-        """Takes what a run did."""
+    def count_run(self, facts: SweepFacts) -> None:
+        """Record the result of a run."""
         self.deleted_blobs.inc(facts.deleted)
         self.deleted_bytes.inc(facts.deleted_bytes)
         self.proofs.labels("may_go").inc(facts.deleted + facts.unknown)
@@ -65,5 +81,5 @@ class GcMetrics:
             self.proofs.labels(clause).inc(count)
 
     def write(self, path: Path) -> None:
-        """Writes a Prometheus text file, whole or not at all."""
+        """Write a Prometheus text file atomically."""
         write_to_textfile(str(path), self.registry)

@@ -1,7 +1,7 @@
-"""The record of a plan, and the rules under which there is none.
+"""The record of a plan, and the safety rules under which no plan is made or executed.
 
-A plan lists; it deletes nothing, and deleting proves every clause again. It is signed so that one
-edited by hand is refused by name.
+A plan lists and deletes nothing. The run proves every clause again before it deletes. A plan is
+signed, so that a plan that was edited manually is refused.
 """
 
 from collections.abc import Mapping
@@ -11,15 +11,10 @@ from typing import Final, Literal
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from sluice_gc.candidates import Tally
-from sluice_gc.certificate import (
-    Certificate,
-    EvidenceFile,
-    key_id_of,
-    sign_bytes,
-    signature_holds,
-)
-from sluice_gc.errors import GcRefused, Refusal
+from sluice_gc.certificate import Certificate
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.evidence_files import EvidenceFile
+from sluice_gc.signing_keys import key_id_of, sign_bytes, verify_signature
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import Clause, clock_fell
 from sluice_protocol.errors import InvalidRecord
@@ -29,49 +24,65 @@ from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 
 _DOMAIN: Final = b"sluice.gc_plan.v1\n"
 
+
 SIZE_LIMITS: Final = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
+
+
 AGE_DAYS: Final = (7, 14, 30, 90)
 
 
-class Bucket(msgspec.Struct, frozen=True, kw_only=True):
-    """Candidates up to a limit, in bytes or days; no limit in the last bucket."""
+class VersionTally(msgspec.Struct, frozen=True, kw_only=True):
+    """A number of object versions and their bytes."""
+
+    incarnations: int = 0
+    bytes: int = 0
+
+    def plus(self, other: "VersionTally") -> "VersionTally":
+        """Return the sum."""
+        return VersionTally(
+            incarnations=self.incarnations + other.incarnations, bytes=self.bytes + other.bytes
+        )
+
+
+class HistogramBucket(msgspec.Struct, frozen=True, kw_only=True):
+    """The candidates up to a limit in bytes or days; the last bucket has no limit."""
 
     up_to: int | None
-    tally: Tally
+    tally: VersionTally
 
 
 class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the plan proposes and what it leaves.
+    """The candidates of a plan, and what it keeps.
 
     Attributes:
-        blobs: Current incarnations that the audit listed.
-        orphans: Current incarnations that may go.
-        superseded: Noncurrent versions of referenced blobs that may go.
-        kept: What stays, by the first clause that keeps it.
-        by_size: What may go, by its size in bytes.
-        by_age: What may go, by its age in days.
+        blobs: Current object versions that the audit listed.
+        orphans: Deletable current versions.
+        superseded: Deletable noncurrent versions of referenced blobs.
+        kept: What is kept, by the first clause that keeps it.
+        by_size: What is deletable, by size in bytes.
+        by_age: What is deletable, by age in days.
     """
 
-    blobs: Tally
-    orphans: Tally
-    superseded: Tally
-    kept: dict[str, Tally]
-    by_size: tuple[Bucket, ...]
-    by_age: tuple[Bucket, ...]
+    blobs: VersionTally
+    orphans: VersionTally
+    superseded: VersionTally
+    kept: dict[str, VersionTally]
+    by_size: tuple[HistogramBucket, ...]
+    by_age: tuple[HistogramBucket, ...]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be deleted, and on which certificate that rests.
+    """The list of deletable object versions, based on one certificate.
 
     Attributes:
         plan_id: ULID.
         authority_id: The authority whose blobs it lists.
-        retry_horizon_s: The authority's, when the plan was made, in seconds.
+        retry_horizon_s: The authority's retry horizon when the plan was made, in seconds.
         audit_id: The certificate.
-        certificate_sha256: The sha256 of that certificate's whole bytes.
-        made_at_unix_ns: The store's clock.
-        summary: For people.
-        candidates: The Parquet files of candidates, one per shard that has any.
+        certificate_sha256: The sha256 of its stored bytes.
+        made_at_unix_ns: The store's clock when the plan was made.
+        summary: The totals.
+        candidates: The Parquet files of candidates, one per shard with candidates.
     """
 
     schema: Literal["sluice.gc_plan.v1"] = "sluice.gc_plan.v1"
@@ -86,7 +97,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SignedPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan with the signature of whoever made it."""
+    """A plan with the signature of its author."""
 
     plan: Plan
     key_id: str
@@ -94,20 +105,20 @@ class SignedPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clocks:
-    """Both clocks, read at about the same time."""
+class ClockReadings:
+    """The local clock and the clock of the store, read at about the same time."""
 
     local_ns: UnixNs
     store_ns: UnixNs
 
 
 def plan_key(plan_id: str) -> ObjectKey:
-    """Gives where a plan stands."""
+    """Return the key of a plan."""
     return ObjectKey(f"{GC_PLANS}{plan_id}/plan.json")
 
 
 def sign_plan(plan: Plan, key: Ed25519PrivateKey) -> bytes:
-    """Gives the canonical bytes of the signed plan, as they are stored."""
+    """Return the canonical bytes of the signed plan, as they are stored."""
     signature = sign_bytes(key, _DOMAIN, encode_record(plan))
     return encode_record(
         SignedPlan(plan=plan, key_id=key_id_of(key.public_key()), signature=signature)
@@ -115,28 +126,32 @@ def sign_plan(plan: Plan, key: Ed25519PrivateKey) -> bytes:
 
 
 def verify_plan(plan_id: str, body: bytes, trusted: Mapping[str, Ed25519PublicKey]) -> Plan:
-    """Reads a plan and checks its signature.
+    """Decode a plan and verify its signature.
 
     Raises:
-        GcRefused: It was edited, is another plan's, or is not signed by a trusted key.
+        GcRefused: It was edited, is another plan, or is not signed by a trusted key.
     """
     try:
         signed = decode_record(plan_key(plan_id), body, SignedPlan)
     except InvalidRecord as error:
-        raise GcRefused(Refusal.PLAN_INVALID, str(error)) from error
+        raise GcRefused(RefusalRule.PLAN_INVALID, str(error)) from error
     public = trusted.get(signed.key_id)
     inner = _DOMAIN + encode_record(signed.plan)
-    if public is None or not signature_holds(public, signed.signature, inner):
+    if public is None or not verify_signature(public, signed.signature, inner):
         raise GcRefused(
-            Refusal.PLAN_INVALID, f"the plan was edited or its signer is not trusted: {plan_id}"
+            RefusalRule.PLAN_INVALID,
+            f"the plan was edited or its signer is not trusted, plan_id={plan_id}",
         )
     if signed.plan.plan_id != plan_id:
-        raise GcRefused(Refusal.PLAN_INVALID, f"plan {signed.plan.plan_id} stands at {plan_id}")
+        raise GcRefused(
+            RefusalRule.PLAN_INVALID,
+            f"plan {signed.plan.plan_id} is stored under the key of plan {plan_id}",
+        )
     return signed.plan
 
 
-def check_clocks(clocks: Clocks, skew_s_max: float) -> None:
-    """Refuses to go on when this machine's clock and the store's differ by too much.
+def check_clocks(clocks: ClockReadings, skew_s_max: float) -> None:
+    """Refuse if the clock of this machine and the clock of the store differ too much.
 
     Raises:
         GcRefused: They differ by more than `skew_s_max`.
@@ -144,82 +159,85 @@ def check_clocks(clocks: Clocks, skew_s_max: float) -> None:
     skew_s = (clocks.local_ns - clocks.store_ns) / NS_PER_S
     if abs(skew_s) > skew_s_max:
         raise GcRefused(
-            Refusal.CLOCKS_DIFFER,
-            f"the local clock and the store's differ by {skew_s:.0f} s: set them right",
+            RefusalRule.CLOCKS_DIFFER,
+            f"the local clock and the clock of the store differ by {skew_s:.0f} s; correct them",
         )
 
 
 def check_clock_fall(highest_ns: int, now_ns: int, authority: Authority) -> None:
-    """Refuses to go on when the store's clock fell.
+    """Refuse if the store's clock went back.
 
     Raises:
-        GcRefused: It fell by more than half the margin below a time that it gave before.
+        GcRefused: It is behind an earlier reading by more than half the safety margin.
     """
     if clock_fell(highest_ns, now_ns, authority.margin_ns):
         raise GcRefused(
-            Refusal.CLOCK_FELL,
-            f"the store's clock fell by {(highest_ns - now_ns) / NS_PER_S:.0f} s: find out why",
+            RefusalRule.CLOCK_FELL,
+            f"the store's clock went back by {(highest_ns - now_ns) / NS_PER_S:.0f} s;"
+            " find the cause",
         )
 
 
 def check_certificate_for(authority: Authority, certificate: Certificate) -> None:
-    """Refuses a certificate that cannot carry a plan under this authority.
+    """Refuse a certificate that cannot be the basis of a plan for this authority.
 
     Raises:
-        GcRefused: It is of another authority or horizon, covers nothing yet, or found keys or
-            bodies that it could not read.
+        GcRefused: It has another authority or retry horizon, or its audit found keys of unknown
+            form or unreadable manifests.
     """
     if certificate.authority_id != authority.authority_id:
         raise GcRefused(
-            Refusal.OTHER_AUTHORITY,
-            f"the certificate is of {certificate.authority_id}, not of {authority.authority_id}",
+            RefusalRule.OTHER_AUTHORITY,
+            f"the certificate is of authority {certificate.authority_id},"
+            f" not of {authority.authority_id}",
         )
     if certificate.retry_horizon_s != authority.retry_horizon_s:
         raise GcRefused(
-            Refusal.HORIZON_NOT_COVERED,
-            "the certificate was made under another retry horizon: audit again",
+            RefusalRule.HORIZON_NOT_COVERED,
+            "the certificate has another retry horizon; run a new audit",
         )
     counts = certificate.counts
     if counts.foreign:
         raise GcRefused(
-            Refusal.FOREIGN_KEYS,
-            f"{counts.foreign} keys of unknown form stand under the audited prefixes:"
-            " see the findings, move them away, audit again",
+            RefusalRule.FOREIGN_KEYS,
+            f"{counts.foreign} keys under the audited prefixes have an unknown form;"
+            " move the keys in the findings elsewhere and run a new audit",
         )
     if counts.unreadable_manifests:
         raise GcRefused(
-            Refusal.UNREADABLE_MANIFESTS,
-            f"{counts.unreadable_manifests} manifests are unreadable, they may name any blob:"
-            " see the findings, restore them, audit again",
+            RefusalRule.UNREADABLE_MANIFESTS,
+            f"{counts.unreadable_manifests} manifests are unreadable and may name any blob;"
+            " restore the manifests in the findings and run a new audit",
         )
 
 
 def check_horizon_covered(summary: PlanSummary) -> None:
-    """Refuses when orphans are old enough and the certificate covers the horizon of none.
+    """Refuse if no old orphan is covered by the certificate.
 
     Raises:
-        GcRefused: The audit started too early for every one of them.
+        GcRefused: The audit started before the retry horizon of each old orphan ended.
     """
-    uncovered = summary.kept.get(Clause.CERTIFICATE.value, Tally())
+    uncovered = summary.kept.get(Clause.CERTIFICATE.value, VersionTally())
     if uncovered.incarnations and not summary.orphans.incarnations:
         raise GcRefused(
-            Refusal.HORIZON_NOT_COVERED,
-            f"no certificate covers the horizon of {uncovered.incarnations} orphans: audit again",
+            RefusalRule.HORIZON_NOT_COVERED,
+            f"no certificate covers the retry horizon of {uncovered.incarnations} orphans;"
+            " run a new audit",
         )
 
 
 def check_amount(summary: PlanSummary, max_delete_ratio: float) -> None:
-    """Refuses a plan that takes too much to be right.
+    """Refuse a plan that would delete too much.
 
     Raises:
-        GcRefused: Every current blob would go, or more than `max_delete_ratio` of them or of
-            their bytes.
+        GcRefused: Every current blob would be deleted, or more than `max_delete_ratio` of the
+            blobs or of their bytes.
     """
     gone, all_blobs = summary.orphans, summary.blobs
     if gone.incarnations and gone.incarnations == all_blobs.incarnations:
         raise GcRefused(
-            Refusal.EVERY_BLOB,
-            f"all {gone.incarnations} blobs would go: is this the right store and prefix?",
+            RefusalRule.EVERY_BLOB,
+            f"all {gone.incarnations} blobs would be deleted; check the store and the prefix",
         )
     shares = (
         gone.incarnations / max(all_blobs.incarnations, 1),
@@ -227,39 +245,44 @@ def check_amount(summary: PlanSummary, max_delete_ratio: float) -> None:
     )
     if max(shares) > max_delete_ratio:
         raise GcRefused(
-            Refusal.DELETE_RATIO,
-            f"{max(shares):.0%} would go, above max_delete_ratio {max_delete_ratio:.0%}:"
-            " look at the orphans, then raise it by hand",
+            RefusalRule.DELETE_RATIO,
+            f"{max(shares):.0%} would be deleted, max_delete_ratio={max_delete_ratio:.0%};"
+            " inspect the orphans before you raise the limit",
         )
 
 
 def check_plan_for(plan: Plan, certificate: Certificate, certificate_sha256: Digest) -> None:
-    """Refuses a plan that does not rest on this certificate.
+    """Refuse a plan that is not based on this certificate.
 
     Raises:
-        GcRefused: It names another certificate, authority or horizon, or is older than it.
+        GcRefused: It names another certificate, authority or retry horizon, or is older.
     """
     if plan.audit_id != certificate.audit_id or plan.certificate_sha256 != certificate_sha256:
-        raise GcRefused(Refusal.PLAN_INVALID, "the plan rests on another certificate")
+        raise GcRefused(RefusalRule.PLAN_INVALID, "the plan is based on another certificate")
     if plan.authority_id != certificate.authority_id:
-        raise GcRefused(Refusal.OTHER_AUTHORITY, "plan and certificate are of two authorities")
+        raise GcRefused(
+            RefusalRule.OTHER_AUTHORITY, "plan and certificate have different authorities"
+        )
     if plan.retry_horizon_s != certificate.retry_horizon_s:
-        raise GcRefused(Refusal.PLAN_INVALID, "plan and certificate have two retry horizons")
+        raise GcRefused(
+            RefusalRule.PLAN_INVALID, "plan and certificate have different retry horizons"
+        )
     if plan.made_at_unix_ns < certificate.finished_at_unix_ns:
         raise GcRefused(
-            Refusal.PLAN_BEFORE_CERTIFICATE, "the plan is older than its certificate: plan again"
+            RefusalRule.PLAN_BEFORE_CERTIFICATE,
+            "the plan is older than its certificate; make a new plan",
         )
 
 
 def check_grace(plan: Plan, now_ns: UnixNs, grace_s: float) -> None:
-    """Refuses to carry out a plan before people had the time to look at it.
+    """Refuse to execute a plan before an operator had time to inspect it.
 
     Raises:
-        GcRefused: The plan is younger than the grace.
+        GcRefused: The plan is younger than the grace period.
     """
     age_s = (now_ns - plan.made_at_unix_ns) / NS_PER_S
     if age_s < grace_s:
         raise GcRefused(
-            Refusal.GRACE,
-            f"the plan is {age_s:.0f} s old, the grace is {grace_s:.0f} s: run it later",
+            RefusalRule.GRACE,
+            f"the grace period is not over, age_s={age_s:.0f} grace_s={grace_s:.0f}; run it later",
         )

@@ -7,28 +7,28 @@ from typing import Literal
 
 
 def default_key_file() -> Path:
-    """Gives where the auditor's key is kept: `$XDG_STATE_HOME/sluice/auditor.pem`."""
+    """Return the default path of the auditor's key, `$XDG_STATE_HOME/sluice/auditor.pem`."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "sluice" / "auditor.pem"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
-    """How an audit is made.
+    """Settings of an audit.
 
     Attributes:
-        key_file: The auditor's Ed25519 private key, PEM, PKCS 8. `sluice audit key` makes it, or
-            the first audit of a store that has no certificate yet.
-        shards: Files into which the sha256 space is split; a divisor of 256. More shards need
-            less memory each: 16 hold 10^7 blobs in well under 1 GiB.
-        reads_max: Manifest bodies read at once by one task.
-        deep: Share of blobs that are read again whole and hashed, 0.0 to 1.0. Manifests are then
+        key_file: The auditor's Ed25519 private key, PEM, PKCS 8. `sluice audit key` creates it, or
+            the first audit of a store without certificates.
+        shards: Number of parts of the sha256 space; a divisor of 256. More shards need less
+            memory each: with 16 shards, 10^7 blobs need less than 1 GiB.
+        reads_max: Most manifest bodies that one task reads concurrently.
+        deep: Share of blobs that are read and hashed, 0.0 to 1.0. If above 0.0, every manifest is
             read again too.
-        deep_seed: Chooses which blobs a share below 1.0 holds; another seed, other blobs.
-        list_blobs: Whether `raw-blobs/` is listed. Without it the audit says nothing of missing
-            blobs, and a plan on it takes its candidates from an inventory.
-        ranges: Into how many key ranges manifests are cut, at most one an agent; 0 cuts as the
-            cores and the last audit's counts want it, about 200 000 manifests each.
+        deep_seed: Seed that selects the blobs of a share below 1.0.
+        list_blobs: Whether `raw-blobs/` is listed. If not, the audit finds no missing blobs, and a
+            plan reads its candidates from an inventory.
+        ranges: Number of key ranges of manifests, at most one per agent. 0 derives it from the
+            cores and the counts of the previous audit, about 200,000 manifests each.
     """
 
     key_file: Path = field(default_factory=default_key_file)
@@ -42,14 +42,15 @@ class AuditSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
-    """What a plan may propose.
+    """Settings of a plan.
 
     Attributes:
         key_file: The key that signs the plan; its public key is trusted for certificates too.
         trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
-        max_delete_ratio: Most that may go, as a share of all incarnations and of all bytes, 0.0
-            to 1.0. A plan above it is refused: look at what it lists, then raise it by hand.
-        clock_skew_s_max: Most that this machine's clock and the store's may differ, in seconds.
+        max_delete_ratio: Highest share of all current blobs and of their bytes that a plan may
+            delete, 0.0 to 1.0. A plan above it is refused; inspect it before you raise the limit.
+        clock_skew_s_max: Highest difference between the clocks of this machine and the
+            store, in seconds.
     """
 
     key_file: Path = field(default_factory=default_key_file)
@@ -60,19 +61,20 @@ class PlanSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """How a plan is carried out.
+    """Settings of a run.
 
     Attributes:
         key_file: The key whose public half is trusted for certificates and plans.
         trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
-        grace_s: How old a plan must be before it is carried out, in seconds; 24 h by default, so
-            that a person can look at it.
-        clock_skew_s_max: Most that this machine's clock and the store's may differ, in seconds.
+        grace_s: Minimum age of a plan before its execution, in seconds; 24 h by default, so that an
+            operator can inspect it.
+        clock_skew_s_max: Highest difference between the clocks of this machine and the
+            store, in seconds.
         batch: Candidates proved and deleted together; versioning is read before each batch.
-        proofs_at_once: Candidates of a batch whose evidence is read at the same time.
-        deletes_per_s_max: Upper limit of deletions a second; 0 is no limit.
+        proofs_at_once: Candidates of a batch whose evidence is read concurrently.
+        deletes_per_s_max: Highest number of deletions per second; 0 means no limit.
         undo: Whether each blob is copied to `gc/v1/trash/` before it is deleted.
-        dry_run: Stop after the proofs: nothing is deleted and nothing is written.
+        dry_run: Stop after the proofs. Nothing is deleted or written.
     """
 
     key_file: Path = field(default_factory=default_key_file)
@@ -88,12 +90,12 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """Where the tasks of an audit, plan or run are done.
+    """Where the tasks of an audit, plan or run are executed.
 
     Attributes:
         engine: `local` in this process, or `spark` on Spark's executors.
-        master: Spark's master when `spark-submit` gives none; `local[2]` is two tasks at once.
-        driver_memory: Heap of Spark's JVM on one machine; evidence does not go through it.
+        master: Spark's master unless `spark-submit` sets it; `local[2]` runs two concurrent tasks.
+        driver_memory: Heap of Spark's JVM on one machine. Evidence does not pass through it.
     """
 
     engine: Literal["local", "spark"] = "local"
@@ -103,20 +105,20 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleSettings:
-    """Unattended work: audit, carry out the plan whose grace is over, plan again.
+    """Settings of unattended cycles.
 
     Attributes:
         key_file: The auditor's key.
         trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
         shards: See `AuditSettings`.
-        deep: See `AuditSettings`; another sample in every cycle.
+        deep: See `AuditSettings`; every cycle uses another sample.
         max_delete_ratio: See `PlanSettings`.
         grace_s: See `RunSettings`.
         deletes_per_s_max: See `RunSettings`.
         undo: See `RunSettings`.
-        every_s: Seconds from the end of a cycle to the next; 0 makes one cycle and ends.
-        metrics_file: A Prometheus text file that is written after every cycle, for the node
-            exporter's textfile collector; none when empty.
+        every_s: Seconds from the end of a cycle to the next; 0 runs one cycle only.
+        metrics_file: A Prometheus text file for the textfile collector of the node exporter,
+            written after every cycle; none if empty.
     """
 
     key_file: Path = field(default_factory=default_key_file)
@@ -131,13 +133,13 @@ class CycleSettings:
     metrics_file: Path | None = None
 
     def for_audit(self, seed: int) -> AuditSettings:
-        """Gives the settings of one audit."""
+        """Return the settings of one audit."""
         return AuditSettings(
             key_file=self.key_file, shards=self.shards, deep=self.deep, deep_seed=seed
         )
 
     def for_plan(self) -> PlanSettings:
-        """Gives the settings of one plan."""
+        """Return the settings of one plan."""
         return PlanSettings(
             key_file=self.key_file,
             trusted_keys=self.trusted_keys,
@@ -145,7 +147,7 @@ class CycleSettings:
         )
 
     def for_run(self) -> RunSettings:
-        """Gives the settings of one run."""
+        """Return the settings of one run."""
         return RunSettings(
             key_file=self.key_file,
             trusted_keys=self.trusted_keys,
@@ -157,14 +159,13 @@ class CycleSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventorySettings:
-    """Where the candidates of a plan come from when the audit listed no blobs.
+    """The inventory that names candidates if the audit did not list blobs.
 
     Attributes:
-        inventory_store: Store URL of the bucket or directory that holds the inventory; none when
-            empty.
-        inventory_manifest: Key of its `manifest.json` there.
-        inventory_bucket: The bucket that it must be of; that of `--store` when empty.
-        inventory_age_s_max: How old it may be, in seconds.
+        inventory_store: Store URL of the bucket or directory with the inventory; none if empty.
+        inventory_manifest: Key of its `manifest.json`.
+        inventory_bucket: The bucket that it must describe; by default the bucket of `--store`.
+        inventory_age_s_max: Its maximum age, in seconds.
     """
 
     inventory_store: str = ""

@@ -1,9 +1,9 @@
-"""The part of a run that one task does: the candidates of one shard, batch by batch.
+"""Deletion of the candidates of one shard, batch by batch.
 
-A batch holds digests of one first byte. For each batch, in this order: the ground is read again
-(authority, versioning, clocks); every candidate is proved; the proofs are written by a conditional
-create; the exact incarnations are deleted; a mark says that the batch is done. A run that was
-killed starts the batch again under the next attempt, with all evidence read anew.
+The digests of a batch share their first byte. For each batch, in this order: the task reads the
+basis again (authority, versioning, clocks), proves every candidate, writes the proofs with a
+conditional create, deletes exactly the proved object versions, and marks the batch as done. After a
+crash the next run repeats the batch as a new attempt and reads all evidence again.
 """
 
 from collections import Counter
@@ -15,22 +15,35 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from sluice_gc.certificate import EvidenceFile
-from sluice_gc.concurrency import for_each
-from sluice_gc.errors import GcRefused, Refusal
-from sluice_gc.evidence import CANDIDATES, NAMES, encode_table, hexed
-from sluice_gc.objects import read_table, read_tables
-from sluice_gc.plan import Clocks, check_clock_fall, check_clocks
-from sluice_gc.proof import ALL_CLAUSES, Case, Clauses, Proof, prove
-from sluice_gc.proof_records import proof_key, proofs_table
-from sluice_gc.trash import keep_for_undo
+from sluice_gc.deletion_proof import (
+    ALL_CLAUSES,
+    CandidateCase,
+    ClauseSets,
+    DeletionProof,
+    proof_key,
+    proofs_table,
+    prove,
+)
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.evidence_files import (
+    CANDIDATES,
+    EvidenceFile,
+    digest_from_bytes,
+    encode_table,
+    read_names,
+    read_table,
+)
+from sluice_gc.plan import ClockReadings, check_clock_fall, check_clocks
+from sluice_gc.plan_inputs import PlanStopped, check_not_stopped, read_store_time, stopped_key
+from sluice_gc.task_engine import run_concurrently
+from sluice_gc.trash import copy_to_trash
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import AuditResult, Candidate, Clause, Keep, MayDelete
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import OutcomeUnknown
-from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS, blob_key
-from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.outcomes import Deleted, Found, NotFound
+from sluice_protocol.keys import GC_PLANS, blob_key
+from sluice_protocol.manifests import encode_record
+from sluice_protocol.outcomes import Deleted, NotFound
 from sluice_protocol.units import ObjectKey, ObjectVersion, UnixNs
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore, Versioning
@@ -40,21 +53,21 @@ _ATTEMPTS_MAX: Final = 1000
 
 
 class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
-    """The candidates of one shard.
+    """The deletion task for the candidates of one shard.
 
     Attributes:
         plan_id: The plan.
-        authority: As it was when the run started.
+        authority: The authority at the start of the run.
         audit_id: The certificate.
         audit_started_at_ns: When that audit started.
-        highest_ns: The highest time that the store has shown: it must not fall much below.
-        candidates: The plan's file of this shard.
+        highest_ns: The latest reading of the store's clock, which must not go back.
+        candidates: The plan's file of candidates of this shard.
         names: The certificate's files of names of this shard.
         batch: Candidates proved and deleted together.
-        proofs_at_once: Of them, how many at the same time.
-        deletes_per_s_max: Limit of this task, 0 for none.
-        clock_skew_s_max: Most that the clocks may differ.
-        undo: Whether a copy is kept.
+        proofs_at_once: Most candidates whose evidence is read concurrently.
+        deletes_per_s_max: Limit of this task; 0 means no limit.
+        clock_skew_s_max: Highest difference between the clocks, in seconds.
+        undo: Whether a copy of each deleted blob is kept.
         dry_run: Whether to stop after the proofs.
     """
 
@@ -74,17 +87,17 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sweep did.
+    """The result of a sweep.
 
     Attributes:
-        deleted: Incarnations deleted.
+        deleted: Deleted object versions.
         deleted_bytes: Their bytes.
-        would_go: In a dry run: incarnations that all clauses let go.
-        kept: Candidates that stay, by clause.
-        unknown: Deletions that nobody could confirm; the next run looks again.
-        unread: Candidates kept because their evidence could not be read; the next run looks again.
-        batches: Batches done.
-        skipped: Batches that an earlier run had done.
+        would_go: In a dry run: object versions that all clauses allow to delete.
+        kept: Kept candidates, by clause.
+        unknown: Deletions that are not confirmed; the next run checks them.
+        unread: Candidates kept because evidence could not be read; the next run retries.
+        batches: Finished batches.
+        skipped: Batches that an earlier run finished.
     """
 
     deleted: int = 0
@@ -96,8 +109,13 @@ class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
     batches: int = 0
     skipped: int = 0
 
+    @property
+    def complete(self) -> bool:
+        """Return True if every deletion is confirmed and all evidence was read."""
+        return not self.unknown and not self.unread
+
     def plus(self, other: "SweepFacts") -> "SweepFacts":
-        """Gives the sum."""
+        """Return the sum."""
         return SweepFacts(
             deleted=self.deleted + other.deleted,
             deleted_bytes=self.deleted_bytes + other.deleted_bytes,
@@ -111,48 +129,34 @@ class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchDone(msgspec.Struct, frozen=True, kw_only=True):
-    """The mark that a batch needs no further attempt."""
+    """The record of a finished batch."""
 
     schema: str = "sluice.gc_batch.v1"
     plan_id: str
     facts: SweepFacts
 
 
-class PlanStopped(msgspec.Struct, frozen=True, kw_only=True):
-    """The mark that a rule of safety broke under a plan: it never goes on, make a new one."""
-
-    schema: str = "sluice.gc_stopped.v1"
-    plan_id: str
-    rule: str
-    reason: str
-
-
-def stopped_key(plan_id: str) -> ObjectKey:
-    """Gives where the mark of a stopped plan stands."""
-    return ObjectKey(f"{GC_PLANS}{plan_id}/stopped.json")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Batch:
-    """Candidates of one first byte, at most `batch` of them."""
+class CandidateBatch:
+    """At most `batch` candidates whose digests share the first byte."""
 
     hh: str
     number: int
     rows: list[dict[str, object]]
 
     def done_key(self, plan_id: str) -> ObjectKey:
-        """Where its mark stands."""
+        """Return the key that marks the batch as finished."""
         return ObjectKey(f"{GC_PLANS}{plan_id}/done/{self.hh}-{self.number:06d}.json")
 
 
 @dataclass(slots=True)
-class _Sweep:
-    """What stays the same from batch to batch."""
+class SweepState:
+    """The state of a sweep across its batches."""
 
     store: ObjectStore
     task: SweepTask
     clock: Clock
-    clauses: Clauses
+    clauses: ClauseSets
     names: frozenset[bytes]
     highest_ns: int
     backoff: Backoff
@@ -160,28 +164,27 @@ class _Sweep:
 
 
 async def sweep_shard(
-    store: ObjectStore, task: SweepTask, *, clock: Clock, clauses: Clauses = ALL_CLAUSES
+    store: ObjectStore, task: SweepTask, *, clock: Clock, clauses: ClauseSets = ALL_CLAUSES
 ) -> SweepFacts:
-    """Proves and deletes the candidates of one shard; may be called again at any time.
+    """Prove and delete the candidates of one shard; safe to repeat at any time.
 
     Raises:
-        GcRefused: A rule of safety broke: nothing more is deleted.
-        StoreError: No answer, or a refusal; call again.
-        OutcomeUnknown: A proof could not be written; its batch deleted nothing.
+        GcRefused: A safety rule is violated; nothing more is deleted.
+        StoreError: The store is unreachable or refused a request; call again.
+        OutcomeUnknown: A proof could not be written; nothing of its batch was deleted.
     """
-    names = await read_tables(store, task.names, NAMES)
-    sweep = _Sweep(
+    sweep = SweepState(
         store=store,
         task=task,
         clock=clock,
         clauses=clauses,
-        names=frozenset(names["sha256"].to_pylist()),
+        names=await read_names(store, task.names),
         highest_ns=task.highest_ns,
         backoff=Backoff.seeded_by(clock),
     )
     table = await read_table(store, task.candidates, CANDIDATES)
     try:
-        for batch in _batches(table, task.batch):
+        for batch in _split_batches(table, task.batch):
             sweep.facts = sweep.facts.plus(await _sweep_batch(sweep, batch))
     except GcRefused as refused:
         await _mark_stopped(sweep, refused)
@@ -189,8 +192,8 @@ async def sweep_shard(
     return sweep.facts
 
 
-async def _mark_stopped(sweep: _Sweep, refused: GcRefused) -> None:
-    """Lets every other task of this plan stop before its next batch, wherever it runs."""
+async def _mark_stopped(sweep: SweepState, refused: GcRefused) -> None:
+    """Stop every other task of this plan before its next batch."""
     if sweep.task.dry_run:
         return
     plan_id = sweep.task.plan_id
@@ -198,91 +201,81 @@ async def _mark_stopped(sweep: _Sweep, refused: GcRefused) -> None:
     await create_known(sweep.store, stopped_key(plan_id), encode_record(mark), sweep.backoff)
 
 
-async def check_not_stopped(store: ObjectStore, plan_id: str) -> None:
-    """Refuses a plan under which a rule of safety broke.
-
-    Raises:
-        GcRefused: It was stopped; the error says why.
-    """
-    found = await store.get(stopped_key(plan_id))
-    if isinstance(found, Found):
-        mark = decode_record(stopped_key(plan_id), found.body, PlanStopped)
-        raise GcRefused(
-            Refusal.PLAN_STOPPED, f"the plan was stopped, make a new one: {mark.reason}"
-        )
-
-
-def _batches(table: pa.Table, size: int) -> Iterator[_Batch]:
-    """Cuts candidates into batches: a function of the plan alone, so that a run can go on."""
+def _split_batches(table: pa.Table, size: int) -> Iterator[CandidateBatch]:
+    """Split candidates into batches by the plan alone, so that a run can resume."""
     rows = sorted(table.to_pylist(), key=lambda row: (row["sha256"], row["last_modified_ns"]))
     for first, group in groupby(rows, key=lambda row: row["sha256"][0]):
         mine = list(group)
         for number, at in enumerate(range(0, len(mine), size)):
-            yield _Batch(hh=f"{first:02x}", number=number, rows=mine[at : at + size])
+            yield CandidateBatch(hh=f"{first:02x}", number=number, rows=mine[at : at + size])
 
 
-async def _sweep_batch(sweep: _Sweep, batch: _Batch) -> SweepFacts:
+async def _sweep_batch(sweep: SweepState, batch: CandidateBatch) -> SweepFacts:
     store, task = sweep.store, sweep.task
     done = await store.head(batch.done_key(task.plan_id))
     if not isinstance(done, NotFound):
         return SweepFacts(skipped=1)
-    versioning = await check_ground(sweep)
-    cases = [_case(sweep, row, versioning) for row in batch.rows]
+    versioning = await check_basis(sweep)
+    cases = [_candidate_case(sweep, row, versioning) for row in batch.rows]
     proofs = await _prove_all(sweep, cases)
     going = [one for one in proofs if isinstance(one.verdict, MayDelete)]
     kept = Counter(one.verdict.clause.value for one in proofs if isinstance(one.verdict, Keep))
     if task.dry_run:
         return SweepFacts(would_go=len(going), kept=dict(kept))
-    stop_on_broken(proofs)
+    stop_if_versioning_off(proofs)
     await _write_proofs(sweep, batch, proofs)
     unread = sum(one.evidence.now_ns is None for one in proofs)
     facts = SweepFacts(kept=dict(kept), unread=unread, batches=1)
     facts = facts.plus(await _delete_all(sweep, going))
-    if not facts.unknown and not facts.unread:
+    if facts.complete:
         mark = encode_record(BatchDone(plan_id=task.plan_id, facts=facts))
         await create_known(store, batch.done_key(task.plan_id), mark, sweep.backoff)
     return facts
 
 
-async def check_ground(sweep: _Sweep) -> bool:
-    """Reads again what every deletion of the next batch stands on.
+async def check_basis(sweep: SweepState) -> bool:
+    """Read and check the basis of the next batch again.
 
     Returns:
-        Whether versioning reads `Enabled`.
+        True if versioning is `Enabled`.
 
     Raises:
         GcRefused: The plan was stopped, the authority changed, or a clock is wrong.
     """
     store, task = sweep.store, sweep.task
     await check_not_stopped(store, task.plan_id)
-    now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns
+    now_ns = await read_store_time(store)
     check_clock_fall(sweep.highest_ns, now_ns, task.authority)
     sweep.highest_ns = max(sweep.highest_ns, now_ns)
-    clocks = Clocks(local_ns=sweep.clock.now_ns(), store_ns=now_ns)
+    clocks = ClockReadings(local_ns=sweep.clock.now_ns(), store_ns=now_ns)
     check_clocks(clocks, task.clock_skew_s_max)
     if await read_authority(store) != task.authority:
-        raise GcRefused(Refusal.OTHER_AUTHORITY, "the authority's settings changed under the run")
+        raise GcRefused(
+            RefusalRule.OTHER_AUTHORITY, "the settings of the authority changed during the run"
+        )
     return await store.read_versioning() is Versioning.ENABLED
 
 
-def stop_on_broken(proofs: list[Proof]) -> None:
-    """Stops everything when a proof shows that no deletion is safe any more.
+def stop_if_versioning_off(proofs: list[DeletionProof]) -> None:
+    """Stop the run if versioning is no longer `Enabled`.
 
     Raises:
         GcRefused: Versioning is not `Enabled`.
     """
     for proof in proofs:
         if isinstance(proof.verdict, Keep) and proof.verdict.clause is Clause.VERSIONING:
-            raise GcRefused(Refusal.VERSIONING, "versioning is not Enabled any more: turn it on")
+            raise GcRefused(RefusalRule.VERSIONING, "versioning is no longer Enabled; enable it")
 
 
-def _case(sweep: _Sweep, row: dict[str, object], versioning: bool) -> Case:  # noqa: FBT001
+def _candidate_case(sweep: SweepState, row: dict[str, object], versioning: bool) -> CandidateCase:  # noqa: FBT001
     task = sweep.task
     sha256, stamp, size = row["sha256"], row["last_modified_ns"], row["size_bytes"]
     if not isinstance(sha256, bytes) or not isinstance(stamp, int) or not isinstance(size, int):
-        raise GcRefused(Refusal.PLAN_INVALID, f"a candidate of plan {task.plan_id} has no form")
-    digest = hexed(sha256)
-    return Case(
+        raise GcRefused(
+            RefusalRule.PLAN_INVALID, f"a candidate has the wrong form, plan_id={task.plan_id}"
+        )
+    digest = digest_from_bytes(sha256)
+    return CandidateCase(
         candidate=Candidate(
             key=blob_key(digest),
             digest=digest,
@@ -290,7 +283,7 @@ def _case(sweep: _Sweep, row: dict[str, object], versioning: bool) -> Case:  # n
             last_modified_ns=UnixNs(stamp),
             size_bytes=size,
         ),
-        superseded=bool(row["superseded"]),
+        noncurrent=bool(row["superseded"]),
         audit=AuditResult(
             audit_id=task.audit_id,
             started_at_ns=UnixNs(task.audit_started_at_ns),
@@ -302,36 +295,38 @@ def _case(sweep: _Sweep, row: dict[str, object], versioning: bool) -> Case:  # n
     )
 
 
-async def _prove_all(sweep: _Sweep, cases: list[Case]) -> list[Proof]:
-    proofs: dict[int, Proof] = {}
+async def _prove_all(sweep: SweepState, cases: list[CandidateCase]) -> list[DeletionProof]:
+    proofs: dict[int, DeletionProof] = {}
 
     async def one(at: int) -> None:
         proofs[at] = await prove(sweep.store, cases[at], sweep.clauses)
 
-    await for_each(range(len(cases)), one, at_once=sweep.task.proofs_at_once)
+    await run_concurrently(range(len(cases)), one, concurrency=sweep.task.proofs_at_once)
     return [proofs[at] for at in range(len(cases))]
 
 
-async def _write_proofs(sweep: _Sweep, batch: _Batch, proofs: list[Proof]) -> None:
-    """Writes the proofs under the next attempt's key: an earlier or a rival one stays as it is."""
+async def _write_proofs(
+    sweep: SweepState, batch: CandidateBatch, proofs: list[DeletionProof]
+) -> None:
+    """Write the proofs under the key of the next attempt; earlier attempts are not changed."""
     body = encode_table(proofs_table(sweep.task.plan_id, proofs))
     for attempt in range(_ATTEMPTS_MAX):
         key = proof_key(sweep.task.plan_id, batch.hh, batch.number, attempt)
         outcome = await create_once(sweep.store, key, body, sweep.backoff)
         if not isinstance(outcome, OtherBytes):
             return
-    raise GcRefused(Refusal.PLAN_INVALID, f"batch {batch.hh}-{batch.number} had too many attempts")
+    raise GcRefused(RefusalRule.PLAN_INVALID, f"too many attempts, batch={batch.hh}-{batch.number}")
 
 
-async def _delete_all(sweep: _Sweep, going: list[Proof]) -> SweepFacts:
+async def _delete_all(sweep: SweepState, going: list[DeletionProof]) -> SweepFacts:
     facts = SweepFacts()
     rate = sweep.task.deletes_per_s_max
     for proof in going:
         candidate = proof.case.candidate
-        if sweep.task.undo and not await keep_for_undo(sweep.store, candidate, sweep.backoff):
+        if sweep.task.undo and not await copy_to_trash(sweep.store, candidate, sweep.backoff):
             facts = facts.plus(SweepFacts(kept={"undo": 1}))
             continue
-        if await delete_exactly(sweep.store, candidate, sweep.backoff):
+        if await delete_version(sweep.store, candidate, sweep.backoff):
             facts = facts.plus(SweepFacts(deleted=1, deleted_bytes=candidate.size_bytes))
         else:
             facts = facts.plus(SweepFacts(unknown=1))
@@ -340,14 +335,15 @@ async def _delete_all(sweep: _Sweep, going: list[Proof]) -> SweepFacts:
     return facts
 
 
-async def delete_exactly(store: ObjectStore, candidate: Candidate, backoff: Backoff) -> bool:
-    """Deletes one incarnation; tries again while nobody knows whether it went.
+async def delete_version(store: ObjectStore, candidate: Candidate, backoff: Backoff) -> bool:
+    """Delete one object version; retry while the outcome is unknown.
 
     Returns:
-        Whether it is known to be gone. A late or repeated delete can hit no other incarnation.
+        True if the version is known to be deleted. A late or repeated delete affects no other
+        version.
 
     Raises:
-        StoreError: The store refused.
+        StoreError: The store refused a request.
     """
     budget = RetryBudget("delete", candidate.key, backoff)
     try:

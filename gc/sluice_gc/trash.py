@@ -1,8 +1,8 @@
-"""The undo window: copies of blobs that were deleted, until their own time is over.
+"""The undo window: copies of deleted blobs, until they may be deleted too.
 
-A copy goes by the same clauses as a blob: older than the retry horizon, covered by a certificate
-that started later than that, named by nothing then and nothing now, still listed. Since an audit
-that late has seen every manifest, nobody can want it back except a person, who had that long.
+A copy is deleted under the same clauses as a blob. It is older than the retry horizon, and a later
+audit covers it. No manifest named it in that audit or names it now, and it is still listed. Such an
+audit has seen every manifest, so that only an operator can still want the copy back.
 """
 
 from collections import defaultdict
@@ -10,21 +10,29 @@ from collections.abc import Iterable
 
 import msgspec
 
-from sluice_gc.chain import Link
-from sluice_gc.concurrency import for_each
-from sluice_gc.evidence import NAMES, encode_table, raw
-from sluice_gc.objects import read_tables
-from sluice_gc.planner import names_by_shard
-from sluice_gc.proof import Case, Proof, prove
-from sluice_gc.proof_records import proof_key, proofs_table
-from sluice_gc.shards import parse_shard
+from sluice_gc.certificate import names_by_shard
+from sluice_gc.certificate_chain import ChainLink, read_certificate_or_newest
+from sluice_gc.deletion_proof import (
+    CandidateCase,
+    DeletionProof,
+    audit_result,
+    listed_candidate,
+    proof_key,
+    proofs_table,
+    prove,
+)
+from sluice_gc.evidence_files import digest_bytes, encode_table, read_names
+from sluice_gc.key_ranges import parse_shard
+from sluice_gc.signing_keys import TrustedKeys
+from sluice_gc.task_engine import run_concurrently
 from sluice_protocol.authority import Authority
-from sluice_protocol.blob_deletion import AuditResult, Candidate, MayDelete
+from sluice_protocol.blob_deletion import Candidate, MayDelete
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import GC_TRASH, blob_key, digest_of, parse_digest
 from sluice_protocol.outcomes import Deleted, Found
-from sluice_protocol.units import Digest, ObjectKey, UnixNs
+from sluice_protocol.units import Digest, ObjectKey
+from sluice_store.authority import read_authority
 from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
 from sluice_store.retry import Backoff, OtherBytes, create_known, create_once, overwrite_known
 
@@ -32,12 +40,12 @@ _PROOFS_AT_ONCE = 16
 
 
 class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a purge of the trash did.
+    """The result of a purge of the trash.
 
     Attributes:
         purge_id: ULID, in the keys of its proofs.
-        purged: Copies deleted.
-        kept: Copies that stay.
+        purged: Deleted copies.
+        kept: Kept copies.
     """
 
     purge_id: str
@@ -45,20 +53,35 @@ class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
     kept: int
 
 
+class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of `restore_blob`.
+
+    Attributes:
+        restored: Whether the blob exists again; False when its key contains other bytes.
+    """
+
+    restored: bool
+
+    @property
+    def found_wrong(self) -> bool:
+        """Return True if other bytes exist under the key of the blob."""
+        return not self.restored
+
+
 def trash_key(digest: Digest) -> ObjectKey:
-    """Gives where the copy of a deleted blob stands."""
+    """Return the key of the copy of a deleted blob."""
     return ObjectKey(f"{GC_TRASH}sha256/{digest[:2]}/{digest[2:4]}/{digest}.lmbatch")
 
 
-async def keep_for_undo(store: ObjectStore, candidate: Candidate, backoff: Backoff) -> bool:
-    """Copies a blob to the trash before it is deleted; an older copy's time starts again.
+async def copy_to_trash(store: ObjectStore, candidate: Candidate, backoff: Backoff) -> bool:
+    """Copy a blob to the trash before its deletion; an older copy is replaced.
 
     Returns:
-        Whether a right copy stands there; a blob whose bytes do not hash to its key stays.
+        True if a correct copy exists. A blob whose bytes do not hash to its key is not copied.
 
     Raises:
-        OutcomeUnknown: Nobody knows whether the copy landed; nothing was deleted.
-        StoreError: No answer, or a refusal.
+        OutcomeUnknown: It is unknown whether the copy was written; nothing was deleted.
+        StoreError: The store is unreachable or refused a request.
     """
     read = await store.get(candidate.key)
     if not isinstance(read, Found) or digest_of(read.body) != candidate.digest:
@@ -67,45 +90,47 @@ async def keep_for_undo(store: ObjectStore, candidate: Candidate, backoff: Backo
     return True
 
 
-async def restore_blob(store: ObjectStore, digest: Digest, clock: Clock) -> bool:
-    """Puts a deleted blob back from the trash, as a new and young incarnation.
-
-    Returns:
-        Whether it stands there now by this call; False when the key holds something else.
+async def restore_blob(store: ObjectStore, digest: Digest, clock: Clock) -> RestoreReport:
+    """Restore a deleted blob from the trash, as a new object version.
 
     Raises:
-        BadUsage: The trash has no copy of it.
+        BadUsage: The trash does not contain a copy.
         InvalidRecord: The copy is damaged.
-        StoreError: No answer, or a refusal.
+        StoreError: The store is unreachable or refused a request.
     """
     read = await store.get(trash_key(digest))
     if not isinstance(read, Found):
-        raise BadUsage(f"the trash has no copy of it, sha256=`{digest}`")
+        raise BadUsage(f"cannot restore blob: no copy in the trash, sha256=`{digest}`")
     if digest_of(read.body) != digest:
-        raise InvalidRecord(trash_key(digest), "the copy is damaged")
+        raise InvalidRecord(trash_key(digest), "the copy does not hash to its key")
     backoff = Backoff.seeded_by(clock)
     outcome = await create_once(store, blob_key(digest), read.body, backoff)
-    return not isinstance(outcome, OtherBytes)
+    return RestoreReport(restored=not isinstance(outcome, OtherBytes))
 
 
 async def purge_trash(
-    store: ObjectStore, authority: Authority, link: Link, purge_id: str, *, clock: Clock
+    store: ObjectStore, trusted: TrustedKeys, purge_id: str, *, clock: Clock
 ) -> PurgeReport:
-    """Deletes the copies whose time is over, each with a proof as a blob has one.
+    """Delete the copies whose undo window is over, each with a proof.
 
     Raises:
         GcRefused: Evidence of the audit was altered, or the audit missed a manifest.
-        StoreError: No answer, or a refusal.
+        StoreError: The store is unreachable or refused a request.
     """
-    named = await _read_names(store, link)
+    link = await read_certificate_or_newest(store, trusted, None)
+    authority = await read_authority(store)
+    named = {
+        place: await read_names(store, names)
+        for place, names in names_by_shard(link.certificate).items()
+    }
     enabled = await store.read_versioning() is Versioning.ENABLED
-    proofs: list[Proof] = []
+    proofs: list[DeletionProof] = []
 
     async def one(listed: ListedIncarnation) -> None:
-        case = _case(listed, authority, link, named, enabled=enabled)
+        case = _candidate_case(listed, authority, link, named, enabled=enabled)
         proofs.append(await prove(store, case))
 
-    await for_each(await _list_trash(store), one, at_once=_PROOFS_AT_ONCE)
+    await run_concurrently(await _list_trash(store), one, concurrency=_PROOFS_AT_ONCE)
     going = [proof for proof in proofs if isinstance(proof.verdict, MayDelete)]
     await _write_proofs(store, purge_id, going, Backoff.seeded_by(clock))
     purged = 0
@@ -113,13 +138,6 @@ async def purge_trash(
         candidate = proof.case.candidate
         purged += isinstance(await store.delete(candidate.key, candidate.incarnation), Deleted)
     return PurgeReport(purge_id=purge_id, purged=purged, kept=len(proofs) - purged)
-
-
-async def _read_names(store: ObjectStore, link: Link) -> dict[str, frozenset[bytes]]:
-    return {
-        place: frozenset((await read_tables(store, names, NAMES))["sha256"].to_pylist())
-        for place, names in names_by_shard(link.certificate).items()
-    }
 
 
 async def _list_trash(store: ObjectStore) -> list[ListedIncarnation]:
@@ -141,42 +159,30 @@ def _digest_of_key(key: ObjectKey) -> Digest:
     return digest
 
 
-def _case(
+def _candidate_case(
     listed: ListedIncarnation,
     authority: Authority,
-    link: Link,
+    link: ChainLink,
     named: dict[str, frozenset[bytes]],
     *,
     enabled: bool,
-) -> Case:
+) -> CandidateCase:
     digest = _digest_of_key(listed.key)
-    byte = int(digest[:2], 16)
-    places = (parse_shard(place) for place in named)
-    mine = next(shard for shard in places if shard.first <= byte < shard.end)
-    return Case(
-        candidate=Candidate(
-            key=listed.key,
-            digest=digest,
-            incarnation=listed.incarnation,
-            last_modified_ns=listed.last_modified_ns,
-            size_bytes=listed.size_bytes,
-        ),
-        superseded=False,
-        audit=AuditResult(
-            audit_id=link.certificate.audit_id,
-            started_at_ns=UnixNs(link.certificate.started_at_unix_ns),
-            complete=True,
-            names_blob=raw(digest) in named[mine.name],
-        ),
+    place = next(one for one in named if digest in parse_shard(one))
+    named_in_audit = digest_bytes(digest) in named[place]
+    return CandidateCase(
+        candidate=listed_candidate(listed, digest),
+        noncurrent=False,
+        audit=audit_result(link.certificate, names_blob=named_in_audit),
         retry_horizon_ns=authority.retry_horizon_ns,
         versioning_enabled=enabled,
     )
 
 
 async def _write_proofs(
-    store: ObjectStore, purge_id: str, going: Iterable[Proof], backoff: Backoff
+    store: ObjectStore, purge_id: str, going: Iterable[DeletionProof], backoff: Backoff
 ) -> None:
-    groups: dict[str, list[Proof]] = defaultdict(list)
+    groups: dict[str, list[DeletionProof]] = defaultdict(list)
     for proof in going:
         groups[proof.case.candidate.digest[:2]].append(proof)
     for hh, proofs in groups.items():

@@ -165,11 +165,13 @@ writers.
 """
 
 REWRITING: Final = (
-    *("s3:DeleteObject", "s3:ReplicateObject", "s3:ReplicateDelete", "s3:ReplicateTags"),
-    *("s3:ObjectOwnerOverrideToBucketOwner", "s3:UpdateObjectEncryption"),
-    *("s3:PutObjectAcl", "s3:PutObjectVersionAcl"),
+    *("s3:DeleteObject", "s3:ReplicateDelete", "s3:ReplicateTags"),
+    *("s3:ObjectOwnerOverrideToBucketOwner", "s3:PutObjectAcl", "s3:PutObjectVersionAcl"),
 )
-"""Actions that hide, replace or expose an object without a PutObject or a version delete."""
+"""Actions that hide, change or expose an object without a PutObject or a version delete."""
+
+REENCRYPTING: Final = ("s3:ReplicateObject", "s3:UpdateObjectEncryption")
+"""Actions that replace an object, with an encryption that no header of a PutObject names."""
 
 
 LOCKS: Final = (

@@ -12,6 +12,7 @@ from sluice_policies.access_matrix import (
     EVIDENCE,
     GUARDED_WRITES,
     LOCKS,
+    REENCRYPTING,
     REWRITING,
     writers,
 )
@@ -27,6 +28,9 @@ COPY_SOURCE = "s3:x-amz-copy-source"
 IF_NONE_MATCH = "s3:if-none-match"
 CREATES = "s3:ObjectCreationOperation"
 PRINCIPAL = "aws:PrincipalArn"
+PRINCIPAL_ACCOUNT = "aws:PrincipalAccount"
+IS_SERVICE = "aws:PrincipalIsAWSService"
+SOURCE_ACCOUNT = "aws:SourceAccount"
 TLS = "aws:SecureTransport"
 ENDPOINT = "aws:SourceVpce"
 
@@ -61,6 +65,10 @@ def _bool(key: str, value: str) -> Condition:
     return Condition(operator="Bool", key=key, values=(value,))
 
 
+def _absent(key: str) -> Condition:
+    return Condition(operator="Null", key=key, values=("true",))
+
+
 def _others_than(settings: Settings, *names: RoleName) -> Condition:
     return _is_not(PRINCIPAL, *(settings.role(name).arn for name in names))
 
@@ -85,6 +93,30 @@ def _transport(settings: Settings) -> Iterator[PolicyStatement]:
             _is_not(ENDPOINT, settings.network.vpc_endpoint),
             _others_than(settings, RoleName.DEPLOYER),
         )
+
+
+def _strangers(settings: Settings) -> Iterator[PolicyStatement]:
+    whole = (bucket_arn(settings), f"{bucket_arn(settings)}/*")
+    account = settings.bucket.account
+    yield _deny(
+        "OwnAccountOnly",
+        "every role is in the account of the bucket: a statement that grants access to another "
+        "account or to everyone is a mistake; an anonymous request has no aws:PrincipalIsAWSService"
+        ", hence IfExists",
+        ("s3:*",),
+        whole,
+        _is_not(PRINCIPAL_ACCOUNT, account),
+        Condition(operator="BoolIfExists", key=IS_SERVICE, values=("false",)),
+    )
+    yield _deny(
+        "ServicesOfOwnAccountOnly",
+        "an AWS service can be made to act for another account (confused deputy); it names the "
+        "account for which it acts in aws:SourceAccount",
+        ("s3:*",),
+        whole,
+        _bool(IS_SERVICE, "true"),
+        _is_not(SOURCE_ACCOUNT, account),
+    )
 
 
 def _creation(settings: Settings) -> Iterator[PolicyStatement]:
@@ -129,8 +161,8 @@ def _deletion(settings: Settings) -> Iterator[PolicyStatement]:
     blobs = objects_arns(settings, (keys.RAW_BLOBS,))
     yield _deny(
         "NeverHiddenOrReplaced",
-        "a delete marker makes an identity available again, a replica overwrites the object, an "
-        "ACL exposes it",
+        "a delete marker makes an identity available again, a replicated tag or owner changes the "
+        "object, an ACL exposes it",
         REWRITING,
         (*evidence, *blobs),
     )
@@ -185,6 +217,30 @@ def _encryption(settings: Settings) -> Iterator[PolicyStatement]:
             _is_not(SSE_KEY, settings.encryption.kms_key),
             _sent(SSE_KEY),
         )
+        yield _deny(
+            "NoUnnamedKey",
+            "S3 encrypts a request that names aws:kms and no key with the AWS managed key aws/s3, "
+            "not with the key of the bucket's default",
+            ("s3:PutObject",),
+            everything,
+            _sent(SSE),
+            _absent(SSE_KEY),
+        )
+    else:
+        yield _deny(
+            "NoOtherKey",
+            "an object under a KMS key is lost when that key is deleted",
+            ("s3:PutObject",),
+            everything,
+            _sent(SSE_KEY),
+        )
+    yield _deny(
+        "NeverReencrypted",
+        "a replica keeps the encryption of its source, and an update of the encryption chooses "
+        "another key; both also replace the object",
+        REENCRYPTING,
+        everything,
+    )
 
 
 def _writers(settings: Settings) -> Iterator[PolicyStatement]:
@@ -215,6 +271,7 @@ def bucket_policy(settings: Settings) -> Document:
     return Document(
         statements=(
             *_transport(settings),
+            *_strangers(settings),
             *_creation(settings),
             *_deletion(settings),
             *_encryption(settings),

@@ -9,6 +9,7 @@ condition keys are not part of that reference. They are listed below, from the I
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import Final
 
@@ -65,6 +66,8 @@ GLOBAL_KEYS: Final = frozenset(
         "aws:sourceaccount",
         "aws:sourcearn",
         "aws:sourceidentity",
+        "aws:sourceorgid",
+        "aws:sourceorgpaths",
         "aws:sourceip",
         "aws:sourcevpc",
         "aws:sourcevpce",
@@ -162,6 +165,16 @@ class Catalogue:
         """Return True if some action has this condition key."""
         specific = frozenset[str]().union(*(action.keys for action in self.actions.values()))
         return key_in(key, COMMON_KEYS | GLOBAL_KEYS | specific)
+
+    def only_known(self, glob: str) -> bool:
+        """Return True if a pattern of actions matches actions of the catalogue and no other."""
+        low = glob.lower()
+        if low in self.actions:
+            return True
+        service, _, name = low.partition(":")
+        found = any(fnmatchcase(action, low) for action in self.actions)
+        others = any(fnmatchcase(action, low) for action in self.other_actions)
+        return found and not others and service == "s3" and name != "*"
 
     def is_bool_key(self, key: str) -> bool:
         """Return True if the only values of a condition key are `true` and `false`."""

@@ -1,7 +1,9 @@
 """The simulator: it evaluates one concrete request exactly as IAM does, or raises an error.
 
 It decides the operators that sluice renders (`OPERATORS`) and no other. An explicit denial wins.
-Otherwise, within one account, either the bucket's policy or the caller's own policy may allow.
+Otherwise, within one account, either the bucket's policy or the caller's own policy may allow. A
+principal of another account, an anonymous caller or an AWS service needs a statement of the bucket
+policy.
 """
 
 import re
@@ -12,7 +14,7 @@ from typing import Final
 
 from sluice_policies.catalogue import ResourceType, catalogue
 from sluice_policies.errors import BadDocument, UnsupportedPolicy
-from sluice_policies.model import EVERYONE, Condition, Document, PolicyEffect, PolicyStatement
+from sluice_policies.model import Condition, Document, PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.settings import RoleName, Target, bucket_arn, object_arn
 
@@ -36,11 +38,24 @@ OPERATORS: Final = (
     "StringNotEquals",
     "StringLike",
     "StringNotLike",
+    "StringEqualsIfExists",
+    "StringNotEqualsIfExists",
     "StringLikeIfExists",
+    "StringNotLikeIfExists",
     "Bool",
+    "BoolIfExists",
     "Null",
 )
 """Every operator that the simulator and the prover decide."""
+
+PRINCIPAL_ACCOUNT: Final = "aws:principalaccount"
+PRINCIPAL_IS_SERVICE: Final = "aws:principalisawsservice"
+SERVICE_NAME: Final = "aws:principalservicename"
+ANONYMOUS: Final = "anonymous"
+
+_SERVICE: Final = re.compile(r"[a-z0-9.-]+\.amazonaws\.com(\.cn)?")
+_WHOLE_ACCOUNT: Final = re.compile(r"(?:arn:[^:]+:iam::)?(\d{12})(?::root)?")
+_NEGATED: Final = ("StringNotEquals", "StringNotLike")
 
 ASSUMED_ADMIN: Final = "(assumed: the account allows this caller everything)"
 NOTHING_ALLOWS: Final = "(no statement allows it)"
@@ -51,7 +66,8 @@ class PolicyRequest:
     """One call, as a policy sees it.
 
     Attributes:
-        caller: The ARN of the caller's role (the user name on versitygw), or None if anonymous.
+        caller: The ARN of the caller's role or user (the user name on versitygw); None if it is
+            anonymous or an AWS service.
         action: For example `s3:PutObject`.
         resource: The ARN of the bucket or object.
         context: Condition keys in lower case, except the caller's own ARN.
@@ -81,6 +97,27 @@ def known_action(name: str) -> str:
     return found.name
 
 
+def account_of(arn: str) -> str:
+    """Return the account in an ARN, or an empty text."""
+    parts = arn.split(":", 5)
+    return parts[4] if len(parts) > 5 else ""  # noqa: PLR2004 - an ARN has six parts
+
+
+def whole_account(principal: str) -> str | None:
+    """Return the account if a principal names a whole account, by its number or its root."""
+    found = _WHOLE_ACCOUNT.fullmatch(principal)
+    return None if found is None else found[1]
+
+
+def _principal_keys(caller: str, target: Target) -> dict[str, str]:
+    """Return the condition keys that AWS derives from the principal of a request."""
+    if target is not Target.AWS or caller == ANONYMOUS:
+        return {}
+    if _SERVICE.fullmatch(caller):
+        return {SERVICE_NAME: caller, PRINCIPAL_IS_SERVICE: "true"}
+    return {PRINCIPAL_ACCOUNT: account_of(caller), PRINCIPAL_IS_SERVICE: "false"}
+
+
 def _context(action: str, headers: Mapping[str, str], *, tls: bool) -> dict[str, str]:
     context = {"aws:securetransport": "true" if tls else "false"}
     for header, value in headers.items():
@@ -101,7 +138,8 @@ def request_for(
 
     Args:
         policies: The documents; they supply the bucket, the prefix and the principals of roles.
-        principal: A role (`gateway`), an ARN or user name, or `anonymous`.
+        principal: A role (`gateway`), an ARN or user name, a service (`s3.amazonaws.com`), or
+            `anonymous`.
         action: `s3:PutObject`, with or without `s3:`.
         key: The object, relative to the deployment's prefix; None for the bucket.
         headers: HTTP headers, or condition keys by their own names.
@@ -117,8 +155,11 @@ def request_for(
     context = _context(name, headers, tls=headers.get("aws:SecureTransport", "true") == "true")
     if settings.network.vpc_endpoint:
         context.setdefault("aws:sourcevpce", settings.network.vpc_endpoint)
+    caller = roles.get(principal, principal)
+    context = _principal_keys(caller, policies.target) | context
+    service = policies.target is Target.AWS and _SERVICE.fullmatch(caller) is not None
     return PolicyRequest(
-        caller=None if principal == "anonymous" else roles.get(principal, principal),
+        caller=None if caller == ANONYMOUS or service else caller,
         action=name,
         resource=bucket_arn(settings) if on_bucket else object_arn(settings, key or ""),
         context=context,
@@ -155,29 +196,48 @@ def check_supported(statement: PolicyStatement) -> None:
     """Raise if a statement cannot be decided exactly.
 
     Raises:
-        UnsupportedPolicy: It has another operator, a policy variable, or a principal pattern.
+        UnsupportedPolicy: It has another operator, a policy variable, a principal pattern, or a
+            session of a role as its principal.
     """
     for condition in statement.conditions:
         if condition.operator not in OPERATORS:
             raise UnsupportedPolicy(statement.sid, condition.operator)
-        if condition.operator in ("Bool", "Null") and set(condition.values) - {"true", "false"}:
+        if condition.operator in ("Bool", "BoolIfExists", "Null") and set(condition.values) - {
+            "true",
+            "false",
+        }:
             raise UnsupportedPolicy(statement.sid, f"{condition.operator} {condition.values}")
     texts = (*statement.resources, *(v for c in statement.conditions for v in c.values))
-    for text in texts:
-        if "${" in text:
-            raise UnsupportedPolicy(statement.sid, text)
-    for principal in statement.principals or ():
-        if statement.principals != EVERYONE and ("*" in principal or principal.endswith(":root")):
+    variable = next((text for text in texts if "${" in text), None)
+    if variable is not None:
+        raise UnsupportedPolicy(statement.sid, variable)
+    for principal in () if statement.for_anyone else statement.principals or ():
+        if "*" in principal or ":assumed-role/" in principal:
             raise UnsupportedPolicy(statement.sid, f"Principal {principal}")
 
 
+def check_principals(policies: PolicySet) -> None:
+    """Raise if a statement names the account of the bucket as its principal.
+
+    Such a grant takes effect only together with the policy of each caller.
+
+    Raises:
+        UnsupportedPolicy: A statement of the bucket policy has such a principal.
+    """
+    account = policies.settings.bucket.account
+    for statement in policies.bucket.statements if policies.target is Target.AWS else ():
+        for principal in statement.principals or ():
+            if whole_account(principal) == account:
+                raise UnsupportedPolicy(statement.sid, f"Principal {principal}")
+
+
 def _values_match(condition: Condition, value: str) -> bool:
-    match condition.operator:
+    match condition.operator.removesuffix("IfExists"):
         case "StringEquals":
             return value in condition.values
         case "StringNotEquals":
             return value not in condition.values
-        case "StringLike" | "StringLikeIfExists":
+        case "StringLike":
             return any(glob_matches(glob, value) for glob in condition.values)
         case "StringNotLike":
             return not any(glob_matches(glob, value) for glob in condition.values)
@@ -198,16 +258,30 @@ def condition_holds(condition: Condition, value: str | None) -> bool:
     if condition.operator not in OPERATORS:
         raise UnsupportedPolicy(condition.key, condition.operator)
     if value is None:
-        return condition.operator in ("StringNotEquals", "StringNotLike", "StringLikeIfExists")
+        return condition.operator.endswith("IfExists") or condition.operator in _NEGATED
     return _values_match(condition, value)
+
+
+def _principal_matches(statement: PolicyStatement, request: PolicyRequest, target: Target) -> bool:
+    if statement.for_anyone:
+        return True
+    service = request.value(SERVICE_NAME, target)
+    if service is not None and target is Target.AWS:
+        return service in statement.services
+    account = request.value(PRINCIPAL_ACCOUNT, target)
+    return any(
+        account == whole_account(name)
+        if target is Target.AWS and whole_account(name)
+        else request.caller == name
+        for name in statement.principals or ()
+    )
 
 
 def statement_matches(statement: PolicyStatement, request: PolicyRequest, target: Target) -> bool:
     """Return True if a statement applies to a request."""
     check_supported(statement)
-    principals = statement.principals
     return (
-        (principals is None or principals == EVERYONE or request.caller in principals)
+        _principal_matches(statement, request, target)
         and any(glob_matches(a, request.action, ignore_case=True) for a in statement.actions)
         and any(glob_matches(resource, request.resource) for resource in statement.resources)
         and all(condition_holds(c, request.value(c.key, target)) for c in statement.conditions)
@@ -229,13 +303,14 @@ def evaluate(
     Args:
         policies: The documents.
         request: The call.
-        others_are_admin: Whether the account allows everything to a caller without a role here,
-            which
-            is the worst case. No effect on versitygw, whose users have no policies.
+        others_are_admin: Whether the account of the bucket allows everything to a caller without a
+            role here, which is the worst case. No effect on versitygw, whose users have no
+            policies.
 
     Raises:
         UnsupportedPolicy: A document contains an element that is not decided here.
     """
+    check_principals(policies)
     mine = _identity_of(policies, request.caller)
     documents = (policies.bucket, *mine)
     target = policies.target
@@ -250,7 +325,8 @@ def evaluate(
             if statement.effect is effect:
                 allowed = effect is PolicyEffect.ALLOW
                 return Evaluation(allowed=allowed, sid=statement.sid, reason=statement.reason)
-    stranger = request.caller is not None and not mine
-    if stranger and others_are_admin and target is Target.AWS:
+    own = request.value(PRINCIPAL_ACCOUNT, target) == policies.settings.bucket.account
+    other = own and request.caller is not None and not mine
+    if other and others_are_admin and target is Target.AWS:
         return Evaluation(allowed=True, sid=ASSUMED_ADMIN)
     return Evaluation(allowed=False, sid=NOTHING_ALLOWS)

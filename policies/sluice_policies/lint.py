@@ -12,6 +12,7 @@ from typing import Final
 from sluice_policies.catalogue import Action, ResourceType, catalogue
 from sluice_policies.errors import BadDocument, UnsupportedPolicy
 from sluice_policies.evaluate import glob_matches
+from sluice_policies.lint_strangers import account_in, granted_to_strangers, texts_of
 from sluice_policies.model import (
     BUCKET_POLICY_BYTES_MAX,
     EVERYONE,
@@ -64,12 +65,6 @@ def _warning(rule: str, where: str, message: str) -> LintFinding:
     return LintFinding(rule=rule, severity=Severity.WARNING, where=where, message=message)
 
 
-def _listed(value: Json) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (value,)
-    return tuple(str(v) for v in value) if isinstance(value, Sequence) else ()
-
-
 def _named(glob: str) -> tuple[Action, ...]:
     return tuple(
         action
@@ -80,7 +75,7 @@ def _named(glob: str) -> tuple[Action, ...]:
 
 def _actions(where: str, raw: Mapping[str, Json]) -> Iterator[LintFinding]:
     table = catalogue()
-    for glob in _listed(raw.get("Action", ())):
+    for glob in texts_of(raw.get("Action", ())):
         low = glob.lower()
         known = _named(glob) or any(glob_matches(low, name) for name in table.other_actions)
         if not known and low.startswith(("s3:", "kms:")):
@@ -98,12 +93,12 @@ def _actions(where: str, raw: Mapping[str, Json]) -> Iterator[LintFinding]:
 
 
 def _resources(where: str, raw: Mapping[str, Json]) -> Iterator[LintFinding]:
-    resources = _listed(raw.get("Resource", ()))
+    resources = texts_of(raw.get("Resource", ()))
     on_s3 = [r for r in resources if r.startswith("arn:") and ":s3:::" in r]
     if len(on_s3) != len(resources):
         return
     objects = [r for r in on_s3 if "/" in r]
-    for glob in _listed(raw.get("Action", ())):
+    for glob in texts_of(raw.get("Action", ())):
         kinds = {action.resource_type for action in _named(glob)}
         if kinds == {ResourceType.OBJECT} and not objects:
             yield _error(
@@ -120,8 +115,8 @@ def _conditions(where: str, raw: Mapping[str, Json]) -> Iterator[LintFinding]:
     if not isinstance(block, Mapping):
         return
     table = catalogue()
-    actions = [action for glob in _listed(raw.get("Action", ())) for action in _named(glob)]
-    wild = any("*" in glob for glob in _listed(raw.get("Action", ())))
+    actions = [action for glob in texts_of(raw.get("Action", ())) for action in _named(glob)]
+    wild = any("*" in glob for glob in texts_of(raw.get("Action", ())))
     for keys in block.values():
         for key in keys if isinstance(keys, Mapping) else ():
             if not table.known_key(key) and key.lower().startswith(("s3:", "aws:")):
@@ -144,10 +139,8 @@ def _principals(where: str, raw: Mapping[str, Json]) -> Iterator[LintFinding]:
             yield _warning("not-element", where, f"{name} also matches what AWS adds later")
     principal = raw.get("Principal")
     names = principal.values() if isinstance(principal, Mapping) else [principal]
-    for name in (text for value in names if value is not None for text in _listed(value)):
-        if name == "*" and raw.get("Effect") == "Allow" and not raw.get("Condition"):
-            yield _error("open-to-all", where, "grants access to every principal in the world")
-        elif name != "*" and ("*" in name or "?" in name):
+    for name in (text for value in names if value is not None for text in texts_of(value)):
+        if name != "*" and ("*" in name or "?" in name):
             yield _error(
                 "principal-pattern", where, f"{name!r} is not a principal; patterns are not allowed"
             )
@@ -159,7 +152,7 @@ def _patterns_of_principals(where: str, raw: Mapping[str, Json]) -> Iterator[Lin
         for key, values in keys.items() if isinstance(keys, Mapping) else ():
             if key.lower() != "aws:principalarn" or "Like" not in operator:
                 continue
-            for text in _listed(values):
+            for text in texts_of(values):
                 if "*" in text or "?" in text:
                     message = f"{text!r} also matches roles that others create; name each role"
                     yield _warning("principal-pattern", where, message)
@@ -228,8 +221,13 @@ def _size(loaded: Json, raws: Sequence[Json]) -> Iterator[LintFinding]:
 _RULES: Final = (_actions, _resources, _conditions, _principals, _patterns_of_principals)
 
 
-def lint(text: str) -> tuple[LintFinding, ...]:
-    """Return the faults of one policy document, errors first."""
+def lint(text: str, account: str | None = None) -> tuple[LintFinding, ...]:
+    """Return the faults of one policy document, errors first.
+
+    Args:
+        text: The document.
+        account: The account of the bucket; if None, the one that the document's denials exempt.
+    """
     try:
         loaded = load_json(text, "document")
         raws = statements_of(loaded, "document")
@@ -244,4 +242,6 @@ def lint(text: str) -> tuple[LintFinding, ...]:
         where = str(raw.get("Sid", f"Statement[{index}]"))
         for rule in _RULES:
             found.extend(rule(where, raw))
+        for name, message in granted_to_strangers(raw, account or account_in(raws)):
+            found.append(_error(name, where, message))
     return tuple(sorted(found, key=lambda item: (item.severity.value, item.where, item.rule)))

@@ -50,6 +50,7 @@ class PolicyStatement:
         actions: Action patterns.
         resources: Resource patterns.
         principals: `("*",)` for everyone, names or ARNs, or None in an identity policy.
+        services: AWS services by the name of their principal, for example `s3.amazonaws.com`.
         conditions: All must be met.
         reason: Why the statement exists, for readers of the templates and reports.
     """
@@ -59,8 +60,14 @@ class PolicyStatement:
     actions: tuple[str, ...]
     resources: tuple[str, ...]
     principals: tuple[str, ...] | None = None
+    services: tuple[str, ...] = ()
     conditions: tuple[Condition, ...] = ()
     reason: str = ""
+
+    @property
+    def for_anyone(self) -> bool:
+        """Whether it applies to every caller, or is part of an identity policy."""
+        return self.principals is None or self.principals == EVERYONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +103,8 @@ def _statement_json(statement: PolicyStatement) -> Json:
     if statement.principals == EVERYONE:
         parts["Principal"] = "*"
     elif statement.principals is not None:
-        parts["Principal"] = {"AWS": _one_or_list(statement.principals)}
+        kinds = {"AWS": statement.principals, "Service": statement.services}
+        parts["Principal"] = {kind: _one_or_list(names) for kind, names in kinds.items() if names}
     if statement.conditions:
         parts["Condition"] = _conditions_json(statement.conditions)
     return parts
@@ -179,11 +187,15 @@ def _parse_conditions(value: Json, where: str) -> tuple[Condition, ...]:
     return tuple(found)
 
 
-def _parse_principals(value: Json, where: str) -> tuple[str, ...]:
+def _parse_principals(value: Json, where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the AWS principals and the services of an element."""
     if value == "*":
-        return EVERYONE
-    if isinstance(value, Mapping) and set(value) == {"AWS"}:
-        return _texts(value["AWS"], where)
+        return EVERYONE, ()
+    if isinstance(value, Mapping) and value and set(value) <= {"AWS", "Service"}:
+        principals = _texts(value["AWS"], where) if "AWS" in value else ()
+        services = _texts(value["Service"], where) if "Service" in value else ()
+        if not any("*" in name for name in services):
+            return principals, services
     raise UnsupportedPolicy(where, f"Principal {value!r}")
 
 
@@ -201,12 +213,14 @@ def _parse_statement(value: Json, where: str) -> PolicyStatement:
     if value["Effect"] not in tuple(PolicyEffect):
         raise BadDocument(where, "Effect is not Allow or Deny")
     principal = value.get("Principal")
+    named = (None, ()) if principal is None else _parse_principals(principal, where)
     return PolicyStatement(
         sid=str(value.get("Sid", where)),
         effect=PolicyEffect(str(value["Effect"])),
         actions=_texts(value["Action"], f"{where}.Action"),
         resources=_texts(value["Resource"], f"{where}.Resource"),
-        principals=None if principal is None else _parse_principals(principal, where),
+        principals=named[0],
+        services=named[1],
         conditions=_parse_conditions(value.get("Condition", {}), f"{where}.Condition"),
     )
 
@@ -237,3 +251,17 @@ def parse_document(text: str, where: str = "document") -> Document:
             _parse_statement(item, f"Statement[{index}]") for index, item in enumerate(statements)
         )
     )
+
+
+def identity_document(text: str, where: str = "document") -> Document:
+    """Parse the policy of a role.
+
+    Raises:
+        BadDocument: The text is not a policy document, or it names principals.
+        UnsupportedPolicy: It contains an element that sluice does not evaluate.
+    """
+    found = parse_document(text, where)
+    for statement in found.statements:
+        if statement.principals is not None:
+            raise BadDocument(f"{where} {statement.sid}", "the policy of a role has no Principal")
+    return found

@@ -26,6 +26,7 @@ _ACTIONS = {
 }
 _CREATE = {"IfNoneMatch": "*"}
 _OTHER = {"ServerSideEncryption": "aws:kms:dsse"}
+_NO_KEY = {"ServerSideEncryption": "aws:kms"}
 _HEADERS = {"IfNoneMatch": "if-none-match", "ServerSideEncryption": "x-amz-server-side-encryption"}
 PROBE_FOLDER = "sluice-probe/"
 OUTSIDE = "sluice-probe-outside/"
@@ -108,6 +109,7 @@ def _accepting() -> Iterator[PolicyProbe]:
     yield _denied("multipart-into-accepted", gateway, Trial.MULTIPART, keys.ACCEPTED, "create-only")
     yield _denied("multipart-into-blobs", gateway, Trial.MULTIPART, keys.RAW_BLOBS, "no-copy")
     yield _denied("put-other-encryption", gateway, put, keys.RAW_BLOBS, "encryption", **_OTHER)
+    yield _denied("put-unnamed-key", gateway, put, keys.RAW_BLOBS, "encryption", **_NO_KEY)
     yield _denied("put-outside", gateway, put, OUTSIDE, "own-prefixes")
     yield _denied("gateway-put-lake", gateway, put, keys.LAKE, "own-prefixes")
     yield _denied("spark-put-accepted", RoleName.SPARK, put, keys.ACCEPTED, "writers", **_CREATE)

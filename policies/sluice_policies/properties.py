@@ -6,15 +6,29 @@ A property is a list of cases. A case covers all requests of some actions in som
   Every caller is assumed to be an administrator of the account, unless the case is about the
   policy of one role.
 - `CAN`: every request that meets the conditions is allowed.
+- `GRANTED_ONLY_IF`: every request that a statement allows meets the conditions, even if another
+  statement denies it.
 """
 
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from sluice_policies.bucket_policy import ENDPOINT, SSE, SSE_CUSTOMER, SSE_KEY, TLS
+from sluice_policies.bucket_policy import (
+    ENDPOINT,
+    IS_SERVICE,
+    PRINCIPAL_ACCOUNT,
+    SOURCE_ACCOUNT,
+    SSE,
+    SSE_CUSTOMER,
+    SSE_KEY,
+    TLS,
+)
 from sluice_policies.model import Condition
 from sluice_policies.settings import RoleName, Settings
+
+Ways = tuple[tuple[Condition, ...], ...]
+"""Alternatives: a request meets all conditions of one of them."""
 
 CALLER: Final = "sluice:caller"
 """The caller, as the store names it, in the conditions of a property."""
@@ -25,6 +39,7 @@ class Sense(Enum):
 
     ONLY_IF = "only if"
     CAN = "can"
+    GRANTED_ONLY_IF = "granted only if"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +51,7 @@ class PropertyCase:
         where: Patterns of the object ARN; empty for actions on the bucket.
         outside: Whether the case covers every object that `where` does not match.
         conditions: The conditions to meet; None for "never allowed".
+        ways: Alternatives, one of which must be met as well; empty if there are none.
         role: The role whose policy is evaluated; None for any caller, in the worst case.
     """
 
@@ -43,6 +59,7 @@ class PropertyCase:
     where: tuple[str, ...] = ()
     outside: bool = False
     conditions: tuple[Condition, ...] | None = None
+    ways: Ways = ()
     role: RoleName | None = None
 
 
@@ -105,11 +122,34 @@ def only_if(
     return Property(name=name, description=description, sense=Sense.ONLY_IF, cases=(case,))
 
 
-def encryption_conditions(settings: Settings) -> tuple[Condition, ...]:
-    """Return the encryption of a put: none named, or the one in the settings."""
-    kms = settings.encryption.mode == "sse-kms"
-    key = absent_or(SSE_KEY, settings.encryption.kms_key) if kms else ()
-    return (*absent_or(SSE, "aws:kms" if kms else "AES256"), absent(SSE_CUSTOMER), *key)
+def encryption_ways(settings: Settings) -> Ways:
+    """Return how a put may name its encryption.
+
+    Without a header the bucket's default applies. With `aws:kms` and no key, S3 would use the AWS
+    managed key `aws/s3` (Amazon S3 API Reference, PutObject, x-amz-server-side-encryption-aws-kms-
+    key-id). A key without `aws:kms` is an error on S3; it is accepted if it is the configured one.
+    """
+    if settings.encryption.mode != "sse-kms":
+        return ((*absent_or(SSE, "AES256"), absent(SSE_CUSTOMER), absent(SSE_KEY)),)
+    key = settings.encryption.kms_key
+    return (
+        (absent(SSE), *absent_or(SSE_KEY, key), absent(SSE_CUSTOMER)),
+        (equals(SSE, "aws:kms"), equals(SSE_KEY, key), absent(SSE_CUSTOMER)),
+    )
+
+
+def own_account_ways(settings: Settings) -> Ways:
+    """Return the callers of the bucket's account: its principals, and services acting for it."""
+    account = settings.bucket.account
+    return (
+        (equals(PRINCIPAL_ACCOUNT, account), equals(IS_SERVICE, "false")),
+        (equals(IS_SERVICE, "true"), equals(SOURCE_ACCOUNT, account)),
+    )
+
+
+def combined(one: Ways, other: Ways) -> Ways:
+    """Return the alternatives that meet one of each."""
+    return tuple((*a, *b) for a in one for b in other)
 
 
 def transport_conditions(settings: Settings, role: RoleName | None = None) -> tuple[Condition, ...]:

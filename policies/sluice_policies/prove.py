@@ -5,19 +5,26 @@ depend on, so that a changed statement causes only the queries that it affects.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sluice_policies.catalogue import ResourceType, catalogue
+from sluice_policies.evaluate import (
+    PRINCIPAL_ACCOUNT,
+    PRINCIPAL_IS_SERVICE,
+    SERVICE_NAME,
+    check_principals,
+)
 from sluice_policies.model import PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.properties import CALLER, Property, PropertyCase, Sense
 from sluice_policies.representatives import Pattern
 from sluice_policies.required_properties import required_properties
 from sluice_policies.settings import RoleName, Settings, Target, bucket_arn
-from sluice_policies.symbolic import RESOURCE, PatternTable, SymbolicRequest, names_action, z3
+from sluice_policies.symbolic import RESOURCE, TLS, PatternTable, SymbolicRequest, names_action, z3
 
 TIMEOUT_MS: Final = 2_000
+_PRINCIPAL_KEYS: Final = (PRINCIPAL_ACCOUNT, PRINCIPAL_IS_SERVICE, SERVICE_NAME)
 SolverResult = tuple[str, "Counterexample | None"]
 
 
@@ -39,11 +46,23 @@ class Counterexample:
 
     def __str__(self) -> str:
         """Return the request as one line."""
-        keys = ", ".join(f"{key}={value!r}" for key, value in sorted(self.context.items()))
+        shown = {key: text for key, text in self.context.items() if key not in _PRINCIPAL_KEYS}
+        keys = ", ".join(f"{key}={value!r}" for key, value in sorted(shown.items()))
         return (
-            f"{self.caller or 'an anonymous caller'} calls {self.action} on {self.resource}"
+            f"{self._who()} calls {self.action} on {self.resource}"
             f" with {keys or 'no condition keys'}"
         )
+
+    def _who(self) -> str:
+        service = self.context.get(SERVICE_NAME)
+        if service is not None:
+            return f"AWS service {service!r}"
+        if self.caller is None:
+            return "an anonymous caller"
+        account = self.context.get(PRINCIPAL_ACCOUNT)
+        if account is None or self.caller.startswith("arn:"):
+            return self.caller
+        return f"a principal of account {account!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +97,7 @@ def _nameless(statement: PolicyStatement) -> PolicyStatement:
         actions=(),
         resources=statement.resources,
         principals=statement.principals,
+        services=statement.services,
         conditions=statement.conditions,
     )
 
@@ -119,7 +139,12 @@ class Prover:
     _results: dict[SolverQuery, SolverResult] = field(default_factory=dict)
 
     def check(self, policies: PolicySet, item: Property) -> Verdict:
-        """Prove one property, or find a request that violates it."""
+        """Prove one property, or find a request that violates it.
+
+        Raises:
+            UnsupportedPolicy: A document contains an element that is not decided here.
+        """
+        check_principals(policies)
         for case in item.cases:
             for query, action in self._queries(policies, item, case):
                 unknown, broken = self._result(query, action)
@@ -135,7 +160,11 @@ class Prover:
         caller = None if case.role is None else policies.principal_of(case.role)
         asked: set[SolverQuery] = set()
         bare = PropertyCase(
-            actions=(), where=case.where, outside=case.outside, conditions=case.conditions
+            actions=(),
+            where=case.where,
+            outside=case.outside,
+            conditions=case.conditions,
+            ways=case.ways,
         )
         for action in case.actions:
             query = SolverQuery(
@@ -169,7 +198,9 @@ class Prover:
 
 def pattern_table_for(settings: Settings, target: Target) -> PatternTable:
     """Return an empty pattern table for a bucket and its key."""
-    return PatternTable(target, bucket_arn(settings), settings.encryption.kms_key)
+    bucket = settings.bucket
+    key = settings.encryption.kms_key
+    return PatternTable(target, bucket_arn(settings), key, bucket.account, bucket.partition)
 
 
 def symbolic_request_of(query: SolverQuery, target: Target, settings: Settings) -> SymbolicRequest:
@@ -179,6 +210,8 @@ def symbolic_request_of(query: SolverQuery, target: Target, settings: Settings) 
         patterns.add_statement(statement)
     patterns.add_resources(query.case.where)
     patterns.add_conditions(query.case.conditions or ())
+    for way in query.case.ways:
+        patterns.add_conditions(way)
     if query.caller is not None:
         patterns.add(CALLER, Pattern(query.caller, exact=True))
     return patterns.symbolic_request(query.resource_type)
@@ -209,19 +242,29 @@ def _region(query: SolverQuery, symbolic: SymbolicRequest) -> Iterator[z3.BoolRe
 
 
 def _broken(query: SolverQuery, symbolic: SymbolicRequest) -> z3.BoolRef:
-    through = allowed(query.statements, symbolic, worst=query.caller is None)
+    if query.sense is Sense.GRANTED_ONLY_IF:
+        through = z3.Or([symbolic.statement(s) for s in query.statements.allows])
+    else:
+        through = allowed(query.statements, symbolic, worst=query.caller is None)
     conditions = query.case.conditions
     if conditions is None:
         return through
-    met = z3.And([symbolic.condition(condition) for condition in conditions])
-    if query.sense is Sense.ONLY_IF:
-        return z3.And(through, z3.Not(met))
-    return z3.And(z3.Not(through), met)
+    ways = [z3.And([symbolic.condition(c) for c in way]) for way in query.case.ways]
+    met = z3.And(*(symbolic.condition(c) for c in conditions), *([z3.Or(ways)] if ways else ()))
+    if query.sense is Sense.CAN:
+        return z3.And(z3.Not(through), met)
+    return z3.And(through, z3.Not(met))
 
 
 def _briefest(solver: z3.Solver, symbolic: SymbolicRequest) -> z3.ModelRef:
     """Return a counterexample without unnecessary condition keys, so that it is easy to read."""
     model = solver.model()
+    solver.push()
+    solver.add(symbolic.values[TLS].one_of(lambda text: text == "true"))
+    if solver.check() == z3.sat:
+        model = solver.model()
+    else:
+        solver.pop()
     for name, value in symbolic.values.items():
         if name not in (RESOURCE, CALLER):
             solver.push()
@@ -259,7 +302,28 @@ def prove(policies: PolicySet) -> tuple[Verdict, ...]:
         UnsupportedPolicy: A document contains an element that is not decided here.
     """
     prover = prover_for(policies)
-    return tuple(prover.check(policies, item) for item in required_properties(policies))
+    verdicts = (prover.check(policies, item) for item in required_properties(policies))
+    beyond = {f"{name.value}-nothing-else": undecided_grant(policies, name) for name in RoleName}
+    return tuple(
+        replace(verdict, holds=False, unknown=beyond[verdict.property.name])
+        if verdict.holds and beyond.get(verdict.property.name)
+        else verdict
+        for verdict in verdicts
+    )
+
+
+def undecided_grant(policies: PolicySet, name: RoleName) -> str:
+    """Return why a role's own policy cannot be decided, or an empty text.
+
+    An action on something other than the bucket and its key, such as `sts:AssumeRole`, can give
+    the role the rights of another.
+    """
+    document = policies.identities.get(name)
+    for statement in () if document is None else document.statements:
+        for glob in statement.actions if statement.effect is PolicyEffect.ALLOW else ():
+            if not catalogue().only_known(glob):
+                return f"{statement.sid} allows {glob}, which is not only on the bucket or its key"
+    return ""
 
 
 def all_proved(verdicts: tuple[Verdict, ...]) -> bool:

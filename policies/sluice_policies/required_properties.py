@@ -8,6 +8,7 @@ from sluice_policies.access_matrix import (
     GC,
     GUARDED_WRITES,
     LOCKS,
+    REENCRYPTING,
     REWRITING,
     writers,
 )
@@ -28,10 +29,12 @@ from sluice_policies.properties import (
     Sense,
     absent,
     absent_or,
-    encryption_conditions,
+    combined,
+    encryption_ways,
     equals,
     never,
     only_if,
+    own_account_ways,
     transport_conditions,
 )
 from sluice_policies.role_properties import role_properties
@@ -95,7 +98,7 @@ def _deletion(policies: PolicySet) -> Iterator[Property]:
         DELETES,
         evidence,
     )
-    rewriting = tuple(action for action in REWRITING if action not in DELETES)
+    rewriting = tuple(a for a in (*REWRITING, *REENCRYPTING) if a not in DELETES)
     yield never(
         "nothing-rewritten-in-place",
         "no principal replaces, re-encrypts or exposes by ACL an object under accepted/ or "
@@ -125,12 +128,17 @@ def _deletion(policies: PolicySet) -> Iterator[Property]:
 
 
 def _everywhere(settings: Settings) -> Iterator[Property]:
-    yield only_if(
-        "encrypted-as-set",
-        "an object is written with the bucket's default encryption, or names the same encryption",
-        PUT,
-        (objects_arn(settings),),
-        *encryption_conditions(settings),
+    deployment = (objects_arn(settings),)
+    ways = encryption_ways(settings)
+    yield Property(
+        name="encrypted-as-set",
+        description="an object is written with the bucket's default encryption, or names the same "
+        "encryption and key; nothing is re-encrypted or replicated into the deployment",
+        sense=Sense.ONLY_IF,
+        cases=(
+            PropertyCase(actions=PUT, where=deployment, conditions=(), ways=ways),
+            PropertyCase(actions=REENCRYPTING, where=deployment),
+        ),
     )
     whole = (f"{bucket_arn(settings)}/*",)
     if settings.network.require_tls:
@@ -195,33 +203,44 @@ def _writing(policies: PolicySet) -> Iterator[Property]:
 def _left_alone(settings: Settings) -> Property:
     """Return the property that the bucket policy denies nothing beyond the requirements."""
     given = transport_conditions(settings)
+    own = own_account_ways(settings)
     free = (keys.QUEUE, keys.WORK_LISTS, GC)
     guarded = objects_arns(settings, GUARDED_WRITES)
-    unlocked = tuple(action for action in object_actions() if action not in LOCKS)
+    barred = {*LOCKS, *REENCRYPTING}
+    unlocked = tuple(action for action in object_actions() if action not in barred)
     taken = {*PUT, *REWRITING, *DELETES}
     unguarded = tuple(action for action in unlocked if action not in taken)
     deletable = tuple(action for action in unlocked if action not in PUT)
     reading = tuple(a for a in bucket_actions() if a not in reconfiguring_actions())
-    written = (*given, *encryption_conditions(settings))
+    written = combined(encryption_ways(settings), own)
     deployment = (objects_arn(settings),)
     return Property(
         name="rest-left-alone",
-        description="the bucket policy denies no request that no requirement forbids",
+        description="the bucket policy denies no request of the account that no requirement "
+        "forbids",
         sense=Sense.CAN,
         cases=(
-            PropertyCase(actions=unlocked, where=guarded, outside=True, conditions=written),
-            PropertyCase(actions=unguarded, where=guarded, conditions=given),
-            PropertyCase(actions=deletable, where=objects_arns(settings, free), conditions=given),
-            PropertyCase(actions=reading, conditions=given),
             PropertyCase(
-                actions=object_actions(), where=deployment, outside=True, conditions=given
+                actions=unlocked, where=guarded, outside=True, conditions=given, ways=written
+            ),
+            PropertyCase(actions=unguarded, where=guarded, conditions=given, ways=own),
+            PropertyCase(
+                actions=deletable, where=objects_arns(settings, free), conditions=given, ways=own
+            ),
+            PropertyCase(actions=reading, conditions=given, ways=own),
+            PropertyCase(
+                actions=object_actions(),
+                where=deployment,
+                outside=True,
+                conditions=given,
+                ways=own,
             ),
         ),
     )
 
 
 def _expressible(item: Property) -> bool:
-    conditions = [c for case in item.cases for c in case.conditions or ()]
+    conditions = [c for case in item.cases for c in (*(case.conditions or ()), *sum(case.ways, ()))]
     return all(c.key == CALLER or expressible(c) for c in conditions)
 
 
@@ -241,7 +260,36 @@ def required_properties(policies: PolicySet) -> tuple[Property, ...]:
     if policies.target is Target.VERSITYGW:
         kept = tuple(item for item in everyone if _expressible(item))
         return (*kept, _strangers(policies), *role_properties(policies))
-    return (*everyone, _left_alone(policies.settings), *role_properties(policies))
+    return (
+        *everyone,
+        *_other_accounts(policies.settings),
+        _left_alone(policies.settings),
+        *role_properties(policies),
+    )
+
+
+def _other_accounts(settings: Settings) -> Iterator[Property]:
+    """Yield that other accounts are denied whatever is granted, and that nothing is granted."""
+    ways = own_account_ways(settings)
+    cases = (
+        PropertyCase(
+            actions=object_actions(), where=(f"{bucket_arn(settings)}/*",), conditions=(), ways=ways
+        ),
+        PropertyCase(actions=bucket_actions(), conditions=(), ways=ways),
+    )
+    yield Property(
+        name="strangers-do-nothing",
+        description="no principal of another account, anonymous caller, or AWS service acting for "
+        "another account is allowed a request to the bucket, whatever a statement grants",
+        sense=Sense.ONLY_IF,
+        cases=cases,
+    )
+    yield Property(
+        name="strangers-granted-nothing",
+        description="no statement of the bucket policy grants anything to such a caller",
+        sense=Sense.GRANTED_ONLY_IF,
+        cases=cases,
+    )
 
 
 def _strangers(policies: PolicySet) -> Property:

@@ -61,7 +61,7 @@ REQUIREMENTS: Final = (
         description="No principal deletes an object or version under `accepted/` or any other "
         "decision or evidence, not by replication either; nothing there is replaced, "
         "re-encrypted or exposed by ACL",
-        statements=("NeverDeleted", "NeverHiddenOrReplaced"),
+        statements=("NeverDeleted", "NeverHiddenOrReplaced", "NeverReencrypted"),
         properties=("accepted-never-deleted", "nothing-rewritten-in-place"),
         risk="an identity becomes available again and is accepted twice, or GC deletes a blob "
         "whose reference was removed",
@@ -95,10 +95,13 @@ REQUIREMENTS: Final = (
     Requirement(
         name="encryption",
         description=(
-            "Objects are encrypted as configured: by the bucket's default, or with the same "
-            "encryption in the request"
+            "Objects are encrypted as configured: by the bucket's default if a request names no "
+            "encryption, or with the same encryption and key in the request"
         ),
-        statements=("NoOtherEncryption", "NoCustomerKeys", "NoOtherKey"),
+        statements=(
+            *("NoOtherEncryption", "NoCustomerKeys", "NoOtherKey", "NoUnnamedKey"),
+            "NeverReencrypted",
+        ),
         properties=("encrypted-as-set",),
         parts=(ConfigurationPart.ENCRYPTION,),
         risk=(
@@ -120,8 +123,17 @@ REQUIREMENTS: Final = (
         name="own-prefixes",
         description="Each role has access to its own prefixes and verbs, and to nothing else",
         statements=("roles",),
-        properties=("*-nothing-else", "strangers-do-nothing"),
+        properties=("*-nothing-else",),
         risk="a fault in one component damages the data that another component relies on",
+    ),
+    Requirement(
+        name="own-account",
+        description="No principal of another account, no anonymous caller, and no AWS service "
+        "acting for another account has access to the bucket, and no statement grants it",
+        statements=("OwnAccountOnly", "ServicesOfOwnAccountOnly"),
+        properties=("strangers-do-nothing", "strangers-granted-nothing"),
+        parts=(ConfigurationPart.PUBLIC_ACCESS,),
+        risk="another account reads, replaces or deletes objects with rights that no role has",
     ),
     Requirement(
         name="work",

@@ -27,7 +27,7 @@ from sluice_policies.properties import (
     PropertyCase,
     Sense,
     absent,
-    encryption_conditions,
+    encryption_ways,
     equals,
     transport_conditions,
 )
@@ -79,7 +79,6 @@ def _put_conditions(settings: Settings, prefix: str) -> tuple[Condition, ...]:
     single = (absent(COPY_SOURCE), equals(CREATES, "true"))
     conditional = once or (blob and settings.raw_blobs.require_if_none_match)
     return (
-        *encryption_conditions(settings),
         *(single if once or blob else ()),
         *((equals(IF_NONE_MATCH, "*"),) if conditional else ()),
     )
@@ -90,11 +89,13 @@ def _work(policies: PolicySet, name: RoleName) -> Iterator[PropertyCase]:
     given = transport_conditions(settings, name)
     for verb, prefixes in MATRIX[name].prefixes.items():
         for prefix in prefixes:
-            more = _put_conditions(settings, prefix) if verb is Verb.WRITE else ()
+            put = verb is Verb.WRITE
+            more = _put_conditions(settings, prefix) if put else ()
             yield PropertyCase(
                 actions=ACTIONS[verb],
                 where=objects_arns(settings, (prefix,)),
                 conditions=(*given, *more),
+                ways=encryption_ways(settings) if put else (),
                 role=name,
             )
     yield PropertyCase(actions=LISTING, conditions=(*given, _listed(settings, name)), role=name)

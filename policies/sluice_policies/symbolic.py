@@ -2,8 +2,10 @@
 
 The request's action is concrete, because there are few. Its caller, its object and every condition
 key are symbolic: absent, or any text. Each text is represented by one that the same patterns match
-(`representatives`). `aws:SecureTransport` is always present, as IAM documents. Importing this
-module needs the extra `policies`.
+(`representatives`). `aws:SecureTransport` is always present, as IAM documents. On AWS the caller
+is a principal of the bucket's account, a principal of another account, an AWS service, or
+anonymous, and the keys that AWS derives from it agree with it. Importing this module needs the
+extra `policies`.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,8 +13,16 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from sluice_policies.catalogue import ResourceType, catalogue
-from sluice_policies.evaluate import check_supported, condition_holds, glob_matches
-from sluice_policies.model import EVERYONE, Condition, PolicyStatement
+from sluice_policies.evaluate import (
+    PRINCIPAL_ACCOUNT,
+    PRINCIPAL_IS_SERVICE,
+    SERVICE_NAME,
+    check_supported,
+    condition_holds,
+    glob_matches,
+    whole_account,
+)
+from sluice_policies.model import Condition, PolicyStatement
 from sluice_policies.properties import CALLER
 from sluice_policies.representatives import Pattern, representatives_for
 from sluice_policies.settings import Target
@@ -63,11 +73,15 @@ class PatternTable:
         target: The dialect of the documents.
         bucket: The ARN of the bucket.
         key: The ARN of its KMS key, or empty.
+        account: The account of the bucket.
+        partition: The partition of the account.
     """
 
     target: Target
     bucket: str
     key: str
+    account: str
+    partition: str
     _patterns: dict[str, set[Pattern]] = field(default_factory=dict)
 
     def add(self, variable: str, *patterns: Pattern) -> None:
@@ -85,8 +99,13 @@ class PatternTable:
         """Add the patterns of a statement."""
         self.add_resources(statement.resources)
         self.add_conditions(statement.conditions)
-        if statement.principals is not None and statement.principals != EVERYONE:
-            self.add(CALLER, *(Pattern(name, exact=True) for name in statement.principals))
+        if statement.for_anyone:
+            return
+        for name in statement.principals or ():
+            account = whole_account(name) if self.target is Target.AWS else None
+            variable = CALLER if account is None else PRINCIPAL_ACCOUNT
+            self.add(variable, Pattern(account or name, exact=True))
+        self.add(SERVICE_NAME, *(Pattern(name, exact=True) for name in statement.services))
 
     def add_resources(self, globs: tuple[str, ...]) -> None:
         """Add patterns over the object's ARN."""
@@ -97,6 +116,12 @@ class PatternTable:
         self.add(RESOURCE, Pattern(f"{self.bucket}/*", exact=False))
         self.add(TLS)
         self.add(CALLER)
+        own = tuple(f"arn:{self.partition}:{s}::{self.account}:" for s in ("iam", "sts"))
+        if self.target is Target.AWS:
+            self.add(CALLER, *(Pattern(f"{start}*", exact=False) for start in own))
+            self.add(PRINCIPAL_ACCOUNT, Pattern(self.account, exact=True))
+            self.add(PRINCIPAL_IS_SERVICE)
+            self.add(SERVICE_NAME)
         values = {
             name: SymbolicValue(name, self._representatives(name, frozenset(patterns)))
             for name, patterns in self._patterns.items()
@@ -106,7 +131,13 @@ class PatternTable:
             ResourceType.KEY: self.key,
             ResourceType.OBJECT: "",
         }
-        return SymbolicRequest(target=self.target, named=fixed[resource_type], values=values)
+        return SymbolicRequest(
+            target=self.target,
+            named=fixed[resource_type],
+            account=self.account,
+            own_callers=own,
+            values=values,
+        )
 
     def _representatives(self, name: str, patterns: frozenset[Pattern]) -> tuple[str, ...]:
         if catalogue().is_bool_key(name):
@@ -115,7 +146,7 @@ class PatternTable:
         if name == RESOURCE:
             start = f"{self.bucket}/"
             return tuple(w for w in texts if w.startswith(start) and w != start)
-        return tuple(w for w in texts if w or name != CALLER)
+        return tuple(w for w in texts if w or name not in (CALLER, SERVICE_NAME))
 
 
 @cache
@@ -163,16 +194,44 @@ class SymbolicRequest:
     Attributes:
         target: The dialect.
         named: The ARN of the bucket or key if the action applies to it; empty for any object.
+        account: The account of the bucket.
+        own_callers: The start of the ARN of every principal of that account.
         values: The variables.
     """
 
     target: Target
     named: str
+    account: str
+    own_callers: tuple[str, ...]
     values: dict[str, SymbolicValue]
 
     def domain(self) -> z3.BoolRef:
         """Return the formula that every request satisfies."""
-        return z3.And(self.values[TLS].present, *(v.domain() for v in self.values.values()))
+        every = (v.domain() for v in self.values.values())
+        return z3.And(self.values[TLS].present, *every, *self._principal_keys())
+
+    def _principal_keys(self) -> Iterator[z3.BoolRef]:
+        """Yield how the keys that AWS derives from the principal agree with it.
+
+        Source: IAM User Guide, "AWS global condition context keys", the availability of
+        `aws:PrincipalArn`, `aws:PrincipalAccount` and `aws:PrincipalIsAWSService`. What that page
+        does not state of a service principal is left open.
+        """
+        if self.target is not Target.AWS:
+            return
+        caller, account = self.values[CALLER], self.values[PRINCIPAL_ACCOUNT]
+        service, flag = self.values[SERVICE_NAME].present, self.values[PRINCIPAL_IS_SERVICE]
+        own = z3.And(caller.present, caller.one_of(lambda arn: arn.startswith(self.own_callers)))
+        own_account = z3.And(account.present, account.one_of(lambda text: text == self.account))
+        yield service == z3.And(flag.present, flag.one_of(lambda text: text == "true"))
+        yield z3.Implies(service, z3.Not(own))
+        yield z3.Implies(z3.Not(service), own == own_account)
+        signed = z3.And(z3.Not(service), caller.present)
+        yield z3.Implies(signed, z3.And(account.present, flag.present))
+        anonymous = z3.And(z3.Not(service), z3.Not(caller.present))
+        yield z3.Implies(anonymous, z3.Not(flag.present))
+        number = account.one_of(lambda text: text.isdigit())
+        yield z3.Implies(anonymous, z3.Not(z3.And(account.present, number)))
 
     def resource_like(self, globs: tuple[str, ...]) -> z3.BoolRef:
         """Return the formula that a pattern matches the request's resource."""
@@ -203,12 +262,25 @@ class SymbolicRequest:
             UnsupportedPolicy: The statement contains an element that is not decided here.
         """
         check_supported(statement)
-        anyone = statement.principals is None or statement.principals == EVERYONE
         return z3.And(
-            z3.BoolVal(val=True) if anyone else self.caller_is(*(statement.principals or ())),
+            z3.BoolVal(val=True) if statement.for_anyone else self._named(statement),
             self.resource_like(statement.resources),
             *(self.condition(condition) for condition in statement.conditions),
         )
+
+    def _named(self, statement: PolicyStatement) -> z3.BoolRef:
+        """Return the formula that the caller is one of the principals of a statement."""
+        principals = statement.principals or ()
+        accounts = {whole_account(n) for n in principals} if self.target is Target.AWS else set()
+        found = [self.caller_is(*principals)]
+        if accounts - {None}:
+            value = self.values[PRINCIPAL_ACCOUNT]
+            found.append(z3.And(value.present, value.one_of(lambda text: text in accounts)))
+        if self.target is not Target.AWS:
+            return z3.Or(found)
+        service = self.values[SERVICE_NAME]
+        named = service.one_of(lambda text: text in statement.services)
+        return z3.If(service.present, named, z3.Or(found))
 
 
 def names_action(statement: PolicyStatement, action: str) -> bool:

@@ -1,6 +1,7 @@
 """DuckDB as sluice uses it: in memory, bounded, interruptible and without network access."""
 
 import asyncio
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -132,11 +133,25 @@ def _open_dataset(location: TableLocation, paths: Sequence[str]) -> Any:  # noqa
 
     pyarrow contains an S3 client; DuckDB would download its own as an extension at run time.
     """
-    import pyarrow.dataset as ds  # noqa: PLC0415 - imports pandas, which a local query can avoid
+    with _pandas_hidden():
+        import pyarrow.dataset as ds  # noqa: PLC0415 - slow, and not needed for a local lake
 
     filesystem, _ = open_filesystem(location)
     keys = [path.removeprefix(_S3) for path in paths]
     return ds.dataset(keys, format="parquet", filesystem=filesystem)
+
+
+@contextmanager
+def _pandas_hidden() -> Iterator[None]:
+    """Import pyarrow's datasets without pandas: they use it if it exists, which takes a second."""
+    if "pandas" in sys.modules:
+        yield
+        return
+    sys.modules["pandas"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["pandas"]
 
 
 @contextmanager

@@ -33,6 +33,8 @@ async def follow(searcher: Searcher, query: Query) -> AsyncIterator[QueryResult]
         SluiceError: As `Searcher.search`.
     """
     seen: set[_RecordKey] = set()
+    # A batch that is not enqueued yet is returned by a later query: no listing once a second.
+    searcher = replace(searcher, settings=replace(searcher.settings, accepted_list_max=0))
     from_ns, limit = query.from_ns, query.limit
     while True:
         now_ns = searcher.clock.now_ns()

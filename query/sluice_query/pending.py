@@ -86,7 +86,7 @@ async def _read_lane(
         view = await read_lane(store, INGEST_QUEUE, lane)
     except SluiceError as error:
         return PendingSnapshot(problems=(str(error),))
-    entries = view.descriptors[-settings.tail_lists_max :]
+    entries = view.descriptors[max(len(view.descriptors) - settings.tail_lists_max, 0) :]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_read_entry(store, view.lane, one, limit)) for one in entries]
     found = [task.result() for task in tasks]
@@ -94,8 +94,8 @@ async def _read_lane(
     left_out = len(view.descriptors) - len(entries)
     if left_out:
         problems.append(
-            f"{left_out} work lists of lane {lane} were left out: wait for ingestion, or raise"
-            " tail_lists_max"
+            f"{left_out} older work lists of lane {lane} were left out: wait for ingestion, or"
+            f" raise tail_lists_max=`{settings.tail_lists_max}`"
         )
     batches = chain.from_iterable(result for result in found if not isinstance(result, str))
     return PendingSnapshot(batches=tuple(batches), problems=tuple(problems))
@@ -159,43 +159,70 @@ async def fetch_batches(
 ) -> FetchedBatches:
     """Read and decode the blobs of pending batches, within the bounds of the settings.
 
-    Each blob is read from the first store that contains it; a spool precedes the store to which it
-    transfers. A blob that is missing, damaged or over a bound is reported in `problems`.
+    The newest batches are preferred. Each blob is read from the first store that contains it, so a
+    spool precedes the store to which it transfers. A blob that is missing, damaged or over a bound
+    is reported in `problems`.
     """
-    within = _within_bounds(manifests, settings)
+    chosen = choose_newest(manifests, settings)
     limit = asyncio.Semaphore(settings.fetches)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_fetch(stores, manifest, limit)) for manifest in within]
+        tasks = [
+            group.create_task(_fetch(stores, manifest, limit)) for manifest in chosen.manifests
+        ]
     found = [task.result() for task in tasks]
     problems = [result for result in found if isinstance(result, str)]
-    left_out = len(manifests) - len(within)
-    if left_out:
+    if chosen.left_out:
         problems.append(
-            f"{left_out} batches that are not in the lake yet were left out: wait for ingestion,"
-            " or raise tail_bytes_max"
+            f"{chosen.left_out} older batches that are not in the lake yet were left out: wait for"
+            f" ingestion, or raise {chosen.bound}"
         )
     return FetchedBatches(
         batches=tuple(result for result in found if not isinstance(result, str)),
         size_bytes=sum(
             manifest.frame_bytes
-            for manifest, result in zip(within, found, strict=True)
+            for manifest, result in zip(chosen.manifests, found, strict=True)
             if not isinstance(result, str)
         ),
         problems=tuple(problems),
     )
 
 
-def _within_bounds(
-    manifests: Sequence[AcceptedManifest], settings: QuerySettings
-) -> list[AcceptedManifest]:
-    within: list[AcceptedManifest] = []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenBatches:
+    """The pending batches that a query reads.
+
+    Attributes:
+        manifests: The newest batches that are within the bounds.
+        left_out: Number of the older ones.
+        bound: The setting that excluded them, with its value; empty if nothing was left out.
+    """
+
+    manifests: tuple[AcceptedManifest, ...]
+    left_out: int = 0
+    bound: str = ""
+
+
+def choose_newest(manifests: Sequence[AcceptedManifest], settings: QuerySettings) -> ChosenBatches:
+    """Choose the batches accepted last, over all lanes, up to the bounds of the settings."""
+    # Of batches that were accepted at the same time, the one that was enqueued last.
+    order = sorted(
+        range(len(manifests)),
+        key=lambda place: (manifests[place].accepted_at_unix_ns, place),
+        reverse=True,
+    )
+    newest = [manifests[place] for place in order]
     size_bytes = 0
-    for manifest in manifests[: settings.tail_frames_max]:
+    for count, manifest in enumerate(newest):
         size_bytes += manifest.frame_bytes
-        if size_bytes > settings.tail_bytes_max:
-            break
-        within.append(manifest)
-    return within
+        bound = ""
+        if count == settings.tail_frames_max:
+            bound = f"tail_frames_max=`{settings.tail_frames_max}`"
+        elif size_bytes > settings.tail_bytes_max:
+            bound = f"tail_bytes_max=`{settings.tail_bytes_max}`"
+        if bound:
+            left_out = len(newest) - count
+            return ChosenBatches(manifests=tuple(newest[:count]), left_out=left_out, bound=bound)
+    return ChosenBatches(manifests=tuple(newest))
 
 
 async def _fetch(

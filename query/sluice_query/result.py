@@ -29,7 +29,10 @@ class QuerySummary:
         bytes_read: Size of the files, index chunks and blobs that were read.
         waiting_batches: Pending batches that were read from their blobs.
         deletes_applied: Deletes that apply to the query.
-        partial: Whether something could not be read.
+        accepted_until: Every batch that was acknowledged before this time, by the store's clock, is
+            in the answer if it matches, except those that `reasons` name; RFC 3339, None if no such
+            time is known.
+        partial: Whether records of the answer may be missing.
         reasons: Why the result is partial.
         elapsed_ms: How long the query took.
     """
@@ -43,6 +46,7 @@ class QuerySummary:
     bytes_read: int = 0
     waiting_batches: int = 0
     deletes_applied: int = 0
+    accepted_until: str | None = None
     partial: bool = False
     reasons: tuple[str, ...] = ()
     elapsed_ms: int = 0

@@ -13,6 +13,7 @@ from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.record_deletes import DeleteRecord, decode_delete
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
+from sluice_query.coverage import Completeness, Coverage, decide_completeness, read_coverage
 from sluice_query.engine import LAKE, PENDING, QueryEngine, open_engine
 from sluice_query.ledger import find_dead_letters, read_ledger
 from sluice_query.pending import (
@@ -119,10 +120,11 @@ class _Search:
 
     async def run(self) -> QueryResult:
         store, settings = self.searcher.store, self.searcher.settings
-        spooled = await self._read_spool()
+        coverage = await self._read_coverage()
+        in_spool = spooled = await self._read_spool()
         pending = await read_pending(store, settings)
         deletes = await read_deletes(store, self.query)
-        files, ledger, dead = await self._bounded(lambda: self._open_tables(pending))
+        files, ledger, dead = await self._bounded(lambda: self._open_tables(pending, coverage))
         files = await prune_by_index(store, files, self.query)
         missing = choose_pending(pending, self.query, files.lanes, ledger)
         spooled = await self._not_returned_yet(spooled, pending, files)
@@ -130,7 +132,16 @@ class _Search:
         result = await self._bounded(lambda: self._evaluate(files, fetched, deletes))
         problems = (*spooled.problems, *pending.problems, *fetched.problems, *dead)
         summary = self._complete(result.summary, files, fetched, problems, len(deletes))
-        return replace(result, summary=summary)
+        shown = {manifest.identity for manifest in (*pending.manifests, *in_spool.batches)}
+        complete = decide_completeness(coverage, self.query, settings, shown.union(ledger))
+        return replace(result, summary=_with_completeness(summary, complete))
+
+    async def _read_coverage(self) -> Coverage:
+        searcher = self.searcher
+        with_spool = searcher.spool is not None
+        return await read_coverage(
+            searcher.store, self.query, searcher.settings, with_spool=with_spool
+        )
 
     async def _read_spool(self) -> SpooledBatches:
         if self.searcher.spool is None:
@@ -161,14 +172,15 @@ class _Search:
         return await self.engine.bounded(work, self.searcher.settings.time_s_max - used_s)
 
     def _open_tables(
-        self, pending: PendingSnapshot
+        self, pending: PendingSnapshot, coverage: Coverage
     ) -> tuple[SelectedFiles, list[Identity], tuple[str, ...]]:
         # The ledger is read before the records: the later state of the records contains every
         # batch of the ledger. With the opposite order a batch that is ingested between the two
         # readings would be dropped as ingested and be missing from the records. A batch that is in
         # the records and not in the ledger is recognised by its queue sequence.
         url = self.searcher.store_url
-        ledger = [row.identity for row in read_ledger(self.engine, url, pending.manifests)]
+        wanted = [*pending.manifests, *(one.manifest for one in coverage.new or ())]
+        ledger = [row.identity for row in read_ledger(self.engine, url, wanted)]
         table = RECORD_TABLES[self.query.kind]
         files = select_files(url, table, self.query, self._lanes(pending))
         return files, ledger, find_dead_letters(self.engine, url, self.query)
@@ -224,6 +236,12 @@ class _Search:
             reasons=problems,
             elapsed_ms=elapsed_ns // _NS_PER_MS,
         )
+
+
+def _with_completeness(summary: QuerySummary, found: Completeness) -> QuerySummary:
+    reasons = (*summary.reasons, *found.reasons)
+    until = _time(found.accepted_until_ns)
+    return replace(summary, accepted_until=until, partial=bool(reasons), reasons=reasons)
 
 
 def _time(at_ns: int | None) -> str | None:

@@ -12,12 +12,17 @@ class QuerySettings:
         memory_bytes_max: Memory of the query engine, bytes; more data is spilled to disk.
         threads: Threads of the query engine.
         time_s_max: Longest time for one query, seconds.
-        tail_bytes_max: Most bytes of pending batches' blobs to read; what is left out makes the
-            result partial.
-        tail_frames_max: Most pending batches to read.
+        tail_bytes_max: Most bytes of pending batches' blobs to read, the newest batches first; what
+            is left out makes the result partial.
+        tail_frames_max: Most pending batches to read, the newest of them.
         tail_lists_max: Most work lists to read of each lane, the newest of them.
         landed_s: How long after its transfer a spooled batch is still searched in the spool,
             seconds; it must exceed the time until a transferred batch is enqueued.
+        accepted_list_max: Most accepted manifests that a query lists to find batches that are not
+            enqueued yet; in a larger store it relies on the reconciler's last full pass. 0 never
+            lists them.
+        max_staleness_s: Age of the reconciler's last full pass, seconds, from which an answer to
+            the present is partial.
         fetches: Pending batches that are read concurrently.
     """
 
@@ -28,6 +33,8 @@ class QuerySettings:
     tail_frames_max: int = 10_000
     tail_lists_max: int = 2_000
     landed_s: float = 3600.0
+    accepted_list_max: int = 5_000
+    max_staleness_s: float = 60.0
     fetches: int = 8
 
 
@@ -37,10 +44,13 @@ class ServeSettings:
 
     Attributes:
         listen: Address and port, HOST:PORT; port 0 selects a free port.
+        allowed_hosts: Names under which clients reach the service, without ports, separated by
+            commas. The address of the connection is always allowed.
         api_token: The token that callers send as `Authorization: Bearer …`. Without it the service
             listens on a loopback address only. Set it in a file or in the environment: other users
             of the machine can read a command line.
     """
 
     listen: str = "127.0.0.1:8383"
+    allowed_hosts: str = ""
     api_token: str = field(default="", repr=False)

@@ -122,8 +122,8 @@ async def read_spooled(
     problems = [result for result in found if isinstance(result, str)]
     if len(newest) > len(within):
         problems.append(
-            f"{len(newest) - len(within)} spooled batches were left out: wait for their transfer,"
-            " name agents, or raise tail_frames_max"
+            f"{len(newest) - len(within)} older spooled batches were left out: wait for their"
+            f" transfer, name agents, or raise tail_frames_max=`{settings.tail_frames_max}`"
         )
     manifests = [result for result in found if isinstance(result, AcceptedManifest)]
     return SpooledBatches(

@@ -9,10 +9,11 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from sluice_protocol.discovery import HoldRecord
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.keys import AUDIT, GC_PLANS
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_queue.inspection import LaneStatus, read_status
+from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.audit_summaries import (
     PAGE_DEFAULT,
     PAGE_MAX,
@@ -23,9 +24,10 @@ from sluice_reconciler.audit_summaries import (
 )
 from sluice_reconciler.completeness import BootReport
 from sluice_reconciler.events import parse_counted_events
+from sluice_reconciler.lane_defects import read_queue_status
 from sluice_reconciler.queue_api import QUEUE, QueueApi
 from sluice_reconciler.service import Reconciler
-from sluice_reconciler.verify import HoldRecord, list_hold_records
+from sluice_reconciler.verify import list_hold_records
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_web.application import guarded_middlewares, make_application
@@ -34,15 +36,16 @@ from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.json_bodies import json_response
 from sluice_web.paging import AFTER, Page, read_cursor
-from sluice_web.parameters import IntegerParameter, TextParameter
+from sluice_web.parameters import AgentParameter, IntegerParameter
 from sluice_web.problems import Problem, problem_of
+from sluice_web.request_gate import parse_allowed_hosts
 
 log = structlog.get_logger()
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 HOLD_RECORDS_MAX: Final = 1000
 NDJSON: Final = "application/x-ndjson"
-_AGENT: Final = TextParameter(name="agent")
+_AGENT: Final = AgentParameter()
 _LIMIT: Final = IntegerParameter(name="limit", default=PAGE_DEFAULT, maximum=PAGE_MAX)
 _LIVE_LIMIT: Final = IntegerParameter(name="limit", default=1000, maximum=10_000)
 _LIVE_WAIT: Final = IntegerParameter(name="wait", default=0, maximum=30)
@@ -101,6 +104,7 @@ def make_app(reconciler: Reconciler) -> web.Application:
         OperatorApi(reconciler).endpoints(),
         middlewares=guarded_middlewares(reconciler.settings.api_token),
         title="sluice reconciler",
+        allowed_hosts=parse_allowed_hosts(reconciler.settings.allowed_hosts),
         body_bytes_max=BODY_BYTES_MAX,
     )
 
@@ -279,8 +283,13 @@ class OperatorApi:
             limit=_LIVE_LIMIT.read(query),
             wait_s=_LIVE_WAIT.read(query),
         )
-        summary = {"partial": seen.partial, "reasons": seen.reasons, "next": seen.next}
-        last = msgspec.json.encode({"summary": summary | {"more": seen.more}})
+        summary: dict[str, object] = {
+            "partial": seen.partial,
+            "reasons": seen.reasons,
+            "next": seen.next,
+        }
+        summary |= {"more": seen.more, "enabled": seen.enabled}
+        last = msgspec.json.encode({"summary": summary})
         body = b"".join(line + b"\n" for line in (*seen.lines, last))
         return web.Response(body=body, content_type=NDJSON)
 
@@ -291,5 +300,6 @@ class OperatorApi:
         return json_response(EventCount(taken=taken, foreign=hints.foreign))
 
     async def _queue(self, request: web.Request) -> web.Response:
-        lanes = await read_status(self._store, QUEUE.read(request.query))
+        count, queue = self._reconciler.authority.lanes, QUEUE.read(request.query)
+        lanes = await read_queue_status(self._store, count, queue)
         return json_response(LaneList(tuple(lanes)))

@@ -3,11 +3,12 @@
 import structlog
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.keys import INGEST_QUEUE, LAKE
+from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.units import ObjectKey
 from sluice_queue.inspection import list_lanes
 from sluice_reconciler.api import make_app
 from sluice_reconciler.full_pass import PassReport
+from sluice_reconciler.lane_defects import has_ledger
 from sluice_reconciler.scanners import InventoryScanResult
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -17,9 +18,6 @@ from sluice_web.listening import ServerOptions, listening, parse_listen, stop_ev
 from sluice_web.tokens import check_token_or_loopback
 
 log = structlog.get_logger()
-
-LEDGER_LOG = f"{LAKE}batches/_delta_log/"
-"""Prefix that has objects once the lake has its ledger of ingested batches."""
 
 
 async def refuse_lost_queue(store: ObjectStore, settings: ReconcilerSettings) -> None:
@@ -33,13 +31,11 @@ async def refuse_lost_queue(store: ObjectStore, settings: ReconcilerSettings) ->
     """
     if INGEST_QUEUE not in settings.queue_names or await list_lanes(store, INGEST_QUEUE):
         return
-    async for page in store.list(LEDGER_LOG):
-        if page.objects:
-            raise BadUsage(
-                "queue is lost, but the lake was filled from it: run `sluice rebuild`, which"
-                f" continues behind the last sequence in the lake, queue=`{INGEST_QUEUE}`"
-            )
-        return
+    if await has_ledger(store):
+        raise BadUsage(
+            "queue is lost, but the lake was filled from it: run `sluice rebuild`, which"
+            f" continues behind the last sequence in the lake, queue=`{INGEST_QUEUE}`"
+        )
 
 
 async def run_once(url: str, settings: ReconcilerSettings) -> PassReport:

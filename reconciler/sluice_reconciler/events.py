@@ -92,7 +92,7 @@ def _named(body: bytes | str, depth: int) -> list[str]:
     """Return the raw keys of created objects, and an empty string for any other event."""
     try:
         seen = msgspec.json.decode(body, type=_Envelope)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadUsage(f"not an object event: {error}") from error
     if seen.Records is not None:
         return [

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from sluice_protocol.discovery import HoldRecord, hold_record_key
 from sluice_protocol.errors import BadUsage, InvalidFrame, InvalidRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
@@ -21,7 +22,7 @@ from sluice_reconciler.indexes import by_blob_of, by_time_of, is_indexed
 from sluice_reconciler.lane_state import read_ledger
 from sluice_reconciler.new_batches import new_batches
 from sluice_reconciler.sequence_ranges import EnqueueStatus
-from sluice_reconciler.verify import HoldRecord, VerifiedBatch, hold_record_key, verify_batch
+from sluice_reconciler.verify import VerifiedBatch, verify_batch
 from sluice_store.port import ObjectStore
 
 

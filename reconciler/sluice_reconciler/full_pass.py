@@ -9,6 +9,7 @@ one chunk of new keys, and the sequence ranges of one boot.
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+from sluice_protocol.discovery import HoldReason, HoldRecord
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
@@ -29,7 +30,7 @@ from sluice_reconciler.lane_worker import LaneWorker, LaneWorkers, Takeover
 from sluice_reconciler.new_batches import KeyHashSet, boot_prefix, identity_of, new_batches
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
 from sluice_reconciler.sequence_ranges import SEAL_MASK, BootRanges, EnqueueStatus, seal_of
-from sluice_reconciler.verify import HoldReason, HoldRecord, HoldRecords
+from sluice_reconciler.verify import HoldRecords
 from sluice_store.port import ListPage, ObjectStore
 from sluice_store.retry import Backoff
 
@@ -40,14 +41,17 @@ class PassReport:
 
     Attributes:
         listed: Keys under `accepted/`.
+        complete_through_ns: The store's clock before the first listing of `accepted/`, if every
+            batch that existed then is enqueued or has a hold record; otherwise None.
         outcome: What the pipeline did with those that were not done.
         quarantined: Reverse references of quarantine manifests that were written.
         held_back: Hold records that exist after the pass.
         boots: The accepted ranges and gaps of each boot.
-        registers_lost: Registers that batches went to and that are missing; their lanes are halted.
+        registers_lost: Registers that are missing, replaced or damaged; their lanes are halted.
     """
 
     listed: int
+    complete_through_ns: UnixNs | None
     outcome: PipelineResult
     quarantined: int
     held_back: int
@@ -95,7 +99,7 @@ class FullPass:
             StoreError: The store is unreachable or refused a request; what was done so far is kept.
             OutcomeUnknown: The retries of a write are spent; what was done so far is kept.
         """
-        await self.holds.refresh()
+        began_ns = await self.holds.refresh()
         reported = await self.high_water.read()
         await self.workers.refresh()
         walks = [_SpanWalk(self, span, takeover) for span in spans_of(self.shards)]
@@ -108,6 +112,7 @@ class FullPass:
         date_ns = max(walk.date_ns for walk in walks)
         return PassReport(
             listed=sum(walk.listed for walk in walks),
+            complete_through_ns=None if outcome.left or self.holds.unstored else began_ns,
             outcome=outcome,
             quarantined=quarantine.written,
             held_back=len(self.holds),

@@ -6,6 +6,7 @@ request opens it again: entries that are leased are delivered twice, and none is
 """
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -25,6 +26,7 @@ log = structlog.get_logger()
 
 READ_AHEAD: Final = 100
 CLAIMS_MAX: Final = 100
+_LANE_NUMBER: Final = re.compile("[0-9]{1,4}", re.ASCII)
 LEASES_MAX: Final = 10_000
 """Claimed entries of one lane; beyond it no further entries are read from the lane."""
 
@@ -210,6 +212,6 @@ class HttpQueue:
     @staticmethod
     def _number(lease_id: str) -> int:
         number = lease_id.partition(".")[0]
-        if not number.isdecimal():
-            raise BadUsage(f"not a lease id, lease_id=`{lease_id}`")
+        if not _LANE_NUMBER.fullmatch(number):
+            raise BadUsage(f"not a lease id, lease_id=`{lease_id[:80]}`")
         return int(number)

@@ -12,6 +12,7 @@ queue's register whether the append is there, so no batch is enqueued twice or f
 Source: `docs/reconciler.md`, Exactly once; ADR 0042.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -23,16 +24,29 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import RECONCILER
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, NotFound
-from sluice_protocol.units import ETag, ObjectKey
-from sluice_queue.decisions import is_other_register, writes_of
+from sluice_protocol.units import Digest, ETag, ObjectKey
+from sluice_queue.decisions import writes_of
+from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane
-from sluice_queue.register import decode_register
 from sluice_reconciler.sequence_ranges import BootRanges, EnqueueStatus
 from sluice_store.port import ObjectStore
 
 STATE_BYTES_MAX: Final = 1 << 30
 LANES: Final = f"{RECONCILER}lanes/"
+DAMAGED_LANES: Final = f"{RECONCILER}damaged-lanes/"
+
+_LANE: Final = re.compile(rf"{LANES}(?P<queue>[a-z0-9][a-z0-9_-]*)\.(?P<lane>\d{{3}})")
+
+
+class LaneStateDamaged(InvalidRecord):
+    """The stored state of a lane cannot be read: no batch can be appended to the lane."""
+
+    def __str__(self) -> str:
+        return (
+            f"state of a lane is damaged: {self.reason}; stop the reconcilers and run `sluice"
+            f" rebuild`, which keeps a copy, key=`{self.key}`"
+        )
 
 
 class StoredBoot(msgspec.Struct, frozen=True, array_like=True):
@@ -82,6 +96,11 @@ def lane_key(lane: Lane) -> ObjectKey:
     return ObjectKey(f"{LANES}{lane.queue}.{lane.lane:03d}")
 
 
+def damaged_state_key(lane: Lane, digest: Digest) -> ObjectKey:
+    """Return the key of the copy of a damaged state that `sluice rebuild` replaced."""
+    return ObjectKey(f"{DAMAGED_LANES}{lane.queue}.{lane.lane:03d}-{digest}")
+
+
 def encode_lane(record: LaneRecord) -> bytes:
     """Return the stored bytes: canonical JSON in one zstd frame."""
     return zstandard.ZstdCompressor(level=3).compress(encode_record(record))
@@ -91,13 +110,15 @@ def decode_lane(key: ObjectKey, body: bytes) -> LaneRecord:
     """Decode the stored bytes of a lane's state.
 
     Raises:
-        InvalidRecord: The bytes are not a zstd frame with a lane record.
+        LaneStateDamaged: The bytes are not a zstd frame with a lane record.
     """
     try:
         raw = zstandard.ZstdDecompressor().decompress(body, max_output_size=STATE_BYTES_MAX)
+        return decode_record(key, raw, LaneRecord)
     except zstandard.ZstdError as error:
-        raise InvalidRecord(key, f"not a zstd frame: {error}") from error
-    return decode_record(key, raw, LaneRecord)
+        raise LaneStateDamaged(key, f"not a zstd frame: {error}") from error
+    except InvalidRecord as error:
+        raise LaneStateDamaged(key, error.reason) from error
 
 
 class Ledger:
@@ -145,7 +166,7 @@ async def read_lane_state(store: ObjectStore, lane: Lane) -> StoredLaneState | N
     """Read a lane's state; return None if the lane has none yet.
 
     Raises:
-        InvalidRecord: The stored bytes are malformed.
+        LaneStateDamaged: The stored bytes are malformed.
         StoreError: The store is unreachable or refused the request.
     """
     key = lane_key(lane)
@@ -156,16 +177,27 @@ async def read_lane_state(store: ObjectStore, lane: Lane) -> StoredLaneState | N
             return StoredLaneState(record=decode_lane(key, body), etag=info.etag)
 
 
+async def list_lane_states(store: ObjectStore) -> list[Lane]:
+    """Return the lanes that have a state, in order.
+
+    Raises:
+        StoreError: The store is unreachable or refused the request.
+    """
+    matches = [_LANE.fullmatch(one.key) async for page in store.list(LANES) for one in page.objects]
+    return [Lane(queue=one["queue"], lane=int(one["lane"])) for one in matches if one is not None]
+
+
 async def read_ledger(store: ObjectStore, lane: Lane) -> tuple[Ledger, bool]:
     """Read what a lane was given, without taking the lane over.
 
-    Batches of an append intent are included if the register contains the append.
+    Batches of an append intent are included if the register contains the append. If the register is
+    damaged, they are not: the lane is halted until a rebuild enqueues every batch again.
 
     Returns:
         The ledger, and whether any process has ever owned the lane.
 
     Raises:
-        InvalidRecord: The state or the register is malformed.
+        LaneStateDamaged: The state is malformed.
         StoreError: The store is unreachable or refused the request.
     """
     stored = await read_lane_state(store, lane)
@@ -173,27 +205,17 @@ async def read_ledger(store: ObjectStore, lane: Lane) -> tuple[Ledger, bool]:
         return Ledger(), False
     record = stored.record
     ledger = Ledger(record.boots)
-    if record.pending:
-        view = await read_lane(store, lane.queue, lane.lane, entries_max=0)
-        writer = view.state.writer(bytes.fromhex(record.producer_id))
-        if writer is not None and writes_of(writer.counter) > record.writes:
-            for batch in record.pending:
-                ledger.add(batch)
+    if record.pending and await _is_appended(store, lane, record):
+        for batch in record.pending:
+            ledger.add(batch)
     return ledger, record.owner_term > 0
 
 
-async def is_register_lost(store: ObjectStore, lane: Lane) -> bool:
-    """Return True if the register that the lane's appends went to is missing or was replaced.
-
-    Raises:
-        InvalidRecord: The state or the register is malformed.
-        StoreError: The store is unreachable or refused the request.
-    """
-    stored = await read_lane_state(store, lane)
-    if stored is None:
+async def _is_appended(store: ObjectStore, lane: Lane, record: LaneRecord) -> bool:
+    """Return True if the register contains the append whose intent the state contains."""
+    try:
+        view = await read_lane(store, lane.queue, lane.lane, entries_max=0)
+    except LaneDamaged:
         return False
-    read = await store.get(lane.key)
-    state = decode_register(lane.key, read.body) if isinstance(read, Found) else None
-    record = stored.record
-    wrote = record.writes or int(bool(record.pending) and state is None)
-    return is_other_register(state, bytes.fromhex(record.producer_id), wrote)
+    writer = view.state.writer(bytes.fromhex(record.producer_id))
+    return writer is not None and writes_of(writer.counter) > record.writes

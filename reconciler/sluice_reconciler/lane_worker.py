@@ -11,15 +11,16 @@ from enum import Enum
 
 import structlog
 
-from sluice_protocol.errors import OutcomeUnknown
+from sluice_protocol.errors import OutcomeUnknown, SluiceError
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, lane_of, parse_accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey
-from sluice_queue.errors import RegisterLost
+from sluice_queue.errors import LaneDamaged, RegisterLost
 from sluice_queue.lane import Lane, Runtime
+from sluice_reconciler.lane_defects import LaneDefect, find_defect
 from sluice_reconciler.lane_owner import LaneOwner, LaneTakenOver
-from sluice_reconciler.lane_state import Ledger, is_register_lost, read_ledger
+from sluice_reconciler.lane_state import LaneStateDamaged, Ledger, read_ledger
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_reconciler.new_batches import ComparedRanges, new_batches
 from sluice_reconciler.sequence_ranges import EnqueueStatus
@@ -69,7 +70,14 @@ class LaneWorker:
                 await self._read()
 
     async def _read(self) -> None:
-        self._ledger, self._owned_by_rival = await read_ledger(self._store, self.lane)
+        try:
+            self._ledger, self._owned_by_rival = await read_ledger(self._store, self.lane)
+        except LaneStateDamaged as error:
+            # Nothing is enqueued either: an owner reads the same state first.
+            self._log_halted(error)
+
+    def _log_halted(self, error: SluiceError) -> None:
+        log.error("lane_halted", queue=self.lane.queue, lane=self.lane.lane, reason=str(error))
 
     async def enqueue(
         self, batches: Sequence[AcceptedManifest], *, takeover: Takeover
@@ -77,7 +85,7 @@ class LaneWorker:
         """Enqueue the batches that the lane was not given yet.
 
         Returns:
-            How many were enqueued; None if a rival owns the lane or its register is lost.
+            How many were enqueued; None if a rival owns the lane, or the lane is halted.
 
         Raises:
             OutcomeUnknown: The retries are spent; the next pass resolves the append.
@@ -96,15 +104,10 @@ class LaneWorker:
                     await self._read()
                     if takeover is Takeover.IF_UNOWNED:
                         return None
-                except RegisterLost as error:
+                except (RegisterLost, LaneDamaged, LaneStateDamaged) as error:
                     # An append to a new register would skip the pending entries of the lost one,
-                    # so the lane is halted until a rebuild.
-                    log.error(  # noqa: TRY400 - the reason names the register
-                        "lane_halted",
-                        queue=self.lane.queue,
-                        lane=self.lane.lane,
-                        reason=str(error),
-                    )
+                    # so this lane is halted until a rebuild; the others continue.
+                    self._log_halted(error)
                     self._owner = None
                     return None
                 except OutcomeUnknown:
@@ -128,14 +131,13 @@ class LaneWorker:
         self._metrics.enqueued.labels(self.lane.queue).inc(done)
         return done
 
-    async def is_register_lost(self) -> bool:
-        """Return True if the register that the lane's batches went to is missing or was replaced.
+    async def find_defect(self) -> LaneDefect | None:
+        """Return why the lane is halted until a rebuild, or None.
 
         Raises:
-            InvalidRecord: The lane's state or its register is malformed.
             StoreError: The store is unreachable or refused the request.
         """
-        return await is_register_lost(self._store, self.lane)
+        return await find_defect(self._store, self.lane)
 
     async def close(self) -> None:
         """Store the ledger, if this process owns the lane.

@@ -9,6 +9,7 @@ import random  # noqa: TID251 - as a type
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sluice_protocol.discovery import HoldRecord
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.indexes import by_blob_of, by_time_of, pack, put_derived
@@ -17,7 +18,7 @@ from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.metrics import ReconcilerMetrics, Stage, StageBacklog, StoreClock
 from sluice_reconciler.new_batches import ComparedRanges, RecentKeys
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_reconciler.verify import HoldRecord, HoldRecords, VerifiedBatch, verify_batch
+from sluice_reconciler.verify import HoldRecords, VerifiedBatch, verify_batch
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
 

@@ -15,6 +15,7 @@ from sluice_queue.lane import Lane, Runtime
 from sluice_queue.metrics import QueueMetrics
 from sluice_reconciler.completeness import HighWaterReader
 from sluice_reconciler.concurrency import RequestLimit
+from sluice_reconciler.discovery import DiscoveryWriter
 from sluice_reconciler.events import process_events
 from sluice_reconciler.full_pass import FullPass, PassReport
 from sluice_reconciler.http_queue import HttpQueue
@@ -109,6 +110,7 @@ class Reconciler:
         self._time_index = TimeIndexScanner(store, self.pipeline, self._requests)
         self._boot_tails = BootTailScanner(store, self.pipeline)
         self._full_pass = self._make_full_pass(holds)
+        self._discovery = DiscoveryWriter(store)
         self._collector = Collector(
             store,
             retry_horizon_ns=authority.retry_horizon_ns,
@@ -284,7 +286,10 @@ class Reconciler:
     async def _make_pass(self, takeover: Takeover | None) -> PassReport:
         started_ns = self._runtime.clock.monotonic_ns()
         pending = self._backlog.known()
+        self.live.begin_pass()
         report = await self._full_pass.run(takeover)
+        self.live.end_pass()
+        await self._discovery.store(report)
         done = report.outcome
         if not done.left:
             for stage, keys in pending.items():
@@ -309,6 +314,7 @@ class Reconciler:
     def _observe_page(self, page: ListPage) -> None:
         self._clock.observe(page.date_ns)
         self.live.watch()
+        self.live.observe_listing(page.objects)
         self.metrics.listed.inc(len(page.objects))
 
     async def _every(self, seconds: float, route: str, do: Callable[[], Awaitable[object]]) -> None:
@@ -332,7 +338,6 @@ class Reconciler:
 
     async def _collect(self) -> None:
         await self._check_registers()
-        await self._collector.run()
         lanes = await read_status(self.store)
         self.metrics.oldest_waiting.labels("ack").set(
             max((one.oldest_waiting_s or 0 for one in lanes), default=0)
@@ -340,16 +345,17 @@ class Reconciler:
         for queue in self.settings.queue_names:
             pending = sum(one.waiting for one in lanes if one.queue == queue)
             self.metrics.waiting.labels(queue).set(pending)
+        # Last, because it deletes nothing while a lane cannot be read.
+        await self._collector.run()
 
     async def _check_registers(self) -> tuple[ObjectKey, ...]:
-        """Return the registers that batches went to and that are missing; log each."""
-        lost = tuple(
-            [worker.lane.key for worker in self._workers if await worker.is_register_lost()]
-        )
-        self.metrics.registers_lost.set(len(lost))
-        for key in lost:
-            log.error("register_lost", register=key)
-        return lost
+        """Return the registers and lane states that are lost or damaged; log each."""
+        found = [await worker.find_defect() for worker in self._workers]
+        defects = [one for one in found if one is not None]
+        self.metrics.registers_lost.set(len(defects))
+        for one in defects:
+            log.error("register_lost", register=one.key, defect=one.kind, reason=one.detail)
+        return tuple(one.key for one in defects)
 
     def hint(self, keys: Sequence[ObjectKey]) -> int:
         """Queue accepted keys that an event named; return how many there was space for.

@@ -20,6 +20,8 @@ class ReconcilerSettings:
     Attributes:
         queues: Queues that every accepted batch is appended to, names separated by commas.
         listen: Address of the operator API, host:port; port 0 selects a free port.
+        allowed_hosts: Names under which clients reach the service, without ports, separated by
+            commas. The address of the connection is always allowed.
         pass_interval_s: Time from the end of one full pass to the start of the next, seconds; at
             least four times the duration of the pass.
         takeover_after_s: How long another reconciler may leave a batch before this one takes its
@@ -54,6 +56,7 @@ class ReconcilerSettings:
 
     queues: str = "spark"
     listen: str = "127.0.0.1:8081"
+    allowed_hosts: str = ""
     pass_interval_s: float = 1.0
     takeover_after_s: float = 10.0
     shards: int = 1

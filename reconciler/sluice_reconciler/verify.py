@@ -5,62 +5,28 @@ batch and is never a reason to skip one: every pass verifies a held batch again.
 valid, it is enqueued and its hold record is deleted.
 """
 
-import hashlib
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final, Literal
+from typing import Final
 
-import msgspec
 import structlog
 
+from sluice_protocol.discovery import UNHEALTHY, HoldReason, HoldRecord, hold_record_key
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.keys import RECONCILER, digest_of
+from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import (
     AcceptedManifest,
     decode_accepted,
     decode_record,
     encode_record,
 )
-from sluice_protocol.outcomes import Found, NotFound, ObjectInfo
+from sluice_protocol.outcomes import Applied, Exists, Found, NotFound, ObjectInfo
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
 
-UNHEALTHY: Final = f"{RECONCILER}unhealthy/"
 DETAIL_CHARS_MAX: Final = 500
-
-
-class HoldReason(StrEnum):
-    """Why a batch is held."""
-
-    BLOB_MISSING = "blob_missing"
-    BLOB_CORRUPT = "blob_corrupt"
-    INVALID_MANIFEST = "invalid_manifest"
-    FOREIGN_KEY = "foreign_key"
-
-
-class HoldRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One object that could not be enqueued.
-
-    Attributes:
-        key: The accepted or quarantine key.
-        reason: Why it is held.
-        detail: What was found.
-        seen_at_unix_ns: When it was first found so, by the store's clock.
-    """
-
-    schema: Literal["sluice.reconciler_mark.v1"] = "sluice.reconciler_mark.v1"
-    key: str
-    reason: HoldReason
-    detail: str
-    seen_at_unix_ns: int
-
-
-def hold_record_key(key: str) -> ObjectKey:
-    """Return the key of the hold record of an object."""
-    return ObjectKey(f"{UNHEALTHY}{hashlib.sha256(key.encode()).hexdigest()}.json")
 
 
 async def list_hold_records(store: ObjectStore) -> AsyncIterator[HoldRecord]:
@@ -87,19 +53,22 @@ class HoldRecords:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._known: set[ObjectKey] = set()
+        self.unstored = 0
+        """Held objects whose record may not exist, since the last refresh."""
 
     def __len__(self) -> int:
         return len(self._known)
 
-    async def refresh(self) -> None:
-        """List the hold records again.
+    async def refresh(self) -> UnixNs:
+        """List the hold records again; return the store's clock in the first response.
 
         Raises:
             StoreError: The store is unreachable or refused the request.
         """
-        self._known = {
-            listed.key async for page in self._store.list(UNHEALTHY) for listed in page.objects
-        }
+        pages = [page async for page in self._store.list(UNHEALTHY)]
+        self._known = {listed.key for page in pages for listed in page.objects}
+        self.unstored = 0
+        return pages[0].date_ns
 
     async def hold(self, record: HoldRecord) -> None:
         """Write a hold record if none exists; if that fails, the next pass writes it.
@@ -110,8 +79,11 @@ class HoldRecords:
         place = hold_record_key(record.key)
         if place not in self._known:
             log.error("batch_held", key=record.key, reason=record.reason, detail=record.detail)
-            await self._store.create(place, encode_record(record))
-            self._known.add(place)
+            match await self._store.create(place, encode_record(record)):
+                case Applied() | Exists():
+                    self._known.add(place)
+                case _:
+                    self.unstored += 1
 
     def held(self, keys: Iterable[ObjectKey]) -> list[ObjectKey]:
         """Return the keys that have a hold record."""

@@ -31,10 +31,12 @@ _CAUSES: Final = tuple(
         r"^\s*(?:sluice_\w+|deltalake)\.[\w.]+: (.+)$",
         r"^\s*[\w.]*(?:Error|Exception): (.+)$",
         r"^(?:: |Caused by: )[\w.$]+(?:Error|Exception): (.+)$",
-        r"\bterminated with exception: (.+)$",
+        r"\bterminated with exception: (.*)$",
     )
 )
 """Errors of sluice and delta-rs, of Python, of the JVM, and what Spark adds to a failed query."""
+_CAUSED_BY: Final = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+(?:: .+)?)$", re.MULTILINE)
+_NO_REASON: Final = "Spark reported no reason"
 _SQLSTATE: Final = re.compile(r"\s+SQLSTATE: \w+")
 
 
@@ -45,8 +47,23 @@ def find_cause(text: str) -> str:
     exception. The last error of sluice or delta-rs is preferred to Python's, and that to the JVM's.
     """
     for pattern in _CAUSES:
-        found = pattern.findall(text)
+        found = [_SQLSTATE.sub("", cause).strip() for cause in pattern.findall(text)]
         if found:
-            return _SQLSTATE.sub("", found[-1]).strip()
+            return found[-1] or _NO_REASON
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else "Spark reported no reason"
+    return lines[0] if lines else _NO_REASON
+
+
+def read_stack(error: BaseException) -> str:
+    """Return the stack of the JVM that pyspark keeps with an exception; empty without one."""
+    stack = getattr(error, "_stackTrace", None)
+    return stack if isinstance(stack, str) else ""
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return one line that describes the cause; some exceptions of the JVM have no message."""
+    if isinstance(error, SluiceError):
+        return str(error)
+    cause = find_cause(str(error))
+    innermost = _CAUSED_BY.findall(read_stack(error))
+    return innermost[-1] if cause == _NO_REASON and innermost else cause

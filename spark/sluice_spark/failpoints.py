@@ -1,11 +1,16 @@
-"""Fail points: named steps at which a test ends the process, as a crash would.
+"""Fail points: named steps at which a test ends the process, as a crash would, or holds it.
 
 The environment variable `SLUICE_FAILPOINT` is set to the name of a step, or to `name:n` for the
-n-th time that the step is reached. Without the variable no step has an effect.
+n-th time that the step is reached. The process ends there.
+
+`SLUICE_FAILPOINT_FOLDER` is set to a folder in which a test arms steps of running processes: if the
+file `<step>.armed` exists, one process that reaches the step renames it to `<step>.<pid>` and waits
+until that file is removed. Without the variables no step has an effect.
 
 | name | step |
 |---|---|
 | `before_write` | a micro-batch is planned, nothing is written |
+| `in_write` | in a Python worker: the rows of a task are read, its files are not closed |
 | `after_write` | data files are written, nothing is committed |
 | `after_dead_letters` | dead letters are committed |
 | `before_records_<kind>` / `after_records_<kind>` | around the commit of a record table |
@@ -15,17 +20,39 @@ n-th time that the step is reached. Without the variable no step has an effect.
 """
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 FAILPOINT_VARIABLE: Final = "SLUICE_FAILPOINT"
+FAILPOINT_FOLDER_VARIABLE: Final = "SLUICE_FAILPOINT_FOLDER"
 FAILPOINT_EXIT_CODE: Final = 86
 
 
 def end_process() -> None:
     """End the process immediately, without cleanup."""
     os._exit(FAILPOINT_EXIT_CODE)
+
+
+_HOLD_MAX_S: Final = 600.0
+_HOLD_POLL_S: Final = 0.02
+
+
+def hold_if_armed(folder: Path, step: str) -> None:
+    """Announce this process and wait, if a test has armed the step and no process took it yet."""
+    held = folder / f"{step}.{os.getpid()}"
+    try:
+        (folder / f"{step}.armed").rename(held)
+    except FileNotFoundError:
+        return
+    never = threading.Event()
+    for _ in range(int(_HOLD_MAX_S / _HOLD_POLL_S)):
+        if not held.exists():
+            return
+        never.wait(_HOLD_POLL_S)
+    end_process()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,15 +64,19 @@ class FailPoint:
         visit: The visit of the step, counted from 1, from which on it is interrupted.
         action: What happens there.
         visits: How often the step was reached so far.
+        folder: Where a test arms further steps, at which the process waits; None for none.
     """
 
     step: str | None = None
     visit: int = 1
     action: Callable[[], None] = end_process
     visits: int = 0
+    folder: Path | None = None
 
     def reach(self, step: str) -> None:
         """Run the action if `step` is the step of this fail point and its visit has come."""
+        if self.folder is not None:
+            hold_if_armed(self.folder, step)
         if step != self.step:
             return
         self.visits += 1
@@ -54,6 +85,9 @@ class FailPoint:
 
 
 def read_failpoint(environment: Mapping[str, str] = os.environ) -> FailPoint:
-    """Return the fail point that `SLUICE_FAILPOINT` names."""
+    """Return the fail point that the environment describes."""
     step, _, visit = environment.get(FAILPOINT_VARIABLE, "").partition(":")
-    return FailPoint(step=step or None, visit=int(visit or 1))
+    folder = environment.get(FAILPOINT_FOLDER_VARIABLE)
+    return FailPoint(
+        step=step or None, visit=int(visit or 1), folder=Path(folder) if folder else None
+    )

@@ -4,23 +4,25 @@ Records never pass through the JVM. The query delivers descriptors. For each mic
 plans, the executors write, and `microbatch` commits (ADR 0050, ADR 0052).
 """
 
+import random  # noqa: TID251 - the source of jitter is made here
 import re
-import signal
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-from sluice_protocol.errors import BadUsage, SluiceError
+from sluice_lake.delta import find_table
+from sluice_lake.tables import DEAD_LETTERS
+from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.pending import PendingBatch
 from sluice_spark.descriptors import decode_descriptors
-from sluice_spark.errors import JobFailed, find_cause
 from sluice_spark.failpoints import read_failpoint
 from sluice_spark.fenced_consumers import FencedConsumers
+from sluice_spark.jvm import stop_session
 from sluice_spark.microbatch import Ingester, IngestTotals, open_snapshot
+from sluice_spark.restarts import RestartSettings
 from sluice_spark.session import (
     S3A_PACKAGE,
     Session,
@@ -30,11 +32,12 @@ from sluice_spark.session import (
     read_hadoop_version,
 )
 from sluice_spark.settings import IngestSettings
+from sluice_spark.supervision import QuerySupervisor
 from sluice_spark.write_tasks import plan_tasks, run_tasks
 from sluice_spark.written_files import TaskResult
 
-_STOP_POLL_S: Final = 0.5
-"""Interval at which the job checks for a stop signal."""
+_MICRO_BATCH_WAIT_S: Final = 60.0
+"""Time that a running micro-batch has to end after its query has ended."""
 _S3A_MISSING: Final = re.compile(r"Class org\.apache\.hadoop\.fs\.s3a\.\w+ not found")
 """Part of Spark's error if there is no class for `s3a://`."""
 
@@ -45,14 +48,30 @@ class MicroBatchSink:
 
     ingester: Ingester
     failure: BaseException | None = field(default=None)
+    _running: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, frame: Any, batch_id: int) -> None:  # noqa: ANN401, ARG002 - the signature of `foreachBatch`
         """Ingest the rows of one micro-batch."""
-        try:
-            self.ingester.ingest(decode_descriptors(frame.toArrow()))
-        except BaseException as error:
-            self.failure = error
-            raise
+        with self._running:
+            try:
+                self.ingester.ingest(decode_descriptors(frame.toArrow()))
+            except BaseException as error:
+                self.failure = error
+                raise
+
+    def wait(self) -> None:
+        """Wait until no micro-batch is running.
+
+        pyspark runs it in a daemon thread, which would crash the process if the interpreter ended
+        during a commit.
+        """
+        if self._running.acquire(timeout=_MICRO_BATCH_WAIT_S):
+            self._running.release()
+
+    def take_failure(self) -> BaseException | None:
+        """Return the error of the last micro-batch and forget it."""
+        failure, self.failure = self.failure, None
+        return failure
 
 
 def run_ingest(
@@ -71,32 +90,14 @@ def run_ingest(
     """
     with FencedConsumers(store_url, INGEST_QUEUE) as consumers:
         snapshot = open_snapshot(store_url)
+        find_table(store_url, DEAD_LETTERS, for_writing=True)  # refuse it now, not at its first use
         consumers.open(lambda lane: snapshot.positions([lane]).committed_through(lane))
         session = spark or _session(store_url, settings)
         try:
             return _run(session, store_url, settings, consumers)
         finally:
             if spark is None:
-                session.stop()
-
-
-@contextmanager
-def stop_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set, instead of interrupting a call into Spark.
-
-    Only the main thread can handle signals; in other threads the event is never set.
-    """
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = [signal.signal(number, lambda *_: stop.set()) for number in numbers]
-    try:
-        yield stop
-    finally:
-        for number, handler in zip(numbers, handlers, strict=True):
-            signal.signal(number, handler)
+                stop_session(session)
 
 
 def _session(store_url: str, settings: IngestSettings) -> Session:
@@ -121,17 +122,20 @@ def _run(
         failpoint=read_failpoint(),
     )
     sink = MicroBatchSink(ingester)
-    query = _start_query(session, store_url, settings, sink)
+    supervisor = QuerySupervisor(
+        session=session,
+        start=lambda: _start_query(session, store_url, settings, sink),
+        take_failure=sink.take_failure,
+        rounds=lambda: ingester.totals.rounds,
+        settings=RestartSettings(restarts_max=settings.restarts_max),
+        stall_timeout_s=settings.stall_timeout_s,
+        clock=ingester.clock,
+        rng=random.Random(ingester.clock.now_ns()),  # noqa: S311 - jitter, not a secret
+    )
     try:
-        with stop_signals() as stop:
-            while not query.awaitTermination(_STOP_POLL_S):
-                if stop.is_set():
-                    break
-    except Exception as error:  # noqa: BLE001 - Spark raises any exception
-        _raise_cause(sink.failure, error)
+        supervisor.run()
     finally:
-        with suppress(Exception):
-            query.stop()
+        sink.wait()
     return ingester.totals
 
 
@@ -147,7 +151,7 @@ def _start_query(
                 f"--packages {S3A_PACKAGE}:{read_hadoop_version()}, "
                 f"checkpoint=`{settings.checkpoint}`"
             ) from error
-        _raise_cause(sink.failure, error)
+        raise
 
 
 def _build_query(
@@ -166,10 +170,3 @@ def _build_query(
     if settings.once:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings.trigger_s} seconds").start()
-
-
-def _raise_cause(failure: BaseException | None, error: Exception) -> NoReturn:
-    """Raise the original error rather than Spark's wrapper of it."""
-    if isinstance(failure, SluiceError):
-        raise failure
-    raise JobFailed(f"ingest stopped: {find_cause(str(failure or error))}") from error

@@ -18,6 +18,7 @@ from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.schemas import schema_json
 from sluice_lake.tables import Table
 from sluice_protocol.errors import BadUsage
+from sluice_spark.jvm import jvm_process, quiet_py4j, watch_jvm
 
 Session: TypeAlias = Any
 """pyspark's `SparkSession`, which has no types here."""
@@ -165,6 +166,8 @@ def open_session(settings: SessionSettings, *, delta: bool, s3a: str | None = No
         if name not in given:
             builder = builder.config(name, value)
     session = builder.getOrCreate()
+    watch_jvm(jvm_process(session))
+    quiet_py4j()
     session.sparkContext.setLogLevel("ERROR")
     # pyspark prints each error with the stack of the JVM; the error is raised anyway.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)

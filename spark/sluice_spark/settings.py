@@ -16,6 +16,9 @@ class IngestSettings:
         max_batches_per_trigger: Maximum number of accepted batches of a micro-batch.
         checkpoint: Folder of the streaming checkpoint. Default: in the folder of a local store; for
             a bucket in the user's cache folder.
+        restarts_max: Restarts of the query after transient errors, without a committed micro-batch
+            in between, after which the job fails.
+        stall_timeout_s: Seconds without progress of a busy query after which it is restarted.
         master: Spark master URL; the settings of `spark-submit` take precedence.
         driver_memory: Heap size of the driver's JVM.
     """
@@ -25,10 +28,17 @@ class IngestSettings:
     max_bytes_per_trigger: int = 1024 * 1024 * 1024
     max_batches_per_trigger: int = 20_000
     checkpoint: str | None = None
+    restarts_max: int = 8
+    stall_timeout_s: float = 900.0
     master: str = "local[2,4]"
     driver_memory: str = "1g"
 
     def __post_init__(self) -> None:
+        if self.restarts_max < 0 or self.stall_timeout_s <= 0:
+            raise BadUsage(
+                f"cannot run ingest: restarts_max must be at least 0 and stall_timeout_s above 0,"
+                f" restarts_max=`{self.restarts_max}`, stall_timeout_s=`{self.stall_timeout_s}`"
+            )
         if self.trigger_s < 0 or self.max_bytes_per_trigger < 1 or self.max_batches_per_trigger < 1:
             raise BadUsage(
                 f"cannot run ingest: trigger_s must be at least 0 and both limits of a trigger "

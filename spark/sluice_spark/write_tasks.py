@@ -24,6 +24,7 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.pending import PendingBatch
 from sluice_spark.blob_reader import BlobReader
+from sluice_spark.failpoints import read_failpoint
 from sluice_spark.session import Session
 from sluice_spark.written_files import (
     TaskResult,
@@ -187,6 +188,7 @@ def write_rows(
             sequence=fetched.row.sequence,
         )
         yield from writer.add(batch, frame.payload_raw_bytes)
+    read_failpoint().reach("in_write")
     yield from _finish_other_lanes(writers, lane=None)
 
 

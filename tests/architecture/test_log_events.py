@@ -1,4 +1,4 @@
-"""Log events are named as the style asks, and each WARN and ERROR event is in the registry."""
+"""Log events have snake_case names, and each WARN and ERROR event is in the registry."""
 
 import ast
 import re

@@ -1,15 +1,10 @@
-"""Certificates made by hand, complete and signed."""
+"""Complete, signed certificates for tests."""
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from sluice_gc.certificate import (
-    AUDITED_PREFIXES,
-    AuditCounts,
-    Certificate,
-    key_id_of,
-    merkle_root_of,
-)
-from sluice_gc.coverage import KeyRange, cover_prefix
+from sluice_gc.certificate import AUDITED_PREFIXES, AuditCounts, Certificate, merkle_root_of
+from sluice_gc.key_ranges import KeyRange, cover_prefix
+from sluice_gc.signing_keys import key_id_of
 from sluice_protocol.keys import digest_of
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))

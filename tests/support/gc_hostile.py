@@ -1,39 +1,37 @@
-"""A plan that lists everything, rightly signed: only the run's clauses protect a blob."""
+"""A correctly signed plan that lists every blob; only the clauses of the run protect them."""
 
 import pyarrow as pa
 from support.gc_world import KEY, KEYS
 
-from sluice_gc.candidates import Tally
-from sluice_gc.certificate import Certificate, EvidenceFile
-from sluice_gc.chain import read_head
-from sluice_gc.evidence import BLOBS, CANDIDATES
-from sluice_gc.objects import put_table, read_tables
-from sluice_gc.plan import Plan, PlanSummary, plan_key, sign_plan
+from sluice_gc.certificate import Certificate
+from sluice_gc.certificate_chain import read_newest
+from sluice_gc.evidence_files import BLOBS, CANDIDATES, EvidenceFile, put_table, read_tables
+from sluice_gc.plan import Plan, PlanSummary, VersionTally, plan_key, sign_plan
 from sluice_protocol.keys import GC_PLANS
 from sluice_protocol.system_clock import SystemClock
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, OtherBytes, create_once
 
 
-async def hostile_plan(store: ObjectStore, plan_id: str, *, superseded: bool = False) -> Plan:
-    """Lists everything that the newest audit saw, signed with the right key."""
-    link = await read_head(store, KEYS.trusted)
+async def hostile_plan(store: ObjectStore, plan_id: str, *, noncurrent: bool = False) -> Plan:
+    """Return a plan that lists everything in the newest audit, signed with the correct key."""
+    link = await read_newest(store, KEYS.trusted)
     assert link is not None
     certificate = link.certificate
     files: list[EvidenceFile] = []
     backoff = Backoff.seeded_by(SystemClock())
     for file in certificate.files("blobs"):
         blobs = await read_tables(store, [file], BLOBS)
-        rows = [row for row in blobs.to_pylist() if row["current"] is not superseded]
+        rows = [row for row in blobs.to_pylist() if row["current"] is not noncurrent]
         table = pa.Table.from_pylist(
-            [_candidate(row, certificate, superseded=superseded) for row in rows], CANDIDATES
+            [_candidate(row, certificate, noncurrent=noncurrent) for row in rows], CANDIDATES
         )
         if rows:
             folder = f"{GC_PLANS}{plan_id}/"
             files.append(
                 await put_table(store, folder, "candidates", file.place, table, backoff=backoff)
             )
-    nothing = Tally()
+    nothing = VersionTally()
     summary = PlanSummary(
         blobs=nothing, orphans=nothing, superseded=nothing, kept={}, by_size=(), by_age=()
     )
@@ -53,11 +51,11 @@ async def hostile_plan(store: ObjectStore, plan_id: str, *, superseded: bool = F
 
 
 def _candidate(
-    row: dict[str, object], certificate: Certificate, *, superseded: bool
+    row: dict[str, object], certificate: Certificate, *, noncurrent: bool
 ) -> dict[str, object]:
     return {
         **{name: row[name] for name in ("sha256", "incarnation", "last_modified_ns", "size_bytes")},
-        "superseded": superseded,
+        "superseded": noncurrent,
         "versioning_enabled": True,
         "now_ns": 0,
         "retry_horizon_ns": 0,

@@ -1,7 +1,7 @@
-"""An operator who resolves conflicts at random moments, and gateways that obey.
+"""An operator who resolves conflicts at random times, and gateways that follow the decisions.
 
-What is written and how it is read is the product's own: its list, its resolver, its reader. Ids of
-decisions are drawn at random, so a new one may sort before one that a gateway has read.
+The list, the resolver and the reader are those of the product. Ids of decisions are random, so that
+a new one may sort before one that a gateway has read.
 """
 
 import asyncio
@@ -22,34 +22,34 @@ from sluice_protocol.units import NS_PER_S
 from sluice_store.conflicts import CONFLICTS_PAGE_MAX, DecisionsReader, Resolver, list_conflicts
 
 IN_FORCE_S = DECISIONS_INTERVAL_S + 2
-"""Longest from a decision until every gateway obeys: its interval and a few slow requests."""
+"""Longest time until every gateway follows a decision: its interval and a few slow requests."""
 
 DECISION_EVERY_S = 120
 
 Tidy = Callable[[VersionedStore, ConflictName], None]
-"""What a mutant does after it has written a decision."""
+"""The action of a mutant after it wrote a decision."""
 
 
 def keep(_store: VersionedStore, _name: ConflictName) -> None:
-    """What the product does: a decision takes nothing away."""
+    """Remove nothing, as the product does."""
 
 
 def agent_of(who: Identity) -> AgentBoot:
     return who.agent_id, who.boot_id
 
 
-class Door:
-    """What one gateway knows of people's decisions, as old as its last reading."""
+class GatewayDecisions:
+    """The decisions that one gateway knows, as of its last reading."""
 
     def __init__(self, store: VersionedStore) -> None:
         self._reader = DecisionsReader(store)
 
     def refuses(self, who: Identity) -> bool:
-        """Asks what a gateway asks before every call of the store."""
+        """Return True if a gateway refuses uploads of this agent and boot."""
         return agent_of(who) in self._reader.current.quarantined
 
     async def follow(self) -> None:
-        """Reads anew as often as a gateway does."""
+        """Read the decisions as often as a gateway does."""
         while True:
             await asyncio.sleep(DECISIONS_INTERVAL_S)
             await self._reader.refresh()
@@ -57,13 +57,13 @@ class Door:
 
 @dataclass
 class Operator:
-    """Decides about any conflict on the list, open or decided before.
+    """An operator who decides about any listed conflict, open or already decided.
 
     Attributes:
-        tidy: Nothing, but in a mutant.
-        decided: How often each action was taken.
-        names: Every conflict that was decided.
-        shut_s: When a quarantine of an agent and boot was durable at the latest.
+        tidy: Does nothing except in a mutant.
+        decided: Number of decisions per action.
+        names: Every decided conflict.
+        shut_s: Time by which the quarantine of an agent and boot was durable.
     """
 
     loop: SimLoop
@@ -92,10 +92,10 @@ class Operator:
         )
         try:
             decision = await resolver.resolve(
-                name, "quarantine_identity" if quarantine else "accept_existing", "looked at"
+                name, "quarantine_identity" if quarantine else "accept_existing", "inspected"
             )
         except OutcomeUnknown:
-            return  # it may be in force or not: nothing is expected of it
+            return  # the decision may or may not be in force, so that nothing is expected of it
         self.decided[decision.action] = self.decided.get(decision.action, 0) + 1
         self.names.add(name)
         if quarantine:
@@ -103,22 +103,22 @@ class Operator:
         self.tidy(self.store, name)
 
     def must_refuse(self, who: Identity, began_s: float) -> bool:
-        """Whether an upload that began then came after every gateway had to know."""
+        """Return True if the upload began after every gateway had to know the decision."""
         shut_s = self.shut_s.get(agent_of(who))
         return shut_s is not None and began_s > shut_s + IN_FORCE_S
 
     def vanished(self) -> list[ConflictName]:
-        """Gives decided conflicts whose quarantine manifest no longer stands."""
+        """Return the decided conflicts whose quarantine manifest no longer exists."""
         return [name for name in self.names if name.key not in self.store.versions]
 
 
 def drop_one(store: VersionedStore, name: ConflictName) -> None:
-    """A mutant: what is decided needs no quarantine manifest, or else no reverse reference."""
+    """A mutant that removes one of manifest and reverse reference of a decided conflict."""
     evidence = quarantine_by_blob_key(name.submitted, name.identity), name.key
     store.remove_key(evidence[name.submitted < "8"])
 
 
 def drop_both(store: VersionedStore, name: ConflictName) -> None:
-    """A mutant: what is decided is forgotten."""
+    """A mutant that removes both for a decided conflict."""
     store.remove_key(quarantine_by_blob_key(name.submitted, name.identity))
     store.remove_key(name.key)

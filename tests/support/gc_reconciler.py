@@ -1,7 +1,7 @@
-"""A reconciler that lags, under events that come late, twice, in any order or never.
+"""A lagging reconciler whose events arrive late, twice, in any order or never.
 
-Events are read and references written by the product's own functions. Its passes are slow and leave
-some keys out for good, so that nothing but audit and deletion protects what they missed.
+The functions of the product parse the events and write the references. The passes are slow and omit
+some keys permanently, so that only audit and deletion protect the blobs of these keys.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from sluice_store.retry import Backoff
 
 @dataclass
 class LaggingReconciler:
-    """Indexes what it comes to see.
+    """A reconciler that indexes the keys of which it learns.
 
     Attributes:
         events: Events that arrived.
-        lost: Events that never did.
-        ignored: Keys that no pass looks at any more, indexed or not.
+        lost: Events that never arrived.
+        ignored: Keys that no later pass reads, indexed or not.
     """
 
     loop: SimLoop
@@ -47,7 +47,7 @@ class LaggingReconciler:
     _waiting: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
 
     def created(self, key: ObjectKey) -> None:
-        """Hears of a created object, as a bucket tells it: now, later, twice or never."""
+        """Send the event of a created object: immediately, later, twice or never."""
         if not key.startswith((ACCEPTED, QUARANTINE_CONFLICTS)):
             return
         times = self.rng.choice([0, 1, 1, 2])

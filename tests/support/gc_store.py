@@ -1,7 +1,8 @@
-"""A versioned store in memory that answers as S3 does, with hooks where a test wants a race.
+"""A versioned store in memory that behaves as S3, with hooks for races.
 
-Last-Modified is cut to whole seconds, deletes of a version bring the one below back, a create over
-a delete marker succeeds, and without versioning every write replaces the version `null`.
+Last-Modified is truncated to seconds. After the delete of the current version the previous one is
+current. A create over a delete marker succeeds. Without versioning every write replaces the version
+`null`.
 """
 
 import asyncio
@@ -54,7 +55,7 @@ Hook = Callable[[], Awaitable[None] | None]
 
 
 @dataclass(frozen=True)
-class Version:
+class SimulatedVersion:
     """One stored version."""
 
     body: bytes
@@ -76,16 +77,16 @@ class Version:
 
 @dataclass
 class VersionedStore:
-    """Keys in a dict, each with its versions, newest first.
+    """A versioned store: a dict from each key to its versions, newest first.
 
     Attributes:
-        clock: The store's own clock.
-        rng: Draws faults; no faults when None.
-        latency_s: Most that a request takes, in virtual seconds.
-        unknown: Share of writes and deletes whose outcome the caller does not learn.
-        hooks: Run once before the named verb touches the named key.
+        clock: The clock of the store.
+        rng: Selects faults; None means no faults.
+        latency_s: Longest duration of a request, in virtual seconds.
+        unknown: Share of writes and deletes with an unknown outcome.
+        hooks: Each runs once, before the given operation on the given key.
         deleted: Every version that a delete removed, in order.
-        late: Deletes that will be applied later, or once more.
+        late: Deletes that will be applied later or repeated.
     """
 
     clock: Clock
@@ -93,12 +94,12 @@ class VersionedStore:
     unknown: float = 0.0
     latency_s: float = 0.0
     versioning: list[Versioning] = field(default_factory=lambda: [Versioning.ENABLED])
-    versions: dict[ObjectKey, list[Version]] = field(default_factory=dict)
+    versions: dict[ObjectKey, list[SimulatedVersion]] = field(default_factory=dict)
     keys: list[bytes] = field(default_factory=list)
     hooks: dict[tuple[str, str], Hook] = field(default_factory=dict)
-    deleted: list[tuple[ObjectKey, Version]] = field(default_factory=list)
+    deleted: list[tuple[ObjectKey, SimulatedVersion]] = field(default_factory=list)
     late: list[tuple[ObjectKey, ObjectVersion]] = field(default_factory=list)
-    on_delete: Callable[[ObjectKey, Version], None] = lambda _key, _version: None
+    on_delete: Callable[[ObjectKey, SimulatedVersion], None] = lambda _key, _version: None
     on_put: Callable[[ObjectKey], None] = lambda _key: None
     counter: int = 0
     requests: dict[str, int] = field(default_factory=dict)
@@ -118,13 +119,13 @@ class VersionedStore:
         return UnixNs(self.clock.now_ns() // NS_PER_S * NS_PER_S)
 
     def _fault(self) -> bool | None:
-        """None: no fault. True: applied, but the answer is lost. False: not applied."""
+        """Return None for no fault, True for a lost response, False for a lost request."""
         if self.rng is None or self.rng.random() >= self.unknown:
             return None
         return self.rng.random() < 0.5
 
     def put(self, key: ObjectKey, body: bytes) -> Applied:
-        """Writes a version at once, without faults."""
+        """Write a version immediately, without faults."""
         held = self.versions.get(key)
         if held is None:
             held = self.versions[key] = []
@@ -133,13 +134,13 @@ class VersionedStore:
         keeps = self.versioning[0] is Versioning.ENABLED
         incarnation = ObjectVersion(f"v{self.counter:08d}") if keeps else NULL_VERSION
         held[:] = [one for one in held if one.incarnation != incarnation]
-        version = Version(body=body, incarnation=incarnation, at_ns=self.clock.now_ns())
+        version = SimulatedVersion(body=body, incarnation=incarnation, at_ns=self.clock.now_ns())
         held.insert(0, version)
         self.on_put(key)
         return Applied(etag=version.etag, incarnation=incarnation, date_ns=self._date())
 
     def remove_key(self, key: ObjectKey) -> None:
-        """Takes a key away with all its versions: what no part of sluice does."""
+        """Remove a key with all its versions, which no component of sluice does."""
         if self.versions.pop(key, None) is not None:
             self.keys.remove(key.encode())
 
@@ -187,7 +188,7 @@ class VersionedStore:
         applied = self.put(key, body)
         return Unknown(reason=UnknownReason.RESET) if fault else applied
 
-    def _info(self, key: ObjectKey, one: Version) -> ObjectInfo:
+    def _info(self, key: ObjectKey, one: SimulatedVersion) -> ObjectInfo:
         return ObjectInfo(
             key=key,
             size_bytes=len(one.body),
@@ -283,11 +284,11 @@ class VersionedStore:
             )
 
     async def read_versioning(self) -> Versioning:
-        """Gives the first of `versioning`; while more follow, each read takes one away."""
+        """Return the first of `versioning`; each read removes one until one is left."""
         await self._turn("read_versioning", "")
         return self.versioning.pop(0) if len(self.versioning) > 1 else self.versioning[0]
 
 
 def refuse_reads() -> None:
-    """A hook that lets a read fail."""
-    raise StoreUnavailable("get", "", "no answer")
+    """Fail a read, as a hook."""
+    raise StoreUnavailable("get", "", "no response")

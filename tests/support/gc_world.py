@@ -1,4 +1,4 @@
-"""A small deployment for audit and GC: a local store under a clock that the test moves."""
+"""A small deployment for audit and deletion: a local store and a clock that the test moves."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,14 +12,14 @@ from support.frames import logs
 from support.gc_store import VersionedStore
 
 from sluice_gc.audit import Auditor
-from sluice_gc.certificate import Certificate, key_id_of
-from sluice_gc.engine import LocalEngine
-from sluice_gc.objects import Keys
+from sluice_gc.certificate import Certificate
+from sluice_gc.deletion_proof import ALL_CLAUSES, ClauseSets
 from sluice_gc.plan import Plan
+from sluice_gc.plan_runner import PlanRunner, RunReport
 from sluice_gc.planner import Planner
-from sluice_gc.proof import ALL_CLAUSES, Clauses
-from sluice_gc.runner import Runner, RunReport
 from sluice_gc.settings import AuditSettings, PlanSettings, RunSettings
+from sluice_gc.signing_keys import AuditorKeys, key_id_of
+from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.authority import Authority
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
@@ -44,14 +44,14 @@ from sluice_store.port import ObjectStore
 START_NS = 1_790_000_000 * NS_PER_S
 HORIZON_S, MARGIN_S = 300, 80
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-KEYS = Keys(private=KEY, trusted={key_id_of(KEY.public_key()): KEY.public_key()})
+KEYS = AuditorKeys(private=KEY, trusted={key_id_of(KEY.public_key()): KEY.public_key()})
 AUDIT = AuditSettings(shards=4)
 PLAN = PlanSettings(max_delete_ratio=0.9)
 RUN = RunSettings(grace_s=0.0)
 
 
 class MovedClock:
-    """A clock that stands still until the test moves it."""
+    """A clock that changes only when the test moves it."""
 
     def __init__(self, at_ns: int = START_NS) -> None:
         self.at_ns = at_ns
@@ -72,7 +72,7 @@ class MovedClock:
 
 @dataclass
 class GcWorld:
-    """The store, its clock, and what a gateway would have written."""
+    """A store, its clock, and the objects that a gateway would write."""
 
     store: ObjectStore
     clock: MovedClock
@@ -93,7 +93,7 @@ class GcWorld:
     async def accept(
         self, start: int, *, agent: str = "host-1", indexed: bool = True, salt: str = ""
     ) -> Digest:
-        """Accepts a batch as a gateway does, and indexes it as the reconciler does."""
+        """Accept a batch as a gateway does, and index it as the reconciler does."""
         digest = await self.put_blob(self.frame(start, agent=agent, salt=salt))
         await self.put_manifest(self.identity(start, agent), digest, indexed=indexed)
         return digest
@@ -116,7 +116,7 @@ class GcWorld:
             await self.store.create(accepted_by_blob_key(digest, who), body)
 
     async def quarantine(self, start: int, *, salt: str, indexed: bool = True) -> Digest:
-        """Refuses other bytes under an accepted identity, as a gateway does."""
+        """Quarantine other bytes under an accepted identity, as a gateway does."""
         who, digest = self.identity(start), await self.put_blob(self.frame(start, salt=salt))
         conflict = conflict_manifest(
             who,
@@ -132,43 +132,43 @@ class GcWorld:
         return digest
 
     async def orphan(self, start: int, *, salt: str = "orphan") -> Digest:
-        """Leaves a blob whose gateway died before its manifest."""
+        """Write a blob whose gateway crashed before the manifest."""
         return await self.put_blob(self.frame(start, salt=salt))
 
     async def has(self, digest: Digest) -> bool:
         return isinstance(await self.store.get(blob_key(digest)), Found)
 
-    async def audit(self, settings: AuditSettings = AUDIT, keys: Keys = KEYS) -> Certificate:
-        engine = LocalEngine(self.store)
+    async def audit(self, settings: AuditSettings = AUDIT, keys: AuditorKeys = KEYS) -> Certificate:
+        engine = LocalTaskEngine(self.store)
         return await Auditor(self.store, engine, keys, self.clock, self.ids).audit(settings)
 
     async def plan(self, settings: PlanSettings = PLAN, audit_id: str | None = None) -> Plan:
-        engine = LocalEngine(self.store)
+        engine = LocalTaskEngine(self.store)
         planner = Planner(self.store, engine, KEYS, self.clock, self.ids)
         return await planner.plan(settings, audit_id)
 
     async def run(
-        self, plan: Plan, settings: RunSettings = RUN, clauses: Clauses = ALL_CLAUSES
+        self, plan: Plan, settings: RunSettings = RUN, clauses: ClauseSets = ALL_CLAUSES
     ) -> RunReport:
-        engine = LocalEngine(self.store)
-        return await Runner(self.store, engine, KEYS.trusted, self.clock, clauses).run(
+        engine = LocalTaskEngine(self.store)
+        return await PlanRunner(self.store, engine, KEYS.trusted, self.clock, clauses).run(
             plan.plan_id, settings
         )
 
-    async def cycle(self, clauses: Clauses = ALL_CLAUSES) -> RunReport:
-        """Audits, plans and runs."""
+    async def cycle(self, clauses: ClauseSets = ALL_CLAUSES) -> RunReport:
+        """Audit, plan and run."""
         await self.audit()
         return await self.run(await self.plan(), clauses=clauses)
 
 
 async def must_apply(store: ObjectStore, key: ObjectKey, body: bytes) -> None:
-    """Overwrites an object."""
+    """Overwrite an object."""
     assert isinstance(await store.overwrite(key, body), Applied)
 
 
 @asynccontextmanager
 async def open_world(root: Path) -> AsyncIterator[GcWorld]:
-    """Opens a deployment with a short horizon in a fresh directory."""
+    """Open a deployment with a short retry horizon in an empty directory."""
     clock = MovedClock()
     async with open_local_store(root, clock=clock) as store:
         wanted = Authority(authority_id="A1", retry_horizon_s=HORIZON_S, margin_s=MARGIN_S)
@@ -177,7 +177,7 @@ async def open_world(root: Path) -> AsyncIterator[GcWorld]:
 
 @asynccontextmanager
 async def memory_world() -> AsyncIterator[tuple[GcWorld, VersionedStore]]:
-    """Gives a deployment on the versioned store in memory."""
+    """Open a deployment on the versioned store in memory."""
     clock = MovedClock()
     store = VersionedStore(clock=clock)
     wanted = Authority(authority_id="A1", retry_horizon_s=HORIZON_S, margin_s=MARGIN_S)

@@ -1,6 +1,6 @@
 """Planted omissions of the acceptance protocol, each a wrapper around the product's state machine.
 
-They are the list of `docs/protocol.md`, Accepting: the model checker must find a counterexample of
+They are the list of `docs/protocol.md`, Acceptance: the model checker must find a counterexample of
 each, and none in the product itself.
 """
 
@@ -10,7 +10,7 @@ from sluice_protocol import acceptance as a
 from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo, Unknown
 from sluice_protocol.units import ETag, UnixNs
 
-FOR_EVER = 10**6
+UNBOUNDED_NS = 10**6
 
 
 def _with_window(now: a.Progress, window_ns: int) -> a.Progress:
@@ -18,7 +18,7 @@ def _with_window(now: a.Progress, window_ns: int) -> a.Progress:
 
 
 def _unbounded(now: a.Progress, seen: a.Observation) -> a.Progress:
-    after = a.step(_with_window(now, FOR_EVER), seen)
+    after = a.step(_with_window(now, UNBOUNDED_NS), seen)
     return _with_window(after, now.offer.window_ns)
 
 
@@ -50,7 +50,7 @@ def retry_without_head(now: a.Progress, seen: a.Observation) -> a.Progress:
 
 def retry_with_bare_head(now: a.Progress, seen: a.Observation) -> a.Progress:
     """A retry that finds its manifest checks that the blob exists, but not its age."""
-    if isinstance(now.action, a.HeadBlob) and now.standing is not None:
+    if isinstance(now.action, a.HeadBlob) and now.manifest is not None:
         return _unbounded(now, seen)
     return a.step(now, seen)
 

@@ -6,6 +6,7 @@ decide every request exactly as the original does (`equivalent`).
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import z3
 
@@ -15,7 +16,9 @@ from sluice_policies.policy_set import PolicySet
 from sluice_policies.properties import CALLER, Property
 from sluice_policies.prove import Prover, Verdict, allowed, pattern_table_for, relevant
 from sluice_policies.representatives import Pattern
-from sluice_policies.settings import RoleName
+from sluice_policies.requirements import REQUIREMENTS, Requirement, statements_of
+from sluice_policies.settings import RoleName, Target, bucket_arn, objects_arns
+from sluice_protocol import keys
 
 _OPPOSITES = {
     "StringEquals": "StringNotEquals",
@@ -24,6 +27,7 @@ _OPPOSITES = {
     "StringNotLike": "StringLike",
     "StringLikeIfExists": "StringNotLike",
 }
+_OTHER_ACCOUNT = "444455556666"
 _OTHER_TRUTH = {"true": "false", "false": "true"}
 
 
@@ -78,6 +82,9 @@ def _condition_mutants(statement: PolicyStatement) -> Iterator[tuple[str, Policy
         name = f"{condition.operator} {condition.key}"
         yield f"drops {name}", replace(statement, conditions=rest)
         changed = [(f"flips {name}", _flipped(condition))]
+        if condition.operator.endswith("IfExists"):
+            strict = condition.operator.removesuffix("IfExists")
+            changed.append((f"requires {condition.key}", replace(condition, operator=strict)))
         for gone, kept in _without(condition.values):
             changed.append((f"drops {gone} of {name}", replace(condition, values=kept)))
         for does, other in changed:
@@ -103,8 +110,76 @@ def _document_mutants(document: Document) -> Iterator[tuple[str, Document]]:
             yield f"{statement.sid} {does}", document.replaced(index, wrong)
 
 
+def _allow(sid: str, **changes: Any) -> PolicyStatement:
+    return PolicyStatement(sid=sid, effect=PolicyEffect.ALLOW, **changes)
+
+
+def foreign_grants(policies: PolicySet) -> Iterator[PolicyStatement]:
+    """Yield grants to callers outside the account, each of which is a hole if it is appended."""
+    bucket = bucket_arn(policies.settings)
+    own = policies.settings.bucket.account
+    everything, lake = (f"{bucket}/*",), objects_arns(policies.settings, (keys.LAKE,))
+    reader = {"actions": ("s3:GetObject",), "resources": everything}
+    role = (f"arn:aws:iam::{_OTHER_ACCOUNT}:role/partner",)
+    deletes = ("s3:PutObject", "s3:DeleteObject", "s3:DeleteObjectVersion")
+    service = ("s3.amazonaws.com",)
+
+    def of(operator: str, key: str, *values: str) -> tuple[Condition, ...]:
+        return (Condition(operator=operator, key=key, values=values),)
+
+    yield _allow("ForeignList", principals=role, actions=("s3:ListBucket",), resources=(bucket,))
+    yield _allow("ForeignGet", principals=role, **reader)
+    yield _allow("ForeignLake", principals=role, actions=deletes, resources=lake)
+    for name in (_OTHER_ACCOUNT, f"arn:aws:iam::{_OTHER_ACCOUNT}:root"):
+        yield _allow("ForeignAccount", principals=(name,), **reader)
+    yield _allow("Anyone", principals=EVERYONE, **reader)
+    tls = of("Bool", "aws:SecureTransport", "true")
+    yield _allow("AnyoneWithTls", principals=EVERYONE, conditions=tls, **reader)
+    other = of("StringEquals", "aws:PrincipalAccount", _OTHER_ACCOUNT)
+    yield _allow("AnyoneOfOther", principals=EVERYONE, conditions=other, **reader)
+    for sid, conditions in (
+        ("Service", ()),
+        ("ServiceForOther", of("StringEquals", "aws:SourceAccount", own, _OTHER_ACCOUNT)),
+        ("ServiceIfExists", of("StringEqualsIfExists", "aws:SourceAccount", own)),
+        ("ServiceByArn", of("StringLike", "aws:SourceArn", "arn:aws:s3:::*")),
+    ):
+        yield _allow(sid, principals=(), services=service, conditions=conditions, **reader)
+
+
+def appended(policies: PolicySet, statement: PolicyStatement) -> PolicySet:
+    """Return the documents with a statement appended to the bucket policy."""
+    return policies.with_bucket(Document(statements=(*policies.bucket.statements, statement)))
+
+
+def negations(policies: PolicySet) -> Iterator[tuple[Requirement, PolicySet]]:
+    """Yield, for each requirement, documents in which nothing enforces it."""
+    grant = _allow("All", actions=("s3:*",), resources=("*",))
+    wall = PolicyStatement(
+        sid="Wall",
+        effect=PolicyEffect.DENY,
+        principals=EVERYONE,
+        actions=("s3:*",),
+        resources=("*",),
+    )
+    for item in REQUIREMENTS:
+        gone = set(statements_of(item, policies))
+        if item.name == "own-prefixes":
+            document = Document(statements=(grant,))
+            yield item, replace(policies, identities=dict.fromkeys(RoleName, document))
+        elif item.name == "work":
+            yield item, appended(policies, wall)
+        else:
+            kept = tuple(s for s in policies.bucket.statements if s.sid not in gone)
+            yield item, policies.with_bucket(Document(statements=kept))
+
+
 def mutants(policies: PolicySet) -> Iterator[Mutant]:
     """Yield every mutant of every document."""
+    for grant in foreign_grants(policies) if policies.target is Target.AWS else ():
+        wrong = appended(policies, grant)
+        yield Mutant(name=f"bucket: {grant.sid} is appended", policies=wrong, role=None)
+    for item, wrong in negations(policies) if policies.target is Target.AWS else ():
+        yield Mutant(name=f"requirement {item.name} is negated", policies=wrong, role=None)
     for name, document in _document_mutants(policies.bucket):
         yield Mutant(name=f"bucket: {name}", policies=policies.with_bucket(document), role=None)
     for role, identity in policies.identities.items():

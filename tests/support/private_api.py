@@ -1,4 +1,4 @@
-"""Checks of library names that are private or undocumented, with a message that says what to do."""
+"""Checks of private or undocumented library names; a failure states what to do."""
 
 import inspect
 from collections.abc import Callable

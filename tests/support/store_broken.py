@@ -129,7 +129,7 @@ class StaleList(Honest):
 
 
 class IgnoresChecksum(Honest):
-    """Stores a body whatever its checksum says."""
+    """Stores a body without comparing its checksum."""
 
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None

@@ -9,18 +9,23 @@ import os
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+import structlog
+
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import StoreMisconfigured
 from sluice_protocol.units import NS_PER_S, UnixNs
 
+log = structlog.get_logger()
+
 _RECORD: Final = struct.Struct("<8sQQ36s")
-_MAGIC: Final = b"SLUICEC1"
+_FAMILY: Final = b"SLUICEC"
+_MAGIC: Final = _FAMILY + b"1"
 _RESERVE_NS: Final = NS_PER_S
 """How far the durable bound is ahead: one fsync a second, one second lost at a crash."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -41,15 +46,33 @@ class LogicalClock:
     timestamp given, and a durable bound ahead of it. A crash of the machine can lose the highest
     timestamp, so the first process of a new boot starts from the bound (ADR 0010).
 
+    A lost or damaged file is rebuilt when the store is opened: it continues above the newest file
+    of the store. While the store is open, a file that was removed or replaced is an error, because
+    two processes would otherwise assign timestamps from two files.
+
     A forked child would share the lock with its parent, so every process opens the file itself.
     """
 
-    def __init__(self, path: Path, clock: Clock) -> None:
-        """Open or create the file; after a reboot, start from the durable bound."""
+    def __init__(
+        self, path: Path, clock: Clock, newest: Callable[[], int | None] = lambda: None
+    ) -> None:
+        """Open or create the file; after a reboot, start from the durable bound.
+
+        Args:
+            path: The clock file.
+            clock: The machine's clock.
+            newest: Reads the highest timestamp of the store's files; None for a new store.
+
+        Raises:
+            StoreMisconfigured: The file was written by a newer version.
+        """
         self._path = path
         self._clock = clock
+        self._newest = newest
         self._threads = threading.Lock()
+        self._name = str(path)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._inode = os.fstat(self._fd).st_ino
         self._boot = _read_boot_id().ljust(36, b"\0")
         try:
             self._take_over()
@@ -83,23 +106,56 @@ class LogicalClock:
 
     def _take_over(self) -> None:
         with self._locked():
-            if os.fstat(self._fd).st_size == 0:
-                self._write(0, 0)
-                os.fsync(self._fd)
+            raw = os.pread(self._fd, _RECORD.size, 0)
+            if len(raw) != _RECORD.size or not raw.startswith(_MAGIC):
+                self._rebuild(raw)
                 return
             highest, reserved = self._read()
             boot = self._read_raw()[3]
             if boot != self._boot or not boot.strip(b"\0"):
                 self._write(max(highest, reserved), reserved)
 
+    def _rebuild(self, raw: bytes) -> None:
+        """Write a file that continues above every timestamp in the store."""
+        if raw.startswith(_FAMILY) and raw[len(_FAMILY) : len(_MAGIC)] not in (b"", b"1"):
+            raise StoreMisconfigured(
+                "open", str(self._path), "the clock file is of a newer version: upgrade sluice"
+            )
+        newest = self._newest()
+        # Times were given to readers up to the durable bound, which was ahead of the last write.
+        bound = 0 if newest is None else newest + _RESERVE_NS
+        os.ftruncate(self._fd, 0)
+        self._write(bound, bound)
+        os.fsync(self._fd)
+        fsync_directory(self._path.parent)
+        if newest is not None:
+            log.warning("store_clock_rebuilt", path=str(self._path), continues_at_ns=bound)
+
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with self._threads:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             try:
+                self._check_current()
                 yield
             finally:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _check_current(self) -> None:
+        """Raise if the path no longer names the file that this process locked."""
+        try:
+            if os.stat(self._name).st_ino == self._inode:  # noqa: PTH116 - once per timestamp
+                return
+        except FileNotFoundError:
+            pass
+        raise self._damage("was removed or replaced")
+
+    def _damage(self, what: str) -> StoreMisconfigured:
+        return StoreMisconfigured(
+            "clock",
+            str(self._path),
+            f"the clock file {what}: restart every process of the store, an open rebuilds the file",
+        )
 
     def _read(self) -> tuple[int, int]:
         _, highest, reserved, _ = self._read_raw()
@@ -108,9 +164,7 @@ class LogicalClock:
     def _read_raw(self) -> tuple[bytes, int, int, bytes]:
         raw = os.pread(self._fd, _RECORD.size, 0)
         if len(raw) != _RECORD.size or not raw.startswith(_MAGIC):
-            raise StoreMisconfigured(
-                "open", str(self._path), "the clock file is damaged: restore it from a backup"
-            )
+            raise self._damage("is damaged")
         magic, highest, reserved, boot = _RECORD.unpack(raw)
         return magic, highest, reserved, boot
 

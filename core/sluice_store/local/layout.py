@@ -3,6 +3,7 @@
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,8 @@ FindFile = Callable[[Path], FileState | None]
 
 HIDDEN: Final = ".sluice"
 """The folder of the store's internal state; no key may start with it."""
+PROBE: Final = "probe-"
+"""Prefix of the hidden files that test the file system, and whose timestamps mean nothing."""
 NAME_BYTES_MAX: Final = 255
 LOCK_STRIPES: Final = 64
 
@@ -157,6 +160,27 @@ def walk_objects(
                 etag=ETag(str(found.stamp)),
                 last_modified_ns=found.last_modified_ns,
             )
+
+
+def newest_timestamp(layout: Layout) -> int | None:
+    """Return the highest timestamp of a file of the store, or None for a store without files.
+
+    Noncurrent states count, and so do hidden files, which their writers may still link. Lock files,
+    the clock file and probes have no timestamps of the store.
+    """
+    newest: int | None = None
+    pending = [layout.root]
+    while pending:
+        with suppress(FileNotFoundError), os.scandir(pending.pop()) as found:
+            for entry in found:
+                path = Path(entry.path)
+                if path in (layout.clock, layout.locks) or entry.name.startswith(PROBE):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(path)
+                elif (status := _find_old(path)) is not None:
+                    newest = max(newest or 0, status.stamp)
+    return newest
 
 
 def _incarnation(key: str, found: FileState, *, current: bool) -> ListedIncarnation:

@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
@@ -23,7 +24,13 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion
 from sluice_store.local.durability import DirectorySync, GroupSync, LogicalClock, fsync_directory
 from sluice_store.local.files import LocalFiles, translated
-from sluice_store.local.layout import Layout, walk_incarnations, walk_objects
+from sluice_store.local.layout import (
+    PROBE,
+    Layout,
+    newest_timestamp,
+    walk_incarnations,
+    walk_objects,
+)
 from sluice_store.local.visibility import MARK, NEW_FILE
 from sluice_store.port import IncarnationPage, ListedIncarnation, ListPage, Versioning
 
@@ -125,7 +132,7 @@ def _prepare(layout: Layout, ids: IdSource, now_ns: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         fsync_directory(folder)
     fsync_directory(layout.root.parent)
-    probe = layout.temporary / ids.ulid()
+    probe = layout.temporary / f"{PROBE}{ids.ulid()}"
     stamp = now_ns // NS_PER_S * NS_PER_S + _PROBE_NS
     try:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, NEW_FILE))
@@ -179,7 +186,8 @@ async def open_local_store(
     layout, clock, ids = Layout(root=root), clock or SystemClock(), ids or SystemIds()
     with translated("open", str(root)):
         await asyncio.to_thread(_prepare, layout, ids, clock.now_ns())
-        stamps = LogicalClock(layout.clock, clock)
+        newest = partial(newest_timestamp, layout)
+        stamps = await asyncio.to_thread(LogicalClock, layout.clock, clock, newest)
         await asyncio.to_thread(_sweep, layout, clock.now_ns())
     threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sluice-store")
     try:

@@ -7,7 +7,7 @@ connection: a timeout is a response that is never sent, a reset is an aborted co
 import asyncio
 import random  # noqa: TID251 - generates version ids from a seed
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_store.memory.bucket import MemoryBucket, S3Reply
 from sluice_store.memory.faults import Call, Fault, FaultPlan, NoFaults
-from sluice_store.memory.sigv4 import SignedRequest, check_signature
+from sluice_store.memory.sigv4 import SignedRequest, access_key_of, check_signature
 from sluice_store.memory.transport import CLOCK_STEP_NS
 from sluice_store.port import ListedIncarnation, ListedObject, Versioning
 
@@ -51,6 +51,31 @@ _ANSWERS: Final[Mapping[Fault, tuple[int, str]]] = {
 _RESETS: Final = frozenset({Fault.RESET_BEFORE, Fault.RESET_AFTER})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedCall:
+    """A request with a valid signature, as a policy sees it.
+
+    Attributes:
+        access_key: The access key that signed it.
+        method: The method.
+        key: The object's key; empty for a request to the bucket.
+        query: The parameters of the query.
+        headers: The headers.
+        tls: Whether it came over TLS.
+    """
+
+    access_key: str
+    method: str
+    key: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    tls: bool
+
+
+Guard = Callable[[GuardedCall], bool]
+"""Whether the policies of the bucket allow a request."""
+
+
 @dataclass(slots=True)
 class MemoryServer:
     """A running server of buckets in memory.
@@ -61,6 +86,7 @@ class MemoryServer:
         plan: The faults; it may be changed while the server runs.
         clock: Time of the buckets.
         buckets: The buckets by name.
+        guard: The policies, evaluated before any precondition as on S3; None allows everything.
         seen: Every request received, as a plan receives it.
         headers: The headers of every request received.
     """
@@ -70,6 +96,7 @@ class MemoryServer:
     plan: FaultPlan = field(default_factory=NoFaults)
     endpoint: str = ""
     buckets: dict[str, MemoryBucket] = field(default_factory=dict)
+    guard: Guard | None = None
     seen: list[Call] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
 
@@ -135,6 +162,8 @@ class MemoryServer:
         making = request.method == "PUT" and not _place(request)[1]
         if name not in self.buckets and not making:
             return self.refusal(404, "NoSuchBucket")
+        if self.guard is not None and not self.guard(_guarded(request)):
+            return self.refusal(403, "AccessDenied")
         return None
 
     def _note(self, request: web.Request, key: str) -> Call:
@@ -192,6 +221,17 @@ def _place(request: web.Request) -> tuple[str, str]:
         return host.removesuffix(_VIRTUAL), path
     bucket, _, key = path.partition("/")
     return bucket, key
+
+
+def _guarded(request: web.Request) -> GuardedCall:
+    return GuardedCall(
+        access_key=access_key_of(request.headers),
+        method=request.method,
+        key=_place(request)[1],
+        query=request.rel_url.query,
+        headers=request.headers,
+        tls=request.secure,
+    )
 
 
 def _perform(bucket: MemoryBucket, request: web.Request, key: str, body: bytes) -> S3Reply:

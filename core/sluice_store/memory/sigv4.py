@@ -38,6 +38,12 @@ class SignedRequest:
     headers: Mapping[str, str]
 
 
+def access_key_of(headers: Mapping[str, str]) -> str:
+    """Return the access key that signed a request, or an empty text."""
+    found = _AUTHORIZATION.fullmatch(headers.get("Authorization", ""))
+    return "" if found is None else found["access"]
+
+
 def check_signature(request: SignedRequest, secrets: Mapping[str, str], now_ns: int) -> str | None:
     """Return the error code of a request that must be refused, or None for a valid signature."""
     headers = {name.lower(): value for name, value in request.headers.items()}

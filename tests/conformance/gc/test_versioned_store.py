@@ -1,4 +1,4 @@
-"""The simulations' versioned store keeps the promises of the port."""
+"""The versioned store of the simulations passes the conformance suite of the port."""
 
 import asyncio
 
@@ -11,5 +11,5 @@ from sluice_store.conformance import CHECKS, Check
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_versioned_store_conforms(check: Check) -> None:
-    """A fake counts only once it passes the suite."""
+    """The versioned store in memory passes every check of the suite."""
     asyncio.run(check(VersionedStore(clock=SystemClock()), "place/"))

@@ -1,4 +1,4 @@
-"""A run that dies anywhere goes on where it was, and two runs at once do no harm."""
+"""A crashed run can be resumed, and two concurrent runs do no harm."""
 
 import asyncio
 import contextlib
@@ -24,12 +24,12 @@ from support.gc_world import (
 )
 
 from sluice_gc.audit import Auditor
-from sluice_gc.engine import LocalEngine
-from sluice_gc.evidence import PROOFS, decode_table, hexed
+from sluice_gc.blob_explanation import explain_blob
+from sluice_gc.evidence_files import PROOFS, decode_table, digest_from_bytes
 from sluice_gc.plan import Plan
+from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
-from sluice_gc.runner import Runner
-from sluice_gc.show import explain_blob
+from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.keys import GC_PROOFS, blob_key, parse_blob_key
 from sluice_protocol.outcomes import Deleted, DeleteOutcome, Unknown, UnknownReason
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -37,14 +37,16 @@ from sluice_protocol.units import Digest, ObjectKey, ObjectVersion
 from sluice_store.local import open_local_store
 
 ORPHANS = 5
+TESTS = Path(__file__).parents[2]
+SLOW_RUN = TESTS / "support" / "gc_slow_run.py"
 
 
 class Died(BaseException):
-    """The process is gone."""
+    """The process crashed."""
 
 
 class DyingStore:
-    """A store whose caller dies before or after its n-th write; reads pass."""
+    """A store whose caller crashes before or after its n-th write."""
 
     def __init__(self, inner: VersionedStore, *, at: int, after: bool) -> None:
         self._inner, self._left, self._after = inner, at, after
@@ -76,19 +78,19 @@ async def planned(world: GcWorld) -> tuple[Plan, list[Digest], list[Digest]]:
 
 
 def proofs_on_record(store: VersionedStore) -> set[tuple[Digest, str]]:
-    """Gives what proofs let go, by digest and incarnation."""
+    """Return the digest and version of each proved deletion."""
     rows: set[tuple[Digest, str]] = set()
     for key, versions in store.versions.items():
         if key.startswith(GC_PROOFS):
-            assert len(versions) == 1, "a proof was written over"
+            assert len(versions) == 1, "a proof was overwritten"
             for row in decode_table(versions[0].body, PROOFS).to_pylist():
                 if row["verdict"] == "may_go":
-                    rows.add((hexed(row["sha256"]), row["incarnation"]))
+                    rows.add((digest_from_bytes(row["sha256"]), row["incarnation"]))
     return rows
 
 
 def check_end(store: VersionedStore, orphans: list[Digest]) -> None:
-    """Exactly the orphans went, each with a proof that was there before."""
+    """Verify that exactly the orphans were deleted, each after its proof was written."""
     gone = [parse_blob_key(key) for key, _ in store.deleted]
     assert sorted(gone) == sorted(orphans)
     proved = proofs_on_record(store)
@@ -97,8 +99,8 @@ def check_end(store: VersionedStore, orphans: list[Digest]) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_death_at_every_write_is_survived(after: bool) -> None:
-    """Dies at write 0, 1, 2, …; the next run ends the plan; every deletion has its proof."""
+def test_run_resumes_after_a_crash_at_any_write(after: bool) -> None:
+    """After a crash at write 0, 1, 2, … the next run completes the plan, with a proof each."""
 
     async def scenario(at: int) -> bool:
         async with memory_world() as (world, store):
@@ -106,8 +108,8 @@ def test_death_at_every_write_is_survived(after: bool) -> None:
             settings = replace(RUN, batch=3)
             store.on_delete = lambda key, version: proved_first(store, key, version.incarnation)
             dying = DyingStore(store, at=at, after=after)
-            engine = LocalEngine(dying)  # type: ignore[arg-type]
-            runner = Runner(dying, engine, KEYS.trusted, world.clock)  # type: ignore[arg-type]
+            engine = LocalTaskEngine(dying)  # type: ignore[arg-type]
+            runner = PlanRunner(dying, engine, KEYS.trusted, world.clock)  # type: ignore[arg-type]
             with contextlib.suppress(Died):
                 await runner.run(plan.plan_id, settings)
             report = await world.run(plan, settings)
@@ -126,8 +128,8 @@ def test_death_at_every_write_is_survived(after: bool) -> None:
     assert at > 2 * ORPHANS
 
 
-def test_two_runs_at_once_do_no_harm() -> None:
-    """Rival runs of one plan delete each orphan once between them, and nothing else."""
+def test_two_concurrent_runs_delete_each_orphan_once() -> None:
+    """Two concurrent runs of one plan delete each orphan once and nothing else."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -140,8 +142,8 @@ def test_two_runs_at_once_do_no_harm() -> None:
     asyncio.run(scenario())
 
 
-def test_unknown_outcomes_end_after_further_runs() -> None:
-    """Deletes whose answer is lost, or that land late and twice, end in the same state."""
+def test_unknown_outcomes_are_resolved_by_further_runs() -> None:
+    """Deletes with a lost response, and late or repeated deletes, end in the same state."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -166,8 +168,8 @@ def test_unknown_outcomes_end_after_further_runs() -> None:
     asyncio.run(scenario())
 
 
-def test_blob_written_again_survives_a_late_delete() -> None:
-    """A delete that lands after the blob was written again hits only the old incarnation."""
+def test_late_delete_does_not_affect_a_new_version() -> None:
+    """A delete that takes effect after a new write of the blob affects only the old version."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -182,8 +184,8 @@ def test_blob_written_again_survives_a_late_delete() -> None:
     asyncio.run(scenario())
 
 
-def test_unread_evidence_keeps_and_the_next_run_asks_again() -> None:
-    """A read that fails keeps that candidate, and its batch is not done."""
+def test_unread_evidence_keeps_the_blob_until_the_next_run() -> None:
+    """A failed read keeps the candidate, and its batch is not marked as done."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -201,29 +203,8 @@ def test_unread_evidence_keeps_and_the_next_run_asks_again() -> None:
     asyncio.run(scenario())
 
 
-SLOW_RUN = """
-import asyncio, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[3])
-from support.gc_world import KEYS, RUN
-from dataclasses import replace
-from sluice_gc.engine import LocalEngine
-from sluice_gc.runner import Runner
-from sluice_protocol.system_clock import SystemClock
-from sluice_store.local import open_local_store
-
-async def main():
-    async with open_local_store(Path(sys.argv[1])) as store:
-        settings = replace(RUN, batch=2, deletes_per_s_max=20.0)
-        runner = Runner(store, LocalEngine(store), KEYS.trusted, SystemClock())
-        await runner.run(sys.argv[2], settings)
-
-asyncio.run(main())
-"""
-
-
-def test_kill_9_in_the_middle_of_a_run(tmp_path: Path) -> None:
-    """A real process is killed while it deletes; a second one ends its work on the same store."""
+def test_run_resumes_after_kill_9(tmp_path: Path) -> None:
+    """After a process is killed while it deletes, a second one completes the plan."""
     root = tmp_path / "store"
 
     async def prepare() -> tuple[str, list[Digest], list[Digest]]:
@@ -232,14 +213,14 @@ def test_kill_9_in_the_middle_of_a_run(tmp_path: Path) -> None:
             kept = [await world.accept(start) for start in range(0, 30, 3)]
             orphans = [await world.orphan(100 + 3 * number) for number in range(ORPHANS)]
         async with open_local_store(root) as store:
-            engine, clock, ids = LocalEngine(store), SystemClock(), SystemIds()
+            engine, clock, ids = LocalTaskEngine(store), SystemClock(), SystemIds()
             await Auditor(store, engine, KEYS, clock, ids).audit(AUDIT)
             plan = await Planner(store, engine, KEYS, clock, ids).plan(PLAN)
             return plan.plan_id, orphans, kept
 
     plan_id, orphans, kept = asyncio.run(prepare())
-    tests = str(Path(__file__).parents[2])
-    process = subprocess.Popen([sys.executable, "-c", SLOW_RUN, str(root), plan_id, tests])
+    command = [sys.executable, str(SLOW_RUN), str(root), plan_id, str(TESTS)]
+    process = subprocess.Popen(command)
     left = len(orphans)
     while left == len(orphans) and process.poll() is None:
         left = asyncio.run(count(root, orphans))
@@ -250,7 +231,7 @@ def test_kill_9_in_the_middle_of_a_run(tmp_path: Path) -> None:
 
     async def finish() -> None:
         async with open_local_store(root) as store:
-            runner = Runner(store, LocalEngine(store), KEYS.trusted, SystemClock())
+            runner = PlanRunner(store, LocalTaskEngine(store), KEYS.trusted, SystemClock())
             await runner.run(plan_id, replace(RUN, batch=2))
             for digest in orphans:
                 told = await explain_blob(store, KEYS.trusted, digest)
@@ -263,5 +244,5 @@ def test_kill_9_in_the_middle_of_a_run(tmp_path: Path) -> None:
 
 
 async def count(root: Path, digests: list[Digest]) -> int:
-    """Counts the blobs that stand."""
+    """Return the number of existing blobs."""
     return sum((root / blob_key(digest)).exists() for digest in digests)

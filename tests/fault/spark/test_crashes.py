@@ -12,6 +12,7 @@ from support.spark_local import ingest_locally, ingester, pending_rows
 from sluice_lake.errors import CommitConflict
 from sluice_lake.tables import BATCHES
 from sluice_protocol.errors import Fenced
+from sluice_queue.errors import ResumeRefused
 from sluice_spark.commits import commit_files
 from sluice_spark.errors import LakeInconsistent
 from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE
@@ -121,3 +122,20 @@ def test_missing_record_table_stops_the_job(tmp_path: Path) -> None:
         (tmp_path / "lake" / "v1" / "logs").rename(tmp_path / "moved")
         with pytest.raises(LakeInconsistent, match="sluice rebuild"):
             job.ingest(rows)
+
+
+def test_commit_that_another_tool_overwrote_stops_the_job(tmp_path: Path) -> None:
+    """Delta's log store for local files can overwrite a commit; the loss is reported, not hidden.
+
+    The record table is then behind the acknowledged sequence of the queue.
+    """
+    deployment = Deployment(tmp_path).init()
+    for start in (0, 10):
+        deployment.deliver([make_batch(start)])
+        ingest_locally(deployment.url)
+    newest = max((tmp_path / "lake/v1/logs/_delta_log").glob("*.json"))
+    newest.write_text('{"commitInfo":{"operation":"OPTIMIZE"}}\n')
+    deployment.deliver([make_batch(20)])
+    with pytest.raises(ResumeRefused, match="run `sluice rebuild`"):
+        ingest_locally(deployment.url)
+    assert len(deployment.rows("batches")) == 2

@@ -111,12 +111,17 @@ def test_local_directory_without_permission_is_denied(tmp_path: Path) -> None:
         _open(tmp_path / "inside")
 
 
-def test_local_damaged_clock_is_refused(tmp_path: Path) -> None:
-    """A truncated clock file is refused: timestamps must not start again."""
+def test_local_clock_damaged_while_the_store_is_open_is_refused(tmp_path: Path) -> None:
+    """A truncated clock file is refused until the next open rebuilds it."""
+
+    async def run() -> None:
+        async with open_local_store(tmp_path) as store:
+            (tmp_path / ".sluice" / "clock").write_bytes(b"cut")
+            with pytest.raises(StoreMisconfigured, match="clock file"):
+                await store.create(ObjectKey("a"), b"x")
+
+    asyncio.run(run())
     _open(tmp_path)
-    (tmp_path / ".sluice" / "clock").write_bytes(b"cut")
-    with pytest.raises(StoreMisconfigured, match="clock file"):
-        _open(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,13 @@
 """Identity of the S3 client and its server: verified TLS, renewed credentials."""
 
 import asyncio
-import datetime as dt
-import ipaddress
 import ssl
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from support.store_certificate import certificate
 from support.store_versitygw import ACCESS, CREDENTIALS, SECRET
 
 from sluice_protocol.errors import StoreUnavailable
@@ -36,38 +31,6 @@ print(json.dumps({"Version": 1, "AccessKeyId": f"KEY{number}", "SecretAccessKey"
 """
 
 
-def _certificate(folder: Path) -> Path:
-    """Create a self-signed certificate of 127.0.0.1 and its key in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
-    now = dt.datetime.now(dt.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-            critical=False,
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / "server.pem"
-    path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        + certificate.public_bytes(serialization.Encoding.PEM)
-    )
-    return path
-
-
 @pytest.fixture
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in CREDENTIALS.items():
@@ -79,7 +42,7 @@ def test_tls_is_verified(tmp_path: Path) -> None:
     """A server with an unknown certificate authority is refused on both paths, unless in
     `ca_bundle`.
     """
-    path = _certificate(tmp_path)
+    path = certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(path)
 

@@ -1,26 +1,34 @@
-"""The stored bytes of certificates and plans, and the columns of evidence, are pinned."""
+"""The stored bytes of certificates and plans, and the columns of evidence, do not change."""
 
 from support.gc_certificates import KEY, TRUSTED, certificate
 from support.golden import golden
 
-from sluice_gc.candidates import Tally
-from sluice_gc.certificate import EvidenceFile, sign_certificate, verify_certificate
-from sluice_gc.evidence import BLOBS, CANDIDATES, FINDINGS, MANIFESTS, NAMED, NAMES, PROOFS
-from sluice_gc.plan import Bucket, Plan, PlanSummary, sign_plan, verify_plan
+from sluice_gc.certificate import sign_certificate, verify_certificate
+from sluice_gc.evidence_files import (
+    BLOBS,
+    CANDIDATES,
+    FINDINGS,
+    MANIFESTS,
+    NAMED,
+    NAMES,
+    PROOFS,
+    EvidenceFile,
+)
+from sluice_gc.plan import HistogramBucket, Plan, PlanSummary, VersionTally, sign_plan, verify_plan
 from sluice_protocol.keys import digest_of
 from sluice_protocol.units import ObjectKey
 
 
-def test_certificate_bytes_are_pinned() -> None:
-    """A certificate of today is read and signed as it was when it was pinned."""
+def test_certificate_bytes_do_not_change() -> None:
+    """A certificate is decoded and signed to the bytes of the golden file."""
     body = sign_certificate(certificate(), KEY)
     assert golden("gc/certificate.json", body) == body
     assert verify_certificate("A0", body, TRUSTED) == certificate()
 
 
-def test_plan_bytes_are_pinned() -> None:
-    """A plan of today is read and signed as it was when it was pinned."""
-    tally = Tally(incarnations=1, bytes=2)
+def test_plan_bytes_do_not_change() -> None:
+    """A plan is decoded and signed to the bytes of the golden file."""
+    tally = VersionTally(incarnations=1, bytes=2)
     plan = Plan(
         plan_id="P",
         authority_id="authority",
@@ -31,9 +39,12 @@ def test_plan_bytes_are_pinned() -> None:
         summary=PlanSummary(
             blobs=tally,
             orphans=tally,
-            superseded=Tally(),
+            superseded=VersionTally(),
             kept={"age": tally},
-            by_size=(Bucket(up_to=4096, tally=tally), Bucket(up_to=None, tally=Tally())),
+            by_size=(
+                HistogramBucket(up_to=4096, tally=tally),
+                HistogramBucket(up_to=None, tally=VersionTally()),
+            ),
             by_age=(),
         ),
         candidates=(
@@ -52,8 +63,8 @@ def test_plan_bytes_are_pinned() -> None:
     assert verify_plan("P", body, TRUSTED) == plan
 
 
-def test_columns_of_evidence_are_pinned() -> None:
-    """Columns of stored evidence do not change without a new version."""
+def test_columns_of_evidence_do_not_change() -> None:
+    """The columns of stored evidence are those of the golden file."""
     schemas = {
         "manifests": MANIFESTS,
         "named": NAMED,

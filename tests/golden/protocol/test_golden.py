@@ -11,6 +11,12 @@ from support.golden import golden
 
 from sluice_protocol.authority import Authority, decode_authority
 from sluice_protocol.columns import Columns
+from sluice_protocol.discovery import (
+    DiscoveryRecord,
+    HoldReason,
+    HoldRecord,
+    hold_record_key,
+)
 from sluice_protocol.envelope import Resource
 from sluice_protocol.frame import HEADER_BYTES, decode_frame, decode_head, encode_frame
 from sluice_protocol.identity import Identity
@@ -164,6 +170,25 @@ def test_authority_is_pinned() -> None:
     body = golden("protocol/authority.json", encode_record(settings))
     assert encode_record(settings) == body
     assert decode_authority(body) == settings
+
+
+def test_discovery_record_is_pinned() -> None:
+    """The record by which a query decides how complete its answer is."""
+    record = DiscoveryRecord(complete_through_unix_ns=AT_NS, listed=7)
+    body = golden("protocol/discovery.json", encode_record(record))
+    assert encode_record(record) == body
+    assert decode_record("k", body, DiscoveryRecord) == record
+
+
+def test_hold_record_is_pinned() -> None:
+    """The record of a batch that is not enqueued."""
+    key = accepted_key(WHO)
+    record = HoldRecord(
+        key=key, reason=HoldReason.BLOB_MISSING, detail="no blob", seen_at_unix_ns=AT_NS
+    )
+    body = golden("protocol/hold.json", encode_record(record))
+    assert encode_record(record) == body
+    assert decode_record(hold_record_key(key), body, HoldRecord) == record
 
 
 def test_readers_ignore_unknown_fields() -> None:

@@ -1,4 +1,4 @@
-"""Settings come from the file, then the environment, then flags, and `config show` tells which."""
+"""Settings come from the file, the environment and flags; `config show` names the source."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def test_later_source_wins_and_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_bad_settings_are_bad_usage(tmp_path: Path, settings: str, named: str) -> None:
-    """An unknown key or a broken file ends with exit code 2 and says what is wrong."""
+    """An unknown key or a broken file ends with exit code 2 and names what is wrong."""
     (tmp_path / "sluice.toml").write_text(settings)
     done = sluice(tmp_path, "gateway")
     assert done.returncode == 2
@@ -57,10 +57,79 @@ def test_bad_settings_are_bad_usage(tmp_path: Path, settings: str, named: str) -
 
 
 def test_named_file_must_exist(tmp_path: Path) -> None:
-    """A settings file that was asked for and is not there is an error."""
+    """A settings file that SLUICE_CONFIG names must exist."""
     done = sluice(tmp_path, "gateway", SLUICE_CONFIG="nowhere.toml")
     assert done.returncode == 2
     assert "nowhere.toml" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("config", "show"), ("gateway",)])
+def test_an_unknown_key_is_named_with_the_nearest_one(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "sluice.toml").write_text("[gateway]\nlistn = 1\n")
+    done = sluice(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert "listn" in done.stderr
+    assert "--listen" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variable", "arguments", "nearest"),
+    [
+        ("SLUICE_GATEWAY_LISTN", ("gateway",), "SLUICE_GATEWAY_LISTEN"),
+        ("SLUICE_GATEWAY_LISTN", ("config", "show"), "SLUICE_GATEWAY_LISTEN"),
+        ("SLUICE_AGENT_RUN_ONCEE", ("agent", "run"), "SLUICE_AGENT_RUN_ONCE"),
+        ("SLUICE_STOER", ("query",), "SLUICE_STORE"),
+        ("SLUICE_GATWAY_LISTEN", ("query",), "SLUICE_GATEWAY_"),
+    ],
+)
+def test_an_unknown_variable_is_an_error_that_names_the_nearest_one(
+    tmp_path: Path, variable: str, arguments: tuple[str, ...], nearest: str
+) -> None:
+    done = sluice(tmp_path, *arguments, **{variable: "1"})
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"the nearest known name is {nearest}" in done.stderr
+    assert variable in done.stderr
+
+
+def test_variables_of_other_commands_are_not_checked(tmp_path: Path) -> None:
+    """A machine that runs several commands has variables for each of them."""
+    assert sluice(tmp_path, "init", SLUICE_GATEWAY_LISTEN="127.0.0.1:1").returncode == 0
+
+
+def test_variables_that_kubernetes_sets_for_a_service_are_ignored(tmp_path: Path) -> None:
+    """A service named `sluice-init` sets these in every pod."""
+    variables = {
+        "SLUICE_INIT_SERVICE_HOST": "10.0.0.1",
+        "SLUICE_INIT_SERVICE_PORT_HTTP": "80",
+        "SLUICE_INIT_PORT": "tcp://10.0.0.1:80",
+        "SLUICE_WEB_PORT_80_TCP_ADDR": "10.0.0.1",
+    }
+    done = sluice(tmp_path, "init", **variables)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", ["query", "reconciler", "gateway"])
+def test_a_mistyped_option_is_reported_before_a_missing_store(tmp_path: Path, command: str) -> None:
+    done = sluice(tmp_path, command, "--store", f"file://{tmp_path}/gone", "--jsno")
+    assert done.returncode == 2
+    assert "--jsno" in done.stdout + done.stderr
+    assert "no store" not in done.stdout + done.stderr
+    gone = sluice(tmp_path, command, "--store", f"file://{tmp_path}/gone")
+    assert gone.returncode == 2
+    assert gone.stderr.startswith("sluice: no store at this path: run `sluice init --store file://")
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_mistyped_command_is_one_line(tmp_path: Path) -> None:
+    done = sluice(tmp_path, "gatway")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr
+        == "sluice: unknown command: the nearest known name is gateway, command=`gatway`\n"
+    )
 
 
 def test_help_lists_every_command(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def test_readyz_follows_the_newest_probe(tmp_path: Path) -> None:
 
     async def body() -> None:
         async with running(tmp_path, HOST) as served:
+            await served.gateway.readiness.check_store()
             for number, kept in enumerate((True, False, True)):
                 await note_result(served, number, kept=kept)
                 await served.gateway.readiness.check_doctor()
@@ -50,6 +51,7 @@ def test_a_store_without_a_result_is_not_ready(tmp_path: Path) -> None:
         folder = tmp_path / str(skip_probe)
         folder.mkdir()
         async with running(folder, HOST, skip_probe=skip_probe) as served:
+            await served.gateway.readiness.check_store()
             await served.gateway.readiness.check_doctor()
             assert (await served.client.get("/readyz"))[0] == wanted
 

@@ -279,6 +279,8 @@ def test_a_draining_gateway_refuses_uploads(tmp_path: Path) -> None:
     """A stopping gateway fails /readyz and refuses uploads, and stays alive."""
 
     async def body(served: Running) -> None:
+        await served.gateway.readiness.check_store()
+        served.store.calls.clear()
         assert (await served.client.get("/readyz"))[0] == 200
         served.gateway.uploads.running.drain()
         answer = await served.client.upload(frame_of())

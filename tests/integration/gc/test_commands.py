@@ -1,14 +1,16 @@
-"""The commands, as a person or a schedule runs them: output, JSON, exit codes."""
+"""The commands of `sluice audit` and `sluice gc`: output, JSON and exit codes."""
 
 import asyncio
 import json
 from pathlib import Path
 
 import pytest
+from support.builders import make_identity, salted_frame
+from support.frames import logs
 from support.gc_world import GcWorld, MovedClock
 
 from sluice_cli.main import run
-from sluice_gc.rehearsal import plant_past_orphan
+from sluice_gc.past_orphan import plant_past_orphan
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import Digest
@@ -20,12 +22,12 @@ DAY_S = 86_400
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Digest]:
-    """A store whose first blob is an orphan of eight days ago, with accepted batches since."""
+    """A store with an orphan that is eight days old, and newer accepted batches."""
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "store"
 
     async def fill() -> Digest:
-        frame = GcWorld.frame(GcWorld, 500, salt="old")  # type: ignore[arg-type]
+        frame = salted_frame(make_identity(500, count=3), logs(), "old")
         orphan = await plant_past_orphan(root, frame, age_s=8 * DAY_S, clock=SystemClock())
         async with open_store(f"file://{root}") as opened:
             authority = await create_authority(opened)
@@ -45,25 +47,25 @@ def sluice(capsys: pytest.CaptureFixture[str], *tokens: str, expect: int = 0) ->
     return said.out + said.err
 
 
-def test_commands_take_an_old_orphan(
+def test_commands_delete_an_old_orphan(
     store: tuple[str, Digest], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Audit, plan, refusal of the grace, dry run, run, and the proof that it left."""
+    """Audit, plan, a refusal in the grace period, a dry run, a run, and the stored proof."""
     url, orphan = store
     where = ("--store", url, "--key-file", "auditor.pem")
     assert "orphans 1" in sluice(capsys, "audit", "run", *where)
     assert "orphans 1" in sluice(capsys, "audit", "show", *where)
     assert "may_go" in sluice(capsys, "gc", "show", orphan, *where)
-    assert "orphans that may go               1" in sluice(capsys, "gc", "plan", *where)
+    assert "deletable orphans                 1" in sluice(capsys, "gc", "plan", *where)
     assert "rule=`grace`" in sluice(capsys, "gc", "run", *where, expect=1)
-    assert "1 would go" in sluice(capsys, "gc", "run", "--dry-run", *where)
+    assert "1 deletable" in sluice(capsys, "gc", "run", "--dry-run", *where)
     assert "1 deleted" in sluice(capsys, "gc", "run", "--grace-s", "0", *where)
     told = json.loads(sluice(capsys, "gc", "show", orphan, "--json", *where))
     assert told["incarnations"] == []
     assert [one["verdict"] for one in told["proofs"]] == ["may_go"]
-    assert "1 certificates hold" in sluice(capsys, "audit", "verify", *where)
+    assert "1 certificates are valid" in sluice(capsys, "audit", "verify", *where)
     whole = sluice(capsys, "audit", "verify", "--evidence", *where)
-    assert "files of evidence are as they were" in whole
+    assert "evidence files are unchanged" in whole
     evidence = next((tmp_path / "store" / "audit").rglob("names/*.parquet"))
     evidence.write_bytes(b"altered")
     wrong = sluice(capsys, "audit", "verify", "--evidence", *where, expect=1)
@@ -73,7 +75,7 @@ def test_commands_take_an_old_orphan(
 def test_cycle_and_undo_commands(
     store: tuple[str, Digest], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Two cycles without a grace take the orphan into the trash; undo brings it back."""
+    """Two cycles without a grace period move the orphan to the trash; undo restores it."""
     url, orphan = store
     where = ("--store", url, "--key-file", "auditor.pem")
     sluice(capsys, "audit", "run", *where)
@@ -82,15 +84,15 @@ def test_cycle_and_undo_commands(
     assert "no plan was due" in sluice(capsys, *cycle)
     assert "1 deleted" in sluice(capsys, *cycle, "--metrics-file", str(metrics))
     assert "sluice_gc_deleted_blobs_total 1.0" in metrics.read_text()
-    assert "0 copies purged, 1 stay" in sluice(capsys, "gc", "purge", *where)
-    assert "stands again" in sluice(capsys, "gc", "undo", orphan, "--store", url)
+    assert "0 copies deleted, 1 kept" in sluice(capsys, "gc", "purge", *where)
+    assert " restored" in sluice(capsys, "gc", "undo", orphan, "--store", url)
     assert "younger" in sluice(capsys, "gc", "show", orphan, *where)
 
 
-def test_bad_usage_is_told(
+def test_bad_usage_is_reported(
     store: tuple[str, Digest], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A digest or shard count of another form is bad usage; a missing key says what to do."""
+    """A wrong digest or shard count is bad usage; the error for a missing key names the command."""
     url, _ = store
     where = ("--store", url)
     assert "64 lower-case hex" in sluice(capsys, "gc", "show", "xyz", *where, expect=2)
@@ -102,8 +104,8 @@ def test_bad_usage_is_told(
     assert "File exists" in sluice(capsys, "audit", "key", *key, expect=2)
 
 
-def test_orphan_of_the_past_needs_a_fresh_store(store: tuple[str, Digest], tmp_path: Path) -> None:
-    """A store that was used has a past that nobody changes."""
+def test_past_orphan_requires_an_empty_store(store: tuple[str, Digest], tmp_path: Path) -> None:
+    """A past orphan cannot be planted in a store with later timestamps."""
     with pytest.raises(BadUsage):
         asyncio.run(
             plant_past_orphan(tmp_path / "store", b"late", age_s=DAY_S, clock=SystemClock())

@@ -1,4 +1,4 @@
-"""Audit, plan and run on a real directory: what goes, what stays, and why."""
+"""Audit, plan and run on a local store: what is deleted, what is kept, and why."""
 
 import asyncio
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from support.gc_world import HORIZON_S, KEYS, open_world
 
-from sluice_gc.chain import verify_store_chain
-from sluice_gc.errors import GcRefused, Refusal
-from sluice_gc.show import explain_blob
+from sluice_gc.blob_explanation import explain_blob
+from sluice_gc.certificate_chain import verify_store_chain
+from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_protocol.keys import accepted_by_blob_key, quarantine_by_blob_key
 from sluice_protocol.outcomes import Found
 
 
 def test_cycle_deletes_only_the_orphan_past_its_horizon(tmp_path: Path) -> None:
-    """Accepted and quarantined blobs and a young orphan stay; the old orphan goes with a proof."""
+    """Accepted blobs, quarantined blobs and a young orphan are kept; the old orphan is deleted."""
 
     async def scenario() -> None:
         async with open_world(tmp_path / "store") as world:
@@ -36,8 +36,8 @@ def test_cycle_deletes_only_the_orphan_past_its_horizon(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_audit_repairs_missing_references_first(tmp_path: Path) -> None:
-    """A reconciler that never ran costs no blob: the audit writes the references that lack."""
+def test_audit_writes_missing_references_first(tmp_path: Path) -> None:
+    """Without a reconciler no blob is lost: the audit writes the missing references."""
 
     async def scenario() -> None:
         async with open_world(tmp_path / "store") as world:
@@ -61,8 +61,8 @@ def test_audit_repairs_missing_references_first(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_certificate_too_early_for_every_orphan_is_refused(tmp_path: Path) -> None:
-    """An orphan may be old by now; without a later audit there is no plan."""
+def test_certificate_before_the_horizon_of_every_orphan_is_refused(tmp_path: Path) -> None:
+    """An orphan that became old after the audit is not planned without a later audit."""
 
     async def scenario() -> None:
         async with open_world(tmp_path / "store") as world:
@@ -72,6 +72,6 @@ def test_certificate_too_early_for_every_orphan_is_refused(tmp_path: Path) -> No
             world.clock.pass_s(HORIZON_S + 1)
             with pytest.raises(GcRefused) as refused:
                 await world.plan()
-            assert refused.value.rule is Refusal.HORIZON_NOT_COVERED
+            assert refused.value.rule is RefusalRule.HORIZON_NOT_COVERED
 
     asyncio.run(scenario())

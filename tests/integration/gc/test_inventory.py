@@ -1,4 +1,4 @@
-"""Candidates from S3 Inventory: taken when whole and of this bucket, else refused by name."""
+"""Candidates from an S3 Inventory that is complete and of this bucket; others are refused."""
 
 import asyncio
 import json
@@ -11,11 +11,11 @@ from support.gc_store import VersionedStore
 from support.gc_world import AUDIT, HORIZON_S, KEYS, PLAN, GcWorld, memory_world
 from support.store_inventory import ALL_VERSIONS, ReportRow, csv_of, md5_of, parquet_of
 
-from sluice_gc.engine import LocalEngine
-from sluice_gc.errors import GcRefused, Refusal
-from sluice_gc.inventory import InventorySource, read_inventory
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.inventory_candidates import InventorySource, read_inventory
 from sluice_gc.plan import Plan
 from sluice_gc.planner import Planner
+from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.keys import RAW_BLOBS
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
@@ -28,7 +28,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass
 class Inventory:
-    """An inventory as AWS would lay it down, in two data files."""
+    """An inventory in the layout of AWS, with two data files."""
 
     rows: Rows
     created_at_ns: int
@@ -64,7 +64,7 @@ class Inventory:
 
 
 def rows_of(store: VersionedStore) -> Rows:
-    """Lists everything as the inventory would."""
+    """Return the rows of an inventory of the store."""
     return [
         {
             "bucket": BUCKET,
@@ -82,7 +82,7 @@ def rows_of(store: VersionedStore) -> Rows:
 
 async def plan_with(world: GcWorld, lists: VersionedStore) -> Plan:
     table = await read_inventory(lists, MANIFEST, SOURCE, world.clock.now_ns())
-    engine = LocalEngine(world.store)
+    engine = LocalTaskEngine(world.store)
     planner = Planner(world.store, engine, KEYS, world.clock, world.ids)
     return await planner.plan(PLAN, inventory=table)
 
@@ -95,8 +95,8 @@ async def prepared(world: GcWorld) -> None:
 
 
 @pytest.mark.parametrize("form", ["CSV", "Parquet"])
-def test_orphan_named_by_an_inventory_goes(form: str) -> None:
-    """An audit that lists no blobs, and an inventory: the orphan goes, and nothing else."""
+def test_orphan_in_an_inventory_is_deleted(form: str) -> None:
+    """With an inventory and an audit without blobs, only the orphan is deleted."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -106,7 +106,7 @@ def test_orphan_named_by_an_inventory_goes(form: str) -> None:
             assert len(certificate.coverage) == 4
             with pytest.raises(GcRefused) as refused:
                 await world.plan()
-            assert refused.value.rule is Refusal.NO_CERTIFICATE
+            assert refused.value.rule is RefusalRule.NO_CERTIFICATE
             plan = await plan_with(world, lists)
             assert plan.summary.blobs.incarnations == 3
             assert (await world.run(plan)).facts.deleted == 1
@@ -114,8 +114,8 @@ def test_orphan_named_by_an_inventory_goes(form: str) -> None:
     asyncio.run(scenario())
 
 
-def test_inventory_proves_no_absence() -> None:
-    """A blob that an old inventory still names as unaccepted is kept by what the audit saw."""
+def test_inventory_does_not_prove_an_absence() -> None:
+    """A blob that was accepted after the inventory is kept because the audit saw its manifest."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -187,7 +187,7 @@ def _orc(made: Inventory) -> VersionedStore:
     ],
 )
 def test_bad_inventory_is_refused(spoil: Callable[[Inventory], VersionedStore]) -> None:
-    """Half an inventory, another bucket's, an altered or an aged one: refused by name."""
+    """An incomplete, foreign, altered or old inventory is refused."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -196,13 +196,13 @@ def test_bad_inventory_is_refused(spoil: Callable[[Inventory], VersionedStore]) 
             lists = spoil(Inventory(rows_of(store), world.clock.now_ns()))
             with pytest.raises(GcRefused) as refused:
                 await plan_with(world, lists)
-            assert refused.value.rule is Refusal.INVENTORY
+            assert refused.value.rule is RefusalRule.INVENTORY
 
     asyncio.run(scenario())
 
 
 def test_foreign_key_in_an_inventory_is_refused() -> None:
-    """A key of unknown form among the blobs: no plan."""
+    """A blob key of unknown form in an inventory prevents a plan."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -212,6 +212,6 @@ def test_foreign_key_in_an_inventory_is_refused() -> None:
             lists = Inventory([*rows_of(store), foreign], world.clock.now_ns()).lay_down()
             with pytest.raises(GcRefused) as refused:
                 await plan_with(world, lists)
-            assert refused.value.rule is Refusal.FOREIGN_KEYS
+            assert refused.value.rule is RefusalRule.FOREIGN_KEYS
 
     asyncio.run(scenario())

@@ -10,10 +10,10 @@ from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, Server, versitygw
 
 from sluice_gc.audit import Auditor
-from sluice_gc.engine import LocalEngine
+from sluice_gc.blob_explanation import explain_blob
+from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
-from sluice_gc.runner import Runner
-from sluice_gc.show import explain_blob
+from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import blob_key
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -33,19 +33,21 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 async def cycle(store: ObjectStore, world: GcWorld) -> int:
-    engine, clock, ids = LocalEngine(store), SystemClock(), SystemIds()
+    engine, clock, ids = LocalTaskEngine(store), SystemClock(), SystemIds()
     await Auditor(store, engine, KEYS, clock, ids).audit(AUDIT)
     plan = await Planner(store, engine, KEYS, clock, ids).plan(PLAN)
-    report = await Runner(store, engine, KEYS.trusted, clock).run(plan.plan_id, RUN)
+    report = await PlanRunner(store, engine, KEYS.trusted, clock).run(plan.plan_id, RUN)
     assert report.facts.unknown == report.facts.unread == 0
     return report.facts.deleted
 
 
-def test_orphan_goes_on_a_real_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The orphan's exact version goes; accepted, quarantined and rewritten blobs stay.
+def test_orphan_is_deleted_on_a_real_server(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exactly the orphan's version is deleted; accepted, quarantined and rewritten blobs are kept.
 
-    Nobody can set a server's clock back, so the authority's horizon is shortened here, below what
-    `sluice init` allows: the rules are the same, only their time is.
+    The clock of a server cannot be set back. The authority's retry horizon is therefore shorter
+    than `sluice init` allows. The rules are unchanged.
     """
     monkeypatch.setattr("sluice_protocol.authority.check_authority", lambda _: None)
     monkeypatch.setattr("sluice_store.authority.check_authority", lambda _: None)

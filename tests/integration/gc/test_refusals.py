@@ -1,4 +1,4 @@
-"""Bad input and broken ground: refused by name, and nothing is deleted."""
+"""Wrong input or an invalid basis is refused with its rule, and nothing is deleted."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,10 +10,10 @@ from support.gc_store import VersionedStore
 from support.gc_world import AUDIT, HORIZON_S, KEY, KEYS, PLAN, RUN, GcWorld, memory_world
 
 from sluice_gc.certificate import certificate_key, chain_key, sign_certificate
-from sluice_gc.chain import read_head, verify_store_chain
-from sluice_gc.errors import AuditIncomplete, CertificateInvalid, GcRefused, Refusal
+from sluice_gc.certificate_chain import read_newest, verify_store_chain
+from sluice_gc.errors import AuditIncomplete, CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.plan import Plan, plan_key, sign_plan
-from sluice_gc.sweep import stopped_key
+from sluice_gc.plan_inputs import stopped_key
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import (
     ACCEPTED,
@@ -32,7 +32,7 @@ from sluice_store.port import ListPage, Versioning
 Story = Callable[[GcWorld, VersionedStore], Awaitable[None]]
 
 
-def tell(story: Story) -> VersionedStore:
+def run_story(story: Story) -> VersionedStore:
     async def run() -> VersionedStore:
         async with memory_world() as (world, store):
             await story(world, store)
@@ -42,32 +42,32 @@ def tell(story: Story) -> VersionedStore:
 
 
 async def aged(world: GcWorld) -> Digest:
-    """One accepted batch and one orphan past its horizon."""
+    """Create an accepted batch and an orphan past its retry horizon."""
     await world.accept(0)
     orphan = await world.orphan(10)
     world.clock.pass_s(HORIZON_S + 2)
     return orphan
 
 
-async def refused(world: GcWorld, work: Awaitable[object], rule: Refusal) -> None:
+async def refused(world: GcWorld, work: Awaitable[object], rule: RefusalRule) -> None:
     with pytest.raises(GcRefused) as error:
         await work
     assert error.value.rule is rule
     assert not world.store.deleted  # type: ignore[attr-defined]
 
 
-def test_no_certificate() -> None:
-    """Without any audit there is no plan."""
+def test_plan_requires_a_certificate() -> None:
+    """Without an audit no plan is made."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
-        await refused(world, world.plan(), Refusal.NO_CERTIFICATE)
+        await refused(world, world.plan(), RefusalRule.NO_CERTIFICATE)
 
-    tell(story)
+    run_story(story)
 
 
-def test_every_blob_and_too_many() -> None:
-    """A store whose references are gone would lose everything: refused; so is too large a share."""
+def test_plan_for_too_many_blobs_is_refused() -> None:
+    """A plan for every blob, or for too large a share of them, is refused."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -75,38 +75,42 @@ def test_every_blob_and_too_many() -> None:
             await world.orphan(start)
         world.clock.pass_s(HORIZON_S + 2)
         await world.audit()
-        await refused(world, world.plan(replace(PLAN, max_delete_ratio=0.5)), Refusal.DELETE_RATIO)
+        await refused(
+            world, world.plan(replace(PLAN, max_delete_ratio=0.5)), RefusalRule.DELETE_RATIO
+        )
         store.remove_key(accepted_key(world.identity(0)))
         for key in [one for one in store.versions if one.startswith("accepted-by-blob")]:
             store.remove_key(key)
         await world.audit()
-        await refused(world, world.plan(replace(PLAN, max_delete_ratio=1.0)), Refusal.EVERY_BLOB)
+        await refused(
+            world, world.plan(replace(PLAN, max_delete_ratio=1.0)), RefusalRule.EVERY_BLOB
+        )
 
-    tell(story)
+    run_story(story)
 
 
-def test_clocks() -> None:
-    """A local clock that is off, or a store's clock that fell, stops plan and run."""
+def test_wrong_clock_stops_plan_and_run() -> None:
+    """A wrong local clock, or a store's clock that went back, stops plan and run."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
         await world.audit()
         plan = await world.plan()
-        off = MovedClockOff(world)
+        off = FastClock(world)
         store.clock, world.clock = world.clock, off  # type: ignore[assignment]
-        await refused(world, world.plan(), Refusal.CLOCKS_DIFFER)
-        await refused(world, world.run(plan), Refusal.CLOCKS_DIFFER)
+        await refused(world, world.plan(), RefusalRule.CLOCKS_DIFFER)
+        await refused(world, world.run(plan), RefusalRule.CLOCKS_DIFFER)
         world.clock = store.clock  # type: ignore[assignment]
         world.clock.pass_s(-60)
-        await refused(world, world.plan(), Refusal.CLOCK_FELL)
-        await refused(world, world.run(plan), Refusal.CLOCK_FELL)
-        await refused(world, world.audit(), Refusal.CLOCK_FELL)
+        await refused(world, world.plan(), RefusalRule.CLOCK_FELL)
+        await refused(world, world.run(plan), RefusalRule.CLOCK_FELL)
+        await refused(world, world.audit(), RefusalRule.CLOCK_FELL)
 
-    tell(story)
+    run_story(story)
 
 
-class MovedClockOff:
-    """A machine's clock that is six minutes fast."""
+class FastClock:
+    """A local clock that is six minutes fast."""
 
     def __init__(self, world: GcWorld) -> None:
         self._clock = world.clock
@@ -128,46 +132,46 @@ class MovedClockOff:
         "accepted-by-blob/v1/sha256/00/11/x.json",
     ],
 )
-def test_foreign_key(key: str) -> None:
-    """A key of unknown form under an audited prefix is reported, and there is no plan."""
+def test_foreign_key_prevents_a_plan(key: str) -> None:
+    """A key of unknown form under an audited prefix is reported and prevents a plan."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
-        store.put(ObjectKey(key), b"what is this")
+        store.put(ObjectKey(key), b"unknown")
         assert (await world.audit()).counts.foreign == 1
-        await refused(world, world.plan(), Refusal.FOREIGN_KEYS)
+        await refused(world, world.plan(), RefusalRule.FOREIGN_KEYS)
 
-    tell(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"schema":"other"}', b"\xff\x00"])
-def test_unreadable_manifest(body: bytes) -> None:
-    """A manifest that nobody can read may name any blob: no plan."""
+def test_unreadable_manifest_prevents_a_plan(body: bytes) -> None:
+    """An unreadable manifest may name any blob and prevents a plan."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
         store.put(accepted_key(world.identity(700)), body)
         assert (await world.audit()).counts.unreadable_manifests == 1
-        await refused(world, world.plan(), Refusal.UNREADABLE_MANIFESTS)
+        await refused(world, world.plan(), RefusalRule.UNREADABLE_MANIFESTS)
 
-    tell(story)
+    run_story(story)
 
 
-def test_certificate_of_another_authority() -> None:
-    """A certificate copied from another deployment is refused, rightly signed as it is."""
+def test_certificate_of_another_authority_is_refused() -> None:
+    """A correctly signed certificate from another deployment is refused."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
         certificate = await world.audit()
         other = msgspec.structs.replace(certificate, authority_id="A2", audit_id="B")
         store.put(certificate_key("B"), sign_certificate(other, KEY))
-        await refused(world, world.plan(audit_id="B"), Refusal.OTHER_AUTHORITY)
+        await refused(world, world.plan(audit_id="B"), RefusalRule.OTHER_AUTHORITY)
 
-    tell(story)
+    run_story(story)
 
 
-def test_altered_certificate() -> None:
-    """A certificate with one changed count carries no plan and no audit after it."""
+def test_altered_certificate_is_refused() -> None:
+    """A certificate with one changed count is refused by plan, run and audit."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -181,11 +185,11 @@ def test_altered_certificate() -> None:
                 await work
         assert not store.deleted
 
-    tell(story)
+    run_story(story)
 
 
-def test_altered_or_missing_evidence() -> None:
-    """Evidence is bound to its certificate and candidates to their plan."""
+def test_altered_or_missing_evidence_is_refused() -> None:
+    """Evidence must match its certificate, and candidates must match their plan."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -194,18 +198,18 @@ def test_altered_or_missing_evidence() -> None:
         names = certificate.files("names")[0].key
         kept = store.versions[names][0].body
         store.put(names, kept[:-1] + b"x")
-        await refused(world, world.plan(), Refusal.EVIDENCE_CHANGED)
+        await refused(world, world.plan(), RefusalRule.EVIDENCE_CHANGED)
         store.remove_key(names)
-        await refused(world, world.plan(), Refusal.EVIDENCE_CHANGED)
+        await refused(world, world.plan(), RefusalRule.EVIDENCE_CHANGED)
         store.put(names, kept)
         store.put(plan.candidates[0].key, b"edited")
-        await refused(world, world.run(plan), Refusal.EVIDENCE_CHANGED)
+        await refused(world, world.run(plan), RefusalRule.EVIDENCE_CHANGED)
 
-    tell(story)
+    run_story(story)
 
 
-def test_edited_and_misplaced_plans() -> None:
-    """A plan edited by hand, or older than its certificate, or too young, deletes nothing."""
+def test_edited_early_or_missing_plan_is_refused() -> None:
+    """A plan that was edited, is older than its certificate, too young or missing is refused."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -213,15 +217,15 @@ def test_edited_and_misplaced_plans() -> None:
         plan = await world.plan()
         body = store.versions[plan_key(plan.plan_id)][0].body
         store.put(plan_key(plan.plan_id), body.replace(b'"incarnations":1', b'"incarnations":0'))
-        await refused(world, world.run(plan), Refusal.PLAN_INVALID)
+        await refused(world, world.run(plan), RefusalRule.PLAN_INVALID)
         store.put(plan_key(plan.plan_id), sign(plan, made_at_unix_ns=plan.made_at_unix_ns - 10**10))
-        await refused(world, world.run(plan), Refusal.PLAN_BEFORE_CERTIFICATE)
+        await refused(world, world.run(plan), RefusalRule.PLAN_BEFORE_CERTIFICATE)
         store.put(plan_key(plan.plan_id), body)
-        await refused(world, world.run(plan, replace(RUN, grace_s=60.0)), Refusal.GRACE)
+        await refused(world, world.run(plan, replace(RUN, grace_s=60.0)), RefusalRule.GRACE)
         missing = msgspec.structs.replace(plan, plan_id="NONE")
-        await refused(world, world.run(missing), Refusal.PLAN_INVALID)
+        await refused(world, world.run(missing), RefusalRule.PLAN_INVALID)
 
-    tell(story)
+    run_story(story)
 
 
 def sign(plan: Plan, **changed: object) -> bytes:
@@ -229,8 +233,8 @@ def sign(plan: Plan, **changed: object) -> bytes:
 
 
 @pytest.mark.parametrize("versioning", [Versioning.OFF, Versioning.SUSPENDED])
-def test_unversioned_store_plans_only(versioning: Versioning) -> None:
-    """Without versioning there is a plan to look at, and no run."""
+def test_run_requires_versioning(versioning: Versioning) -> None:
+    """Without versioning a plan can be made but not run."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -238,13 +242,13 @@ def test_unversioned_store_plans_only(versioning: Versioning) -> None:
         store.versioning[:] = [versioning]
         plan = await world.plan()
         assert plan.summary.orphans.incarnations == 1
-        await refused(world, world.run(plan), Refusal.VERSIONING)
+        await refused(world, world.run(plan), RefusalRule.VERSIONING)
 
-    tell(story)
+    run_story(story)
 
 
-def test_authority_lowered_under_a_run() -> None:
-    """Garbage collection with a shorter horizon than the gateways' never starts."""
+def test_changed_retry_horizon_is_refused() -> None:
+    """A run or plan with another retry horizon than the certificate is refused."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -252,14 +256,14 @@ def test_authority_lowered_under_a_run() -> None:
         plan = await world.plan()
         other = Authority(authority_id="A1", retry_horizon_s=250, margin_s=80)
         store.put(AUTHORITY_SETTINGS, encode_record(other))
-        await refused(world, world.run(plan), Refusal.HORIZON_NOT_COVERED)
-        await refused(world, world.plan(), Refusal.HORIZON_NOT_COVERED)
+        await refused(world, world.run(plan), RefusalRule.HORIZON_NOT_COVERED)
+        await refused(world, world.plan(), RefusalRule.HORIZON_NOT_COVERED)
 
-    tell(story)
+    run_story(story)
 
 
 def test_audit_that_missed_a_manifest_stops_the_plan() -> None:
-    """A manifest older than the audit that the audit does not know: everything stops, for ever."""
+    """A manifest that is older than the audit but missing from it stops the plan permanently."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         orphan = await aged(world)
@@ -271,16 +275,16 @@ def test_audit_that_missed_a_manifest_stops_the_plan() -> None:
         plan = await world.plan()
         store.put(accepted_key(world.identity(10)), hidden[0].body)
         store.versions[accepted_key(world.identity(10))][:] = hidden
-        await refused(world, world.run(plan), Refusal.AUDIT_MISSED_A_MANIFEST)
+        await refused(world, world.run(plan), RefusalRule.AUDIT_MISSED_A_MANIFEST)
         assert isinstance(await world.store.get(stopped_key(plan.plan_id)), Found)
-        await refused(world, world.run(plan), Refusal.PLAN_STOPPED)
+        await refused(world, world.run(plan), RefusalRule.PLAN_STOPPED)
         assert await world.has(orphan)
 
-    tell(story)
+    run_story(story)
 
 
-def test_listing_that_ends_early_gives_no_certificate() -> None:
-    """One incomplete range, and there is no certificate and no plan."""
+def test_incomplete_listing_prevents_a_certificate() -> None:
+    """One incomplete range prevents the certificate and the plan."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -295,13 +299,13 @@ def test_listing_that_ends_early_gives_no_certificate() -> None:
         with pytest.raises(AuditIncomplete):
             await world.audit()
         store.list = listing  # type: ignore[method-assign]
-        await refused(world, world.plan(), Refusal.NO_CERTIFICATE)
+        await refused(world, world.plan(), RefusalRule.NO_CERTIFICATE)
 
-    tell(story)
+    run_story(story)
 
 
-def test_missing_blob_is_found_and_a_misnamed_manifest_keeps() -> None:
-    """A lost blob is reported; a manifest under a wrong key keeps what it names."""
+def test_missing_blob_is_reported_and_a_misnamed_manifest_keeps_its_blob() -> None:
+    """A missing blob is a finding; a manifest under a wrong key keeps the blob that it names."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         lost = await world.accept(0)
@@ -317,11 +321,11 @@ def test_missing_blob_is_found_and_a_misnamed_manifest_keeps() -> None:
         assert (counts.missing_blobs, counts.misnamed, counts.dangling_references) == (2, 1, 1)
         assert (await world.plan()).summary.orphans.incarnations == 0
 
-    tell(story)
+    run_story(story)
 
 
-def test_two_copies_must_agree() -> None:
-    """Whoever changes one copy of a certificate is found by the other."""
+def test_both_copies_of_a_certificate_must_be_equal() -> None:
+    """A change of one copy of a certificate is detected with the other copy."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         await aged(world)
@@ -333,13 +337,13 @@ def test_two_copies_must_agree() -> None:
         with pytest.raises(CertificateInvalid) as wrong:
             await verify_store_chain(world.store, KEYS.trusted)
         assert wrong.value.audit_id == first.audit_id
-        assert (await read_head(world.store, KEYS.trusted)) is not None
+        assert (await read_newest(world.store, KEYS.trusted)) is not None
 
-    tell(story)
+    run_story(story)
 
 
 def test_deep_audit_finds_a_corrupt_blob() -> None:
-    """Reading blobs again finds what a listing cannot see; a seeded sample reads its share."""
+    """A deep audit detects a corrupt blob; a seeded sample reads its share of the blobs."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         digests = [await world.accept(start) for start in range(0, 60, 3)]
@@ -352,11 +356,11 @@ def test_deep_audit_finds_a_corrupt_blob() -> None:
         assert share[0] == share[1]
         assert 0 < share[0] < 20
 
-    tell(story)
+    run_story(story)
 
 
-def test_gaps_and_overlaps_are_found() -> None:
-    """Holes and doubled numbers of an agent are findings, and no ground to refuse a plan."""
+def test_gaps_and_overlaps_are_reported() -> None:
+    """Gaps and overlaps in sequence numbers are findings."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         for start in (0, 3, 9, 10):
@@ -364,11 +368,11 @@ def test_gaps_and_overlaps_are_found() -> None:
         counts = (await world.audit()).counts
         assert (counts.gaps, counts.overlaps) == (1, 1)
 
-    tell(story)
+    run_story(story)
 
 
 def test_ranges_cover_every_agent_once() -> None:
-    """However finely manifests are cut, the audit sees the same, and carries it on."""
+    """The counts do not depend on the number of ranges, and no body is read twice."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         for number in range(12):
@@ -382,4 +386,4 @@ def test_ranges_cover_every_agent_once() -> None:
             assert certificate.counts.bodies_read == (24 if ranges == 1 else 0)
         assert set(counts.values()) == {(24, 12)}
 
-    tell(story)
+    run_story(story)

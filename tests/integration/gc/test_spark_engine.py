@@ -10,11 +10,10 @@ import pytest
 from support.gc_world import AUDIT, HORIZON_S, KEYS, PLAN, RUN, GcWorld, open_world
 
 from sluice_gc.audit import Auditor
-from sluice_gc.engine import Engine, LocalEngine
-from sluice_gc.errors import GcRefused, Refusal
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
-from sluice_gc.runner import Runner
-from sluice_gc.spark_engine import SparkEngine
+from sluice_gc.task_engine import LocalTaskEngine, SparkTaskEngine, TaskEngine
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.session import SessionSettings, open_session
 
@@ -46,7 +45,10 @@ def test_executors_and_driver_certify_the_same(session: Any, tmp_path: Path) -> 
         async with open_world(tmp_path / "store") as world:
             await _fill(world)
             url = f"file://{tmp_path / 'store'}"
-            engines: list[Engine] = [LocalEngine(world.store), SparkEngine(session, url)]
+            engines: list[TaskEngine] = [
+                LocalTaskEngine(world.store),
+                SparkTaskEngine(session, url),
+            ]
             clock, ids = SystemClock(), SystemIds()
             here, there = [
                 await Auditor(world.store, one, KEYS, clock, ids).audit(AUDIT) for one in engines
@@ -60,7 +62,7 @@ def test_executors_and_driver_certify_the_same(session: Any, tmp_path: Path) -> 
             spark = engines[1]
             plan = await Planner(world.store, spark, KEYS, clock, ids).plan(PLAN)
             assert plan.summary.orphans.incarnations == 1
-            runner = Runner(world.store, spark, KEYS.trusted, clock)
+            runner = PlanRunner(world.store, spark, KEYS.trusted, clock)
             assert (await runner.run(plan.plan_id, RUN)).facts.deleted == 1
 
     asyncio.run(scenario())
@@ -72,12 +74,12 @@ def test_error_of_an_executor_is_raised_in_the_driver(session: Any, tmp_path: Pa
     async def scenario() -> None:
         async with open_world(tmp_path / "store") as world:
             await _fill(world)
-            engine = SparkEngine(session, f"file://{tmp_path / 'store'}")
+            engine = SparkTaskEngine(session, f"file://{tmp_path / 'store'}")
             clock, ids = SystemClock(), SystemIds()
             certificate = await Auditor(world.store, engine, KEYS, clock, ids).audit(AUDIT)
             await world.store.overwrite(certificate.files("names")[0].key, b"altered")
             with pytest.raises(GcRefused) as refused:
                 await Planner(world.store, engine, KEYS, clock, ids).plan(PLAN)
-            assert refused.value.rule is Refusal.EVIDENCE_CHANGED
+            assert refused.value.rule is RefusalRule.EVIDENCE_CHANGED
 
     asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""Unattended cycles: two of them take an old orphan, and a refusal stops and says so."""
+"""Unattended cycles: two cycles delete an old orphan, and a refusal stops the cycle."""
 
 import asyncio
 from collections.abc import Iterator
@@ -10,24 +10,24 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 from support.gc_world import HORIZON_S, KEYS, GcWorld, memory_world
 
-from sluice_gc.cycle import Cycles
-from sluice_gc.engine import LocalEngine
-from sluice_gc.errors import GcRefused, Refusal
+from sluice_gc.cycle import CycleRunner
+from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.metrics import GcMetrics
 from sluice_gc.settings import CycleSettings
+from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.keys import RAW_BLOBS
 from sluice_protocol.units import ObjectKey
 
 SETTINGS = CycleSettings(shards=4, max_delete_ratio=0.9, grace_s=60.0, deep=0.5)
 
 
-def cycles(world: GcWorld, metrics: GcMetrics) -> Cycles:
-    engine = LocalEngine(world.store)
-    return Cycles(world.store, engine, KEYS, world.clock, world.ids, metrics=metrics)
+def cycles(world: GcWorld, metrics: GcMetrics) -> CycleRunner:
+    engine = LocalTaskEngine(world.store)
+    return CycleRunner(world.store, engine, KEYS, world.clock, world.ids, metrics=metrics)
 
 
-def test_second_cycle_takes_what_the_first_one_planned(tmp_path: Path) -> None:
-    """The first cycle plans, the second runs that plan after its grace, a third has nothing due."""
+def test_second_cycle_executes_the_plan_of_the_first(tmp_path: Path) -> None:
+    """The second cycle runs the plan after the grace period; the third has no plan to run."""
 
     async def scenario() -> None:
         async with memory_world() as (world, _):
@@ -53,7 +53,7 @@ def test_second_cycle_takes_what_the_first_one_planned(tmp_path: Path) -> None:
 
 
 def test_refused_cycle_deletes_nothing_and_counts(events: list[EventDict]) -> None:
-    """A foreign key makes the cycle refuse, also the plan that was due."""
+    """With a foreign key the cycle is refused and does not run the due plan."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):
@@ -67,7 +67,7 @@ def test_refused_cycle_deletes_nothing_and_counts(events: list[EventDict]) -> No
             store.put(ObjectKey(f"{RAW_BLOBS}notes.txt"), b"what is this")
             with pytest.raises(GcRefused) as refused:
                 await made.cycle(replace(SETTINGS, grace_s=0.0))
-            assert refused.value.rule is Refusal.FOREIGN_KEYS
+            assert refused.value.rule is RefusalRule.FOREIGN_KEYS
             counted = metrics.registry.get_sample_value(
                 "sluice_gc_refusals_total", {"rule": "foreign_keys"}
             )
@@ -81,6 +81,6 @@ def test_refused_cycle_deletes_nothing_and_counts(events: list[EventDict]) -> No
 
 @pytest.fixture(autouse=True)
 def events() -> Iterator[list[EventDict]]:
-    """What was logged; another test may have bound the loggers to its own output."""
+    """The log events; other tests may have configured the loggers."""
     with capture_logs() as logged:
         yield logged

@@ -1,4 +1,4 @@
-"""The undo window: what was deleted can be put back until its copy's own time is over."""
+"""The undo window: a deleted blob can be restored until its copy is purged."""
 
 import asyncio
 from dataclasses import replace
@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from support.gc_world import HORIZON_S, KEYS, RUN, GcWorld, memory_world
 
-from sluice_gc.chain import read_head
 from sluice_gc.trash import PurgeReport, purge_trash, restore_blob, trash_key
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.outcomes import Found
@@ -16,7 +15,7 @@ UNDO = replace(RUN, undo=True)
 
 
 async def deleted(world: GcWorld) -> Digest:
-    """An orphan that a run with undo deleted."""
+    """Delete an orphan with undo and return its digest."""
     await world.accept(0)
     orphan = await world.orphan(10)
     world.clock.pass_s(HORIZON_S + 2)
@@ -27,20 +26,16 @@ async def deleted(world: GcWorld) -> Digest:
 
 
 async def purge(world: GcWorld) -> PurgeReport:
-    link = await read_head(world.store, KEYS.trusted)
-    assert link is not None
-    return await purge_trash(
-        world.store, world.authority, link, world.ids.ulid(), clock=world.clock
-    )
+    return await purge_trash(world.store, KEYS.trusted, world.ids.ulid(), clock=world.clock)
 
 
-def test_deleted_blob_comes_back_from_the_trash() -> None:
-    """Undo brings the same bytes back; what was never deleted has no copy."""
+def test_deleted_blob_is_restored_from_the_trash() -> None:
+    """Undo restores the same bytes; a blob that was never deleted has no copy."""
 
     async def scenario() -> None:
         async with memory_world() as (world, _):
             orphan = await deleted(world)
-            assert await restore_blob(world.store, orphan, world.clock)
+            assert (await restore_blob(world.store, orphan, world.clock)).restored
             assert await world.has(orphan)
             with pytest.raises(BadUsage):
                 await restore_blob(world.store, await world.accept(30), world.clock)
@@ -48,8 +43,8 @@ def test_deleted_blob_comes_back_from_the_trash() -> None:
     asyncio.run(scenario())
 
 
-def test_copy_is_purged_by_the_same_rules() -> None:
-    """A copy stays through its horizon and until an audit after it; then it goes, with a proof."""
+def test_copy_is_purged_under_the_clauses_of_a_blob() -> None:
+    """A copy is kept until its retry horizon ends and a later audit covers it."""
 
     async def scenario() -> None:
         async with memory_world() as (world, _):
@@ -64,8 +59,8 @@ def test_copy_is_purged_by_the_same_rules() -> None:
     asyncio.run(scenario())
 
 
-def test_copy_of_a_blob_that_a_manifest_names_stays() -> None:
-    """A manifest that came too late for its blob may still be healed from the copy."""
+def test_copy_of_a_referenced_blob_is_kept() -> None:
+    """A copy is kept while a late manifest names its blob."""
 
     async def scenario() -> None:
         async with memory_world() as (world, _):
@@ -74,13 +69,13 @@ def test_copy_of_a_blob_that_a_manifest_names_stays() -> None:
             world.clock.pass_s(HORIZON_S + 2)
             assert (await world.audit()).counts.missing_blobs == 1
             assert (await purge(world)).purged == 0
-            assert await restore_blob(world.store, orphan, world.clock)
+            assert (await restore_blob(world.store, orphan, world.clock)).restored
 
     asyncio.run(scenario())
 
 
 def test_corrupt_orphan_is_not_deleted_with_undo() -> None:
-    """A copy that would not be the blob is no undo: the blob stays."""
+    """A blob that cannot be copied correctly is kept."""
 
     async def scenario() -> None:
         async with memory_world() as (world, store):

@@ -35,6 +35,44 @@ def test_prove_reads_another_bucket_policy_and_prints_the_violation(
     assert "calls s3:DeleteObjectVersion on arn:aws:s3:::example-sluice/prod/" in out
 
 
+def test_grants_to_another_account_are_found_by_prove_and_lint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads((GOLDEN / "aws" / "bucket-policy.json").read_text())
+    grant = {"Sid": "Partner", "Effect": "Allow", "Action": "s3:GetObject"}
+    grant["Resource"] = "arn:aws:s3:::example-sluice/*"
+    document["Statement"].append(grant | {"Principal": {"AWS": "444455556666"}})
+    other = tmp_path / "bucket-policy.json"
+    other.write_text(json.dumps(document))
+    assert run(["policies", "prove", *SETTINGS, "--bucket-policy", str(other)]) == 1
+    out = capsys.readouterr().out
+    assert "BROKEN  strangers-granted-nothing" in out
+    assert "of account '444455556666' calls s3:GetObject" in out
+    assert run(["policies", "lint", *SETTINGS, str(other)]) == 1
+    assert "[foreign-account]" in capsys.readouterr().out
+
+
+def test_prove_reads_other_role_policies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = GOLDEN / "aws" / "role-gc.json"
+    wide = json.loads((GOLDEN / "aws" / "role-gateway.json").read_text())
+    wide["Statement"][0]["Action"] = "s3:*"
+    path = tmp_path / "gateway.json"
+    path.write_text(json.dumps(wide))
+    given = ["policies", "prove", *SETTINGS, "--role-policy", f"gc={same}"]
+    assert run(given) == 0
+    capsys.readouterr()
+    assert run([*given, "--role-policy", f"gateway={path}"]) == 1
+    out = capsys.readouterr().out
+    assert "BROKEN  gateway-nothing-else" in out
+    assert "BROKEN  gc-" not in out
+    for wrong in ("gc", "nobody=x", f"gc={GOLDEN / 'aws' / 'bucket-policy.json'}", "gc=missing"):
+        assert run(["policies", "prove", *SETTINGS, "--role-policy", wrong]) == 2, wrong
+    versitygw = ["--target", "versitygw", "--role-policy", f"gc={same}"]
+    assert run(["policies", "prove", *SETTINGS, *versitygw]) == 2
+
+
 def test_an_undecided_operator_is_bad_usage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -233,7 +233,7 @@ def test_pending_batches_over_the_bound_make_the_result_partial(place: Deploymen
     place.deliver([log_batch([f"line {n}"], start=n) for n in range(5)])
     result = run_query(place, make_query(), QuerySettings(tail_frames_max=2))
     assert result.summary.results == 2
-    assert result.summary.reasons[0].startswith("3 batches that are not in the lake yet")
+    assert result.summary.reasons[0].startswith("3 older batches that are not in the")
 
 
 def test_of_a_long_backlog_the_newest_work_lists_are_read(place: Deployment) -> None:
@@ -242,7 +242,7 @@ def test_of_a_long_backlog_the_newest_work_lists_are_read(place: Deployment) -> 
         place.deliver([log_batch([f"line {number}"], start=number)])
     result = run_query(place, make_query(), QuerySettings(tail_lists_max=2))
     assert sorted(map(str, bodies(result))) == ["line 4", "line 5"]
-    assert result.summary.reasons[0].startswith("4 work lists of lane ")
+    assert result.summary.reasons[0].startswith("4 older work lists of lane ")
 
 
 def test_a_series_covers_lake_and_pending_batches(place: Deployment) -> None:

@@ -96,3 +96,31 @@ def test_commands_report_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFix
     for human in (["batches"], ["gaps"], ["queue", "status"], ["explain", "host-1/b1/10-19"]):
         run([*human, *store])
         assert capsys.readouterr().out
+
+
+def test_damaged_and_lost_registers_are_reported_and_rebuilt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`queue status` and `rebuild --verify` exit with 1; `rebuild` repairs."""
+    store = ("--store", tmp_path.as_uri())
+    assert run(["init", *store]) == 0
+    seed(tmp_path)
+    assert call(capsys, "reconciler", "--once", *store)[0] == 0
+    (register,) = tmp_path.glob("queue/v1/*/manifest")
+    register.write_bytes(register.read_bytes()[:100])
+    code, lanes = call(capsys, "queue", "status", *store)
+    assert (code, [one["condition"] for one in lanes]) == (1, ["damaged"])
+    assert "sluice rebuild" in lanes[0]["problem"]
+    code, found = call(capsys, "rebuild", "--verify", *store)
+    assert (code, [one["wrong"] for one in found]) == (1, ["unreadable"])
+    code, repaired = call(capsys, "rebuild", "--first-sequence", "1", *store)
+    assert (code, "kept as queue/v1/" in repaired[0]["detail"]) == (0, True)
+    assert call(capsys, "rebuild", "--verify", *store) == (0, [])
+    code, lanes = call(capsys, "queue", "status", *store)
+    assert (code, [one["waiting_batches"] for one in lanes]) == (0, [3])
+
+    register.unlink()
+    code, lanes = call(capsys, "queue", "status", *store)
+    assert (code, [one["condition"] for one in lanes]) == (1, ["lost"])
+    assert run(["queue", "status", *store]) == 1
+    assert "lost" in capsys.readouterr().out

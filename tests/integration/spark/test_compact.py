@@ -1,5 +1,7 @@
 import asyncio
 import itertools
+import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -15,6 +17,7 @@ from sluice_lake.data_files import list_files
 from sluice_lake.delta import find_table
 from sluice_lake.errors import CommitConflict
 from sluice_lake.tables import LOGS
+from sluice_protocol.authority import Authority
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_spark.commits import replace_files
@@ -23,6 +26,8 @@ from sluice_spark.settings import CompactSettings
 from sluice_store import open_store
 
 pytestmark = pytest.mark.spark
+
+HORIZON_H = -(-Authority(authority_id="A" * 26).retry_horizon_s // 3600)
 
 
 def compact(spark: Any, deployment: Deployment, **more: Any) -> CompactReport:
@@ -146,6 +151,70 @@ def test_compact_drops_whole_partitions_by_retention(spark: Any, tmp_path: Path)
     assert (report.dropped_rows, report.vacuumed) == (10, 0)
     assert lake_rows(deployment, "logs") == list(new.rows)
     assert stray.exists()
+
+
+def age(deployment: Deployment, paths: list[Path], hours: int) -> None:
+    """Make files older, and the removals of them in the log."""
+    shift_ms = hours * 3_600_000
+    names = {path.name for path in paths}
+    for path in paths:
+        older_s = path.stat().st_mtime - hours * 3600
+        os.utime(path, (older_s, older_s))
+    for commit in (deployment.root / "lake/v1/logs/_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        for action in actions:
+            if "remove" in action and Path(action["remove"]["path"]).name in names:
+                action["remove"]["deletionTimestamp"] -= shift_ms
+        commit.write_text("\n".join(json.dumps(action) for action in actions))
+
+
+def test_compact_removes_files_that_no_reader_needs_any_more(spark: Any, tmp_path: Path) -> None:
+    """Replaced and uncommitted files go after the retry horizon and a day; all others remain."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    kept_h = HORIZON_H + CompactSettings().vacuum_hours
+
+    def ingest_two(first: int) -> list[Path]:
+        before = set(files(deployment)) if (tmp_path / "lake").exists() else set()
+        for start in (first, first + 10):
+            deployment.deliver([make_batch(start)])
+            ingest_locally(deployment.url)
+        return [Path(file) for file in files(deployment) if file not in before]
+
+    def stray(name: str) -> Path:
+        path = deployment.root / f"lake/v1/logs/accepted_date=2026-09-21/{name}.parquet"
+        path.write_bytes(b"x")
+        return path
+
+    replaced_long_ago = ingest_two(0)
+    assert compact(spark, deployment).vacuumed == 0
+    replaced_yesterday = ingest_two(20)
+    assert compact(spark, deployment).rewritten == 3
+    replaced_today = ingest_two(40)
+    (live,) = [Path(file) for file in files(deployment) if Path(file) not in replaced_today]
+    old_stray, new_stray = stray("old"), stray("new")
+    age(deployment, [*replaced_long_ago, old_stray], kept_h + 1)
+    age(deployment, replaced_yesterday, kept_h - 1)
+    age(deployment, [live], 10 * kept_h)
+    dry = compact(spark, deployment, dry_run=True)
+    assert dry.vacuumed == 3
+    assert old_stray.exists()
+    assert compact(spark, deployment).vacuumed == 3
+    assert not [path for path in (*replaced_long_ago, old_stray) if path.exists()]
+    needed = [*replaced_yesterday, *replaced_today, live, new_stray]
+    assert [path for path in needed if not path.exists()] == []
+    assert_lake_holds(deployment, deployment.sent)
+
+
+def test_compact_keeps_every_file_if_vacuum_is_off(spark: Any, tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path, lanes=1).init()
+    deployment.deliver([make_batch(0)])
+    ingest_locally(deployment.url)
+    stray = deployment.root / "lake/v1/logs/accepted_date=2026-09-21/old.parquet"
+    stray.write_bytes(b"x")
+    os.utime(stray, (1, 1))
+    assert compact(spark, deployment, vacuum_hours=-1).vacuumed == 0
+    assert stray.exists()
+    assert compact(spark, deployment).vacuumed == 1
 
 
 def test_replacing_a_file_twice_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Errors of the jobs on a terminal: one line each."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,18 +10,21 @@ import pytest
 from deltalake import write_deltalake
 from support.spark_lake import Deployment, make_batch
 
+from sluice_lake.delta import open_or_create_table
+from sluice_lake.tables import LOGS
+
 pytestmark = pytest.mark.spark
 
 
-def refused(url: str, *arguments: str) -> list[str]:
+def refused(url: str, *arguments: str, code: int = 2) -> list[str]:
     command = [sys.executable, "-m", "sluice_cli", "spark", *arguments, "--store", url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode != 0
+    assert done.returncode == code
     assert done.stdout == ""
     return [line for line in done.stderr.splitlines() if "incubator modules" not in line]
 
 
-@pytest.mark.parametrize("job", [("ingest", "--once"), ("rollup",)])
+@pytest.mark.parametrize("job", [("ingest", "--once"), ("compact",), ("rollup",), ("index",)])
 def test_jobs_refuse_tables_of_another_schema(job: tuple[str, ...], tmp_path: Path) -> None:
     """Another schema, or a file instead of a table, is refused in one line before a JVM starts."""
     deployment = Deployment(tmp_path, lanes=1).init()
@@ -35,6 +39,36 @@ def test_jobs_refuse_tables_of_another_schema(job: tuple[str, ...], tmp_path: Pa
     assert "its schema is not that of this version" in line
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("spark", "ingest", "--once"),
+        ("spark", "compact"),
+        ("spark", "rollup"),
+        ("spark", "index"),
+        ("query",),
+    ],
+)
+def test_unsupported_features_are_refused_alike(command: tuple[str, ...], tmp_path: Path) -> None:
+    """Row tracking, as Spark's Delta turns it on, is named by every reader and writer."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    table = open_or_create_table(deployment.url, LOGS)
+    commit = tmp_path / "lake/v1/logs/_delta_log" / f"{table.version() + 1:020d}.json"
+    features = ["appendOnly", "domainMetadata", "invariants", "rowTracking"]
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
+    commit.write_text(json.dumps({"protocol": protocol}))
+    done = subprocess.run(
+        [sys.executable, "-m", "sluice_cli", *command, "--store", deployment.url],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == (1 if command == ("query",) else 2)
+    assert "its features domainMetadata, rowTracking must be off" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_ingest_refuses_the_checkpoint_of_another_queue(tmp_path: Path) -> None:
     """The line names both queues; the tables are unchanged."""
     for letter in ("A", "B"):
@@ -44,6 +78,6 @@ def test_ingest_refuses_the_checkpoint_of_another_queue(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sluice_cli", "spark", *job]
     first = [*command, "--store", f"file://{tmp_path}/A"]
     subprocess.run(first, capture_output=True, timeout=120, check=True)
-    (line,) = refused(f"file://{tmp_path}/B", *job)
+    (line,) = refused(f"file://{tmp_path}/B", *job, code=1)
     assert "the checkpoint belongs to another queue" in line
     assert deployment.rows("logs") == []

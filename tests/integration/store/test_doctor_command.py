@@ -89,7 +89,7 @@ def test_doctor_command_reports_broken_promises(
 def test_doctor_command_unreachable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An unreachable store has exit code 3, with a line that says what to check."""
+    """An unreachable store has exit code 3, with a line that names what to check."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     url = f"s3://bucket?endpoint=http://127.0.0.1:{free_port()}&region=us-east-1"

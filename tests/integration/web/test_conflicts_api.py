@@ -69,14 +69,15 @@ def test_access_decides_who_sees_and_who_resolves(tmp_path: Path) -> None:
 
 
 def test_a_decision_is_sent_as_json(tmp_path: Path) -> None:
-    """Another media type is 415, other JSON 400, an unknown conflict 404."""
+    """What a form sends is 403, another media type 415, other JSON 400, an unknown conflict 404."""
 
     async def run() -> None:
         async with served(tmp_path) as client:
             (conflict,) = (await get(client, "/v1/conflicts"))[1]["conflicts"]
             unknown = conflict["id"][:-64] + "0" * 64
             for name, kind, body, status in (
-                (conflict["id"], "text/plain", b'{"action":"accept_existing"}', 415),
+                (conflict["id"], "text/plain", b'{"action":"accept_existing"}', 403),
+                (conflict["id"], "application/xml", b'{"action":"accept_existing"}', 415),
                 (conflict["id"], "application/json", b"{", 400),
                 (conflict["id"], "application/json", b'{"action":"x"}', 400),
                 (unknown, "application/json", b'{"action":"accept_existing"}', 404),

@@ -1,11 +1,11 @@
-"""The columns of a plan choose exactly the rows that the clauses choose one by one."""
+"""The columns of a plan select exactly the rows that the clauses select row by row."""
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice_gc.candidates import PlanRule, select_candidates
-from sluice_gc.evidence import BLOBS, hexed
+from sluice_gc.evidence_files import BLOBS, digest_from_bytes
 from sluice_protocol.blob_deletion import (
     PLAN_CLAUSES,
     AuditResult,
@@ -40,10 +40,10 @@ def rule_of(started_at: int, now: int) -> PlanRule:
 
 
 def lets_go(row: dict[str, object], named: bool, rule: PlanRule) -> bool:
-    """Judges one row by the protocol's own clauses; noncurrent ones only beneath a named blob."""
+    """Return True if the clauses of the protocol allow the deletion of one row."""
     sha256 = row["sha256"]
     assert isinstance(sha256, bytes)
-    digest = hexed(sha256)
+    digest = digest_from_bytes(sha256)
     evidence = Evidence(
         candidate=Candidate(
             key=blob_key(digest),
@@ -73,10 +73,10 @@ def lets_go(row: dict[str, object], named: bool, rule: PlanRule) -> bool:
     started_at=st.integers(0, 500),
     later=st.integers(0, 100),
 )
-def test_columns_and_clauses_choose_the_same(
+def test_columns_and_clauses_select_the_same_rows(
     rows: list[dict[str, object]], names: set[int], started_at: int, later: int
 ) -> None:
-    """For any listing, names and times, the anti-join equals the clauses row by row."""
+    """For any listing, names and times, the anti-join equals the clauses."""
     rule = rule_of(started_at, started_at + later)
     named = [bytes([value]) * 32 for value in sorted(names)]
     blobs = pa.Table.from_pylist(rows, schema=BLOBS)

@@ -1,7 +1,7 @@
-"""After hours of everything at once no answered batch is missing, and every old orphan is gone.
+"""After hours of concurrent work no accepted batch is missing, and every old orphan is deleted.
 
-An operator decides about conflicts all the while: what is decided is never forgotten, and a
-quarantined agent and boot is turned away.
+An operator decides about conflicts during that time. A decision is never lost, and uploads of a
+quarantined agent and boot are refused.
 """
 
 from dataclasses import replace
@@ -9,30 +9,32 @@ from random import Random
 
 import pytest
 from support.gc_operator import Tidy, drop_both, drop_one, keep
-from support.gc_story import Story
+from support.gc_simulation import DeploymentSimulation
 from support.simloop import SimLoop, seeds, simulate
 
-from sluice_gc.proof import ALL_CLAUSES, Clauses
+from sluice_gc.deletion_proof import ALL_CLAUSES, ClauseSets
 from sluice_protocol import blob_deletion as d
 
 
 def play(
     seed: int,
     hours: float,
-    clauses: Clauses = ALL_CLAUSES,
+    clauses: ClauseSets = ALL_CLAUSES,
     *,
     hostile: bool = False,
     tidy: Tidy = keep,
-) -> Story:
-    async def main(loop: SimLoop, rng: Random) -> Story:
-        story = Story(loop=loop, rng=rng, hours=hours, clauses=clauses, hostile=hostile, tidy=tidy)
+) -> DeploymentSimulation:
+    async def main(loop: SimLoop, rng: Random) -> DeploymentSimulation:
+        story = DeploymentSimulation(
+            loop=loop, rng=rng, hours=hours, clauses=clauses, hostile=hostile, tidy=tidy
+        )
         await story.play()
         return story
 
     return simulate(seed, main)
 
 
-def check(story: Story) -> None:
+def check(story: DeploymentSimulation) -> None:
     assert story.lost == []
     assert story.unreadable() == []
     assert story.standing_orphans() == []
@@ -41,13 +43,13 @@ def check(story: Story) -> None:
     assert story.late == []
 
 
-def facts(story: Story) -> list[object]:
+def facts(story: DeploymentSimulation) -> list[object]:
     return [story.deleted, story.accepted, story.refusals, story.refused, story.operator.decided]
 
 
 @pytest.mark.parametrize("seed", seeds(2))
-def test_an_hour_of_everything(seed: int) -> None:
-    """Rival collectors, dying gateways, decisions, lost answers and events: I2, I7; orphans go."""
+def test_one_simulated_hour_loses_nothing(seed: int) -> None:
+    """I2 and I7 are true with concurrent collectors, crashes, decisions and lost responses."""
     story = play(seed, 1)
     check(story)
     assert story.deleted > 5
@@ -60,39 +62,39 @@ def test_an_hour_of_everything(seed: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(12))
-def test_many_hours_of_everything(seed: int) -> None:
-    """The same for six hours each."""
+def test_six_simulated_hours_lose_nothing(seed: int) -> None:
+    """I2 and I7 are true for six simulated hours."""
     check(play(seed, 6))
 
 
-def test_same_seed_same_story() -> None:
-    """A seed replays: same answers, same deletions, same refusals, same decisions."""
+def test_seed_replays_the_simulation() -> None:
+    """A seed leads to the same responses, deletions, refusals and decisions."""
     first, again = play(3, 0.2), play(3, 0.2)
     assert facts(first) == facts(again)
     assert sorted(first.store.versions) == sorted(again.store.versions)
 
 
 def test_hostile_plans_lose_nothing() -> None:
-    """Plans that list every blob, hour after hour: the clauses of the run alone hold I2."""
+    """If plans list every blob, the clauses of the run alone ensure I2."""
     check(play(1, 0.12, hostile=True))
 
 
-def test_collector_without_names_is_caught() -> None:
-    """The same plans, and a run that asks no manifest and no reference: batches are lost."""
+def test_collector_that_ignores_names_is_detected() -> None:
+    """A run that reads no manifest and no reference loses batches."""
     named = {d.audit_unnamed, d.references_absent, d.envelope_unnamed}
     left = tuple(check for check in d.DELETION_CLAUSES if check not in named)
     assert play(1, 0.15, replace(ALL_CLAUSES, orphan=left), hostile=True).lost
 
 
-def test_operator_who_forgets_is_caught() -> None:
-    """A decision that drops quarantine manifest and reference lets quarantined blobs go."""
+def test_operator_that_removes_evidence_is_detected() -> None:
+    """A decision that removes quarantine manifest and reference loses quarantined blobs."""
     story = play(1, 0.15, tidy=drop_both)
     assert story.lost
     assert story.operator.vanished()
 
 
-def test_either_evidence_keeps_a_quarantined_blob() -> None:
-    """The manifest alone and the reference alone still protect what was decided."""
+def test_manifest_or_reference_keeps_a_quarantined_blob() -> None:
+    """The manifest alone and the reference alone protect a decided blob."""
     story = play(1, 0.15, tidy=drop_one)
     assert 0 < len(story.operator.vanished()) < len(story.operator.names)
     assert story.lost == []

@@ -1,8 +1,8 @@
-"""Each clause of the proof, switched off in a run, deletes something that must stay.
+"""A run without one clause of the proof deletes something that must be kept.
 
-The plan is hostile: it lists every incarnation and is signed, so that only the run's own clauses
-protect a blob. What a deletion must satisfy is stated here a second time, from what the store holds
-and not from what the run read.
+The plan is hostile: it lists every object version and is signed, so that only the clauses of the
+run protect a blob. The conditions are implemented here a second time, on the state of the store and
+not on what the run read.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import pytest
 from support.gc_hostile import hostile_plan
-from support.gc_store import Version, VersionedStore
+from support.gc_store import SimulatedVersion, VersionedStore
 from support.gc_world import HORIZON_S, RUN, GcWorld, memory_world
 
 from sluice_gc.certificate import Certificate
-from sluice_gc.errors import GcRefused, Refusal
+from sluice_gc.deletion_proof import ClauseSets
+from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.plan import Plan
-from sluice_gc.proof import Clauses
 from sluice_protocol import blob_deletion as d
 from sluice_protocol.keys import (
     ACCEPTED,
@@ -35,8 +35,8 @@ from sluice_store.port import Versioning
 HORIZON_NS = HORIZON_S * NS_PER_S
 
 
-class Judge:
-    """Watches deletions and names every one that breaks a clause, from the store's own state."""
+class DeletionJudge:
+    """Records every deletion that violates a clause, by the state of the store."""
 
     def __init__(self, world: GcWorld, store: VersionedStore) -> None:
         self._world, self._store = world, store
@@ -49,11 +49,11 @@ class Judge:
     def certified(self, certificate: Certificate) -> None:
         self._started.append(certificate.started_at_unix_ns)
 
-    def see(self, key: ObjectKey, version: Version) -> None:
+    def see(self, key: ObjectKey, version: SimulatedVersion) -> None:
         self.deleted += 1
         self.wrong += self._reasons(key, version)
 
-    def _reasons(self, key: ObjectKey, version: Version) -> Iterator[str]:
+    def _reasons(self, key: ObjectKey, version: SimulatedVersion) -> Iterator[str]:
         digest = parse_blob_key(key)
         held = self._store.versions[key]
         if not self.truly_enabled:
@@ -80,18 +80,18 @@ class Judge:
         return by_body or any(key.startswith(prefixes) for key in self._store.versions)
 
 
-Scene = Callable[[GcWorld, VersionedStore, Judge], Awaitable[Plan]]
+Scene = Callable[[GcWorld, VersionedStore, DeletionJudge], Awaitable[Plan]]
 
 
-async def _aged_orphan(world: GcWorld, judge: Judge) -> Digest:
+async def _aged_orphan(world: GcWorld, judge: DeletionJudge) -> Digest:
     orphan = await world.orphan(10)
     world.clock.pass_s(HORIZON_S + 2)
     judge.certified(await world.audit())
     return orphan
 
 
-async def versioning_goes_off(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
-    """Versioning is suspended after the run began."""
+async def versioning_goes_off(world: GcWorld, store: VersionedStore, judge: DeletionJudge) -> Plan:
+    """Versioning is suspended after the run started."""
     await _aged_orphan(world, judge)
     plan = await hostile_plan(store, world.ids.ulid())
     store.versioning[:] = [Versioning.ENABLED, Versioning.SUSPENDED]
@@ -99,8 +99,8 @@ async def versioning_goes_off(world: GcWorld, store: VersionedStore, judge: Judg
     return plan
 
 
-async def null_version(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
-    """The orphan was written before versioning was turned on."""
+async def null_version(world: GcWorld, store: VersionedStore, judge: DeletionJudge) -> Plan:
+    """The orphan was written before versioning was enabled."""
     store.versioning[:] = [Versioning.OFF]
     orphan = await world.orphan(10)
     store.versioning[:] = [Versioning.ENABLED]
@@ -110,16 +110,16 @@ async def null_version(world: GcWorld, store: VersionedStore, judge: Judge) -> P
     return await hostile_plan(store, world.ids.ulid())
 
 
-async def clock_falls(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
-    """The store's clock falls after the audit, by less than half the margin."""
+async def clock_falls(world: GcWorld, store: VersionedStore, judge: DeletionJudge) -> Plan:
+    """The store's clock goes back after the audit, by less than half the safety margin."""
     await _aged_orphan(world, judge)
     plan = await hostile_plan(store, world.ids.ulid())
     world.clock.pass_s(-30)
     return plan
 
 
-async def audit_too_early(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
-    """The audit ran while a gateway could still finish; then the blob grew old."""
+async def audit_too_early(world: GcWorld, store: VersionedStore, judge: DeletionJudge) -> Plan:
+    """The audit ran while a gateway could still finish; then the retry horizon ended."""
     await world.orphan(10)
     judge.certified(await world.audit())
     plan = await hostile_plan(store, world.ids.ulid())
@@ -127,8 +127,8 @@ async def audit_too_early(world: GcWorld, store: VersionedStore, judge: Judge) -
     return plan
 
 
-async def misnamed_in_audit(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
-    """A manifest under another identity names the blob; its reference was lost after the audit."""
+async def misnamed_in_audit(world: GcWorld, store: VersionedStore, judge: DeletionJudge) -> Plan:
+    """A manifest under another identity names the blob; its reference was lost later."""
     orphan = await world.orphan(10)
     await world.put_manifest(world.identity(500), orphan)
     world.clock.pass_s(HORIZON_S + 2)
@@ -137,8 +137,8 @@ async def misnamed_in_audit(world: GcWorld, store: VersionedStore, judge: Judge)
     return await hostile_plan(store, world.ids.ulid())
 
 
-async def misnamed_later(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
-    """A manifest under another identity came after the audit; the reconciler indexed it."""
+async def misnamed_later(world: GcWorld, store: VersionedStore, judge: DeletionJudge) -> Plan:
+    """A manifest under another identity was created after the audit and indexed."""
     orphan = await _aged_orphan(world, judge)
     plan = await hostile_plan(store, world.ids.ulid())
     world.clock.pass_s(5)
@@ -146,8 +146,8 @@ async def misnamed_later(world: GcWorld, store: VersionedStore, judge: Judge) ->
     return plan
 
 
-async def late_manifest(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
-    """A manifest came after the audit, later than its proof allows; the reconciler lags."""
+async def late_manifest(world: GcWorld, store: VersionedStore, judge: DeletionJudge) -> Plan:
+    """A manifest was created after the audit, too late for its proof; it is not indexed."""
     orphan = await _aged_orphan(world, judge)
     plan = await hostile_plan(store, world.ids.ulid())
     world.clock.pass_s(5)
@@ -155,8 +155,8 @@ async def late_manifest(world: GcWorld, store: VersionedStore, judge: Judge) -> 
     return plan
 
 
-async def late_quarantine(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
-    """A quarantine manifest came after the audit; the reconciler lags."""
+async def late_quarantine(world: GcWorld, store: VersionedStore, judge: DeletionJudge) -> Plan:
+    """A quarantine manifest was created after the audit; it is not indexed."""
     await world.accept(10)
     orphan = await _aged_orphan(world, judge)
     plan = await hostile_plan(store, world.ids.ulid())
@@ -165,8 +165,8 @@ async def late_quarantine(world: GcWorld, store: VersionedStore, judge: Judge) -
     return plan
 
 
-async def written_again(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
-    """A gateway writes the blob again between two looks of the proof."""
+async def written_again(world: GcWorld, store: VersionedStore, judge: DeletionJudge) -> Plan:
+    """A gateway writes the blob again between two reads of the proof."""
     orphan = await _aged_orphan(world, judge)
     key = blob_key(orphan)
 
@@ -177,17 +177,17 @@ async def written_again(world: GcWorld, store: VersionedStore, judge: Judge) -> 
     return await hostile_plan(store, world.ids.ulid())
 
 
-async def corrupt_current(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
-    """The noncurrent version of an accepted blob holds the only right bytes."""
+async def corrupt_current(world: GcWorld, store: VersionedStore, judge: DeletionJudge) -> Plan:
+    """Only the noncurrent version of an accepted blob has the correct bytes."""
     accepted = await world.accept(10)
     store.put(blob_key(accepted), b"damaged")
     world.clock.pass_s(HORIZON_S + 2)
     judge.certified(await world.audit())
-    return await hostile_plan(store, world.ids.ulid(), superseded=True)
+    return await hostile_plan(store, world.ids.ulid(), noncurrent=True)
 
 
-async def current_goes(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
-    """The current version vanishes between two looks: the old one is what a read sees."""
+async def current_goes(world: GcWorld, store: VersionedStore, judge: DeletionJudge) -> Plan:
+    """The current version disappears between two reads; the old one becomes current."""
     accepted = await world.accept(10)
     key = blob_key(accepted)
     store.put(key, store.versions[key][0].body)
@@ -198,16 +198,16 @@ async def current_goes(world: GcWorld, store: VersionedStore, judge: Judge) -> P
         del store.versions[key][0]
 
     store.hooks["list_incarnations", key] = vanish
-    return await hostile_plan(store, world.ids.ulid(), superseded=True)
+    return await hostile_plan(store, world.ids.ulid(), noncurrent=True)
 
 
-async def young_superseded(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
-    """A version was superseded a moment ago."""
+async def young_superseded(world: GcWorld, store: VersionedStore, judge: DeletionJudge) -> Plan:
+    """A version became noncurrent a moment ago."""
     accepted = await world.accept(10)
     key = blob_key(accepted)
     store.put(key, store.versions[key][0].body)
     judge.certified(await world.audit())
-    return await hostile_plan(store, world.ids.ulid(), superseded=True)
+    return await hostile_plan(store, world.ids.ulid(), noncurrent=True)
 
 
 ORPHAN_SCENES: list[tuple[d.ClauseCheck, Scene, str]] = [
@@ -228,13 +228,13 @@ SUPERSEDED_SCENES: list[tuple[d.ClauseCheck, Scene, str]] = [
 ]
 
 
-def play(scene: Scene, clauses: Clauses) -> tuple[Judge, str | None]:
-    """Plays a scene and runs its plan; gives the judge and the refusal, if any."""
+def play(scene: Scene, clauses: ClauseSets) -> tuple[DeletionJudge, str | None]:
+    """Run a scene and its plan; return the judge and the refusal, if any."""
 
-    async def story() -> tuple[Judge, str | None]:
+    async def story() -> tuple[DeletionJudge, str | None]:
         async with memory_world() as (world, store):
             await world.accept(1000)
-            judge = Judge(world, store)
+            judge = DeletionJudge(world, store)
             plan = await scene(world, store, judge)
             try:
                 await world.run(plan, replace(RUN, grace_s=-60.0), clauses)
@@ -245,11 +245,11 @@ def play(scene: Scene, clauses: Clauses) -> tuple[Judge, str | None]:
     return asyncio.run(story())
 
 
-def without(clauses: Clauses, check: d.ClauseCheck) -> Clauses:
+def without(clauses: ClauseSets, check: d.ClauseCheck) -> ClauseSets:
     return replace(
         clauses,
         orphan=tuple(one for one in clauses.orphan if one is not check),
-        superseded=tuple(one for one in clauses.superseded if one is not check),
+        noncurrent=tuple(one for one in clauses.noncurrent if one is not check),
     )
 
 
@@ -259,36 +259,36 @@ SCENE_IDS = [scene.__name__ for _, scene, _ in SCENES]
 
 @pytest.mark.parametrize(("check", "scene", "broken"), SCENES, ids=SCENE_IDS)
 def test_each_scene_deletes_nothing(check: d.ClauseCheck, scene: Scene, broken: str) -> None:
-    """With every clause on, no scene loses anything, although the plan lists everything."""
-    judge, refused = play(scene, Clauses())
+    """With every clause, no scene loses anything although the plan lists everything."""
+    judge, refused = play(scene, ClauseSets())
     assert judge.wrong == []
     assert judge.deleted == 0
-    assert refused == (Refusal.VERSIONING.value if broken == "versioning" else None)
+    assert refused == (RefusalRule.VERSIONING.value if broken == "versioning" else None)
 
 
 @pytest.mark.parametrize(("check", "scene", "broken"), SCENES, ids=SCENE_IDS)
-def test_each_clause_switched_off_deletes_wrongly(
+def test_run_without_one_clause_deletes_wrongly(
     check: d.ClauseCheck, scene: Scene, broken: str
 ) -> None:
-    """The mutant without that one clause is caught by the judge of the store's own state."""
-    judge, _ = play(scene, without(Clauses(), check))
+    """The judge detects the mutant without that clause."""
+    judge, _ = play(scene, without(ClauseSets(), check))
     assert judge.deleted
     assert broken in judge.wrong
 
 
 def test_every_clause_has_a_scene() -> None:
-    """No clause of the product is left without a mutant."""
+    """Every clause of the product has a mutant."""
     assert {check for check, _, _ in ORPHAN_SCENES} == set(d.DELETION_CLAUSES)
     shared = {d.versioning_enabled, d.incarnation_exact}
     assert {check for check, _, _ in SUPERSEDED_SCENES} | shared == set(d.NONCURRENT_CLAUSES)
 
 
-def test_orphan_goes_from_a_hostile_plan() -> None:
-    """The hostile plan is carried out as far as the clauses allow: only the orphan goes."""
+def test_hostile_plan_deletes_only_the_orphan() -> None:
+    """The clauses allow only the deletion of the orphan."""
 
-    async def only_an_orphan(world: GcWorld, store: VersionedStore, judge: Judge) -> Plan:
+    async def only_an_orphan(world: GcWorld, store: VersionedStore, judge: DeletionJudge) -> Plan:
         await _aged_orphan(world, judge)
         return await hostile_plan(store, world.ids.ulid())
 
-    judge, refused = play(only_an_orphan, Clauses())
+    judge, refused = play(only_an_orphan, ClauseSets())
     assert (judge.deleted, judge.wrong, refused) == (1, [], None)

@@ -39,7 +39,7 @@ def test_planted_contradiction_is_named(planted: UploadResult, promise: str) -> 
 
 
 def test_conflict_before_any_rival_is_wrong() -> None:
-    """A 409 that was told before other bytes were sent had no cause."""
+    """A 409 before any other bytes were sent has no cause."""
     history = [told("A", 409, 0, 1), told("B", 200, 2, 3, duplicate=False)]
     assert broken_guarantees(history) == ["I3 i: 409 before any other bytes were sent"]
 

@@ -4,18 +4,23 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from sluice_lake import delta
 from sluice_lake.delta import (
     check_tables,
+    delta_errors_translated,
+    delta_schema,
     find_table,
     open_or_create_table,
     read_lane_versions,
 )
-from sluice_lake.errors import TableRefused
+from sluice_lake.errors import CommitConflict, TableRefused
+from sluice_lake.locations import TableLocation
 from sluice_lake.schemas import arrow_schema, schema_json
 from sluice_lake.tables import BATCHES, LOGS, TABLES
+from sluice_protocol.errors import OutcomeUnknown, SluiceError
 
 
 def path_of(root: Path, name: str = "logs") -> Path:
@@ -110,25 +115,148 @@ def add_commit(root: Path, action: dict[str, object]) -> None:
     commit.write_text(json.dumps(action))
 
 
+READER_FEATURES = {
+    "columnMapping",
+    "deletionVectors",
+    "typeWidening-preview",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
+
+
+def add_feature(root: Path, *features: str, properties: dict[str, str] | None = None) -> None:
+    reader = [feature for feature in features if feature in READER_FEATURES]
+    protocol: dict[str, object] = {
+        "minReaderVersion": 3 if reader else 1,
+        "minWriterVersion": 7,
+        "writerFeatures": ["appendOnly", "invariants", *features],
+    }
+    if reader:
+        protocol["readerFeatures"] = reader
+    add_commit(root, {"protocol": protocol})
+    if properties:
+        add_properties(root, properties)
+
+
+def add_properties(root: Path, properties: dict[str, str]) -> None:
+    first = path_of(root) / "_delta_log" / f"{0:020d}.json"
+    actions = [json.loads(line) for line in first.read_text().splitlines()]
+    (metadata,) = (action for action in actions if "metaData" in action)
+    metadata["metaData"]["configuration"] |= properties
+    table = DeltaTable(path_of(root))
+    commit = path_of(root) / "_delta_log" / f"{table.version() + 1:020d}.json"
+    commit.write_text(json.dumps(metadata))
+
+
+@pytest.mark.parametrize("for_writing", [False, True])
 @pytest.mark.parametrize(
-    ("feature", "levels"),
+    "features",
     [
-        ("deletionVectors", ("readerFeatures", "writerFeatures")),
-        ("columnMapping", ("readerFeatures", "writerFeatures")),
-        ("clustering", ("writerFeatures",)),
+        ("deletionVectors",),
+        ("columnMapping",),
+        ("clustering", "domainMetadata"),
+        ("domainMetadata", "rowTracking"),
+        ("inCommitTimestamp",),
+        ("typeWidening-preview",),
+        ("v2Checkpoint",),
+        ("vacuumProtocolCheck",),
+        ("aFeatureOfTheFuture",),
     ],
 )
-def test_a_feature_under_which_files_misrepresent_the_table_is_refused(
-    tmp_path: Path, feature: str, levels: tuple[str, ...]
+def test_unsupported_features_are_refused_by_name(
+    tmp_path: Path, features: tuple[str, ...], for_writing: bool
 ) -> None:
-    """Clustering is a feature of writers only."""
-    features = {level: [feature] for level in levels}
-    if feature == "clustering":
-        features["writerFeatures"].append("domainMetadata")
-    reader = 3 if "readerFeatures" in levels else 1
-    protocol = {"minReaderVersion": reader, "minWriterVersion": 7, **features}
-    add_commit(tmp_path, {"protocol": protocol})
-    assert f"its feature {feature} must be off" in refusal(tmp_path)
+    """Both readers and writers refuse, also features of writers that this build does not know."""
+    open_or_create_table(f"file://{tmp_path}", LOGS)
+    add_feature(tmp_path, *features)
+    found = refusal(tmp_path, for_writing=for_writing)
+    assert f"its features {', '.join(features)} must be off" in found
+
+
+@pytest.mark.parametrize(
+    ("properties", "feature"),
+    [
+        ({"delta.appendOnly": "true"}, "appendOnly"),
+        ({"delta.constraints.positive": "seq > 0"}, "checkConstraints"),
+        ({"delta.enableRowTracking": "true"}, "rowTracking"),
+    ],
+)
+def test_features_that_the_properties_turn_on_are_refused(
+    tmp_path: Path, properties: dict[str, str], feature: str
+) -> None:
+    """A table of an old writer version does not list the features that it uses."""
+    open_or_create_table(f"file://{tmp_path}", LOGS)
+    add_properties(tmp_path, properties)
+    assert f"its features {feature} must be off" in refusal(tmp_path)
+
+
+def test_features_that_are_listed_and_not_used_are_accepted(tmp_path: Path) -> None:
+    """A tool that turns on the change feed lists the features of the old versions."""
+    url = f"file://{tmp_path}"
+    open_or_create_table(url, LOGS)
+    add_feature(
+        tmp_path,
+        "changeDataFeed",
+        "checkConstraints",
+        "generatedColumns",
+        properties={"delta.enableChangeDataFeed": "true"},
+    )
+    assert find_table(url, LOGS, for_writing=True) is not None
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (
+            CommitFailedError("Failed to commit transaction: Concurrent transaction failed."),
+            CommitConflict,
+        ),
+        (CommitFailedError("Tried committing existing table version: 3"), CommitConflict),
+        (CommitFailedError("Log storage error: Generic S3 error: timed out"), OutcomeUnknown),
+        (CommitFailedError("Transaction failed: dispatch failure"), OutcomeUnknown),
+        (OSError("Generic S3 error: connection reset"), OutcomeUnknown),
+        (
+            CommitFailedError("Unsupported table features required: [RowTracking]"),
+            TableRefused,
+        ),
+        (
+            CommitFailedError("The transaction includes Remove action with data change"),
+            TableRefused,
+        ),
+        (DeltaError("Kernel error"), TableRefused),
+    ],
+)
+def test_only_a_lost_race_is_a_conflict(raised: Exception, expected: type[SluiceError]) -> None:
+    with (
+        pytest.raises(SluiceError) as translated,
+        delta_errors_translated(TableLocation(uri="/lake/v1/logs")),
+    ):
+        raise raised
+    assert type(translated.value) is expected
+
+
+def test_a_lost_race_is_recognized_by_the_error_of_delta_rs(tmp_path: Path) -> None:
+    """The texts of the library, which the translation depends on."""
+    url = f"file://{tmp_path}"
+    first, second = open_or_create_table(url, LOGS), open_or_create_table(url, LOGS)
+
+    def commit(opened: DeltaTable, retries: int) -> None:
+        with delta_errors_translated(TableLocation(uri=opened.table_uri)):
+            opened.create_write_transaction(
+                [],
+                "append",
+                delta_schema(LOGS),
+                [LOGS.partition_column],
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction("app", 1)], max_commit_retries=retries
+                ),
+            )
+
+    commit(first, 3)
+    with pytest.raises(CommitConflict):
+        commit(second, 3)
+    with pytest.raises(CommitConflict):
+        commit(second, 0)
 
 
 def test_a_damaged_log_is_refused(tmp_path: Path) -> None:

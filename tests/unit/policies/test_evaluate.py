@@ -22,6 +22,15 @@ CREATE = {"If-None-Match": "*"}
 KEY = "accepted/v1/agent=61/boot=62/0-9.json"
 BLOB = "raw-blobs/v1/sha256/ab/cd/abcd.lmbatch"
 ADMIN = "arn:aws:iam::111122223333:role/admin"
+FOREIGNER = "arn:aws:iam::444455556666:role/partner"
+SERVICE = "s3.amazonaws.com"
+KMS = {"x-amz-server-side-encryption": "aws:kms"}
+KEY_HEADER = "x-amz-server-side-encryption-aws-kms-key-id"
+KEY_ARN = settings().encryption.kms_key
+
+
+def for_account(account: str) -> dict[str, str]:
+    return {"aws:SourceAccount": account}
 
 
 def judge(
@@ -59,13 +68,23 @@ DECISIONS = [
         *("gateway", "PutObject", BLOB),
         *({"x-amz-server-side-encryption": "AES256"}, False, "NoOtherEncryption"),
     ),
-    ("gateway", "PutObject", BLOB, {"x-amz-server-side-encryption": "aws:kms"}, True, "Write"),
+    ("gateway", "PutObject", BLOB, KMS, False, "NoUnnamedKey"),
+    ("gateway", "PutObject", BLOB, KMS | {KEY_HEADER: "alias/other"}, False, "NoOtherKey"),
+    ("gateway", "PutObject", BLOB, KMS | {KEY_HEADER: KEY_ARN}, True, "Write"),
+    ("gateway", "PutObject", BLOB, {KEY_HEADER: "alias/aws/s3"}, False, "NoOtherKey"),
+    (ADMIN, "UpdateObjectEncryption", "lake/v1/logs/x", {}, False, "NeverReencrypted"),
+    (ADMIN, "ReplicateObject", "lake/v1/logs/x", {}, False, "NeverReencrypted"),
     ("auditor", "GetObject", KEY, {}, True, "Read"),
     ("auditor", "PutObject", "doctor/v1/x", {}, False, NOTHING_ALLOWS),
     ("operator", "PutObject", "decisions/v1/x.json", CREATE, True, "Write"),
     ("gateway", "ListBucket", None, {"s3:prefix": "prod/accepted/v1/agent="}, True, "List"),
     ("gateway", "ListBucket", None, {"s3:prefix": "prod/lake/v1/"}, False, NOTHING_ALLOWS),
-    ("anonymous", "GetObject", KEY, {}, False, NOTHING_ALLOWS),
+    ("anonymous", "GetObject", KEY, {}, False, "OwnAccountOnly"),
+    (FOREIGNER, "GetObject", KEY, {}, False, "OwnAccountOnly"),
+    (FOREIGNER, "ListBucket", None, {}, False, "OwnAccountOnly"),
+    (SERVICE, "PutObject", "lake/v1/x", {}, False, "ServicesOfOwnAccountOnly"),
+    (SERVICE, "PutObject", "lake/v1/x", for_account("444455556666"), False, "ServicesOfOwn"),
+    (SERVICE, "PutObject", "lake/v1/x", for_account("111122223333"), False, NOTHING_ALLOWS),
 ]
 
 
@@ -101,6 +120,8 @@ def bucket_with(**changes: object) -> PolicySet:
         {"Condition": {"Null": {"s3:prefix": "maybe"}}},
         {"Resource": "arn:aws:s3:::b/${aws:username}/*"},
         {"Principal": {"AWS": "arn:aws:iam::111122223333:root"}},
+        {"Principal": {"AWS": "111122223333"}},
+        {"Principal": {"AWS": "arn:aws:sts::111122223333:assumed-role/gateway/one"}},
     ],
 )
 def test_elements_that_are_not_rendered_are_errors(changes: dict[str, object]) -> None:
@@ -115,12 +136,28 @@ def test_elements_that_are_not_rendered_are_errors(changes: dict[str, object]) -
         {"NotPrincipal": "*"},
         {"NotAction": "s3:GetObject"},
         {"NotResource": "*"},
-        {"Principal": {"Service": "s3.amazonaws.com"}},
+        {"Principal": {"CanonicalUser": "79a59df900b949e55d96a1e698fbaced"}},
+        {"Principal": {"Service": "*"}},
+        {"Principal": {}},
     ],
 )
 def test_negated_elements_are_rejected_when_parsed(changes: dict[str, object]) -> None:
     with pytest.raises(UnsupportedPolicy):
         bucket_with(**changes)
+
+
+def test_a_grant_to_a_whole_account_or_a_service_matches_its_callers() -> None:
+    for principal, who, allowed in (
+        ({"AWS": "444455556666"}, FOREIGNER, True),
+        ({"AWS": "arn:aws:iam::444455556666:root"}, FOREIGNER, True),
+        ({"AWS": "777788889999"}, FOREIGNER, False),
+        ({"Service": SERVICE}, SERVICE, True),
+        ({"Service": SERVICE}, "delivery.logs.amazonaws.com", False),
+        ({"AWS": FOREIGNER, "Service": SERVICE}, SERVICE, True),
+    ):
+        open_bucket = bucket_with(Effect="Allow", Principal=principal)
+        request = request_for(open_bucket, who, "GetObject", KEY, {})
+        assert evaluate(open_bucket, request).allowed is allowed, principal
 
 
 def test_a_duplicate_key_is_rejected() -> None:
@@ -138,8 +175,12 @@ MISSING = {
     "StringNotEquals": True,
     "StringLike": False,
     "StringNotLike": True,
+    "StringEqualsIfExists": True,
+    "StringNotEqualsIfExists": True,
     "StringLikeIfExists": True,
+    "StringNotLikeIfExists": True,
     "Bool": False,
+    "BoolIfExists": True,
 }
 
 

@@ -12,6 +12,7 @@ from sluice_policies.render import documents
 from sluice_policies.settings import Settings, Target
 
 BUCKET = "arn:aws:s3:::b"
+OWN = "111122223333"
 
 
 def document(**changes: object) -> str:
@@ -53,6 +54,56 @@ FAULTS = {
 @pytest.mark.parametrize("rule", FAULTS)
 def test_each_rule_finds_its_fault(rule: str) -> None:
     assert rule in {finding.rule for finding in lint(FAULTS[rule])}
+
+
+OTHER = "arn:aws:iam::444455556666:role/partner"
+GRANTS = {
+    "role": ({"AWS": OTHER}, {}, "foreign-account"),
+    "account": ({"AWS": "444455556666"}, {}, "foreign-account"),
+    "root": ({"AWS": "arn:aws:iam::444455556666:root"}, {}, "foreign-account"),
+    "canonical user": ({"CanonicalUser": "79a59df9"}, {}, "foreign-account"),
+    "service": ({"Service": "s3.amazonaws.com"}, {}, "confused-deputy"),
+    "service for another account": (
+        {"Service": "s3.amazonaws.com"},
+        condition("StringEquals", "aws:SourceAccount", "444455556666"),
+        "confused-deputy",
+    ),
+    "service if it names an account": (
+        {"Service": "s3.amazonaws.com"},
+        condition("StringEqualsIfExists", "aws:SourceAccount", "111122223333"),
+        "confused-deputy",
+    ),
+    "anyone over TLS": ("*", condition("Bool", "aws:SecureTransport", "true"), "open-to-all"),
+    "anyone of another account": (
+        "*",
+        condition("StringEquals", "aws:PrincipalAccount", "444455556666"),
+        "open-to-all",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRANTS)
+@pytest.mark.parametrize("account", ["111122223333", None])
+def test_grants_outside_the_account_are_found(name: str, account: str | None) -> None:
+    """Without an account, the denials of the document show it."""
+    principal, conditions, rule = GRANTS[name]
+    own = {"Sid": "Own", "Condition": condition("StringNotEquals", "aws:PrincipalAccount", OWN)}
+    grant = {"Sid": "Grant", "Effect": "Allow", "Principal": principal, "Condition": conditions}
+    text = two(own if account is None else {"Sid": "Own"}, grant)
+    assert rule in {f.rule for f in lint(text, account) if f.where == "Grant"}
+
+
+@pytest.mark.parametrize(
+    ("principal", "conditions"),
+    [
+        ({"AWS": "arn:aws:iam::111122223333:role/a"}, {}),
+        ("*", condition("StringEquals", "aws:PrincipalAccount", "111122223333")),
+        ({"Service": "s3.amazonaws.com"}, condition("StringEquals", "aws:SourceAccount", OWN)),
+    ],
+)
+def test_grants_within_the_account_have_no_finding(principal: object, conditions: object) -> None:
+    grant = document(Effect="Allow", Principal=principal, Condition=conditions)
+    assert lint(grant, OWN) == ()
 
 
 def test_a_pattern_in_a_condition_on_the_caller_is_found() -> None:

@@ -4,14 +4,37 @@ import time
 from dataclasses import replace
 
 import pytest
+import z3
 from support.policies_settings import bare_settings, settings
-from support.policy_mutants import caught_by, equivalent, mutants
+from support.policy_mutants import (
+    appended,
+    caught_by,
+    equivalent,
+    foreign_grants,
+    mutants,
+    negations,
+)
 
+from sluice_policies.bucket_policy import SSE, SSE_CUSTOMER, SSE_KEY
+from sluice_policies.catalogue import ResourceType
+from sluice_policies.evaluate import (
+    PRINCIPAL_ACCOUNT,
+    PRINCIPAL_IS_SERVICE,
+    SERVICE_NAME,
+    evaluate,
+    request_for,
+)
 from sluice_policies.model import Condition, Document, PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet, policy_set
-from sluice_policies.prove import prove, prover_for
+from sluice_policies.properties import CALLER
+from sluice_policies.prove import pattern_table_for, prove, prover_for
+from sluice_policies.representatives import Pattern
 from sluice_policies.required_properties import required_properties
+from sluice_policies.requirements import Requirement, property_names
 from sluice_policies.settings import RoleName, Settings, Target
+
+ADMIN = "arn:aws:iam::111122223333:role/admin"
+FOREIGNER = "arn:aws:iam::444455556666:role/partner"
 
 VARIANTS = {
     "pinned": settings(),
@@ -51,6 +74,10 @@ BREAKS = {
     "EndpointOnly": ("endpoint-only", "on arn:aws:s3:::example-sluice"),
     "WritersOfGateway": ("written-by-writers-alone", "s3:PutObject"),
     "ReconfiguredByDeployerAlone": ("reconfigured-by-deployer-alone", "on arn:aws:s3:::example"),
+    "NoUnnamedKey": ("encrypted-as-set", "s3:x-amz-server-side-encryption='aws:kms'"),
+    "NeverReencrypted": ("encrypted-as-set", "s3:ReplicateObject"),
+    "OwnAccountOnly": ("strangers-do-nothing", "calls s3:"),
+    "ServicesOfOwnAccountOnly": ("strangers-do-nothing", "AWS service"),
     "NoLocksByHand": ("locks-never-touched-by-hand", "s3:BypassGovernanceRetention"),
 }
 
@@ -65,6 +92,16 @@ def test_a_dropped_statement_yields_a_readable_counterexample(sid: str) -> None:
     assert part in str(verdict.counterexample)
 
 
+@pytest.mark.parametrize(
+    ("sid", "name"),
+    [("NoOtherKey", "encrypted-as-set"), ("OwnAccountOnly", "strangers-do-nothing")],
+)
+def test_a_dropped_statement_is_found_with_sse_s3_too(sid: str, name: str) -> None:
+    broken = without(policy_set(bare_settings(), Target.AWS), sid)
+    item = next(item for item in required_properties(broken) if item.name == name)
+    assert not prover_for(broken).check(broken, item).holds
+
+
 def test_denying_everything_violates_the_work_of_every_role() -> None:
     """Properties of safety alone would accept such a policy."""
     policies = policy_set(settings(), Target.AWS)
@@ -74,6 +111,111 @@ def test_denying_everything_violates_the_work_of_every_role() -> None:
     walled = policies.with_bucket(Document(statements=(*policies.bucket.statements, wall)))
     broken = {v.property.name for v in prove(walled) if not v.holds}
     assert broken == {"rest-left-alone", *(f"{role.value}-can-work" for role in RoleName)}
+
+
+AWS = policy_set(VARIANTS["blobs created once"], Target.AWS)
+PROVER = prover_for(AWS)
+GRANTS = tuple(foreign_grants(AWS))
+KEY = settings().encryption.kms_key
+
+
+def broken_properties(policies: PolicySet) -> set[str]:
+    """Return the violated properties; one prover decides an unchanged query only once."""
+    verdicts = [PROVER.check(policies, item) for item in required_properties(AWS)]
+    assert all(v.holds or v.counterexample is not None for v in verdicts)
+    return {v.property.name for v in verdicts if not v.holds}
+
+
+def without_roles(policies: PolicySet) -> set[str]:
+    """Return the violated properties; a grant to everyone is also a grant to every role."""
+    return {name for name in broken_properties(policies) if not name.endswith("-nothing-else")}
+
+
+@pytest.mark.parametrize("grant", GRANTS, ids=lambda grant: grant.sid)
+def test_a_grant_to_a_caller_outside_the_account_is_found_although_it_is_denied(
+    grant: PolicyStatement,
+) -> None:
+    assert without_roles(appended(AWS, grant)) == {"strangers-granted-nothing"}
+
+
+@pytest.mark.parametrize("grant", GRANTS, ids=lambda grant: grant.sid)
+def test_a_grant_to_a_caller_outside_the_account_has_no_effect_on_the_rest(
+    grant: PolicyStatement,
+) -> None:
+    bare = without(without(AWS, "OwnAccountOnly"), "ServicesOfOwnAccountOnly")
+    found = without_roles(appended(bare, grant))
+    assert found == {"strangers-do-nothing", "strangers-granted-nothing"}
+
+
+@pytest.mark.parametrize("item", tuple(negations(AWS)), ids=lambda pair: pair[0].name)
+def test_each_requirement_is_violated_when_nothing_enforces_it(
+    item: tuple[Requirement, PolicySet],
+) -> None:
+    requirement, wrong = item
+    named = property_names(requirement)
+    mine = [p for p in required_properties(AWS) if p.name in named]
+    assert not all(PROVER.check(wrong, p).holds for p in mine)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {SSE: "aws:kms"},
+        {SSE: ""},
+        {SSE: "aws:kms", SSE_KEY: ""},
+        {SSE: "aws:kms", SSE_KEY: KEY.rpartition("/")[2]},
+        {SSE: "aws:kms", SSE_KEY: "alias/aws/s3"},
+        {SSE: "AES256", SSE_KEY: KEY},
+        {SSE: "aws:kms:dsse", SSE_KEY: KEY},
+        {SSE: "AWS:KMS", SSE_KEY: KEY},
+        {SSE_KEY: "alias/aws/s3"},
+        {SSE_CUSTOMER: "AES256"},
+        {SSE: "aws:kms", SSE_KEY: KEY, SSE_CUSTOMER: "AES256"},
+    ],
+)
+def test_no_way_to_write_the_headers_selects_another_key(headers: dict[str, str]) -> None:
+    for role in RoleName:
+        request = request_for(AWS, role.value, "PutObject", "lake/v1/logs/x", headers)
+        assert not evaluate(AWS, request).allowed
+
+
+def test_the_only_encryptions_are_none_and_the_configured_key() -> None:
+    for headers in ({}, {SSE: "aws:kms", SSE_KEY: KEY}):
+        request = request_for(AWS, "spark", "PutObject", "lake/v1/logs/x", headers)
+        assert evaluate(AWS, request).allowed
+
+
+@pytest.mark.parametrize("who", ["gateway", "anonymous", ADMIN, FOREIGNER, "s3.amazonaws.com"])
+def test_the_model_contains_each_kind_of_caller(who: str) -> None:
+    """A caller outside the model would be allowed without a proof."""
+    patterns = pattern_table_for(AWS.settings, AWS.target)
+    patterns.add(CALLER, Pattern(ADMIN, exact=True), Pattern(FOREIGNER, exact=True))
+    patterns.add(CALLER, Pattern(AWS.principal_of(RoleName.GATEWAY), exact=True))
+    patterns.add(SERVICE_NAME, Pattern("s3.amazonaws.com", exact=True))
+    patterns.add(PRINCIPAL_ACCOUNT, Pattern("444455556666", exact=True))
+    symbolic = patterns.symbolic_request(ResourceType.BUCKET)
+    request = request_for(AWS, who, "ListBucket", None, {})
+    solver = z3.Solver()
+    solver.add(symbolic.domain())
+    for name in (CALLER, PRINCIPAL_ACCOUNT, PRINCIPAL_IS_SERVICE, SERVICE_NAME):
+        value = symbolic.values[name]
+        text = request.caller if name == CALLER else request.context.get(name)
+        solver.add(value.present == (text is not None))
+        if text is not None:
+            solver.add(value.index == value.representatives.index(text))
+    assert solver.check() == z3.sat
+
+
+def test_a_role_policy_with_another_service_is_not_proved() -> None:
+    """`sts:AssumeRole` on the gc role would give the gateway the rights of gc."""
+    escape = PolicyStatement(
+        sid="Escape", effect=PolicyEffect.ALLOW, actions=("sts:AssumeRole",), resources=("*",)
+    )
+    mine = AWS.identities[RoleName.GATEWAY]
+    wrong = AWS.with_identity(RoleName.GATEWAY, Document(statements=(*mine.statements, escape)))
+    [broken] = [v for v in prove(wrong) if not v.holds]
+    assert broken.property.name == "gateway-nothing-else"
+    assert "sts:AssumeRole" in broken.unknown
 
 
 def test_a_pattern_in_the_gc_exemption_yields_an_intruder() -> None:

@@ -4,8 +4,9 @@ from support.spark_lake import Sent
 
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_query.ledger import LedgerRow
-from sluice_query.pending import PendingSnapshot, choose_pending, may_match
+from sluice_query.pending import PendingSnapshot, choose_newest, choose_pending, may_match
 from sluice_query.search import delete_applies
+from sluice_query.settings import QuerySettings
 from sluice_query.spool import SpooledBatches, choose_spooled
 from sluice_queue.pending import PendingBatch
 
@@ -108,3 +109,32 @@ def test_a_delete_applies_by_kind_agent_and_times(
     query = make_query(agents=("host-1",), to_ns=DAY0_NS + 10)
     assert delete_applies(record, query) is applies
     assert not delete_applies(record, make_query(kind="metrics"))
+
+
+def _backlog() -> list[Sent]:
+    """Return 27 batches of two lanes, lane by lane, as the queue is read."""
+    made = [log_batch(["x"], start=n, at_ns=DAY0_NS + n, agent=f"host-{n % 2}") for n in range(27)]
+    return made[::2] + made[1::2]
+
+
+def test_of_a_long_backlog_the_newest_batches_of_all_lanes_are_read() -> None:
+    backlog = [one.manifest for one in _backlog()]
+    chosen = choose_newest(backlog, QuerySettings(tail_frames_max=3))
+    assert [one.seq_start for one in chosen.manifests] == [26, 25, 24]
+    assert (chosen.left_out, chosen.bound) == (24, "tail_frames_max=`3`")
+
+
+def test_the_bound_that_left_batches_out_is_named() -> None:
+    backlog = [one.manifest for one in _backlog()]
+    two = 2 * max(one.frame_bytes for one in backlog)
+    chosen = choose_newest(backlog, QuerySettings(tail_bytes_max=two, tail_frames_max=3))
+    assert [one.seq_start for one in chosen.manifests] == [26, 25]
+    assert (chosen.left_out, chosen.bound) == (25, f"tail_bytes_max=`{two}`")
+    everything = choose_newest(backlog, QuerySettings(tail_frames_max=27))
+    assert (len(everything.manifests), everything.left_out, everything.bound) == (27, 0, "")
+
+
+def test_of_batches_accepted_at_the_same_time_the_last_enqueued_is_newest() -> None:
+    same = [log_batch(["x"], start=n).manifest for n in range(4)]
+    chosen = choose_newest(same, QuerySettings(tail_frames_max=1))
+    assert [one.seq_start for one in chosen.manifests] == [3]

@@ -8,13 +8,14 @@ from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept, enqueued, index_keys, refuse
 
 from sluice_protocol.authority import Authority
+from sluice_protocol.discovery import HoldReason
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
 from sluice_queue.lane import Runtime
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_reconciler.verify import HoldReason, list_hold_records
+from sluice_reconciler.verify import list_hold_records
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
 

@@ -1,6 +1,15 @@
+import os
+import threading
+from pathlib import Path
+
 import pytest
 
-from sluice_spark.failpoints import FAILPOINT_VARIABLE, FailPoint, read_failpoint
+from sluice_spark.failpoints import (
+    FAILPOINT_FOLDER_VARIABLE,
+    FAILPOINT_VARIABLE,
+    FailPoint,
+    read_failpoint,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,3 +31,21 @@ def test_failpoint_acts_from_its_visit_of_its_step_on() -> None:
 def test_failpoint_without_a_step_never_acts() -> None:
     point = FailPoint(action=lambda: pytest.fail("acted"))
     point.reach("before_ledger")
+
+
+def test_failpoint_holds_one_process_at_an_armed_step(tmp_path: Path) -> None:
+    """It waits until the test removes the announcement; later visits pass."""
+    point = read_failpoint({FAILPOINT_FOLDER_VARIABLE: str(tmp_path)})
+    point.reach("in_write")
+    (tmp_path / "in_write.armed").touch()
+    point.reach("before_write")
+    held = threading.Thread(target=point.reach, args=("in_write",))
+    held.start()
+    announced = tmp_path / f"in_write.{os.getpid()}"
+    while not announced.exists():
+        assert held.is_alive()
+    point.reach("in_write")
+    assert held.is_alive()
+    announced.unlink()
+    held.join(5)
+    assert not held.is_alive()

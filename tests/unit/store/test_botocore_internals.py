@@ -1,7 +1,7 @@
 """The methods of botocore's signer that the S3 adapter overrides are still the ones it calls.
 
 That the signature is the same is tested in tests/property/store/test_signing.py; here a failure
-says which method botocore changed.
+names the method that botocore changed.
 """
 
 import pytest

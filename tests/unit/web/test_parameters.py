@@ -6,6 +6,7 @@ from multidict import MultiDict
 from sluice_protocol.errors import BadUsage
 from sluice_web.paging import read_cursor
 from sluice_web.parameters import (
+    AgentParameter,
     ChoiceParameter,
     FlagParameter,
     IntegerParameter,
@@ -17,6 +18,7 @@ LIMIT = IntegerParameter(name="limit", default=20, maximum=100)
 FLAG = FlagParameter(name="regex")
 KIND = ChoiceParameter(name="kind", choices=("logs", "metrics"), default="logs")
 AGENT = TextParameter(name="agent", repeated=True)
+ONE_AGENT = AgentParameter()
 
 
 def test_a_number_is_read_within_its_bounds() -> None:
@@ -74,4 +76,20 @@ def test_the_schema_of_a_parameter_contains_its_bounds() -> None:
     assert LIMIT.schema == {"type": "integer", "default": 20, "minimum": 1, "maximum": 100}
     assert FLAG.schema == {"type": "boolean", "default": False}
     assert KIND.schema == {"enum": ["logs", "metrics"], "default": "logs"}
-    assert AGENT.schema == {"type": "array", "items": {"type": "string"}}
+    assert AGENT.schema == {"type": "array", "items": {"type": "string", "maxLength": 1000}}
+    assert ONE_AGENT.schema == {"type": "string", "minLength": 1, "maxLength": 120}
+
+
+def test_a_text_has_a_maximum_length() -> None:
+    assert AGENT.read({"agent": "a" * 1000}) == "a" * 1000
+    with pytest.raises(BadUsage, match="agent must have at most 1000 characters"):
+        AGENT.read({"agent": "a" * 1001})
+
+
+def test_an_agent_id_follows_the_rules_of_identities() -> None:
+    assert ONE_AGENT.read({}) is None
+    assert ONE_AGENT.read({"agent": "host-1"}) == "host-1"
+    for text in ("", "a" * 121, "\u00fc" * 61, "a\x00", "\udcff"):
+        with pytest.raises(BadUsage, match="agent=`") as caught:
+            ONE_AGENT.read({"agent": text})
+        assert len(str(caught.value)) < 200

@@ -170,16 +170,20 @@ resource "aws_iam_role_policy" "deployer" {
 
 # TlsOnly: an unencrypted request exposes its content and can be modified in transit
 # EndpointOnly: stolen credentials are useless outside the network; the deployer is exempt, because a wrong endpoint id would lock out every role
+# OwnAccountOnly: every role is in the account of the bucket: a statement that grants access to another account or to everyone is a mistake; an anonymous request has no aws:PrincipalIsAWSService, hence IfExists
+# ServicesOfOwnAccountOnly: an AWS service can be made to act for another account (confused deputy); it names the account for which it acts in aws:SourceAccount
 # CreateOnly: one identity has one decision: a record that could be written twice would allow two different batches to be accepted under one identity; a request without the header is denied too
 # NoCopyInto: a copy stores bytes that no gateway validated, and S3 ignores the conditional header of a copy
 # NoMultipartInto: blobs and manifests are single puts with a checksum of all their bytes; copied parts would bypass the rule on copies
-# NeverHiddenOrReplaced: a delete marker makes an identity available again, a replica overwrites the object, an ACL exposes it
+# NeverHiddenOrReplaced: a delete marker makes an identity available again, a replicated tag or owner changes the object, an ACL exposes it
 # NeverDeleted: decisions and evidence are permanent: deleting a manifest makes its identity available again, and deleting a reference lets GC delete a blob that is in use
 # BlobVersionsByGcAlone: only the gc role proves that no manifest names a blob before it deletes that version
 # NoLocksByHand: a bypass would make the lock ineffective, and a legal hold or a long retention would block GC permanently; the bucket's own retention needs none of these rights
 # NoOtherEncryption: the bucket's default encrypts objects that name no encryption; another encryption would bypass it (only a header that is present is denied: without one the default applies)
 # NoCustomerKeys: an object under a key that only its writer has is lost with the writer
 # NoOtherKey: an object under another key is lost when that key is deleted
+# NoUnnamedKey: S3 encrypts a request that names aws:kms and no key with the AWS managed key aws/s3, not with the key of the bucket's default
+# NeverReencrypted: a replica keeps the encryption of its source, and an update of the encryption chooses another key; both also replace the object
 # WritersOfGateway: only gateway may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGatewayAndReconcilerAndOperator: only gateway, reconciler, operator may write here, whatever else an administrator of the account is allowed to do
 # WritersOfOperator: only operator may write here, whatever else an administrator of the account is allowed to do

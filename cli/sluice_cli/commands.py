@@ -1,0 +1,55 @@
+"""The table of commands. It imports nothing, so that `sluice --help` is quick."""
+
+from typing import Final
+
+SUMMARY: Final = (
+    "Active-active, content-addressed acceptance of logs and metrics into a Delta lake."
+)
+
+COMMANDS: Final = {
+    "init": ("sluice_cli.init:init", "Create the authority's settings."),
+    "switch": ("sluice_cli.switch:switch", "Change the acceptance mode."),
+    "doctor": ("sluice_cli.doctor:doctor", "Test the store's guarantees with races."),
+    "gateway": ("sluice_cli.gateway:gateway", "Serve uploads."),
+    "reconciler": (
+        "sluice_cli.reconciler:reconciler",
+        ("Discover, index and enqueue accepted batches."),
+    ),
+    "agent": ("sluice_cli.agent:app", "Ship files and host metrics, and manage parked batches."),
+    "forward": ("sluice_cli.forward:forward", "Ship standard input."),
+    "upload": ("sluice_cli.upload:upload", "Send one frame and print the response."),
+    "frame": ("sluice_cli.frame:app", "Make frames from NDJSON, and inspect them."),
+    "spark": ("sluice_cli.spark:app", "Run the Spark jobs of the lake."),
+    "query": ("sluice_cli.query:app", "Search records by time, text and agent."),
+    "batches": ("sluice_cli.batches:batches", "List accepted batches."),
+    "gaps": ("sluice_cli.gaps:gaps", "List missing sequence numbers by agent."),
+    "explain": ("sluice_cli.explain:explain", "Show the complete path of one batch."),
+    "queue": ("sluice_cli.queue:app", "Show the backlog of the queue."),
+    "conflicts": ("sluice_cli.conflicts:app", "List, show and resolve conflicts."),
+    "delete": ("sluice_cli.delete:delete", "Hide records that match conditions, and remove them."),
+    "rebuild": ("sluice_cli.rebuild:rebuild", "Rebuild indexes, work lists and queues."),
+    "audit": ("sluice_cli.audit:app", "Audit the store and sign a certificate."),
+    "gc": ("sluice_cli.gc:app", "Delete orphan blobs, each with a proof."),
+    "policies": ("sluice_cli.policies:app", "Render, prove and apply bucket and IAM policies."),
+    "config": ("sluice_cli.config:app", "Show each setting and its source."),
+}
+"""Each command, its module and its help; a module is imported only when its command runs."""
+
+
+def format_help() -> str:
+    """Return the text of `sluice --help`."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
+    return "\n".join(
+        (
+            "Usage: sluice COMMAND [OPTIONS]",
+            "",
+            SUMMARY,
+            "",
+            "Commands:",
+            *lines,
+            "",
+            "`sluice COMMAND --help` shows the options of a command.",
+            "",
+        )
+    )

@@ -1,0 +1,39 @@
+"""Which extra installs a missing package, for one line instead of a traceback."""
+
+from collections.abc import Mapping
+from typing import Final
+
+PACKAGE_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "aioboto3": ("s3",),
+    "aiobotocore": ("s3",),
+    "boto3": ("s3",),
+    "botocore": ("s3",),
+    "delta": ("spark",),
+    "deltalake": ("query", "spark"),
+    "duckdb": ("query",),
+    "pandas": ("spark",),
+    "plotext": ("query",),
+    "policy_sentry": ("policies",),
+    "pyarrow": ("query", "spark"),
+    "pyspark": ("spark",),
+    "z3": ("policies",),
+}
+"""The extras of `pyproject.toml` that install each package."""
+
+
+def describe_missing(error: ImportError, command: str) -> str | None:
+    """Return one line that names the extra to install, or None for a package of no extra.
+
+    Args:
+        error: The failed import, or what another library raised because of it.
+        command: The running command; an extra of that name is preferred.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ModuleNotFoundError):
+        cause = cause.__cause__
+    package = "" if cause is None else (cause.name or "").partition(".")[0]
+    extras = PACKAGE_EXTRAS.get(package)
+    if extras is None:
+        return None
+    extra = command if command in extras else extras[0]
+    return f"missing package: install sluice[{extra}], package=`{package}`, command=`{command}`"

@@ -1,0 +1,66 @@
+"""What the reconciler stores about discovery: how far it is complete, and which batches it holds.
+
+- `reconciler/v1/discovery.json`: every batch whose manifest existed at an instant of the store's
+  clock is enqueued in every queue, or has a hold record. Replaced as a whole.
+- `reconciler/v1/unhealthy/<sha256 of the held key, hex>.json`: a hold record. It never stops a
+  batch and is never a reason to skip one.
+
+Queries read both to report what an answer may be missing. Source: ADR 0084.
+"""
+
+import hashlib
+from enum import StrEnum
+from typing import Final, Literal
+
+import msgspec
+
+from sluice_protocol.keys import RECONCILER
+from sluice_protocol.units import ObjectKey
+
+DISCOVERY: Final = ObjectKey(f"{RECONCILER}discovery.json")
+UNHEALTHY: Final = f"{RECONCILER}unhealthy/"
+
+
+class DiscoveryRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The last completed discovery.
+
+    Attributes:
+        complete_through_unix_ns: Every batch whose manifest existed at this time of the store's
+            clock is enqueued in every queue, or has a hold record.
+        listed: Number of keys under `accepted/` at that time.
+    """
+
+    schema: Literal["sluice.reconciler_discovery.v1"] = "sluice.reconciler_discovery.v1"
+    complete_through_unix_ns: int
+    listed: int
+
+
+class HoldReason(StrEnum):
+    """Why a batch is held."""
+
+    BLOB_MISSING = "blob_missing"
+    BLOB_CORRUPT = "blob_corrupt"
+    INVALID_MANIFEST = "invalid_manifest"
+    FOREIGN_KEY = "foreign_key"
+
+
+class HoldRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One object that could not be enqueued.
+
+    Attributes:
+        key: The accepted or quarantine key.
+        reason: Why it is held.
+        detail: What was found.
+        seen_at_unix_ns: When it was first found so, by the store's clock.
+    """
+
+    schema: Literal["sluice.reconciler_mark.v1"] = "sluice.reconciler_mark.v1"
+    key: str
+    reason: HoldReason
+    detail: str
+    seen_at_unix_ns: int
+
+
+def hold_record_key(key: str) -> ObjectKey:
+    """Return the key of the hold record of an object."""
+    return ObjectKey(f"{UNHEALTHY}{hashlib.sha256(key.encode()).hexdigest()}.json")

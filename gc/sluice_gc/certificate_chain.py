@@ -1,0 +1,216 @@
+"""The chain of certificates in the store: read the newest, append one, verify all."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from sluice_gc.certificate import (
+    Certificate,
+    certificate_key,
+    chain_key,
+    verify_certificate,
+    verify_chain,
+)
+from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
+from sluice_gc.signing_keys import TrustedKeys
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.keys import AUDIT, digest_of
+from sluice_protocol.outcomes import Found
+from sluice_protocol.units import Digest, ObjectKey
+from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, OtherBytes, create_known, create_once
+
+_CHAIN: Final = f"{AUDIT}chain/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainLink:
+    """A verified certificate with its stored bytes and their sha256."""
+
+    certificate: Certificate
+    body: bytes
+    sha256: Digest
+
+
+async def read_newest(store: ObjectStore, trusted: TrustedKeys) -> ChainLink | None:
+    """Return the newest certificate, verified without the others; None if there is none.
+
+    Raises:
+        CertificateInvalid: It was altered or is not signed by a trusted key.
+        StoreError: The store is unreachable or refused a request.
+    """
+    places = await _list_places(store)
+    if not places:
+        return None
+    return await _read_link(store, chain_key(places[-1]), f"#{places[-1]}", trusted)
+
+
+async def read_certificate(store: ObjectStore, audit_id: str, trusted: TrustedKeys) -> ChainLink:
+    """Return the certificate of an audit, verified without the others.
+
+    Raises:
+        CertificateInvalid: It is missing, altered, misplaced, or not signed by a trusted key.
+        StoreError: The store is unreachable or refused a request.
+    """
+    link = await _read_link(store, certificate_key(audit_id), audit_id, trusted)
+    if link.certificate.audit_id != audit_id:
+        raise CertificateInvalid(
+            audit_id, f"its key contains another certificate, found={link.certificate.audit_id}"
+        )
+    return link
+
+
+async def _read_link(
+    store: ObjectStore, key: ObjectKey, place: str, trusted: TrustedKeys
+) -> ChainLink:
+    read = await store.get(key)
+    if not isinstance(read, Found):
+        raise CertificateInvalid(place, f"missing: {key}")
+    certificate = verify_certificate(place, read.body, trusted)
+    return ChainLink(certificate=certificate, body=read.body, sha256=digest_of(read.body))
+
+
+async def append_certificate(
+    store: ObjectStore, certificate: Certificate, body: bytes, backoff: Backoff
+) -> bool:
+    """Write a certificate at its chain position, then under the prefix of its audit.
+
+    The chain position decides. It is created once, so that two audits that finish concurrently do
+    not fork the chain.
+
+    Returns:
+        True if this certificate has the position; False if another one has it.
+    """
+    place = chain_key(certificate.chain_index)
+    if isinstance(await create_once(store, place, body, backoff), OtherBytes):
+        return False
+    await create_known(store, certificate_key(certificate.audit_id), body, backoff)
+    return True
+
+
+async def restore_copy(store: ObjectStore, link: ChainLink, backoff: Backoff) -> None:
+    """Write the second copy of the newest certificate if a killed audit did not.
+
+    Raises:
+        OutcomeUnknown: It is unknown whether the write took effect; call again.
+        StoreError: The store is unreachable or refused a request.
+    """
+    await create_known(store, certificate_key(link.certificate.audit_id), link.body, backoff)
+
+
+async def verify_store_chain(store: ObjectStore, trusted: TrustedKeys) -> tuple[Certificate, ...]:
+    """Verify every certificate, their order, and that both copies of each are equal.
+
+    Raises:
+        CertificateInvalid: Names the first certificate that is missing, altered or moved.
+        StoreError: The store is unreachable or refused a request.
+    """
+    places = await _list_places(store)
+    bodies = [
+        await _read_body(store, chain_key(place))
+        for place in range(places[-1] + 1 if places else 0)
+    ]
+    chain = verify_chain(bodies, trusted)
+    for certificate, body in zip(chain, bodies, strict=True):
+        copy = await _read_body(store, certificate_key(certificate.audit_id))
+        if copy is None:
+            raise CertificateInvalid(
+                certificate.audit_id, "missing: its second copy does not exist"
+            )
+        if copy != body:
+            raise CertificateInvalid(certificate.audit_id, "altered: its two copies differ")
+    return chain
+
+
+class ChainReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A verified chain of certificates.
+
+    Attributes:
+        certificates: How many there are.
+        head_audit_id: The newest one, or None when there is none.
+        head_started_at_unix_ns: When its audit started.
+        evidence_files: How many of its evidence files were verified; 0 when that was not requested.
+    """
+
+    certificates: int
+    head_audit_id: str | None
+    head_started_at_unix_ns: int | None
+    evidence_files: int
+
+
+async def verify_store(store: ObjectStore, trusted: TrustedKeys, *, evidence: bool) -> ChainReport:
+    """Verify every certificate and, on request, the evidence files of the newest one.
+
+    Raises:
+        CertificateInvalid: A certificate or an evidence file is missing, altered or misplaced.
+        StoreError: The store is unreachable or refused a request.
+    """
+    chain = await verify_store_chain(store, trusted)
+    return ChainReport(
+        certificates=len(chain),
+        head_audit_id=chain[-1].audit_id if chain else None,
+        head_started_at_unix_ns=chain[-1].started_at_unix_ns if chain else None,
+        evidence_files=await verify_evidence(store, chain[-1]) if evidence and chain else 0,
+    )
+
+
+async def verify_evidence(store: ObjectStore, certificate: Certificate) -> int:
+    """Verify the bytes of every evidence file of a certificate; return the number of files.
+
+    Raises:
+        CertificateInvalid: A file is missing or was altered.
+        StoreError: The store is unreachable or refused a request.
+    """
+    for file in certificate.evidence:
+        body = await _read_body(store, file.key)
+        if body is None:
+            raise CertificateInvalid(certificate.audit_id, f"evidence is missing, key={file.key}")
+        if digest_of(body) != file.sha256:
+            raise CertificateInvalid(certificate.audit_id, f"evidence was altered, key={file.key}")
+    return len(certificate.evidence)
+
+
+async def _read_body(store: ObjectStore, key: ObjectKey) -> bytes | None:
+    read = await store.get(key)
+    return read.body if isinstance(read, Found) else None
+
+
+async def has_certificates(store: ObjectStore) -> bool:
+    """Return True if the store has a certificate.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+    """
+    return bool(await _list_places(store))
+
+
+async def _list_places(store: ObjectStore) -> list[int]:
+    places: list[int] = []
+    async for page in store.list(_CHAIN):
+        for one in page.objects:
+            name = one.key.removeprefix(_CHAIN).removesuffix(".json")
+            if not name.isdecimal() or chain_key(int(name)) != one.key:
+                raise InvalidRecord(one.key, "key is not a position in the chain of certificates")
+            places.append(int(name))
+    return places
+
+
+async def read_certificate_or_newest(
+    store: ObjectStore, trusted: TrustedKeys, audit_id: str | None
+) -> ChainLink:
+    """Return the certificate of an audit, or the newest one if `audit_id` is None.
+
+    Raises:
+        GcRefused: The store has no certificate.
+        CertificateInvalid: It is missing or was altered.
+        StoreError: The store is unreachable or refused a request.
+    """
+    if audit_id is not None:
+        return await read_certificate(store, audit_id, trusted)
+    link = await read_newest(store, trusted)
+    if link is None:
+        raise GcRefused(
+            RefusalRule.NO_CERTIFICATE, 'the store has no certificate; run "sluice audit run" first'
+        )
+    return link

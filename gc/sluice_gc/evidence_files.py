@@ -1,0 +1,337 @@
+"""Evidence of audits, plans and proofs: table schemas, Parquet files, and the digest join.
+
+Digests are stored as 32 raw bytes, not as hexadecimal text: half the size, and joins compare them
+without conversion. Each file has a key that contains the hash of its bytes and is created once.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.key_ranges import split_shards
+from sluice_protocol.errors import InvariantViolated
+from sluice_protocol.keys import digest_of
+from sluice_protocol.outcomes import Found
+from sluice_protocol.units import Digest, ObjectKey
+from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, OtherBytes, create_once
+
+
+class EvidenceFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of one Parquet file of evidence.
+
+    Attributes:
+        kind: `manifests`, `named`, `names`, `blobs`, `findings` or `candidates`.
+        place: Name of the shard or of the key range.
+        key: Key of the file.
+        sha256: The sha256 of its bytes.
+        size_bytes: Its length.
+        rows: Number of rows.
+        prefix: For `manifests`: the prefix of the keys.
+        first_key: For `manifests`: the first key, empty if there is none.
+        last_key: For `manifests`: the last key, empty if there is none.
+    """
+
+    kind: str
+    place: str
+    key: ObjectKey
+    sha256: Digest
+    size_bytes: int
+    rows: int
+    prefix: str = ""
+    first_key: str = ""
+    last_key: str = ""
+
+
+DIGEST: Final = pa.binary(32)
+
+
+MANIFESTS: Final = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("etag", pa.string(), nullable=False),
+        pa.field("sha256", DIGEST, nullable=False),
+        pa.field("last_modified_ns", pa.int64(), nullable=False),
+    ]
+)
+"""Every manifest of both kinds in key order. The next audit copies the unchanged rows."""
+
+
+NAMED: Final = pa.schema(
+    [
+        pa.field("sha256", DIGEST, nullable=False),
+        pa.field("quarantined", pa.bool_(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+    ]
+)
+"""The same manifests, split by shard of the sha256 that they name."""
+
+
+NAMES: Final = pa.schema([pa.field("sha256", DIGEST, nullable=False)])
+"""Each sha256 that a manifest or a reverse reference names: unique and sorted."""
+
+
+BLOBS: Final = pa.schema(
+    [
+        pa.field("sha256", DIGEST, nullable=False),
+        pa.field("incarnation", pa.string(), nullable=False),
+        pa.field("last_modified_ns", pa.int64(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("current", pa.bool_(), nullable=False),
+    ]
+)
+"""Each stored object version of a blob, in the order of the listing."""
+
+
+FINDINGS: Final = pa.schema(
+    [
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("detail", pa.string(), nullable=False),
+    ]
+)
+"""The findings of an audit."""
+
+
+CANDIDATES: Final = pa.schema(
+    [
+        pa.field("sha256", DIGEST, nullable=False),
+        pa.field("incarnation", pa.string(), nullable=False),
+        pa.field("last_modified_ns", pa.int64(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("superseded", pa.bool_(), nullable=False),
+        pa.field("versioning_enabled", pa.bool_(), nullable=False),
+        pa.field("now_ns", pa.int64(), nullable=False),
+        pa.field("retry_horizon_ns", pa.int64(), nullable=False),
+        pa.field("audit_id", pa.string(), nullable=False),
+        pa.field("audit_started_at_ns", pa.int64(), nullable=False),
+        pa.field("named_in_audit", pa.bool_(), nullable=False),
+    ]
+)
+"""The candidates of a plan, with the evidence of every clause that a plan can check."""
+
+
+PROOFS: Final = pa.schema(
+    [
+        *CANDIDATES,
+        pa.field("plan_id", pa.string(), nullable=False),
+        pa.field("references_read", pa.int32(), nullable=True),
+        pa.field("envelope_accepted_key", pa.string(), nullable=True),
+        pa.field("envelope_accepted", pa.string(), nullable=True),
+        pa.field("envelope_quarantine_key", pa.string(), nullable=True),
+        pa.field("envelope_quarantine", pa.string(), nullable=True),
+        pa.field("listed_current", pa.bool_(), nullable=True),
+        pa.field("current_incarnation", pa.string(), nullable=True),
+        pa.field("verdict", pa.string(), nullable=False),
+        pa.field("clause", pa.string(), nullable=True),
+        pa.field("reason", pa.string(), nullable=True),
+    ]
+)
+"""The evidence read by a run, and the verdict. It is written before anything is deleted."""
+
+
+def encode_table(table: pa.Table) -> bytes:
+    """Return the Parquet bytes of a table. Random values are not compressed with zstd."""
+    sink = pa.BufferOutputStream()
+    repeated = [
+        one.name for one in table.schema if one.type == pa.string() and one.name not in _UNIQUE
+    ]
+    compression = {one.name: _compression(one) for one in table.schema}
+    pq.write_table(table, sink, compression=compression, use_dictionary=repeated)
+    return bytes(sink.getvalue())
+
+
+_UNIQUE: Final = frozenset({"key", "etag", "incarnation"})
+
+
+def _compression(column: pa.Field) -> str:
+    if column.type == DIGEST:
+        return "NONE"
+    return "LZ4" if column.name in {"etag", "incarnation"} else "ZSTD"
+
+
+def decode_table(body: bytes, schema: pa.Schema) -> pa.Table:
+    """Decode Parquet bytes of exactly this schema.
+
+    Raises:
+        ValueError: The bytes are not Parquet or have other columns.
+    """
+    table = pq.ParquetFile(pa.BufferReader(body)).read(use_threads=False)
+    if not table.schema.equals(schema):
+        raise ValueError(f"wrong columns, columns={table.schema.names} expected={schema.names}")
+    return table
+
+
+def digest_bytes(digest: Digest) -> bytes:
+    """Return the 32 bytes of a digest."""
+    return bytes.fromhex(digest)
+
+
+def digest_from_bytes(value: bytes) -> Digest:
+    """Return the digest for 32 bytes."""
+    return Digest(value.hex())
+
+
+async def put_table(
+    store: ObjectStore, folder: str, kind: str, place: str, table: pa.Table, *, backoff: Backoff
+) -> EvidenceFile:
+    """Write a table as Parquet under a key with the hash of the bytes; a repetition is harmless.
+
+    Raises:
+        OutcomeUnknown: It is unknown whether the write took effect; call again.
+        StoreError: The store refused a request.
+    """
+    body = encode_table(table)
+    sha256 = digest_of(body)
+    key = ObjectKey(f"{folder}{kind}/{place}-{sha256[:16]}.parquet")
+    if isinstance(await create_once(store, key, body, backoff), OtherBytes):
+        raise InvariantViolated(f"other bytes exist under a content-addressed key, key=`{key}`")
+    return EvidenceFile(
+        kind=kind, place=place, key=key, sha256=sha256, size_bytes=len(body), rows=len(table)
+    )
+
+
+async def read_table(store: ObjectStore, file: EvidenceFile, schema: pa.Schema) -> pa.Table:
+    """Read an evidence file and compare its sha256 with the record.
+
+    Raises:
+        GcRefused: The file is missing or was altered.
+        StoreError: The store is unreachable or refused a request.
+    """
+    read = await store.get(file.key)
+    if not isinstance(read, Found):
+        raise GcRefused(RefusalRule.EVIDENCE_CHANGED, f"evidence is missing, key={file.key}")
+    if digest_of(read.body) != file.sha256:
+        raise GcRefused(RefusalRule.EVIDENCE_CHANGED, f"evidence was altered, key={file.key}")
+    try:
+        return decode_table(read.body, schema)
+    except (ValueError, pa.ArrowException) as error:
+        raise GcRefused(
+            RefusalRule.EVIDENCE_CHANGED, f"evidence is not readable: {error}, key={file.key}"
+        ) from error
+
+
+async def read_tables(
+    store: ObjectStore, files: Iterable[EvidenceFile], schema: pa.Schema
+) -> pa.Table:
+    """Read several evidence files as one table.
+
+    Raises:
+        GcRefused: A file is missing or was altered.
+        StoreError: The store is unreachable or refused a request.
+    """
+    tables = [await read_table(store, one, schema) for one in files]
+    return pa.concat_tables([schema.empty_table(), *tables])
+
+
+async def read_names(store: ObjectStore, files: Iterable[EvidenceFile]) -> frozenset[bytes]:
+    """Return every sha256 in files of `NAMES`.
+
+    Raises:
+        GcRefused: A file is missing or was altered.
+        StoreError: The store is unreachable or refused the request.
+    """
+    table = await read_tables(store, files, NAMES)
+    return frozenset(table["sha256"].to_pylist())
+
+
+async def put_blobs(
+    store: ObjectStore, folder: str, shards: int, blobs: pa.Table, backoff: Backoff
+) -> list[EvidenceFile]:
+    """Write rows of `BLOBS` from an inventory, one file per shard.
+
+    Raises:
+        OutcomeUnknown: It is unknown whether a write took effect; call again.
+        StoreError: The store refused a request.
+    """
+    first = np.array([one[0] for one in blobs["sha256"].to_pylist()], np.uint16)
+    return [
+        await put_table(
+            store,
+            folder,
+            "blobs",
+            shard.name,
+            blobs.filter(pa.array((first >= shard.first) & (first < shard.end))),
+            backoff=backoff,
+        )
+        for shard in split_shards(shards)
+    ]
+
+
+_BYTES = 32
+
+
+def are_named(digests: pa.ChunkedArray, names: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Return for each digest whether it is in `names`; neither column contains nulls.
+
+    The order does not change the result; sorted input is fastest. Names are sorted, and blobs have
+    the order of their keys, which is the order of their digests. The first 8 bytes of each are
+    therefore searched as numbers, nearly in order. This is about 16 times as fast as a hash table
+    of 32-byte values (0.03 s against 0.46 s for 6·10^5 digests in 5.4·10^5 names). Digests with
+    equal first bytes are compared completely, so that the result is exact.
+    """
+    wanted, known = _bytes_of(digests), _bytes_of(names)
+    if not len(known) or not len(wanted):
+        return np.zeros(len(wanted), bool)
+    heads, places = _sorted_heads(known)
+    mine = _heads(wanted)
+    at = np.minimum(np.searchsorted(heads, mine), len(heads) - 1)
+    same_head = heads[at] == mine
+    whole: npt.NDArray[np.bool_] = same_head.copy()
+    rows = np.flatnonzero(same_head)
+    candidates = known[at[rows] if places is None else places[at[rows]]]
+    whole[rows] = (wanted[rows] == candidates).all(axis=1)
+    _compare_in_full(whole, same_head, digests, names)
+    return whole
+
+
+def _compare_in_full(
+    whole: npt.NDArray[np.bool_],
+    same_head: npt.NDArray[np.bool_],
+    digests: pa.ChunkedArray,
+    names: pa.ChunkedArray,
+) -> None:
+    """Decide the few digests that share 8 bytes with a name but differ from it."""
+    open_rows = np.flatnonzero(same_head & ~whole)
+    if len(open_rows):
+        taken = digests.take(pa.array(open_rows))
+        found = pc.is_in(taken, value_set=names.combine_chunks())
+        whole[open_rows] = found.to_numpy()
+
+
+def _bytes_of(column: pa.ChunkedArray) -> npt.NDArray[np.uint8]:
+    """Return the bytes of a column as rows of 32; a column with one chunk is not copied."""
+    parts = [_chunk_bytes(chunk) for chunk in column.chunks if len(chunk)]
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate([np.empty((0, _BYTES), np.uint8), *parts])
+
+
+def _chunk_bytes(chunk: pa.Array) -> npt.NDArray[np.uint8]:
+    values = np.frombuffer(chunk.buffers()[1], np.uint8)
+    rows = values[chunk.offset * _BYTES : (chunk.offset + len(chunk)) * _BYTES]
+    return rows.reshape(len(chunk), _BYTES)
+
+
+def _heads(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+    """Return the first 8 bytes of each row as a number with the same order."""
+    words: npt.NDArray[np.uint64] = np.ascontiguousarray(rows).view(">u8")[:, 0].astype(np.uint64)
+    return words
+
+
+def _sorted_heads(
+    known: npt.NDArray[np.uint8],
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp] | None]:
+    """Return the sorted first bytes, and the row of each if the rows are not sorted."""
+    heads = _heads(known)
+    if (heads[1:] >= heads[:-1]).all():
+        return heads, None
+    places = np.argsort(heads, kind="stable")
+    return heads[places], places

@@ -1,0 +1,120 @@
+"""The inputs of a plan or a run: the checked basis, the store's clock, and stored plans."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from sluice_gc.certificate_chain import ChainLink
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.key_ranges import read_first_key
+from sluice_gc.plan import Plan, plan_key, verify_plan
+from sluice_gc.signing_keys import TrustedKeys
+from sluice_protocol.authority import Authority
+from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS
+from sluice_protocol.manifests import decode_record
+from sluice_protocol.outcomes import Found, NotFound
+from sluice_protocol.units import ObjectKey, UnixNs
+from sluice_store.port import ObjectStore, Versioning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanBasis:
+    """The basis of a plan or a run. All of it was just read and checked."""
+
+    authority: Authority
+    link: ChainLink
+    now_ns: UnixNs
+    versioning: Versioning
+
+
+async def read_store_time(store: ObjectStore) -> UnixNs:
+    """Return the store's clock: the Date of the response to one HEAD request.
+
+    Raises:
+        StoreError: The store is unreachable or refused the request.
+    """
+    return (await store.head(AUTHORITY_SETTINGS)).date_ns
+
+
+async def read_plan(store: ObjectStore, trusted: TrustedKeys, plan_id: str) -> Plan:
+    """Return a verified plan.
+
+    Raises:
+        GcRefused: It is missing, was edited, or is not signed by a trusted key.
+        StoreError: The store is unreachable or refused a request.
+    """
+    read = await store.get(plan_key(plan_id))
+    if not isinstance(read, Found):
+        raise GcRefused(RefusalRule.PLAN_INVALID, f"the plan does not exist, plan_id={plan_id}")
+    return verify_plan(plan_id, read.body, trusted)
+
+
+async def newest_plan_id(store: ObjectStore) -> str:
+    """Return the id of the newest plan.
+
+    Raises:
+        GcRefused: There is no plan.
+        StoreError: The store is unreachable or refused a request.
+    """
+    plan_ids = await read_plan_ids(store)
+    if not plan_ids:
+        raise GcRefused(RefusalRule.PLAN_INVALID, 'there is no plan; run "sluice gc plan" first')
+    return plan_ids[-1]
+
+
+async def read_plan_ids(store: ObjectStore) -> list[str]:
+    """Return the ids of all complete plans, oldest first; the record is written last.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+    """
+    plan_ids: list[str] = []
+    key = await read_first_key(store, GC_PLANS, "")
+    while key is not None:
+        plan_id = key.removeprefix(GC_PLANS).partition("/")[0]
+        if not isinstance(await store.head(plan_key(plan_id)), NotFound):
+            plan_ids.append(plan_id)
+        key = await read_first_key(store, GC_PLANS, f"{GC_PLANS}{plan_id}/~")
+    return plan_ids
+
+
+def finished_key(plan_id: str) -> ObjectKey:
+    """Return the key that marks a plan as finished."""
+    return ObjectKey(f"{GC_PLANS}{plan_id}/finished.json")
+
+
+async def is_finished(store: ObjectStore, plan_id: str) -> bool:
+    """Return True if the plan was executed completely.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+    """
+    return not isinstance(await store.head(finished_key(plan_id)), NotFound)
+
+
+class PlanStopped(msgspec.Struct, frozen=True, kw_only=True):
+    """The record that a safety rule was violated: the plan is stopped permanently."""
+
+    schema: str = "sluice.gc_stopped.v1"
+    plan_id: str
+    rule: str
+    reason: str
+
+
+def stopped_key(plan_id: str) -> ObjectKey:
+    """Return the key that marks a plan as stopped."""
+    return ObjectKey(f"{GC_PLANS}{plan_id}/stopped.json")
+
+
+async def check_not_stopped(store: ObjectStore, plan_id: str) -> None:
+    """Refuse a plan that was stopped.
+
+    Raises:
+        GcRefused: The plan was stopped; the error contains the reason.
+    """
+    found = await store.get(stopped_key(plan_id))
+    if isinstance(found, Found):
+        mark = decode_record(stopped_key(plan_id), found.body, PlanStopped)
+        raise GcRefused(
+            RefusalRule.PLAN_STOPPED, f"the plan was stopped: {mark.reason}; make a new plan"
+        )

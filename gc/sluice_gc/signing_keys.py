@@ -1,0 +1,121 @@
+"""The auditor's Ed25519 keys: load, create, trust; sign and verify bytes."""
+
+import base64
+import binascii
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import (
+    digest_of,
+)
+
+TrustedKeys = Mapping[str, Ed25519PublicKey]
+"""Public keys by `key_id_of` whose certificates and plans are trusted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditorKeys:
+    """The auditor's private key and the trusted public keys."""
+
+    private: Ed25519PrivateKey
+    trusted: TrustedKeys
+
+
+def load_keys(key_file: Path, trusted_keys: Iterable[str] = ()) -> AuditorKeys:
+    """Load the auditor's private key; its public half and `trusted_keys` are trusted.
+
+    Args:
+        key_file: PEM, PKCS 8, Ed25519, without a password.
+        trusted_keys: Base64 of raw public keys.
+
+    Raises:
+        BadUsage: The file does not exist, or a key has another form.
+    """
+    try:
+        private = load_pem_private_key(key_file.read_bytes(), password=None)
+    except OSError as error:
+        raise BadUsage(
+            f"cannot read the auditor's key, key_file=`{key_file}`;"
+            ' create it with "sluice audit key"'
+        ) from error
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise BadUsage(f"not a PEM key without a password, key_file=`{key_file}`") from error
+    if not isinstance(private, Ed25519PrivateKey):
+        raise BadUsage(f"not an Ed25519 key, key_file=`{key_file}`")
+    public = [private.public_key(), *(parse_public_key(text) for text in trusted_keys)]
+    return AuditorKeys(private=private, trusted={key_id_of(one): one for one in public})
+
+
+def load_trusted(key_file: Path, trusted_keys: Iterable[str] = ()) -> TrustedKeys:
+    """Return the trusted keys; the auditor's key file is read only if none are named.
+
+    Raises:
+        BadUsage: None are named and the file does not exist, or a key has another form.
+    """
+    named = [parse_public_key(text) for text in trusted_keys]
+    if named:
+        return {key_id_of(one): one for one in named}
+    return load_keys(key_file).trusted
+
+
+def make_key_file(key_file: Path) -> Ed25519PublicKey:
+    """Create the auditor's private key, readable only by this user; return its public half.
+
+    Raises:
+        BadUsage: The file exists or cannot be written.
+    """
+    private = Ed25519PrivateKey.generate()
+    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    try:
+        key_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "wb") as out:
+            out.write(pem)
+    except OSError as error:
+        raise BadUsage(f"cannot create the key: {error.strerror}, key_file=`{key_file}`") from error
+    return private.public_key()
+
+
+def parse_public_key(text: str) -> Ed25519PublicKey:
+    """Decode a raw public key from base64.
+
+    Raises:
+        BadUsage: The text has another form.
+    """
+    try:
+        return Ed25519PublicKey.from_public_bytes(base64.b64decode(text, validate=True))
+    except (ValueError, binascii.Error) as error:
+        raise BadUsage(
+            f"not a public key: expected base64 of 32 raw bytes, key=`{text}`"
+        ) from error
+
+
+def key_id_of(public: Ed25519PublicKey) -> str:
+    """Return the first 16 hexadecimal digits of the sha256 of the raw public key."""
+    return digest_of(public.public_bytes_raw())[:16]
+
+
+def sign_bytes(key: Ed25519PrivateKey, domain: bytes, body: bytes) -> str:
+    """Return the base64 Ed25519 signature over a domain line and a body."""
+    return base64.b64encode(key.sign(domain + body)).decode()
+
+
+def verify_signature(public: Ed25519PublicKey, signature: str, signed: bytes) -> bool:
+    """Return True if a base64 signature is valid for `signed`."""
+    try:
+        public.verify(base64.b64decode(signature, validate=True), signed)
+    except (InvalidSignature, binascii.Error, ValueError):
+        return False
+    return True

@@ -1,0 +1,172 @@
+"""Where the tasks of an audit, plan or run are executed: in this process or on Spark.
+
+On Spark each task is pickled into a separate partition, so that an executor receives only its
+tasks. The executor opens the store itself and returns only facts. An error of sluice is returned
+as a value and raised on the driver. Any other error fails the job, and Spark may retry the task:
+tasks write under keys that contain the hash of the bytes, so that a second attempt is harmless.
+"""
+
+import asyncio
+import pickle
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, TypeVar, cast
+
+from sluice_gc.settings import EngineSettings
+from sluice_protocol.errors import SluiceError
+from sluice_store import open_store
+from sluice_store.port import ObjectStore
+from sluice_store.url import parse_local_path
+
+_Task = TypeVar("_Task")
+
+
+_Facts = TypeVar("_Facts")
+
+
+Work = Callable[[ObjectStore, _Task], Awaitable[_Facts]]
+"""The function of a task. It is a module-level function, so that it can be pickled."""
+
+
+class TaskEngine(Protocol):
+    """Executes independent tasks."""
+
+    @property
+    def parallelism(self) -> int:
+        """Return the number of tasks that run concurrently."""
+        ...
+
+    async def run(self, work: Work[_Task, _Facts], tasks: Sequence[_Task]) -> Iterable[_Facts]:
+        """Run every task and return the results in the order of the tasks.
+
+        Raises:
+            SluiceError: The error of a task; other tasks may have run.
+        """
+        ...
+
+
+class LocalTaskEngine:
+    """Executes tasks in sequence in this process; the requests of a task are concurrent."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    @property
+    def parallelism(self) -> int:
+        """Return 1."""
+        return 1
+
+    async def run(self, work: Work[_Task, _Facts], tasks: Sequence[_Task]) -> Iterable[_Facts]:
+        """Run every task in this process."""
+        return [await work(self._store, task) for task in tasks]
+
+
+class SparkTaskEngine:
+    """Executes tasks as one Spark job.
+
+    Executors open the store under `store_url`.
+    """
+
+    def __init__(self, session: Any, store_url: str) -> None:  # noqa: ANN401 - pyspark has no types
+        self._context = session.sparkContext
+        self._store_url = store_url
+
+    @property
+    def parallelism(self) -> int:
+        """Return the number of cores of the executors."""
+        return int(self._context.defaultParallelism)
+
+    async def run(self, work: Work[_Task, _Facts], tasks: Sequence[_Task]) -> Iterable[_Facts]:
+        """Run every task on an executor.
+
+        Raises:
+            SluiceError: The error of the first failed task.
+        """
+        if not tasks:
+            return []
+        results = await asyncio.to_thread(self._collect, work, tasks)
+        for result in results:
+            if isinstance(result, SluiceError):
+                raise result
+        return [cast("_Facts", result) for result in results]
+
+    def _collect(self, work: Work[_Task, _Facts], tasks: Sequence[_Task]) -> list[object]:
+        url = self._store_url
+        bodies = [pickle.dumps((work, task)) for task in tasks]
+
+        def one(body: bytes) -> bytes:
+            return pickle.dumps(run_pickled(url, body))
+
+        found = self._context.parallelize(bodies, len(bodies)).map(one).collect()
+        return [pickle.loads(result) for result in found]  # noqa: S301 - the bytes were pickled by an executor of this job
+
+
+def run_pickled(store_url: str, body: bytes) -> object:
+    """Run one pickled task on a store; return its result or the error that it raised."""
+    work, task = pickle.loads(body)  # noqa: S301 - the bytes were pickled by the driver
+
+    async def run() -> object:
+        async with open_store(store_url) as store:
+            return await work(store, task)
+
+    try:
+        return asyncio.run(run())
+    except SluiceError as error:
+        return error
+
+
+@asynccontextmanager
+async def open_engine(
+    url: str, settings: EngineSettings
+) -> AsyncIterator[tuple[ObjectStore, TaskEngine]]:
+    """Open a store and a task engine; a Spark session that this starts is stopped at the end.
+
+    Raises:
+        BadUsage: The URL has another form.
+        StoreError: The store cannot be opened.
+    """
+    async with open_store(url) as store:
+        if settings.engine == "local":
+            yield store, LocalTaskEngine(store)
+            return
+        # Imported only where it is used, because Spark needs a second and a JVM.
+        from sluice_spark.session import SessionSettings, open_session  # noqa: PLC0415
+
+        wanted = SessionSettings(master=settings.master, driver_memory=settings.driver_memory)
+        session = await asyncio.to_thread(open_session, wanted, delta=False)
+        try:
+            yield store, SparkTaskEngine(session, absolute_url(url))
+        finally:
+            await asyncio.to_thread(session.stop)
+
+
+def absolute_url(url: str) -> str:
+    """Return a URL that does not depend on the working directory, for executors."""
+    if not url.startswith("file://"):
+        return url
+    return f"file://{parse_local_path(url)}"
+
+
+_Item = TypeVar("_Item")
+
+
+async def run_concurrently(
+    items: Iterable[_Item], work: Callable[[_Item], Awaitable[None]], *, concurrency: int
+) -> None:
+    """Await `work` for every item, at most `concurrency` items concurrently.
+
+    The first failure cancels the other tasks and is raised. All tasks have ended on return.
+    """
+    pending = iter(items)
+
+    async def worker() -> None:
+        for item in pending:
+            await work(item)
+
+    workers = [asyncio.create_task(worker()) for _ in range(concurrency)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for one in workers:
+            one.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)

@@ -1,0 +1,206 @@
+"""What is wrong with the bookkeeping of a lane: its register, its segments and its state.
+
+A lane with a defect is halted: no batch is appended to it until `sluice rebuild` has replaced what
+is lost or damaged. Nothing is written here. Source: ADR 0049.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from sluice_protocol.keys import LAKE, QUEUE
+from sluice_protocol.outcomes import Found
+from sluice_protocol.units import ObjectKey
+from sluice_queue.decisions import is_other_register
+from sluice_queue.errors import LaneDamaged
+from sluice_queue.inspection import LaneCondition, LaneStatus, list_lanes, read_entries, read_status
+from sluice_queue.lane import Lane
+from sluice_queue.register import Register, body_descriptors, decode_register
+from sluice_reconciler.lane_state import (
+    LaneRecord,
+    LaneStateDamaged,
+    lane_key,
+    list_lane_states,
+    read_lane_state,
+)
+from sluice_store.port import ObjectStore
+
+LEDGER_LOG: Final = f"{LAKE}batches/_delta_log/"
+"""Prefix that has objects once the lake has its ledger of ingested batches."""
+
+
+class DefectKind(StrEnum):
+    """What is wrong with a lane."""
+
+    REGISTER_MISSING = "register_missing"
+    REGISTER_REPLACED = "register_replaced"
+    REGISTER_DAMAGED = "register_damaged"
+    STATE_DAMAGED = "state_damaged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneDefect:
+    """Why a lane is halted.
+
+    Attributes:
+        lane: The lane.
+        kind: What is wrong.
+        key: The object that is wrong.
+        detail: What was found.
+    """
+
+    lane: Lane
+    kind: DefectKind
+    key: ObjectKey
+    detail: str
+
+
+async def has_ledger(store: ObjectStore) -> bool:
+    """Return True if the lake contains its ledger, so that batches were ingested from a queue.
+
+    Raises:
+        StoreError: The store is unreachable or refused the request.
+    """
+    async for page in store.list(LEDGER_LOG):
+        return bool(page.objects)
+    return False
+
+
+async def find_defect(
+    store: ObjectStore, lane: Lane, *, persisted: int = 0, segments: bool = False
+) -> LaneDefect | None:
+    """Return what is wrong with a lane, or None.
+
+    Args:
+        store: The store with the lane.
+        lane: The lane.
+        persisted: The last sequence that its consumer persisted, 0 if that is not known.
+        segments: Also read the segments that the register names.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+        UnsupportedVersion: The register was written by a newer version, which can read it.
+    """
+    try:
+        stored = await read_lane_state(store, lane)
+    except LaneStateDamaged as error:
+        register = await _find_register_defect(store, lane, None, persisted, segments=segments)
+        if register is not None:
+            return register
+        return LaneDefect(
+            lane=lane,
+            kind=DefectKind.STATE_DAMAGED,
+            key=lane_key(lane),
+            detail=error.reason,
+        )
+    record = stored.record if stored is not None else None
+    return await _find_register_defect(store, lane, record, persisted, segments=segments)
+
+
+async def _find_register_defect(
+    store: ObjectStore, lane: Lane, record: LaneRecord | None, persisted: int, *, segments: bool
+) -> LaneDefect | None:
+    read = await store.get(lane.key)
+    if not isinstance(read, Found):
+        evidence = await _evidence_of_loss(store, lane, record, persisted)
+        return _register_defect(lane, DefectKind.REGISTER_MISSING, evidence) if evidence else None
+    try:
+        state = decode_register(lane.key, read.body)
+        body_descriptors(lane.key, state)
+        if segments:
+            await read_entries(store, lane, state, after=state.acked_through, entries_max=None)
+    except LaneDamaged as error:
+        detail = error.reason if error.key == lane.key else f"{error.reason}: {error.key}"
+        return _register_defect(lane, DefectKind.REGISTER_DAMAGED, detail)
+    if state.next_sequence <= persisted:
+        detail = f"its consumer persisted sequence {persisted}, which was never assigned"
+        return _register_defect(lane, DefectKind.REGISTER_REPLACED, detail)
+    if record is not None and _is_other(state, record):
+        detail = "it does not contain the appends of the reconciler"
+        return _register_defect(lane, DefectKind.REGISTER_REPLACED, detail)
+    return None
+
+
+def _register_defect(lane: Lane, kind: DefectKind, detail: str) -> LaneDefect:
+    return LaneDefect(lane=lane, kind=kind, key=lane.key, detail=detail)
+
+
+def _is_other(state: Register | None, record: LaneRecord) -> bool:
+    wrote = record.writes or int(bool(record.pending) and state is None)
+    return is_other_register(state, bytes.fromhex(record.producer_id), wrote)
+
+
+async def _evidence_of_loss(
+    store: ObjectStore, lane: Lane, record: LaneRecord | None, persisted: int
+) -> str:
+    """Return what shows that a missing register existed; empty if it was never created."""
+    if persisted > 0:
+        return f"its consumer persisted sequence {persisted}"
+    if record is not None and _is_other(None, record):
+        return "batches were appended to it"
+    async for page in store.list(f"{QUEUE}{lane.queue}.{lane.lane:03d}/segments/"):
+        if page.objects:
+            return "segments of it exist"
+        break
+    return ""
+
+
+_CONDITIONS: Final = {
+    DefectKind.REGISTER_MISSING: LaneCondition.LOST,
+    DefectKind.REGISTER_REPLACED: LaneCondition.LOST,
+    DefectKind.REGISTER_DAMAGED: LaneCondition.DAMAGED,
+    DefectKind.STATE_DAMAGED: LaneCondition.DAMAGED,
+}
+
+
+def describe(defect: LaneDefect) -> str:
+    """Return a defect as one line with the next step."""
+    what = defect.kind.value.replace("_", " ")
+    return (
+        f"{what}: {defect.detail}; stop its consumer and the reconcilers, and run `sluice"
+        f" rebuild`, key=`{defect.key}`"
+    )
+
+
+async def read_queue_status(
+    store: ObjectStore,
+    lanes: int,
+    queue: str | None = None,
+    persisted: Mapping[Lane, int] | None = None,
+) -> list[LaneStatus]:
+    """Read the status of every lane that exists or existed, of one queue or of all, in order.
+
+    A lane is lost if its register is missing or replaced although a lane state, a segment or its
+    consumer shows that it was used.
+
+    Args:
+        store: The store with the queues.
+        lanes: The number of lanes in the authority's settings.
+        queue: The queue; None for all.
+        persisted: The last sequence that the consumer of each lane persisted, where it is known.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+        UnsupportedVersion: A register or segment was written by a newer version.
+    """
+    known = persisted if persisted is not None else {}
+    existing = await list_lanes(store, queue)
+    recorded = [lane for lane in await list_lane_states(store) if queue in (None, lane.queue)]
+    consumed = [lane for lane in known if queue in (None, lane.queue)]
+    names = {lane.queue for lane in (*existing, *recorded, *consumed)}
+    expected = {Lane(queue=name, lane=number) for name in names for number in range(lanes)}
+    found = {(one.queue, one.lane): one for one in await read_status(store, queue)}
+    for lane in {*expected, *existing, *recorded, *consumed}:
+        place = (lane.queue, lane.lane)
+        if place in found and found[place].condition is not LaneCondition.SOUND:
+            continue
+        defect = await find_defect(store, lane, persisted=known.get(lane, 0))
+        if defect is not None:
+            found[place] = LaneStatus(
+                queue=lane.queue,
+                lane=lane.lane,
+                condition=_CONDITIONS[defect.kind],
+                problem=describe(defect),
+            )
+    return [found[place] for place in sorted(found)]

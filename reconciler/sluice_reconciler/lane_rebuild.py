@@ -1,0 +1,285 @@
+"""Rebuilding the registers, states and work lists of lanes.
+
+A lane whose register is lost or damaged has also lost its sequence numbers. The new register
+continues one above the highest sequence that the lane's consumer persisted; for Spark's queue the
+lake contains it. The lane's ledger is emptied, so every batch is enqueued again, and the consumer's
+own ledger drops the batches that it has. The same is done for a register whose next sequence is not
+above what its consumer persisted: it is not the register that the consumer read from.
+
+Before something damaged is replaced, its bytes are copied to a key that names it as damaged. The
+segments of the old register are moved in the same way, because the new register assigns sequences
+that name the same segment keys. Only an operator deletes these copies.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.keys import ACCEPTED, QUEUE, damaged_copy_key, digest_of, lane_of
+from sluice_protocol.manifests import AcceptedManifest, WorkList, decode_accepted, encode_record
+from sluice_protocol.outcomes import Applied, Exists, Found, NotFound, ObjectInfo, Unknown
+from sluice_protocol.units import ObjectKey
+from sluice_queue.entries import Descriptor
+from sluice_queue.errors import LaneDamaged, WorkListMissing
+from sluice_queue.inspection import list_lanes, read_lane
+from sluice_queue.lane import Lane, Runtime
+from sluice_queue.register import Register, encode_register
+from sluice_queue.worklists import read_work_list
+from sluice_reconciler.concurrency import RequestLimit
+from sluice_reconciler.differences import DerivedDifference, DifferenceKind, compare_object
+from sluice_reconciler.indexes import put_derived
+from sluice_reconciler.lane_defects import DefectKind, LaneDefect, describe, find_defect
+from sluice_reconciler.lane_state import (
+    LaneRecord,
+    LaneStateDamaged,
+    damaged_state_key,
+    encode_lane,
+    lane_key,
+    read_lane_state,
+)
+from sluice_reconciler.new_batches import identity_of
+from sluice_store.port import ObjectStore
+from sluice_store.retry import WRITE_RETRY
+
+VERSIONS_MAX: Final = 100
+"""Versions of one derived object that a repair deletes at most."""
+
+
+_DIFFERENCES: Final = {
+    DefectKind.REGISTER_MISSING: DifferenceKind.MISSING,
+    DefectKind.REGISTER_REPLACED: DifferenceKind.DIFFERENT,
+    DefectKind.REGISTER_DAMAGED: DifferenceKind.UNREADABLE,
+    DefectKind.STATE_DAMAGED: DifferenceKind.UNREADABLE,
+}
+
+
+async def delete_versions(store: ObjectStore, key: ObjectKey) -> None:
+    """Delete an object with its noncurrent versions.
+
+    Deleting the current version restores the one before it, so this repeats until none is left.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+    """
+    for _ in range(VERSIONS_MAX):
+        match await store.head(key):
+            case ObjectInfo(incarnation=incarnation) if incarnation is not None:
+                await store.delete(key, incarnation)
+            case ObjectInfo() | NotFound():
+                return
+
+
+class LaneRebuild:
+    """The registers, lane states and work lists of one store."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        requests: RequestLimit,
+        lanes: Sequence[Lane],
+        runtime: Runtime,
+        persisted: Mapping[Lane, int],
+    ) -> None:
+        self._store = store
+        self._requests = requests
+        self._lanes = lanes
+        self._lanes_per_queue = 1 + max((lane.lane for lane in lanes), default=0)
+        self._runtime = runtime
+        self._persisted = persisted
+
+    async def differences(self) -> list[DerivedDifference]:
+        """Return what is lost or damaged: registers, lane states, work lists of pending entries.
+
+        Raises:
+            StoreError: The store is unreachable or refused a request.
+        """
+        defects = [one for lane in self._lanes if (one := await self._defect(lane)) is not None]
+        found = [
+            DerivedDifference(key=one.key, wrong=_DIFFERENCES[one.kind], detail=describe(one))
+            for one in defects
+        ]
+        halted = {one.lane for one in defects}
+        for lane in await list_lanes(self._store):
+            if lane in halted:
+                continue
+            try:
+                lost = await self._lost_lists(lane)
+            except LaneDamaged as error:
+                detail = f"{error.reason}; repeat the command with --queues {lane.queue}"
+                unreadable = DifferenceKind.UNREADABLE
+                found.append(DerivedDifference(key=lane.key, wrong=unreadable, detail=detail))
+                continue
+            for entry in lost:
+                detail = f"entry {entry.sequence} of {lane.queue}.{lane.lane:03d}"
+                missing = DifferenceKind.MISSING
+                found.append(DerivedDifference(key=entry.location, wrong=missing, detail=detail))
+        return found
+
+    async def _defect(self, lane: Lane) -> LaneDefect | None:
+        persisted = self._persisted.get(lane, 0)
+        return await find_defect(self._store, lane, persisted=persisted, segments=True)
+
+    async def _lost_lists(self, lane: Lane) -> list[Descriptor]:
+        view = await read_lane(self._store, lane.queue, lane.lane)
+
+        async def is_lost(entry: Descriptor) -> bool:
+            try:
+                await read_work_list(self._store, lane, entry)
+            except (WorkListMissing, InvalidRecord):
+                return True
+            return False
+
+        lost = await self._requests.each(view.descriptors, is_lost)
+        return [entry for entry, missing in zip(view.descriptors, lost, strict=True) if missing]
+
+    async def repair_lanes(self, first_sequence: int | None) -> AsyncIterator[DerivedDifference]:
+        """Replace lost and damaged registers and lane states; return the difference of each.
+
+        Raises:
+            BadUsage: A register is lost, and the sequence where it continues is not known.
+            StoreError: The store is unreachable or refused a request.
+        """
+        for lane in self._lanes:
+            defect = await self._defect(lane)
+            if defect is None:
+                continue
+            if defect.kind is DefectKind.STATE_DAMAGED:
+                yield await self._replace_state(lane, defect)
+            else:
+                yield await self._replace_register(lane, defect, first_sequence)
+
+    async def _replace_state(self, lane: Lane, defect: LaneDefect) -> DerivedDifference:
+        kept = await self._empty_state(lane)
+        return DerivedDifference(
+            key=defect.key,
+            wrong=_DIFFERENCES[defect.kind],
+            detail=f"{defect.detail}; kept as {kept}; every batch is enqueued again",
+        )
+
+    async def _replace_register(
+        self, lane: Lane, defect: LaneDefect, first_sequence: int | None
+    ) -> DerivedDifference:
+        """Write a register that continues behind its consumer, then empty the lane's ledger.
+
+        In this order a command that was interrupted can be repeated: the old ledger counts appends
+        that the new register does not contain, so the lane stays halted.
+        """
+        first = self._persisted[lane] + 1 if lane in self._persisted else first_sequence
+        if first is None or first < 1:
+            raise BadUsage(
+                "register of a lane is lost or damaged: give --first-sequence, one above the"
+                f" highest sequence that its consumer persisted, register=`{lane.key}`"
+            )
+        kept = None
+        if defect.kind is DefectKind.REGISTER_DAMAGED:
+            kept = await self._keep_copy(lane, lane.key)
+        await self._move_segments(lane)
+        state = Register(
+            revision=1,
+            nonce=self._runtime.id_bytes(),
+            next_sequence=first,
+            acked_through=first - 1,
+        )
+        missing = defect.kind is DefectKind.REGISTER_MISSING
+        put = self._store.create if missing else self._store.overwrite
+        match await put(lane.key, encode_register(state)):
+            case Applied():
+                await self._empty_state(lane)
+            case Exists() | Unknown():
+                raise BadUsage(
+                    f"register was written meanwhile: repeat the command, register=`{lane.key}`"
+                )
+        where = "" if kept is None else f"; kept as {kept}"
+        return DerivedDifference(
+            key=lane.key,
+            wrong=_DIFFERENCES[defect.kind],
+            detail=f"{defect.detail}{where}; replaced; sequences continue at {first}",
+        )
+
+    async def _empty_state(self, lane: Lane) -> ObjectKey | None:
+        """Write a state with an empty ledger; return the key of the copy of a damaged one."""
+        term, kept = 0, None
+        try:
+            stored = await read_lane_state(self._store, lane)
+        except LaneStateDamaged:
+            kept = await self._keep_copy(lane, lane_key(lane))
+        else:
+            term = stored.record.owner_term + 1 if stored is not None else 0
+        record = LaneRecord(
+            queue=lane.queue,
+            lane=lane.lane,
+            nonce=self._runtime.id_bytes().hex(),
+            producer_id=self._runtime.id_bytes().hex(),
+            owner_term=term,
+        )
+        await self._store.overwrite(lane_key(lane), encode_lane(record))
+        return kept
+
+    async def _keep_copy(self, lane: Lane, key: ObjectKey) -> ObjectKey | None:
+        """Copy an object of a lane to a key that names it as damaged; only an operator deletes it.
+
+        Raises:
+            InvalidRecord: The copy could not be confirmed.
+        """
+        read = await self._store.get(key)
+        if not isinstance(read, Found):
+            return None
+        digest = digest_of(read.body)
+        of_state = key == lane_key(lane)
+        copy = (
+            damaged_state_key(lane, digest)
+            if of_state
+            else damaged_copy_key(lane.queue, lane.lane, digest)
+        )
+        await put_derived(self._store, copy, read.body, self._runtime.backoff(WRITE_RETRY))
+        if await compare_object(self._store, copy, read.body) is not None:
+            raise InvalidRecord(copy, "the copy of a damaged object has other bytes")
+        return copy
+
+    async def _move_segments(self, lane: Lane) -> None:
+        """Copy and delete the segments of a lane, whose keys the new register will use again."""
+        async for page in self._store.list(f"{QUEUE}{lane.queue}.{lane.lane:03d}/segments/"):
+            for one in page.objects:
+                await self._keep_copy(lane, one.key)
+                await delete_versions(self._store, one.key)
+
+    async def repair_lists(self) -> None:
+        """Write every lost work list again.
+
+        Raises:
+            InvalidRecord: Fewer batches are accepted than a list contained.
+            StoreError: The store is unreachable or refused a request.
+        """
+        for lane in await list_lanes(self._store):
+            with suppress(LaneDamaged):  # reported as a difference: it is of another queue
+                await self._repair_lists(lane)
+
+    async def _repair_lists(self, lane: Lane) -> None:
+        """Write each lost list again: every batch of the lane accepted in the entry's time span.
+
+        The list may contain more batches than before; the consumer's ledger drops those it has.
+        """
+        for entry in await self._lost_lists(lane):
+            batches = [one async for one in self._accepted_in(lane, entry)]
+            if len(batches) < entry.batches:
+                raise InvalidRecord(entry.location, "fewer batches are accepted than it contained")
+            body = encode_record(WorkList(queue=lane.queue, lane=lane.lane, batches=tuple(batches)))
+            await self._store.overwrite(entry.location, body)
+
+    async def _accepted_in(self, lane: Lane, entry: Descriptor) -> AsyncIterator[AcceptedManifest]:
+        span = range(entry.first_accepted_at_ns, entry.last_accepted_at_ns + 1)
+        async for page in self._store.list(ACCEPTED):
+            keys = [one.key for one in page.objects if self._is_of_lane(one.key, lane)]
+            for read in await self._requests.each(keys, self._store.get):
+                if isinstance(read, Found):
+                    try:
+                        manifest = decode_accepted(read.info.key, read.body)
+                    except InvalidRecord:
+                        continue
+                    if manifest.accepted_at_unix_ns in span:
+                        yield manifest
+
+    def _is_of_lane(self, key: ObjectKey, lane: Lane) -> bool:
+        who = identity_of(key)
+        return who is not None and lane_of(who.agent_id, self._lanes_per_queue) == lane.lane

@@ -1,0 +1,196 @@
+"""Run a streaming query until it ends: watch its progress and restart it after transient errors.
+
+The decisions are in `restarts`. This module starts the query, waits, and acts on them.
+"""
+
+import random  # noqa: TID251 - the source of jitter is made here
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+import structlog
+
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import SluiceError
+from sluice_protocol.units import NS_PER_S
+from sluice_spark.errors import JobFailed, describe_failure
+from sluice_spark.jvm import check_jvm, jvm_process
+from sluice_spark.restarts import (
+    QueryStalled,
+    RestartSettings,
+    TransientFailure,
+    classify_failure,
+    decide_restart,
+)
+from sluice_spark.session import Session
+
+_STOP_POLL_S: Final = 0.5
+"""Interval at which the job checks for a stop signal."""
+_PROGRESS_POLL_S: Final = 5.0
+"""Interval at which the job checks for progress."""
+_IDLE: Final = "Waiting for next trigger"
+"""Spark's status of a query that has nothing to do."""
+
+_log = structlog.get_logger("sluice.ingest")
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """Yield an event that SIGINT and SIGTERM set, instead of interrupting a call into Spark.
+
+    Only the main thread can handle signals; in other threads the event is never set.
+    """
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.signal(number, lambda *_: stop.set()) for number in numbers]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(numbers, handlers, strict=True):
+            signal.signal(number, handler)
+
+
+@dataclass(slots=True)
+class ProgressWatch:
+    """Reports a stall: signs of progress that have not changed for too long.
+
+    Attributes:
+        clock: The clock.
+        timeout_s: Time without a change after which the query is stalled.
+    """
+
+    clock: Clock
+    timeout_s: float
+    _signs: object = None
+    _changed_ns: int = 0
+
+    def stalled(self, signs: object, *, idle: bool) -> bool:
+        """Return True if the signs have not changed for the timeout and the query is not idle."""
+        now_ns = self.clock.monotonic_ns()
+        if idle or signs != self._signs or not self._changed_ns:
+            self._signs, self._changed_ns = signs, now_ns
+        return now_ns - self._changed_ns > self.timeout_s * NS_PER_S
+
+
+@dataclass(slots=True, kw_only=True)
+class QuerySupervisor:
+    """Runs one query, and starts it again after transient errors.
+
+    Attributes:
+        session: The session.
+        start: Starts the query.
+        take_failure: Returns and forgets the error that the callback of a micro-batch raised.
+        rounds: Returns how many rounds the job has committed.
+        settings: Bounds of the restarts.
+        stall_timeout_s: Time without progress after which the query is stopped and restarted.
+        clock: The clock.
+        rng: The source of jitter.
+    """
+
+    session: Session
+    start: Callable[[], Any]
+    take_failure: Callable[[], BaseException | None]
+    rounds: Callable[[], int]
+    settings: RestartSettings
+    stall_timeout_s: float
+    clock: Clock
+    rng: random.Random
+    _failures: int = field(default=0)
+
+    def run(self) -> None:
+        """Run the query until it ends or a stop signal arrives.
+
+        Raises:
+            SluiceError: The query failed with an error that a restart cannot repair, or too often.
+        """
+        with stop_signals() as stop:
+            while not stop.is_set():
+                rounds = self.rounds()
+                error = self._run_once(stop)
+                if error is None or stop.is_set():
+                    return
+                if self.rounds() > rounds:
+                    self._failures = 0
+                stop.wait(self._pause_s(error))
+
+    def _run_once(self, stop: threading.Event) -> BaseException | None:
+        """Run the query once and return the error that ended it."""
+        query = None
+        try:
+            query = self.start()
+            self._wait(query, stop)
+        except Exception as error:  # noqa: BLE001 - Spark raises any exception
+            failure = self.take_failure()
+            check_jvm(jvm_process(self.session), error)
+            self._stop(query)
+            return failure or error
+        self._stop(query)
+        return None
+
+    def _wait(self, query: Any, stop: threading.Event) -> None:  # noqa: ANN401 - pyspark's query
+        watch = ProgressWatch(self.clock, self.stall_timeout_s)
+        polls = 0
+        while not stop.is_set() and not query.awaitTermination(_STOP_POLL_S):
+            polls += 1
+            if polls % int(_PROGRESS_POLL_S / _STOP_POLL_S):
+                continue
+            status = query.status
+            signs = (str(status), self.rounds(), self._finished_tasks())
+            if watch.stalled(signs, idle=status.get("message") == _IDLE):
+                raise QueryStalled(f"no progress for {self.stall_timeout_s:g} s: {status}")
+
+    def _finished_tasks(self) -> tuple[tuple[int, int], ...]:
+        tracker = self.session.sparkContext.statusTracker()
+        stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+        return tuple((stage.stageId, stage.numCompletedTasks) for stage in stages if stage)
+
+    def _stop(self, query: Any) -> None:  # noqa: ANN401 - pyspark's query
+        """Stop the query; two queries of one checkpoint must never run concurrently."""
+        if query is None:
+            return
+        with suppress(Exception):
+            query.stop()
+        check_jvm(jvm_process(self.session))
+        if query.isActive:
+            if (process := jvm_process(self.session)) is not None:
+                process.kill()
+            raise JobFailed(
+                "ingest stopped: the query could not be stopped in time; start the job again"
+            )
+
+    def _pause_s(self, error: BaseException) -> float:
+        """Return the pause before the next start, or raise the error if there is none."""
+        self._failures += 1
+        failure = classify_failure(error)
+        pause_s = decide_restart(failure, self._failures, self.settings, self.rng)
+        if failure is None or pause_s is None:
+            raise_cause(error, failure, self._failures - 1)
+        _log.warning(
+            "query_restarted",
+            reason=failure.value,
+            cause=describe_failure(error),
+            restart=self._failures,
+            restarts_max=self.settings.restarts_max,
+            pause_s=round(pause_s, 3),
+        )
+        return pause_s
+
+
+def raise_cause(
+    error: BaseException, failure: TransientFailure | None = None, restarts: int = 0
+) -> NoReturn:
+    """Raise the original error rather than Spark's wrapper of it."""
+    if isinstance(error, SluiceError):
+        raise error
+    tried = (
+        f"; it was restarted {restarts} times without progress, reason=`{failure.value}`"
+        if failure is not None
+        else ""
+    )
+    raise JobFailed(f"ingest stopped: {describe_failure(error).rstrip('.')}{tried}") from error

@@ -1,0 +1,133 @@
+"""What a command imports: only what it needs, and one line if a package of an extra is missing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluice_cli.extras import PACKAGE_EXTRAS
+
+BLOCKED = """
+import sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1].split(","):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Block())
+from sluice_cli.main import run
+sys.exit(run(sys.argv[2:]))
+"""
+EXTRAS = {
+    "s3": "aioboto3,aiobotocore,boto3,botocore",
+    "query": "pyarrow,deltalake,duckdb,plotext",
+    "spark": "pyspark,delta,pandas,pyarrow,deltalake",
+    "policies": "policy_sentry,z3",
+}
+ALL = ",".join(PACKAGE_EXTRAS)
+SETTINGS = Path(__file__).parents[2] / "golden" / "policies" / "settings.toml"
+
+
+def without(packages: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process that cannot import some packages."""
+    return subprocess.run(
+        [sys.executable, "-c", BLOCKED, packages, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    assert without(ALL, tmp_path, "init").returncode == 0
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("extra", "arguments"),
+    [
+        ("query", ("query",)),
+        ("query", ("query", "--metric", "cpu")),
+        ("query", ("query", "serve", "--listen", "127.0.0.1:0")),
+        ("spark", ("spark", "ingest", "--once")),
+        ("spark", ("spark", "compact")),
+        ("s3", ("reconciler", "--once", "--store", "s3://bucket/prefix?region=eu-west-1")),
+        ("s3", ("gateway", "--store", "s3://bucket/prefix?region=eu-west-1")),
+        ("policies", ("policies", "lint", "--settings", str(SETTINGS))),
+        ("policies", ("policies", "prove", "--settings", str(SETTINGS))),
+    ],
+)
+def test_without_its_extra_a_command_is_one_line(
+    folder: Path, extra: str, arguments: tuple[str, ...]
+) -> None:
+    done = without(EXTRAS[extra], folder, *arguments)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert f"sluice[{extra}]" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("audit", "run"), ("gc", "plan")])
+def test_without_pyarrow_audit_and_collection_are_one_line(
+    folder: Path, arguments: tuple[str, ...]
+) -> None:
+    done = without(ALL, folder, *arguments)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "install sluice[query]" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("query", "--help"),
+        ("queue", "status"),
+        ("reconciler", "--once"),
+        ("rebuild", "--verify"),
+        ("gaps",),
+        ("batches",),
+        ("agent", "init"),
+        ("config", "show", "query"),
+    ],
+)
+def test_these_commands_need_no_extra(folder: Path, arguments: tuple[str, ...]) -> None:
+    done = without(ALL, folder, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "install sluice" not in done.stderr
+
+
+def test_policies_are_rendered_without_the_sdk(folder: Path) -> None:
+    arguments = ("policies", "render", "--settings", str(SETTINGS), "--out", "rendered")
+    done = without(EXTRAS["s3"], folder, *arguments)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_package_of_an_extra_is_known() -> None:
+    """`pyproject.toml` and the table agree on which extra installs what."""
+    for extra, packages in EXTRAS.items():
+        for package in packages.split(","):
+            assert extra in PACKAGE_EXTRAS[package], package
+
+
+def test_the_help_imports_no_library(tmp_path: Path) -> None:
+    done = without("cyclopts,rich,structlog,msgspec,asyncio", tmp_path, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "gateway" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("packages", "arguments"),
+    [
+        ("duckdb,numpy,pyarrow,aiohttp", ("query", "--help")),
+        ("aiohttp,numpy,prometheus_client", ("reconciler", "--help")),
+    ],
+)
+def test_the_help_of_a_command_imports_no_work(
+    tmp_path: Path, packages: str, arguments: tuple[str, ...]
+) -> None:
+    done = without(packages, tmp_path, *arguments)
+    assert done.returncode == 0, done.stderr

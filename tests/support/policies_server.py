@@ -1,0 +1,94 @@
+"""An S3 server that enforces the rendered policies, for real clients with credentials of roles.
+
+Each signed request becomes the request of a policy by what is on the wire: method, query and
+headers. The simulator decides it, as S3 decides it before any precondition.
+"""
+
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from support.policies_live import BUCKET, profile
+from support.store_certificate import certificate
+
+from sluice_policies.evaluate import HEADER_KEYS, evaluate, request_for
+from sluice_policies.policy_set import PolicySet
+from sluice_policies.settings import RoleName
+from sluice_store.memory.server import Guard, GuardedCall, MemoryServer, serve_memory
+from sluice_store.s3.settings import S3Settings
+
+CREDENTIALS = {f"sluice-{name.value}": f"secret-of-{name.value}" for name in RoleName}
+_ROLES = {f"sluice-{name.value}": name for name in RoleName}
+_ON_OBJECTS = {
+    "GET": ("s3:GetObject", "s3:GetObjectVersion"),
+    "HEAD": ("s3:GetObject", "s3:GetObjectVersion"),
+    "PUT": ("s3:PutObject", "s3:PutObject"),
+    "POST": ("s3:PutObject", "s3:PutObject"),
+    "DELETE": ("s3:DeleteObject", "s3:DeleteObjectVersion"),
+}
+_MULTIPART = frozenset({"uploads", "uploadId", "partNumber"})
+
+
+def action_of(call: GuardedCall) -> str:
+    """Return the action of a request, as the S3 API Reference lists it for each operation."""
+    if call.key:
+        if call.method == "PUT" and "retention" in call.query:
+            return "s3:PutObjectRetention"
+        if call.method == "DELETE" and "uploadId" in call.query:
+            return "s3:AbortMultipartUpload"
+        return _ON_OBJECTS[call.method]["versionId" in call.query]
+    if "versioning" in call.query:
+        return "s3:PutBucketVersioning" if call.method == "PUT" else "s3:GetBucketVersioning"
+    return "s3:ListBucketVersions" if "versions" in call.query else "s3:ListBucket"
+
+
+def _condition_keys(call: GuardedCall) -> Iterator[tuple[str, str]]:
+    yield "aws:SecureTransport", "true" if call.tls else "false"
+    for name, value in call.headers.items():
+        if name.lower() in HEADER_KEYS:
+            yield name, value
+    if "prefix" in call.query:
+        yield "s3:prefix", call.query["prefix"]
+    if _MULTIPART & call.query.keys():
+        yield "s3:ObjectCreationOperation", "false"
+
+
+def guard_of(policies: PolicySet) -> Guard:
+    """Return the decision of the policies about the requests of the roles."""
+    prefix = policies.settings.bucket.prefix
+
+    def guard(call: GuardedCall) -> bool:
+        role = _ROLES[call.access_key]
+        if call.key and not call.key.startswith(prefix):
+            return False  # no role has a right outside the deployment
+        key = call.key.removeprefix(prefix) or None
+        headers = dict(_condition_keys(call))
+        request = request_for(policies, role.value, action_of(call), key, headers)
+        return evaluate(policies, request).allowed
+
+    return guard
+
+
+@asynccontextmanager
+async def enforcing_server(
+    policies: PolicySet, folder: Path
+) -> AsyncIterator[tuple[MemoryServer, S3Settings]]:
+    """Run a server over TLS whose bucket enforces policies; yield it and how to reach it."""
+    path = certificate(folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    async with serve_memory(CREDENTIALS, tls=context) as server:
+        server.make_bucket(BUCKET)
+        server.guard = guard_of(policies)
+        yield (
+            server,
+            S3Settings(
+                bucket=BUCKET,
+                prefix=policies.settings.bucket.prefix,
+                endpoint=server.endpoint,
+                region="us-east-1",
+                profile=profile(RoleName.GATEWAY),
+                ca_bundle=str(path),
+            ),
+        )

@@ -1,0 +1,128 @@
+"""The supervisor with a scripted query in the place of Spark's."""
+
+import random
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from sluice_protocol.errors import Fenced, SluiceError
+from sluice_protocol.system_clock import SystemClock
+from sluice_spark.errors import JobFailed
+from sluice_spark.restarts import RestartSettings
+from sluice_spark.supervision import ProgressWatch, QuerySupervisor
+
+WORKER = RuntimeError("[STREAM_FAILED] Query terminated: Python worker failed to connect back.")
+CORRUPT = RuntimeError("[STREAM_FAILED] Query terminated with exception: bad log file")
+
+
+@dataclass
+class Script:
+    """The outcome of each start: an error, or None if the query ends; and its committed rounds."""
+
+    outcomes: list[BaseException | None]
+    commits: list[int] = field(default_factory=list)
+    stops: bool = True
+    starts: int = 0
+    rounds: int = 0
+    failure: BaseException | None = None
+
+    def start(self) -> "Script":
+        self.starts += 1
+        return self
+
+    def awaitTermination(self, _: float) -> bool:  # noqa: N802 - Spark's name
+        self.rounds += self.commits.pop(0) if self.commits else 0
+        outcome = self.outcomes.pop(0)
+        if outcome is None:
+            return True
+        if not isinstance(outcome, SluiceError):
+            raise outcome
+        self.failure = outcome
+        raise RuntimeError("[STREAM_FAILED] Query terminated: py4j.Py4JException: callback")
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - Spark's name
+        return not self.stops
+
+    def take_failure(self) -> BaseException | None:
+        failure, self.failure = self.failure, None
+        return failure
+
+
+def run(script: Script, restarts_max: int = 3) -> list[Any]:
+    supervisor = QuerySupervisor(
+        session=SimpleNamespace(sparkContext=SimpleNamespace(_gateway=None)),
+        start=script.start,
+        take_failure=script.take_failure,
+        rounds=lambda: script.rounds,
+        settings=RestartSettings(restarts_max=restarts_max, backoff_s=0.001),
+        stall_timeout_s=60.0,
+        clock=SystemClock(),
+        rng=random.Random(1),
+    )
+    with capture_logs() as logs:
+        supervisor.run()
+    return [(log["event"], log["reason"], log["restart"]) for log in logs]
+
+
+def test_query_is_restarted_after_a_worker_that_did_not_start() -> None:
+    script = Script([WORKER, WORKER, None])
+    assert run(script) == [
+        ("query_restarted", "worker_not_started", 1),
+        ("query_restarted", "worker_not_started", 2),
+    ]
+    assert script.starts == 3
+
+
+def test_restarts_without_progress_are_bounded() -> None:
+    script = Script([WORKER] * 5)
+    with pytest.raises(JobFailed, match=r"connect back; it was restarted 3 times without progress"):
+        run(script)
+    assert script.starts == 4
+
+
+def test_a_committed_round_resets_the_count() -> None:
+    script = Script([WORKER] * 6 + [None], commits=[0, 0, 1, 0, 0, 1])
+    assert [restart for _, _, restart in run(script)] == [1, 2, 1, 2, 3, 1]
+
+
+def test_final_errors_end_the_job_with_their_cause() -> None:
+    with pytest.raises(JobFailed, match=r"^ingest stopped: bad log file$"):
+        run(Script([CORRUPT]))
+    script = Script([Fenced("register", 1, 2), None])
+    with pytest.raises(Fenced):
+        run(script)
+    assert script.starts == 1
+
+
+def test_a_query_that_does_not_stop_is_not_started_again() -> None:
+    """Two queries of one checkpoint would write concurrently."""
+    script = Script([WORKER, None], stops=False)
+    with pytest.raises(JobFailed, match="could not be stopped"):
+        run(script)
+    assert script.starts == 1
+
+
+def test_a_query_is_stalled_if_a_busy_one_shows_no_sign_of_progress() -> None:
+    now = SimpleNamespace(ns=1)
+    watch = ProgressWatch(SimpleNamespace(monotonic_ns=lambda: now.ns), 10.0)
+    seen = []
+    for at_s, signs, idle in [
+        (0, "a", False),
+        (9, "a", False),
+        (11, "b", False),
+        (20, "b", False),
+        (22, "b", False),
+        (40, "b", True),
+        (49, "b", False),
+        (51, "b", False),
+    ]:
+        now.ns = 1 + at_s * 10**9
+        seen.append(watch.stalled(signs, idle=idle))
+    assert seen == [False, False, False, False, True, False, False, True]
