@@ -161,8 +161,8 @@ def _deletion(settings: Settings) -> Iterator[PolicyStatement]:
     blobs = objects_arns(settings, (keys.RAW_BLOBS,))
     yield _deny(
         "NeverHiddenOrReplaced",
-        "a delete marker makes an identity available again, a replica overwrites the object, an "
-        "ACL exposes it",
+        "a delete marker makes an identity available again, a replicated tag or owner changes the "
+        "object, an ACL exposes it",
         REWRITING,
         (*evidence, *blobs),
     )

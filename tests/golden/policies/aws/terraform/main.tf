@@ -175,7 +175,7 @@ resource "aws_iam_role_policy" "deployer" {
 # CreateOnly: one identity has one decision: a record that could be written twice would allow two different batches to be accepted under one identity; a request without the header is denied too
 # NoCopyInto: a copy stores bytes that no gateway validated, and S3 ignores the conditional header of a copy
 # NoMultipartInto: blobs and manifests are single puts with a checksum of all their bytes; copied parts would bypass the rule on copies
-# NeverHiddenOrReplaced: a delete marker makes an identity available again, a replica overwrites the object, an ACL exposes it
+# NeverHiddenOrReplaced: a delete marker makes an identity available again, a replicated tag or owner changes the object, an ACL exposes it
 # NeverDeleted: decisions and evidence are permanent: deleting a manifest makes its identity available again, and deleting a reference lets GC delete a blob that is in use
 # BlobVersionsByGcAlone: only the gc role proves that no manifest names a blob before it deletes that version
 # NoLocksByHand: a bypass would make the lock ineffective, and a legal hold or a long retention would block GC permanently; the bucket's own retention needs none of these rights
