@@ -50,7 +50,12 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRun
 
 
 async def run_forward(
-    settings: AgentSettings, *, durability: Durability, descriptor: int, stop: asyncio.Event
+    settings: AgentSettings,
+    *,
+    durability: Durability,
+    descriptor: int,
+    stop: asyncio.Event,
+    give_up_s: float = 0.0,
 ) -> AgentRunResult:
     """Ship the lines of a pipe until its end, with the guarantee of `durability`.
 
@@ -59,7 +64,9 @@ async def run_forward(
     """
     accepted = durability is Durability.ACCEPTED
     spool = settings.for_spool(sync=durability is not Durability.FAST)
-    async with _opened(settings, spool, stop_when_refused=accepted, slots=SLOTS) as agent:
+    async with _opened(
+        settings, spool, stop_when_refused=accepted, slots=SLOTS, give_up_s=give_up_s
+    ) as agent:
         pipe = PipeInput(descriptor, zone=settings.zone())
         await run_with_background(ship_pipe(agent, pipe, stop, wait_for_all=accepted), agent)
         return agent.result()
@@ -72,6 +79,7 @@ async def _opened(
     *,
     stop_when_refused: bool,
     slots: int = 0,
+    give_up_s: float = 0.0,
 ) -> AsyncIterator[Agent]:
     clock, metrics = SystemClock(), AgentMetrics()
     key = read_key(settings.key) if settings.key is not None else None
@@ -94,7 +102,7 @@ async def _opened(
         when_full=settings.when_full,
     )
     uploader = Uploader(
-        settings.for_uploader(stop_when_refused=stop_when_refused),
+        settings.for_uploader(stop_when_refused=stop_when_refused, give_up_s=give_up_s),
         spool,
         HttpTransport(session, key=key, clock=clock),
         clock=clock,

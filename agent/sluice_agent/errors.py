@@ -1,6 +1,6 @@
 """Errors of the agent, each with the action that resolves it."""
 
-from sluice_protocol.errors import BadUsage, SluiceError
+from sluice_protocol.errors import BadUsage, ErrorCode, ExitCode, SluiceError
 
 
 class SpoolUnwritable(SluiceError):
@@ -74,6 +74,32 @@ class CorruptEntry(SluiceError):
 
     def __str__(self) -> str:
         return f"spool file is corrupt: {self.reason}"
+
+
+class GatewaysUnreachable(SluiceError):
+    """No gateway accepted a batch for as long as the operator allows; the batches are kept.
+
+    Attributes:
+        give_up_s: The limit, seconds.
+        reason: Why the last upload failed.
+        gateway: The gateway of the last upload.
+    """
+
+    code = ErrorCode.STORE_UNAVAILABLE
+    exit_code = ExitCode.STORE_UNREACHABLE
+
+    def __init__(self, give_up_s: float, reason: str, gateway: str) -> None:
+        super().__init__(give_up_s, reason, gateway)
+        self.give_up_s = give_up_s
+        self.reason = reason
+        self.gateway = gateway
+
+    def __str__(self) -> str:
+        return (
+            "gave up sending: check the gateways; batches are kept in the spool and sent by the "
+            f"next run, give_up_s=`{self.give_up_s:g}`, reason=`{self.reason}`, "
+            f"gateway=`{self.gateway}`"
+        )
 
 
 class SendingRefused(SluiceError):

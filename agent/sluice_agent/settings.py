@@ -151,10 +151,13 @@ class AgentSettings:
             bytes_max=self.batch_bytes, records_max=self.batch_records, age_s_max=self.batch_age_s
         )
 
-    def for_uploader(self, *, stop_when_refused: bool) -> UploaderSettings:
+    def for_uploader(self, *, stop_when_refused: bool, give_up_s: float = 0.0) -> UploaderSettings:
         """Return the settings of the uploader."""
         return UploaderSettings(
-            gateways=self.gateways, uploads_max=self.uploads, stop_when_refused=stop_when_refused
+            gateways=self.gateways,
+            uploads_max=self.uploads,
+            stop_when_refused=stop_when_refused,
+            give_up_s=give_up_s,
         )
 
     def _resource(self) -> tuple[tuple[str, str], ...]:

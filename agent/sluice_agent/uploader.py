@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from sluice_agent.errors import CorruptEntry, SendingRefused, SpoolUnwritable
+from sluice_agent.errors import CorruptEntry, GatewaysUnreachable, SendingRefused, SpoolUnwritable
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.spool import Spool, SpooledBatch
 from sluice_agent.spool_format import ParkedReason
@@ -33,6 +33,10 @@ from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S
 
 REFUSED_RETRY_S: Final = 60.0
+FAILURES_LOGGED: Final = 5
+"""Failed uploads of one outage that are logged one by one; a summary follows."""
+SUMMARY_S: Final = 30.0
+"""Time between two summaries of an outage, seconds."""
 SPOOL_RETRY_S: Final = 1.0
 RESPONSE_CHARS_MAX: Final = 4096
 _log: Final = structlog.get_logger("sluice.agent.uploader")
@@ -47,11 +51,22 @@ class UploaderSettings:
         uploads_max: Number of concurrent uploads; 1 sends batches strictly in order.
         stop_when_refused: End with an error on 401 and `forbidden_agent`, instead of keeping
             all batches and sending one a minute until it is accepted.
+        give_up_s: End with an error after uploads have failed for this long, seconds; 0 never.
     """
 
     gateways: tuple[str, ...]
     uploads_max: int = 4
     stop_when_refused: bool = False
+    give_up_s: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Outage:
+    """Uploads that failed since the last one that succeeded, on the monotonic clock."""
+
+    since_s: float
+    logged_s: float
+    failures: int = 0
 
 
 class Uploader:
@@ -86,6 +101,7 @@ class Uploader:
         self._sending_allowed = asyncio.Event()
         self._sending_allowed.set()
         self._prober: asyncio.Task[None] | None = None
+        self._outage: _Outage | None = None
         self.parked = 0
         for batch in spool.ready():
             self.add(batch)
@@ -110,6 +126,7 @@ class Uploader:
 
         Raises:
             SendingRefused: The gateways refuse this agent and `stop_when_refused` is set.
+            GatewaysUnreachable: Uploads have failed for `give_up_s`.
         """
         async with asyncio.TaskGroup() as group:
             for _ in range(self._settings.uploads_max):
@@ -136,7 +153,7 @@ class Uploader:
             )
             received = await self._transport.send(url, upload)
             reaction = decide_reaction(received.response, sent=upload.digest)
-            self._count(reaction, batch, url)
+            self._count(reaction)
             if await self._is_done(reaction, batch, url, received):
                 return
             attempts = attempts.after(url, gateways=len(self._settings.gateways))
@@ -157,24 +174,51 @@ class Uploader:
     ) -> bool:
         match reaction:
             case Forget():
-                self._record_success(url)
+                self._record_success(url, received)
                 self._metrics.accepted_bytes.inc(batch.header.frame_bytes)
                 await self._forget(batch)
                 return True
             case Park(reason=reason):
-                self._record_success(url)
+                self._record_success(url, received)
                 await self._park(batch, reason, url, received)
                 return True
-            case SendAgain(pause_s=pause_s):
+            case SendAgain(pause_s=pause_s, reason=reason):
                 now_s = self._clock.monotonic_ns() / NS_PER_S
+                self._record_failure(batch, reason, url, now_s)
                 self._gateways = self._gateways.failed(url, now_s=now_s, pause_s=pause_s)
                 return False
             case StopSending():
                 await self._stop_sending(url, received)
                 return False
 
-    def _record_success(self, url: str) -> None:
+    def _record_failure(self, batch: SpooledBatch, reason: str, url: str, now_s: float) -> None:
+        """Log the first failures of an outage one by one, then a summary every `SUMMARY_S`."""
+        outage = self._outage = self._outage or _Outage(since_s=now_s, logged_s=now_s)
+        outage.failures += 1
+        failing_s = now_s - outage.since_s
+        give_up_s = self._settings.give_up_s
+        if give_up_s and failing_s >= give_up_s:
+            raise GatewaysUnreachable(give_up_s, reason, url)
+        if outage.failures <= FAILURES_LOGGED:
+            _log.warning("upload_failed", name=batch.header.name, reason=reason, gateway=url)
+        elif now_s - outage.logged_s >= SUMMARY_S:
+            outage.logged_s = now_s
+            _log.warning(
+                "uploads_failing",
+                failures=outage.failures,
+                failing_s=round(failing_s),
+                waiting=self._open,
+                reason=reason,
+                gateway=url,
+            )
+
+    def _record_success(self, url: str, received: UploadResult) -> None:
+        self._outage = None
         self._gateways = self._gateways.succeeded(url)
+        if isinstance(received.response, GatewayResponse) and received.response.closes:
+            now_s = self._clock.monotonic_ns() / NS_PER_S
+            self._gateways = self._gateways.shed(url, now_s=now_s, rng=self._rng)
+            _log.debug("connection_shed", gateway=url)
         if self.is_refused:
             _log.info("uploads_resumed", gateway=url)
         self._prober = None
@@ -245,8 +289,6 @@ class Uploader:
         _log.error("spool_unwritable", path=error.path, reason=error.reason)
         await self._clock.sleep(SPOOL_RETRY_S)
 
-    def _count(self, reaction: Reaction, batch: SpooledBatch, url: str) -> None:
+    def _count(self, reaction: Reaction) -> None:
         reason = "" if isinstance(reaction, Forget) else reaction.reason
         self._metrics.answers.labels(reaction.name, reason).inc()
-        if isinstance(reaction, SendAgain):
-            _log.warning("upload_failed", name=batch.header.name, reason=reason, gateway=url)

@@ -66,7 +66,9 @@ def init(*, key: Path = KEY_DEFAULT, agent_id: str | None = None, json: Json = F
         "agent_id": name,
         "principal": entry,
     }
-    emit(value, as_json=json, human=lambda console: console.print(entry, end="", markup=False))
+    emit(
+        value, as_json=json, human=lambda console: console.print(f"\n{entry}", end="", markup=False)
+    )
 
 
 @parked.command(name="list")

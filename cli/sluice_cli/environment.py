@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -15,6 +16,10 @@ SHARED: Final = frozenset({"SLUICE_CONFIG", "SLUICE_STORE", "SLUICE_FAILPOINT"})
 """Variables of every command; the fail point is for tests that stop a process in a commit."""
 TEST_PREFIXES: Final = ("SLUICE_TEST_", "SLUICE_BENCH_", "SLUICE_SIM_", "SLUICE_FUZZ_")
 """Prefixes of variables that the project's tests and benchmarks read."""
+_OF_KUBERNETES: Final = re.compile(
+    r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)", re.ASCII
+)
+"""Kubernetes sets these in each pod for a service whose name begins with `sluice-`."""
 TEST_NAMES: Final = frozenset({"SLUICE_UPDATE_GOLDEN", "SLUICE_LIVE_BUCKET"})
 
 
@@ -44,7 +49,7 @@ def check_variables(app: App, loaded: Iterable[str]) -> None:
     checked = tuple(_prefix((command,)) for command in loaded)
     others = tuple(prefix for one in COMMANDS if (prefix := _prefix((one,))) not in checked)
     for name in given:
-        if name in known:
+        if name in known or _OF_KUBERNETES.fullmatch(name):
             continue
         if not name.startswith(checked) and name.startswith(others):
             continue

@@ -27,6 +27,8 @@ class ForwardSettings:
         key: File of the Ed25519 key; by default the one that `sluice agent init` created here.
         agent_id: The id under which records are accepted; by default the host name.
         drain_s: Seconds to continue sending after the end of input, for `fast` and `durable`.
+        give_up_s: Seconds of failing uploads after which the command fails with exit code 3; the
+            batches stay in the spool for the next run. 0 never gives up.
         batch_bytes: Size before compression at which a batch is sealed, bytes.
         batch_records: Number of records at which a batch is sealed.
         batch_age_s: Seconds after its first record at which a batch is sealed.
@@ -46,6 +48,7 @@ class ForwardSettings:
     key: Path | None = None
     agent_id: str | None = None
     drain_s: float = 10.0
+    give_up_s: float = 0.0
     batch_bytes: int = 4 * 1024 * 1024
     batch_records: int = 100_000
     batch_age_s: float = 1.0
@@ -89,7 +92,11 @@ def forward(
     agent = with_key(settings.for_agent())
     outcome = run_until_signal(
         lambda stop: run_forward(
-            agent, durability=settings.durability, descriptor=sys.stdin.fileno(), stop=stop
+            agent,
+            durability=settings.durability,
+            descriptor=sys.stdin.fileno(),
+            stop=stop,
+            give_up_s=settings.give_up_s,
         )
     )
     emit(outcome, as_json=json, human=lambda console: draw_outcome(console, outcome))

@@ -62,6 +62,8 @@ _UNITS_NS: Final = {
     "d": 86_400 * NS_PER_S,
 }
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)", re.ASCII)
+_INSTANT_END: Final = 2**63
+"""Instants are 64-bit integers of nanoseconds."""
 _UNIX_NS: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 _Value = TypeVar("_Value")
@@ -123,8 +125,15 @@ def parse_instant(text: str, now_ns: UnixNs) -> UnixNs:
     """Return the instant of an RFC 3339 time, a number of Unix ns, `now`, or `15m` for that ago.
 
     Raises:
-        BadUsage: The text has another form.
+        BadUsage: The text has another form, or the instant is outside 1677 to 2262.
     """
+    instant_ns = _instant(text, now_ns)
+    if not -_INSTANT_END <= instant_ns < _INSTANT_END:
+        raise BadUsage(f"must be a time between 1677 and 2262, time=`{text[:40]}`")
+    return instant_ns
+
+
+def _instant(text: str, now_ns: UnixNs) -> UnixNs:
     if text == "now":
         return now_ns
     if _UNIX_NS.fullmatch(text):

@@ -6,13 +6,15 @@ from typing import Final
 
 from aiohttp import web
 
+from sluice_query.metrics import QueryMetrics
 from sluice_query.parameters import PARAMETERS, parse_query
-from sluice_query.result import result_lines
+from sluice_query.request import Query
+from sluice_query.result import QueryResult, result_lines
 from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
 from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.endpoints import Endpoint
-from sluice_web.health import live_endpoint
+from sluice_web.health import live_endpoint, metrics_endpoint
 from sluice_web.listening import listening, parse_listen, stop_event
 from sluice_web.request_gate import parse_allowed_hosts
 from sluice_web.tokens import check_token_or_loopback
@@ -26,12 +28,24 @@ _CHUNK_BYTES: Final = 64 << 10
 def make_app(searcher: Searcher, settings: ServeSettings) -> web.Application:
     """Return the service over one searcher."""
     running = asyncio.Semaphore(QUERIES_MAX)
+    metrics = QueryMetrics()
+
+    async def search(query: Query) -> QueryResult:
+        outcome = "failed"
+        try:
+            async with running:
+                result = await searcher.search(query)
+            outcome = "partial" if result.summary.partial else "complete"
+        finally:
+            metrics.requests.labels(outcome).inc()
+        metrics.read_bytes.inc(result.summary.bytes_read)
+        return result
 
     async def send_results(request: web.Request) -> web.StreamResponse:
         given = {name: request.query.getall(name) for name in request.query}
         query = parse_query(given, searcher.clock.now_ns())
-        async with running:
-            result = await searcher.search(query)
+        with metrics.running.track_inprogress(), metrics.seconds.time():
+            result = await search(query)
         response = web.StreamResponse(headers={"Content-Type": NDJSON})
         await response.prepare(request)
         chunk = bytearray()
@@ -53,7 +67,7 @@ def make_app(searcher: Searcher, settings: ServeSettings) -> web.Application:
         result_type=NDJSON,
     )
     return make_application(
-        [endpoint, live_endpoint()],
+        [endpoint, live_endpoint(), metrics_endpoint(metrics.registry)],
         middlewares=guarded_middlewares(settings.api_token),
         title="sluice query",
         allowed_hosts=parse_allowed_hosts(settings.allowed_hosts),

@@ -6,16 +6,16 @@
 | sluice_reconciler_listed_total | counter | none | keys that full passes listed |
 | sluice_reconciler_enqueued_total | counter | queue | batches enqueued |
 | sluice_reconciler_maybe_doubled_total | counter | queue | batches that may be enqueued twice |
-| sluice_reconciler_unhealthy_count | gauge | none | batches that are held |
+| sluice_reconciler_held_batches | gauge | none | batches that are held |
 | sluice_reconciler_hints_dropped_total | counter | none | event keys left to the next full pass |
 | sluice_reconciler_events_total | counter | kind | events: accepted, foreign, invalid |
 | sluice_reconciler_lanes_lost_total | counter | queue | lanes that another reconciler took over |
-| sluice_reconciler_registers_lost_count | gauge | none | lanes that are halted until a rebuild |
+| sluice_reconciler_lost_registers | gauge | none | lanes that are halted until a rebuild |
 | sluice_reconciler_oldest_gap_seconds | gauge | none | age of the oldest gap, 0 for none |
-| sluice_reconciler_tail_missing_count | gauge | none | reported records that are not accepted |
+| sluice_reconciler_tail_missing_records | gauge | none | reported records that are not accepted |
 | sluice_reconciler_lag_seconds | gauge | stage | age of the batch last `indexed`, `enqueued` |
 | sluice_reconciler_oldest_waiting_seconds | gauge | stage | oldest at `index`, `enqueue`, `ack` |
-| sluice_reconciler_waiting_count | gauge | queue | entries that are not acknowledged |
+| sluice_reconciler_waiting_entries | gauge | queue | entries that are not acknowledged |
 | sluice_reconciler_pass_seconds | gauge | none | duration of the last full pass |
 """
 
@@ -56,7 +56,7 @@ class ReconcilerMetrics:
             registry=on,
         )
         self.unhealthy = Gauge(
-            "sluice_reconciler_unhealthy_count", "batches that are held", registry=on
+            "sluice_reconciler_held_batches", "batches that are held", registry=on
         )
         self.hints_dropped = Counter(
             "sluice_reconciler_hints_dropped",
@@ -73,7 +73,7 @@ class ReconcilerMetrics:
             registry=on,
         )
         self.registers_lost = Gauge(
-            "sluice_reconciler_registers_lost_count",
+            "sluice_reconciler_lost_registers",
             "lanes that are halted until a rebuild",
             registry=on,
         )
@@ -83,7 +83,7 @@ class ReconcilerMetrics:
             registry=on,
         )
         self.tail_missing = Gauge(
-            "sluice_reconciler_tail_missing_count",
+            "sluice_reconciler_tail_missing_records",
             "records reported by agents that are not accepted yet",
             registry=on,
         )
@@ -103,7 +103,7 @@ class ReconcilerMetrics:
             registry=on,
         )
         self.waiting = Gauge(
-            "sluice_reconciler_waiting_count",
+            "sluice_reconciler_waiting_entries",
             "entries that are not acknowledged",
             ["queue"],
             registry=on,

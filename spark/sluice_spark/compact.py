@@ -27,6 +27,7 @@ from sluice_spark.file_selection import (
     is_closed,
     may_contain_deleted,
     removes_whole_file,
+    retention_hours,
     small_files,
 )
 from sluice_spark.rewrite import FileRewrite, files_with_rows, read_files, rewrite
@@ -36,7 +37,6 @@ from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
 
 _log = structlog.get_logger("sluice.compact")
-_HOUR_S = 3600
 OVERLAPS_MAX = 10_000
 """Maximum number of overlapping ranges that a run processes; the next run processes the others."""
 
@@ -237,7 +237,7 @@ class _Compactor:
         opened = find_table(self.store_url, table, for_writing=True)
         if opened is None or self.settings.vacuum_hours < 0:
             return
-        hours = -(-self.input.retry_horizon_s // _HOUR_S) + self.settings.vacuum_hours
+        hours = retention_hours(self.input.retry_horizon_s, self.settings.vacuum_hours)
         self.report.vacuumed += len(_vacuum(opened, hours, dry_run=self.settings.dry_run))
 
 

@@ -17,6 +17,7 @@ from sluice_protocol.units import NS_PER_S
 from sluice_spark.delete_conditions import is_retention, sql_literal
 
 _DAY_S: Final = 24 * 3600
+_HOUR_S: Final = 3600
 SMALL_FILES_MIN: Final = 2
 """Rewriting a single small file has no benefit."""
 
@@ -25,6 +26,14 @@ def is_closed(partition: str, now_ns: int, grace_s: int) -> bool:
     """Return True if a date ended more than the grace period ago."""
     begins = datetime.combine(date.fromisoformat(partition), datetime.min.time(), UTC)
     return int(begins.timestamp()) + _DAY_S + grace_s <= now_ns // NS_PER_S
+
+
+def retention_hours(retry_horizon_s: int, vacuum_hours: int) -> int:
+    """Return the age at which replaced and uncommitted files are removed, in hours.
+
+    delta-rs accepts whole hours only; a part of an hour counts as a whole one.
+    """
+    return -(-retry_horizon_s // _HOUR_S) + vacuum_hours
 
 
 def small_files(files: Sequence[DataFile], target_bytes: int) -> list[DataFile]:

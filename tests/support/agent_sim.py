@@ -109,6 +109,7 @@ class SimAgent:
         gateways: tuple[str, ...] = ("http://a", "http://b"),
         uploads: int = 4,
         stop_when_refused: bool = False,
+        give_up_s: float = 0.0,
         bytes_max: int = 1 << 30,
         when_full: WhenFull = WhenFull.BLOCK,
         batch_bytes: int = 200,
@@ -124,7 +125,10 @@ class SimAgent:
         )
         self.uploader = Uploader(
             UploaderSettings(
-                gateways=gateways, uploads_max=uploads, stop_when_refused=stop_when_refused
+                gateways=gateways,
+                uploads_max=uploads,
+                stop_when_refused=stop_when_refused,
+                give_up_s=give_up_s,
             ),
             self.spool,
             network,

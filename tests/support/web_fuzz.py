@@ -1,7 +1,7 @@
 """Requests drawn from the OpenAPI description of a service: valid ones, and hostile ones."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote_from_bytes
 
@@ -76,6 +76,25 @@ def requests_of(
             for method, operation in operations.items()
         )
     )
+
+
+def sweep_of(document: Mapping[str, Any]) -> Iterator[Request]:
+    """Return every hostile value in every place of every operation, one at a time."""
+    for path, operations in document["paths"].items():
+        for name, operation in operations.items():
+            method, plain = name.upper(), path.replace("{id}", "x")
+            fields = (_JSON,) if method == "POST" else ()
+            for one in operation.get("parameters", ()):
+                for text in HOSTILE:
+                    value = _quoted(text)
+                    target = f"{plain}?{one['name']}={value}"
+                    if one["in"] == "path":
+                        target = path.replace("{" + one["name"] + "}", value or "-")
+                    yield method, target[:8000], fields, b"{}" if fields else b""
+            for field in _RAW_FIELDS:
+                yield method, plain, (field, *fields), b"{}" if fields else b""
+            if method == "POST":
+                yield from ((method, plain, fields, body) for body in _BODIES)
 
 
 @st.composite

@@ -24,7 +24,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from sluice_protocol.outcomes import UnknownReason
-from sluice_protocol.resolution import NoResponse, NotSent, Responded
+from sluice_protocol.resolution import (
+    NoResponse,
+    NotSent,
+    RefusalReason,
+    Responded,
+    refusal_reason,
+)
 from sluice_store.s3.exchange import S3Exchange, S3Request, parse_error
 from sluice_store.s3.settings import S3Settings
 from sluice_store.s3.signing import BucketAddress, Credentials, sign
@@ -33,6 +39,7 @@ ERROR_BYTES_MAX: Final = 16 * 1024
 _WHOLE_BYTES_MAX: Final = 256 * 1024
 """A body up to this size is handed to the socket together with the head."""
 _SLICE_BYTES: Final = 1024 * 1024
+_BAD_REQUEST: Final = 400
 _ERRORS_FROM: Final = 300
 """Statuses from here on are errors: redirects are not followed."""
 _BODYLESS: Final = frozenset({"GET", "HEAD", "DELETE"})
@@ -244,8 +251,20 @@ class SigningTransport:
         return S3Exchange(
             seen=Responded(status=response.status, code=code),
             headers=response.headers,
-            detail=f"{response.status} {code} {message}".strip(),
+            detail=f"{response.status} {code} {message}".strip() + self._region_hint(response),
         )
+
+    def _region_hint(self, response: RawResponse) -> str:
+        """Return which region the bucket is in and which one was used, if they may differ."""
+        used, code = self._address.region, parse_error(response.body)[0]
+        actual = response.headers.get("x-amz-bucket-region", "")
+        if actual and actual != used:
+            return f"; the bucket is in region=`{actual}`, the store URL has region=`{used}`"
+        refusal = refusal_reason(Responded(status=response.status, code=code))
+        if refusal is RefusalReason.WRONG_PLACE:
+            return f"; region=`{used}`"
+        # The response to a HEAD has no body: a wrong region is only a 400 there.
+        return f"; check region=`{used}`" if response.status == _BAD_REQUEST and not code else ""
 
 
 def _no_response(reason: UnknownReason, error: BaseException) -> S3Exchange:

@@ -99,6 +99,18 @@ def test_variables_of_other_commands_are_not_checked(tmp_path: Path) -> None:
     assert sluice(tmp_path, "init", SLUICE_GATEWAY_LISTEN="127.0.0.1:1").returncode == 0
 
 
+def test_variables_that_kubernetes_sets_for_a_service_are_ignored(tmp_path: Path) -> None:
+    """A service named `sluice-init` sets these in every pod."""
+    variables = {
+        "SLUICE_INIT_SERVICE_HOST": "10.0.0.1",
+        "SLUICE_INIT_SERVICE_PORT_HTTP": "80",
+        "SLUICE_INIT_PORT": "tcp://10.0.0.1:80",
+        "SLUICE_WEB_PORT_80_TCP_ADDR": "10.0.0.1",
+    }
+    done = sluice(tmp_path, "init", **variables)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("command", ["query", "reconciler", "gateway"])
 def test_a_mistyped_option_is_reported_before_a_missing_store(tmp_path: Path, command: str) -> None:
     done = sluice(tmp_path, command, "--store", f"file://{tmp_path}/gone", "--jsno")

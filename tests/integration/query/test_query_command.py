@@ -179,6 +179,20 @@ def test_a_bad_parameter_is_a_problem_document_with_status_400(
     assert (problem["code"], problem["retryable"]) == ("bad_request", False)
 
 
+def test_the_service_counts_its_queries(place: Deployment) -> None:
+    with _serving(place, "127.0.0.1:0", token="s3cret") as url:
+        span = f"from={DAY0_NS}&to={DAY0_NS + 10**12}"
+        assert _get(f"{url}/v1/query?{span}", "s3cret")[0] == 200
+        assert _get(f"{url}/v1/query?{span}&q=(&regex=true", "s3cret")[0] == 400
+        status, kind, body = _get(f"{url}/metrics")
+    assert (status, kind.partition(";")[0]) == (200, "text/plain")
+    text = body.decode()
+    assert 'sluice_query_requests_total{outcome="complete"} 1.0' in text
+    assert 'sluice_query_requests_total{outcome="failed"} 1.0' in text
+    assert "sluice_query_seconds_bucket" in text
+    assert "sluice_query_running_requests 0.0" in text
+
+
 def test_the_service_answers_twenty_concurrent_requests(service: str) -> None:
 
     async def run_query() -> list[int]:

@@ -88,7 +88,7 @@ def test_api_reports_agents_gaps_queue_and_live_window(tmp_path: Path) -> None:
             assert live["summary"]["reasons"] == ["the live state is off: set live_bytes_max"]
             text = await (await client.get("/metrics")).text()
             assert 'sluice_reconciler_enqueued_total{queue="spark"} 4.0' in text
-            assert "sluice_reconciler_tail_missing_count 5.0" in text
+            assert "sluice_reconciler_tail_missing_records 5.0" in text
             for stage in ("indexed", "enqueued"):
                 assert f'sluice_reconciler_lag_seconds{{stage="{stage}"}}' in text
             for stage in ("index", "enqueue"):
@@ -233,8 +233,12 @@ def test_live_records_are_followed_over_http(tmp_path: Path) -> None:
             *records, last = await follow
             assert [one["body"] for one in records] == ["three"]
             assert last["summary"] == {
-                "partial": False, "reasons": [], "next": last["summary"]["next"], "more": False,
-            }  # fmt: skip
+                "partial": False,
+                "reasons": [],
+                "next": last["summary"]["next"],
+                "more": False,
+                "enabled": True,
+            }
             assert (await lines(client, f"agent=unknown&after={after}"))[:-1] == []
             *records, last = await lines(client, "after=elsewhere.7&limit=1")
             assert [one["body"] for one in records] == ["three"]

@@ -130,3 +130,11 @@ def test_instants_and_durations_have_plain_forms() -> None:
             parse_instant(text, NOW)
         with pytest.raises(BadUsage, match="duration"):
             parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["999999999d", "9999999999999999999", "-9999999999999999999", "9999-12-31T00:00:00Z"]
+)
+def test_an_instant_is_a_64_bit_number(text: str) -> None:
+    with pytest.raises(BadUsage, match=r"between 1677 and 2262|year"):
+        parse_instant(text, NOW)

@@ -1,3 +1,5 @@
+import pytest
+
 from sluice_lake.data_files import STATS_SLACK_NS, DataFile, TimeStats
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_spark.delete_conditions import delete_condition
@@ -5,6 +7,7 @@ from sluice_spark.file_selection import (
     is_closed,
     may_contain_deleted,
     removes_whole_file,
+    retention_hours,
     small_files,
 )
 
@@ -62,3 +65,12 @@ def test_retention_removes_a_file_unread_only_if_every_row_is_deleted() -> None:
 def test_delete_condition_escapes_quotes_and_backslashes() -> None:
     text = delete_condition(record(contains="it's \\ here"))
     assert r"contains(body, 'it\'s \\ here')" in text
+
+
+@pytest.mark.parametrize(
+    ("horizon_s", "hours", "kept"), [(3600, 24, 25), (3601, 24, 26), (1800, 0, 1), (7200, 1, 3)]
+)
+def test_files_are_kept_for_at_least_the_retry_horizon(
+    horizon_s: int, hours: int, kept: int
+) -> None:
+    assert retention_hours(horizon_s, hours) == kept
