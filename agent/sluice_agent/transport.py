@@ -167,7 +167,14 @@ def parse_response(status: int, headers: Mapping[str, str], body: bytes) -> Gate
         code=parsed.code,
         frame_sha256=Digest(parsed.frame_sha256) if parsed.status == "accepted" else None,
         retry_after_s=parse_retry_after(headers.get("Retry-After"), headers.get("Date")),
+        closes=_closes(headers.get("Connection")),
     )
+
+
+def _closes(connection: str | None) -> bool:
+    """Return True if the options of a Connection field contain `close` (RFC 9110, 7.6.1)."""
+    options = (connection or "").lower().split(",")
+    return "close" in (option.strip() for option in options)
 
 
 class _ResponseBody(msgspec.Struct, frozen=True):

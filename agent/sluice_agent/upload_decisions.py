@@ -9,11 +9,14 @@ States of one sealed batch, and what each transition proves:
 
 Gateways are equivalent: each may accept any batch. The first attempt goes to the gateway that last
 succeeded. After a failure the other gateways are tried immediately. When all have failed, the
-next attempt is delayed with full jitter, so that agents do not return at the same time.
+next attempt is delayed with full jitter, so that agents do not return at the same time. A gateway
+that closes its connection after a success is under pressure or stops: the next batch is sent to
+another one, chosen at random, so that the agents of one gateway spread over all others.
 
 Source: `docs/protocol.md`, HTTP, **Agent**; ADR 0033.
 """
 
+import math
 import random  # noqa: TID251 - the type of the seeded argument
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,6 +32,8 @@ BACKOFF_BASE_S: Final = 0.2
 BACKOFF_S_MAX: Final = 30.0
 PROBE_AFTER_S: Final = 30.0
 """A gateway whose last failure is older than this is tried in its normal order again."""
+SHED_S: Final = 60.0
+"""A gateway that shed a connection is tried after the others for this long."""
 _DOUBLINGS_MAX: Final = 16
 """2**16 times the base already exceeds the maximum."""
 
@@ -55,12 +60,14 @@ class GatewayResponse:
         frame_sha256: `frame_sha256` of the body of a 200; None if it is not a response of a
             gateway.
         retry_after_s: Retry-After in seconds; None if absent or invalid.
+        closes: Whether the gateway closes the connection after this response.
     """
 
     status: int
     code: str = ""
     frame_sha256: Digest | None = None
     retry_after_s: float | None = None
+    closes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,19 +167,21 @@ class GatewayHealth:
         url: Its base URL.
         failed_at_s: Monotonic time of its last failure; None since its last success.
         not_before_s: Monotonic time until which it requested a pause.
+        shed_at_s: Monotonic time at which it last shed a connection; None if never.
     """
 
     url: str
     failed_at_s: float | None = None
     not_before_s: float = 0.0
+    shed_at_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySet:
-    """All gateways of an agent, in the order of the settings.
+    """All gateways of an agent, in the order of preference.
 
     Attributes:
-        states: One state for each, at least one.
+        states: One state for each, at least one; the preferred gateway is first.
     """
 
     states: tuple[GatewayHealth, ...]
@@ -195,7 +204,22 @@ class GatewaySet:
 
     def succeeded(self, url: str) -> "GatewaySet":
         """Return the state after a success."""
-        return self._update(url, lambda health: GatewayHealth(url=health.url))
+
+        def succeed(health: GatewayHealth) -> GatewayHealth:
+            return GatewayHealth(url=health.url, shed_at_s=health.shed_at_s)
+
+        return self._update(url, succeed)
+
+    def shed(self, url: str, *, now_s: float, rng: random.Random) -> "GatewaySet":
+        """Return the state after a gateway shed a connection: it is last, the others shuffled.
+
+        Only the preferred gateway is replaced: the responses to concurrent uploads count once.
+        """
+        marked = self._update(url, lambda health: replace(health, shed_at_s=now_s))
+        first, *others = marked.states
+        if first.url != url:
+            return marked
+        return GatewaySet(states=(*rng.sample(others, len(others)), first))
 
     def _update(self, url: str, change: Callable[[GatewayHealth], GatewayHealth]) -> "GatewaySet":
         states = tuple(change(each) if each.url == url else each for each in self.states)
@@ -259,8 +283,11 @@ def backoff(rounds: int, rng: random.Random) -> float:
     return rng.uniform(bound_s / 10, bound_s)
 
 
-def _rank(state: GatewayHealth, now_s: float) -> tuple[bool, bool, float]:
+def _rank(state: GatewayHealth, now_s: float) -> tuple[bool, bool, float, float]:
     failed_s = state.failed_at_s
     failing = failed_s is not None and now_s - failed_s < PROBE_AFTER_S
     pause_s = max(0.0, state.not_before_s - now_s)
-    return pause_s > 0, failing, pause_s
+    shed_s = state.shed_at_s
+    shedding = shed_s is not None and now_s - shed_s < SHED_S
+    # If all of them shed, the one that did so first has had the most time to recover.
+    return pause_s > 0, failing, pause_s, (shed_s or 0.0) if shedding else -math.inf

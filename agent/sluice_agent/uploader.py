@@ -174,12 +174,12 @@ class Uploader:
     ) -> bool:
         match reaction:
             case Forget():
-                self._record_success(url)
+                self._record_success(url, received)
                 self._metrics.accepted_bytes.inc(batch.header.frame_bytes)
                 await self._forget(batch)
                 return True
             case Park(reason=reason):
-                self._record_success(url)
+                self._record_success(url, received)
                 await self._park(batch, reason, url, received)
                 return True
             case SendAgain(pause_s=pause_s, reason=reason):
@@ -212,9 +212,13 @@ class Uploader:
                 gateway=url,
             )
 
-    def _record_success(self, url: str) -> None:
+    def _record_success(self, url: str, received: UploadResult) -> None:
         self._outage = None
         self._gateways = self._gateways.succeeded(url)
+        if isinstance(received.response, GatewayResponse) and received.response.closes:
+            now_s = self._clock.monotonic_ns() / NS_PER_S
+            self._gateways = self._gateways.shed(url, now_s=now_s, rng=self._rng)
+            _log.debug("connection_shed", gateway=url)
         if self.is_refused:
             _log.info("uploads_resumed", gateway=url)
         self._prober = None

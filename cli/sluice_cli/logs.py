@@ -12,8 +12,6 @@ finally:
     if _RICH is not None:
         sys.modules["rich"] = _RICH
 
-from sluice_web.library_log import send_library_logs  # noqa: E402 - it imports structlog, too
-
 
 def configure_logs() -> None:
     """Send events to standard error: coloured lines on a terminal, otherwise JSON lines."""
@@ -32,7 +30,6 @@ def configure_logs() -> None:
         logger_factory=_print_to_stderr,
         cache_logger_on_first_use=False,
     )
-    send_library_logs()
 
 
 def _print_to_stderr(*_: object) -> structlog.PrintLogger:

@@ -244,11 +244,25 @@ LOG_EVENTS: Final = (
         action="None.",
     ),
     LogEvent(
+        name="spool_blob_unreadable",
+        level="WARN",
+        component="gateway",
+        meaning="The head of a blob in the spool is damaged. The blob is kept.",
+        action="Check the disk of the spool.",
+    ),
+    LogEvent(
         name="spool_record_pending",
         level="WARN",
         component="gateway",
         meaning="A spooled record could not be transferred yet. It is retried.",
         action="Check the connection to the store if it repeats.",
+    ),
+    LogEvent(
+        name="spool_sweep_delayed",
+        level="WARN",
+        component="gateway",
+        meaning="The search for unneeded blobs in the spool failed. It is retried.",
+        action="Check the disk of the spool if it repeats.",
     ),
     LogEvent(
         name="spool_transfer_conflict",
@@ -274,7 +288,9 @@ LOG_EVENTS: Final = (
         name="spool_transfer_incomplete",
         level="WARN",
         component="gateway",
-        meaning="The gateway exited with records that are not transferred. They stay in the spool.",
+        meaning=(
+            "The gateway exited with code 1: records are not transferred. They stay in the spool."
+        ),
         action="Start the gateway again with the same spool.",
     ),
     LogEvent(

@@ -1,7 +1,7 @@
 """What the HTTP server of aiohttp reports, as log events of one line.
 
-aiohttp reports a malformed request as a traceback of several lines. It is a fault of the client, so
-the event is informational and has no traceback.
+It reports a malformed request as a traceback of several lines. Such a request is a fault of the
+client, so the event is informational and has no traceback.
 """
 
 import logging
@@ -11,7 +11,7 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from sluice_web.library_log import one_line
+from sluice_web.library_logs import one_line
 
 _ExcInfo = (
     bool

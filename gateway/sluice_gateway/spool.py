@@ -87,7 +87,10 @@ async def mirror_authority(
 
 
 async def _mirror(local: ObjectStore, key: ObjectKey, body: bytes, backoff: Backoff) -> None:
-    if isinstance(await create_once(local, key, body, backoff), OtherBytes):
+    # Read first: a spool that has the record starts without a write, also on a full disk.
+    found = await local.get(key)
+    same = isinstance(found, Found) and found.body == body
+    if not same and isinstance(await create_once(local, key, body, backoff), OtherBytes):
         raise BadUsage(
             f"the spool belongs to another authority: choose another directory, key=`{key}`"
         )
@@ -103,6 +106,9 @@ async def claim_authority(
         StoreError: The store is unreachable; call again.
     """
     body = await _own_claim(local, ids, collector_id)
+    found = await remote.get(CLAIM)
+    if isinstance(found, Found) and found.body == body:
+        return
     # One try only: an unreachable authority must not delay the start; the transfer tries again.
     match await remote.create(CLAIM, body):
         case Applied():
@@ -119,11 +125,12 @@ async def claim_authority(
 
 
 async def _own_claim(local: ObjectStore, ids: IdSource, collector_id: str) -> bytes:
-    body = encode_record(SpoolClaim(spool_id=ids.ulid(), spool_writer=collector_id))
-    outcome = await local.create(CLAIM, body)
-    if isinstance(outcome, Applied):
-        return body
     found = await local.get(CLAIM)
+    if not isinstance(found, Found):
+        body = encode_record(SpoolClaim(spool_id=ids.ulid(), spool_writer=collector_id))
+        if isinstance(await local.create(CLAIM, body), Applied):
+            return body
+        found = await local.get(CLAIM)
     if not isinstance(found, Found):
         raise StoreError("get", CLAIM, "the claim of the spool cannot be read")
     decode_record(CLAIM, found.body, SpoolClaim)

@@ -4,12 +4,14 @@ A transfer is an upload to the authority with the bytes of the local manifest, t
 acceptance machine. So the rules on age and date apply, also after days without a connection.
 A spooled record passes these states:
 
-    accepted here ── transferred ──► marker `landed/v1/<key>` here ──► local blob deleted
+    accepted here ── transferred ──► local blob deleted ──► marker `landed/v1/<key>` here
 
 A crash between two steps repeats the last one; every step is idempotent. The local blob is deleted
-only after the marker is written, the marker only after a verdict with proof. The local manifest is
-kept permanently: the spool decides duplicates and conflicts. A conflict during a transfer creates a
-quarantine record in the authority and an alert here; nothing in the authority is overwritten.
+only after a verdict with proof. The marker is written last, because only the deletion of the blob
+frees the space for it on a full disk. A record without blob and marker is therefore looked up in
+the authority. The local manifest is kept permanently: the spool decides duplicates and conflicts. A
+conflict during a transfer creates a quarantine record in the authority and an alert here; nothing
+in the authority is overwritten.
 Source: ADR 0024.
 """
 
@@ -22,6 +24,7 @@ import structlog
 
 from sluice_gateway.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.metrics import GatewayMetrics
+from sluice_gateway.spool_blobs import SpoolBlobs
 from sluice_gateway.uploads import Upload
 from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.clock import Clock, IdSource
@@ -51,7 +54,12 @@ from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
 from sluice_store.port import ObjectStore
 
+RECORDS: Final = (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS)
+"""The prefixes of the records that are transferred, in this order."""
 CONCURRENCY: Final = 8
+FINISH_PASSES_MAX: Final = 3
+"""Consecutive passes without progress after which a stopping gateway gives up."""
+FINISH_PAUSE_S: Final = 0.2
 SCAN_INTERVAL_S: Final = 600.0
 """Time between two scans of the spool. A scan finds records whose upload got no response."""
 
@@ -80,7 +88,11 @@ class SpoolStores:
 
 
 class SpoolTransfer:
-    """Transfers records: accepted ones before the conflicts that refer to them."""
+    """Transfers records: accepted ones before the conflicts that refer to them.
+
+    Attributes:
+        blobs: The blobs of the spool.
+    """
 
     def __init__(self, spool: SpoolStores, metrics: GatewayMetrics, interval_s: float) -> None:
         """Bind a spool; the first pass scans it."""
@@ -90,21 +102,46 @@ class SpoolTransfer:
         self._pending: dict[ObjectKey, None] = {}
         self._scanned_ns: int | None = None
         self._claimed = False
+        self._unsure: dict[ObjectKey, None] = {}
+        self.blobs = SpoolBlobs(spool.local)
 
     @property
     def pending(self) -> int:
         """The number of records that are known and not transferred."""
         return len(self._pending)
 
-    def add(self, upload: Upload, run: AcceptanceRun) -> None:
-        """Add the record that an upload created in the spool."""
+    @property
+    def is_empty(self) -> bool:
+        """Whether the spool was scanned and has no record to transfer."""
+        return self._scanned_ns is not None and not self._pending and not self._unsure
+
+    async def accept(self, upload: Upload, acceptor: Acceptor) -> AcceptanceRun:
+        """Accept an upload into the spool and add its record.
+
+        Raises:
+            StoreError: The spool refused in a way that no further try can change.
+        """
+        created = False
+        async with self.blobs.uploading(upload.digest):
+            try:
+                run = await acceptor.accept(upload)
+                created = self._add(upload, run)
+            finally:
+                if not created:  # a write whose outcome is unknown may have created the record
+                    self._unsure[accepted_key(upload.identity)] = None
+                    self._unsure[quarantine_key(upload.identity, upload.digest)] = None
+        return run
+
+    def _add(self, upload: Upload, run: AcceptanceRun) -> bool:
+        """Add the record that an upload created in the spool; return False if that is unknown."""
         match run.verdict:
             case Accepted():
                 self._add_key(accepted_key(upload.identity))
             case Conflict():
                 self._add_key(quarantine_key(upload.identity, upload.digest))
             case _:
-                return
+                return False
+        return True
 
     def _add_key(self, key: ObjectKey) -> None:
         self._pending[key] = None
@@ -123,7 +160,36 @@ class SpoolTransfer:
                 raise
             except SluiceError as error:
                 log.warning("spool_transfer_delayed", reason=str(error), pending=self.pending)
+            await self._sweep()
             await self._spool.clock.sleep(self._interval_s)
+
+    async def _sweep(self) -> None:
+        if self.blobs.swept:
+            return
+        try:
+            await self.blobs.sweep_page()
+        except SluiceError as error:
+            log.warning("spool_sweep_delayed", reason=str(error))
+
+    async def finish(self) -> bool:
+        """Transfer every record, also those that no upload reported; return whether none is left.
+
+        To be called when no upload runs. It ends early when passes make no progress.
+
+        Raises:
+            SluiceError: The spool or the authority cannot be read.
+        """
+        # Accepted batches are reported by their uploads; operators also write decisions.
+        await self._scan((QUARANTINE_CONFLICTS, DECISIONS))
+        idle_passes = 0
+        while idle_passes < FINISH_PASSES_MAX:
+            before = self.pending
+            await self.transfer_once()
+            if not self.pending and not self._unsure:
+                return True
+            idle_passes = idle_passes + 1 if self.pending == before else 0
+            await self._spool.clock.sleep(min(self._interval_s, FINISH_PAUSE_S))
+        return False
 
     async def transfer_once(self) -> None:
         """Transfer every pending record that the authority accepts.
@@ -132,13 +198,14 @@ class SpoolTransfer:
             BadUsage: Another spool has claimed the authority; nothing was transferred.
             SluiceError: The spool or the authority cannot be read.
         """
+        if self._due():
+            await self._scan(RECORDS)
+            self._scanned_ns = self._spool.clock.monotonic_ns()
+        await self._find_unsure()
         if not self._claimed:
             await self._spool.claim()
             self._claimed = True
-        if self._due():
-            await self._scan()
-            self._scanned_ns = self._spool.clock.monotonic_ns()
-        for prefix in (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS):
+        for prefix in RECORDS:
             keys = [key for key in self._pending if key.startswith(prefix)]
             for first in range(0, len(keys), CONCURRENCY):
                 await asyncio.gather(
@@ -150,10 +217,17 @@ class SpoolTransfer:
             return True
         return self._spool.clock.monotonic_ns() - self._scanned_ns > SCAN_INTERVAL_S * NS_PER_S
 
-    async def _scan(self) -> None:
+    async def _scan(self, prefixes: tuple[str, ...]) -> None:
         """Find every record without a marker."""
-        async for key in untransferred_keys(self._spool.local):
+        async for key in untransferred_keys(self._spool.local, prefixes):
             self._add_key(key)
+
+    async def _find_unsure(self) -> None:
+        """Find the records of uploads without a known outcome; the scan finds one that is late."""
+        for key in list(self._unsure):
+            if isinstance(await self._spool.local.head(key), ObjectInfo):
+                self._add_key(key)
+            self._unsure.pop(key, None)
 
     async def _transfer(self, key: ObjectKey) -> None:
         """Transfer one record; it stays pending where that fails."""
@@ -180,9 +254,11 @@ class SpoolTransfer:
         found = await self._read(key)
         manifest = decode_accepted(key, found.body)
         if await self._is_transferred(key):
-            await self._drop_blob(manifest.digest)
+            await self.blobs.drop(manifest.digest)
             return "accepted"
         frame = await self._read_blob(manifest.digest)
+        if frame is None:
+            return await self._confirm(key, identity, manifest.digest)
         upload = Upload(
             frame=frame,
             digest=manifest.digest,
@@ -199,16 +275,14 @@ class SpoolTransfer:
         """Upload refused bytes to the authority, which refuses and records them too."""
         identity, submitted = parse_quarantine_key(key)
         if await self._is_transferred(key):
-            await self._drop_blob(submitted)
+            await self.blobs.drop(submitted)
             return "conflict"
         if not await self._is_transferred(accepted_key(identity)):
             return None
-        upload = await self._refused_upload(identity, submitted)
-        return await self._settle(key, upload, await self._spool.acceptor.accept(upload))
-
-    async def _refused_upload(self, identity: Identity, submitted: Digest) -> Upload:
         frame = await self._read_blob(submitted)
-        return Upload(
+        if frame is None:
+            return await self._confirm(key, identity, submitted)
+        upload = Upload(
             frame=frame,
             digest=submitted,
             identity=identity,
@@ -216,6 +290,28 @@ class SpoolTransfer:
             principal="",
             attempt_id=self._spool.ids.ulid(),
         )
+        return await self._settle(key, upload, await self._spool.acceptor.accept(upload))
+
+    async def _confirm(
+        self, key: ObjectKey, identity: Identity, digest: Digest
+    ) -> TransferResult | None:
+        """Mark a record whose blob was deleted after its transfer, as the authority confirms.
+
+        Raises:
+            InvalidRecord: The authority does not have these bytes either.
+        """
+        remote, owner = self._spool.remote, accepted_key(identity)
+        result: TransferResult | None = None
+        found = await remote.get(owner)
+        if isinstance(found, Found) and decode_accepted(owner, found.body).digest == digest:
+            result = "accepted"
+        elif isinstance(await remote.head(quarantine_key(identity, digest)), ObjectInfo):
+            result = "conflict"
+        if result is None or not isinstance(await remote.head(blob_key(digest)), ObjectInfo):
+            reason = "the spool lost this blob: restore it; its record is not transferred"
+            raise InvalidRecord(blob_key(digest), reason)
+        await self._mark(key, result)
+        return result
 
     async def _settle(
         self, key: ObjectKey, upload: Upload, run: AcceptanceRun
@@ -230,8 +326,8 @@ class SpoolTransfer:
             case _:
                 log.warning("spool_record_pending", key=key, verdict=repr(run.verdict))
                 return None
+        await self.blobs.drop(upload.digest)
         await self._mark(key, result)
-        await self._drop_blob(upload.digest)
         return result
 
     async def _copy(self, key: ObjectKey) -> TransferResult | None:
@@ -256,20 +352,17 @@ class SpoolTransfer:
     async def _is_transferred(self, key: ObjectKey) -> bool:
         return isinstance(await self._spool.local.head(transfer_marker_key(key)), ObjectInfo)
 
-    async def _drop_blob(self, digest: Digest) -> None:
-        key = blob_key(digest)
-        info = await self._spool.local.head(key)
-        if isinstance(info, ObjectInfo) and info.incarnation is not None:
-            await self._spool.local.delete(key, info.incarnation)
-
     async def _read(self, key: ObjectKey) -> Found:
         found = await self._spool.local.get(key)
         if isinstance(found, Found):
             return found
         raise InvalidRecord(key, "the spool lost this record: restore it; it is not transferred")
 
-    async def _read_blob(self, digest: Digest) -> bytes:
-        found = await self._read(blob_key(digest))
+    async def _read_blob(self, digest: Digest) -> bytes | None:
+        """Return the bytes of a blob, or None if the spool does not have it."""
+        found = await self._spool.local.get(blob_key(digest))
+        if not isinstance(found, Found):
+            return None
         if await asyncio.to_thread(digest_of, found.body) != digest:
             raise InvalidRecord(
                 found.info.key, "the spool damaged this blob: it is not transferred"
@@ -277,9 +370,11 @@ class SpoolTransfer:
         return found.body
 
 
-async def untransferred_keys(local: ObjectStore) -> AsyncIterator[ObjectKey]:
+async def untransferred_keys(
+    local: ObjectStore, prefixes: tuple[str, ...] = RECORDS
+) -> AsyncIterator[ObjectKey]:
     """Yield every record of a spool without a marker; keeps the keys of one prefix in memory."""
-    for prefix in (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS):
+    for prefix in prefixes:
         transferred = {key async for key in _keys(local, f"{TRANSFER_MARKERS}{prefix}")}
         async for key in _keys(local, prefix):
             if transfer_marker_key(key) not in transferred:

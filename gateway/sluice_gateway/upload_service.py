@@ -145,14 +145,15 @@ class UploadService:
 
     async def _store(self, upload: Upload, phases: UploadPhases) -> AcceptedResponse | Problem:
         self.mode.require_known()  # here, because the body may have begun before a switch
-        run = await self.acceptor.accept(upload)
+        if self.transfer is None:
+            run = await self.acceptor.accept(upload)
+        else:
+            run = await self.transfer.accept(upload, self.acceptor)
         phases.add(run.phases_s)
         if run.own_write_met:
             self.metrics.own_write_412.inc()
         if run.healed:
             self.metrics.healed.inc()
-        if self.transfer is not None:
-            self.transfer.add(upload, run)
         return self._result(upload, run)
 
     def _result(self, upload: Upload, run: AcceptanceRun) -> AcceptedResponse | Problem:

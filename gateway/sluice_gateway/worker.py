@@ -23,7 +23,7 @@ from sluice_protocol.errors import SluiceError, StoreError
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
 from sluice_store.authority import read_history
-from sluice_web.library_log import send_library_logs
+from sluice_web.library_logs import send_library_logs
 from sluice_web.listening import bind_shared, stop_event
 
 GC_THRESHOLD: Final = 20_000
@@ -141,7 +141,11 @@ async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway,
 
 
 async def _until_drained(gateway: Gateway, next_number: int, stop: asyncio.Event) -> bool:
-    """Wait for the signal, then for running uploads; return whether all of them ended in time."""
+    """Wait for the signal, then drain.
+
+    Returns:
+        Whether all running uploads ended in time and nothing is left to transfer.
+    """
     async with asyncio.TaskGroup() as group:
         tasks = start_background_tasks(group, gateway, next_number, stop)
         await stop.wait()
@@ -151,21 +155,27 @@ async def _until_drained(gateway: Gateway, next_number: int, stop: asyncio.Event
         drained = await running.wait_idle(gateway.settings.drain_time_s_max)
         for task in tasks:
             task.cancel()
-    await _transfer_rest(gateway)
-    log.info("gateway_drained", complete=drained)
-    return drained
+    transferred = await _transfer_rest(gateway)
+    log.info("gateway_drained", complete=drained, transferred=transferred)
+    return drained and transferred
 
 
-async def _transfer_rest(gateway: Gateway) -> None:
+async def _transfer_rest(gateway: Gateway) -> bool:
     """Transfer the last records, so that a stopped spool can be switched away from."""
     transfer = gateway.uploads.transfer
     if transfer is None:
-        return
+        return True
+    reason = "the authority did not accept them"
     try:
         async with asyncio.timeout(gateway.settings.drain_time_s_max / 4):
-            await transfer.transfer_once()
+            if await transfer.finish():
+                return True
     except (SluiceError, TimeoutError) as error:
-        log.warning("spool_transfer_incomplete", reason=str(error), pending=transfer.pending)
+        if transfer.is_empty:
+            return True
+        reason = str(error) or "no time is left"
+    log.warning("spool_transfer_incomplete", reason=reason, pending=transfer.pending)
+    return False
 
 
 def _stop_event() -> asyncio.Event:

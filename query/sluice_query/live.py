@@ -34,8 +34,6 @@ SEEN_MAX: Final = 200_000
 """Number of records remembered, so that none is repeated after a restart of the reconciler."""
 END_OF_TIME_NS: Final = UnixNs(2**63 - 1)
 _NS_PER_US: Final = 1000
-_DISABLED: Final = "set live_bytes_max"
-"""Part of the reason that a reconciler without live records reports."""
 _ENVELOPE: Final = frozenset(
     {"agent_id", "boot_id", "seq", "kind", "accepted_at_unix_ns", "resource"}
 )
@@ -46,6 +44,7 @@ class _PageSummary(msgspec.Struct, frozen=True):
     partial: bool = False
     reasons: tuple[str, ...] = ()
     more: bool = False
+    enabled: bool = True
 
 
 class _LastLine(msgspec.Struct, frozen=True):
@@ -61,12 +60,14 @@ class LivePage:
         next: The cursor for the records after them.
         more: Whether more records are available immediately.
         reasons: Why records may be missing.
+        enabled: Whether the reconciler keeps live records.
     """
 
     lines: tuple[dict[str, Any], ...]
     next: str
     more: bool
     reasons: tuple[str, ...]
+    enabled: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,13 @@ def _decode_page(url: str, status: int, body: bytes) -> LivePage:
         found = tuple(msgspec.json.decode(line, type=dict[str, Any]) for line in lines[:-1])
     except (msgspec.MsgspecError, IndexError) as error:
         raise BadUsage(f"this is not the API of a reconciler, url=`{url}`") from error
-    return LivePage(lines=found, next=summary.next, more=summary.more, reasons=summary.reasons)
+    return LivePage(
+        lines=found,
+        next=summary.next,
+        more=summary.more,
+        reasons=summary.reasons,
+        enabled=summary.enabled,
+    )
 
 
 def live_table(kind: Kind, lines: Sequence[dict[str, Any]]) -> pa.Table:
@@ -190,7 +197,7 @@ async def follow_live(
             yield _result(query, [], (str(error),))
             await searcher.clock.sleep(RETRY_S)
             continue
-        if after is None and not page.lines and any(_DISABLED in one for one in page.reasons):
+        if after is None and not page.enabled:
             raise BadUsage(
                 f"the reconciler has no live records: set its live_bytes_max, url=`{client.url}`"
             )

@@ -283,8 +283,13 @@ class OperatorApi:
             limit=_LIVE_LIMIT.read(query),
             wait_s=_LIVE_WAIT.read(query),
         )
-        summary = {"partial": seen.partial, "reasons": seen.reasons, "next": seen.next}
-        last = msgspec.json.encode({"summary": summary | {"more": seen.more}})
+        summary: dict[str, object] = {
+            "partial": seen.partial,
+            "reasons": seen.reasons,
+            "next": seen.next,
+        }
+        summary |= {"more": seen.more, "enabled": seen.enabled}
+        last = msgspec.json.encode({"summary": summary})
         body = b"".join(line + b"\n" for line in (*seen.lines, last))
         return web.Response(body=body, content_type=NDJSON)
 

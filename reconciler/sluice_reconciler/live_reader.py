@@ -1,7 +1,9 @@
 """Reading the blobs of newly accepted batches for the live window, concurrently to other work.
 
 Batches are read one by one. If more arrive than can be read, the oldest are skipped, and the live
-window reports it. No other work waits for this. Source: ADR 0048.
+window reports it. A batch that a full pass lists, but that no route of this process offers, was
+enqueued by another reconciler or is held: the live window reports it too. No other work waits for
+this. Source: ADR 0048.
 """
 
 import asyncio
@@ -23,18 +25,29 @@ from sluice_protocol.columns import (
 )
 from sluice_protocol.errors import InvalidFrame, StoreError, TooLarge, UnsupportedVersion
 from sluice_protocol.frame import Frame, decode_frame
+from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.outcomes import Found
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.live_window import LINE_OVERHEAD_BYTES, LiveView, LiveWindow
 from sluice_reconciler.metrics import StoreClock
-from sluice_store.port import ObjectStore
+from sluice_reconciler.new_batches import RecentKeys
+from sluice_store.port import ListedObject, ObjectStore
 
 log = structlog.get_logger()
 
 BACKLOG_MAX: Final = 1000
 """Batches queued to be read; about 1 KiB each."""
+
+OFFERED_MAX: Final = 400_000
+"""Batches that are remembered as offered. A forgotten one is reported as missing, never hidden."""
+
+APPEARANCE_NS: Final = 60 * NS_PER_S
+"""How much later than its Last-Modified an object may appear in a listing."""
+
+LISTED_MAX: Final = 100_000
+"""Listed batches that a pass remembers until they are offered."""
 
 
 class LiveReader:
@@ -47,6 +60,11 @@ class LiveReader:
         self._backlog: deque[AcceptedManifest] = deque()
         self._work = asyncio.Event()
         self._grew = asyncio.Condition()
+        self._offered = RecentKeys(OFFERED_MAX)
+        self._listed: dict[ObjectKey, int] = {}
+        self._pass_began_ns = 0
+        self._compared_ns = 0
+        """When the last successful pass began: it listed every older batch."""
 
     @property
     def on(self) -> bool:
@@ -65,13 +83,40 @@ class LiveReader:
         self._window.watch(now_ns)
         if not self._window.on:
             return
+        self._offered.add(accepted_key(one.identity) for one in batches)
         young = [one for one in batches if one.accepted_at_ns > now_ns - self._window.window_ns]
         self._backlog.extend(sorted(young, key=lambda one: one.accepted_at_unix_ns))
         while len(self._backlog) > BACKLOG_MAX:
-            self._backlog.popleft()
-            self._window.skip()
+            self._window.skip(self._backlog.popleft().accepted_at_unix_ns)
         if young:
             self._work.set()
+
+    def begin_pass(self) -> None:
+        """Begin to compare what a full pass lists with what is offered."""
+        self._pass_began_ns = self._clock.now_ns()
+        self._listed.clear()
+
+    def observe_listing(self, objects: Sequence[ListedObject]) -> None:
+        """Remember batches that a full pass listed and the last one did not, until offered."""
+        since_ns = self._window.since_ns
+        if not self._window.on or since_ns is None:
+            return
+        edge_ns = max(since_ns, self._compared_ns - APPEARANCE_NS)
+        for one in objects:
+            if one.last_modified_ns > edge_ns and one.key not in self._offered:
+                if len(self._listed) >= LISTED_MAX:
+                    self._window.miss(one.last_modified_ns)
+                    return
+                self._listed[one.key] = one.last_modified_ns
+
+    def end_pass(self) -> None:
+        """Report the batches that a successful full pass listed and that were never offered."""
+        missed = {key: at_ns for key, at_ns in self._listed.items() if key not in self._offered}
+        if missed:
+            self._window.miss(max(missed.values()))
+            self._offered.add(missed)  # each is reported once
+        self._listed.clear()
+        self._compared_ns = self._pass_began_ns
 
     async def run(self) -> None:
         """Read queued batches until cancelled."""
@@ -85,16 +130,21 @@ class LiveReader:
         try:
             found = await self._store.get(ObjectKey(manifest.raw_blob_key))
             if not isinstance(found, Found):
-                self._window.skip()
+                self._window.skip(manifest.accepted_at_unix_ns)
                 return
             lines = await asyncio.to_thread(
                 newest_lines, manifest, found.body, self._window.agent_bytes_max
             )
         except (StoreError, InvalidFrame, UnsupportedVersion, TooLarge) as error:
             log.warning("live_batch_skipped", key=manifest.raw_blob_key, reason=str(error))
-            self._window.skip()
+            self._window.skip(manifest.accepted_at_unix_ns)
             return
-        self._window.add(manifest.agent_id, lines, cut=manifest.record_count - len(lines))
+        self._window.add(
+            manifest.agent_id,
+            lines,
+            cut=manifest.record_count - len(lines),
+            accepted_at_ns=manifest.accepted_at_unix_ns,
+        )
         async with self._grew:
             self._grew.notify_all()
 

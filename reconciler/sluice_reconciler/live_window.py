@@ -1,13 +1,14 @@
 """The live window: the newest records of each agent, bounded in bytes.
 
 It serves live tails and is never a source: it contains only what this process read. It reports
-`partial` until it has watched for a whole window, and wherever it dropped or skipped records.
-Pure. Source: ADR 0048.
+`partial` until it has watched for a whole window, and wherever it dropped, skipped or missed
+records. A response without a cursor covers the whole window, or the newest records up to its limit;
+a response with a cursor covers everything since that cursor. Pure. Source: ADR 0048.
 """
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sluice_protocol.errors import BadUsage
@@ -15,6 +16,13 @@ from sluice_protocol.units import NS_PER_S
 
 LINE_OVERHEAD_BYTES: Final = 100
 """Memory that a stored line needs in addition to its bytes."""
+
+_DROPPED: Final = "older records were dropped: query more often, or raise live_bytes_max"
+_SKIPPED: Final = "batches were skipped: more arrived than could be read"
+_MISSED: Final = (
+    "batches were not received: another reconciler enqueued them, or they are held; query its"
+    " live records too"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +34,14 @@ class LiveView:
         next: The cursor for the records that follow.
         more: Whether records after `next` are available already.
         reasons: Why records may be missing; empty if none are.
+        enabled: Whether the reconciler keeps live records.
     """
 
     lines: tuple[bytes, ...]
     next: str
     more: bool
     reasons: tuple[str, ...]
+    enabled: bool = True
 
     @property
     def partial(self) -> bool:
@@ -45,12 +55,14 @@ class _LiveBatch:
 
     Attributes:
         agent_id: The agent of the batch.
+        accepted_at_ns: When it was accepted.
         place: Position of its first line.
         first: Position of the first line that was not dropped.
         lines: Never empty while the batch is in the window.
     """
 
     agent_id: str
+    accepted_at_ns: int
     place: int
     first: int
     lines: deque[bytes]
@@ -62,18 +74,36 @@ class _LiveBatch:
 
 
 @dataclass(slots=True, kw_only=True)
+class _Absence:
+    """The latest absence of one kind.
+
+    Attributes:
+        place: The highest position at which records are absent.
+        accepted_at_ns: The latest time at which an absent record was accepted.
+    """
+
+    place: int = 0
+    accepted_at_ns: int = 0
+
+    def note(self, place: int, accepted_at_ns: int) -> None:
+        """Record an absence."""
+        self.place = max(self.place, place)
+        self.accepted_at_ns = max(self.accepted_at_ns, accepted_at_ns)
+
+
+@dataclass(slots=True, kw_only=True)
 class _LiveAgent:
     """The records of one agent.
 
     Attributes:
         batches: Oldest first.
         size_bytes: Memory that they use.
-        dropped: The highest position of a record that was dropped.
+        dropped: Its records that were dropped.
     """
 
     batches: deque[_LiveBatch] = field(default_factory=deque)
     size_bytes: int = 0
-    dropped: int = 0
+    dropped: _Absence = field(default_factory=_Absence)
 
 
 class LiveWindow:
@@ -99,8 +129,9 @@ class LiveWindow:
         self._order: OrderedDict[int, _LiveBatch] = OrderedDict()
         self._at = 0
         self._since_ns: int | None = None
-        self._dropped = 0
-        self._skipped = 0
+        self._dropped = _Absence()
+        self._skipped = _Absence()
+        self._missed = _Absence()
 
     @property
     def on(self) -> bool:
@@ -112,30 +143,44 @@ class LiveWindow:
         """The position of the newest record; each record and each skipped batch advances it."""
         return self._at
 
+    @property
+    def since_ns(self) -> int | None:
+        """The store's time at which the window began; None before that."""
+        return self._since_ns
+
     def watch(self, now_ns: int) -> None:
         """Begin the window at the store's time, unless it has begun."""
         if self._since_ns is None:
             self._since_ns = now_ns
 
-    def add(self, agent_id: str, lines: Sequence[bytes], *, cut: int = 0) -> None:
+    def add(
+        self, agent_id: str, lines: Sequence[bytes], *, cut: int = 0, accepted_at_ns: int = 0
+    ) -> None:
         """Add the records of one batch.
 
         Args:
             agent_id: The agent of the batch.
             lines: The newest records, oldest first.
             cut: How many older records of the same batch were left out.
+            accepted_at_ns: When the batch was accepted.
         """
         self._at += cut
         if not lines:
-            self._left_out(agent_id, cut)
+            self._left_out(agent_id, cut, accepted_at_ns)
             return
         place = self._at + 1
-        batch = _LiveBatch(agent_id=agent_id, place=place, first=place, lines=deque(lines))
+        batch = _LiveBatch(
+            agent_id=agent_id,
+            accepted_at_ns=accepted_at_ns,
+            place=place,
+            first=place,
+            lines=deque(lines),
+        )
         self._at += len(lines)
         # What was dropped of an agent without records in the window is not known per agent.
-        agent = self._agents.setdefault(agent_id, _LiveAgent(dropped=self._dropped))
+        agent = self._agents.setdefault(agent_id, _LiveAgent(dropped=replace(self._dropped)))
         if cut:
-            agent.dropped = place - 1
+            agent.dropped.note(place - 1, accepted_at_ns)
         agent.batches.append(batch)
         self._order[place] = batch
         cost = sum(map(len, lines)) + LINE_OVERHEAD_BYTES * len(lines)
@@ -146,17 +191,22 @@ class LiveWindow:
         while self.size_bytes > self.bytes_max:
             self._drop(next(iter(self._order.values())))
 
-    def _left_out(self, agent_id: str, cut: int) -> None:
+    def _left_out(self, agent_id: str, cut: int, accepted_at_ns: int) -> None:
         """Record that nothing of a batch could be kept."""
         if cut:
-            self._dropped = self._at
+            self._dropped.note(self._at, accepted_at_ns)
             if agent_id in self._agents:
-                self._agents[agent_id].dropped = self._at
+                self._agents[agent_id].dropped.note(self._at, accepted_at_ns)
 
-    def skip(self) -> None:
-        """Record that a batch of some agent was not read."""
+    def skip(self, accepted_at_ns: int = 0) -> None:
+        """Record that a batch of some agent could not be read."""
         self._at += 1
-        self._skipped = self._at
+        self._skipped.note(self._at, accepted_at_ns)
+
+    def miss(self, accepted_at_ns: int) -> None:
+        """Record that this process never received a batch of some agent."""
+        self._at += 1
+        self._missed.note(self._at, accepted_at_ns)
 
     def _drop(self, batch: _LiveBatch) -> None:
         """Drop the oldest line of a batch that is the oldest of its agent."""
@@ -164,12 +214,12 @@ class LiveWindow:
         cost = batch.cut()
         agent.size_bytes -= cost
         self.size_bytes -= cost
-        agent.dropped = max(agent.dropped, batch.first - 1)
+        agent.dropped.note(batch.first - 1, batch.accepted_at_ns)
         if not batch.lines:
             agent.batches.popleft()
             del self._order[batch.place]
         if not agent.batches:
-            self._dropped = max(self._dropped, agent.dropped)
+            self._dropped.note(agent.dropped.place, agent.dropped.accepted_at_ns)
             del self._agents[batch.agent_id]
 
     def view(
@@ -191,13 +241,23 @@ class LiveWindow:
         start = at if known else 0
         available = self._available(agent_id, start)
         taken = available[:limit] if known else available[-limit:]
-        end = taken[-1][0] if known and len(taken) < len(available) else self._at
-        first = start if known else (taken[0][0] - 1 if taken else 0)
+        cut = len(taken) < len(available)
+        end = taken[-1][0] if known and cut else self._at
+        if not self.on:
+            reasons = ["the live state is off: set live_bytes_max"]
+        elif known:
+            reasons = self._reasons_since(agent_id, start)
+        else:
+            first = taken[0][0] - 1 if taken else self._at
+            reasons = self._reasons_of_window(now_ns, agent_id, first, cut=cut)
+            if after is not None:
+                reasons.insert(0, "the reconciler was restarted since `after`")
         return LiveView(
             lines=tuple(line for _, line in taken),
             next=f"{self._process}.{end}",
-            more=known and len(taken) < len(available),
-            reasons=tuple(self._reasons(now_ns, agent_id, first, after, known=known)),
+            more=known and cut,
+            reasons=tuple(reasons),
+            enabled=self.on,
         )
 
     def _parse(self, after: str | None) -> tuple[str, int]:
@@ -219,27 +279,35 @@ class LiveWindow:
             if batch.first + number > after
         ]
 
-    def _reasons(
-        self, now_ns: int, agent_id: str | None, after: int, cursor: str | None, *, known: bool
+    def _reasons_since(self, agent_id: str | None, after: int) -> list[str]:
+        """Return why records behind a cursor of this process may be missing."""
+        return [
+            reason
+            for reason, absence in self._absences(agent_id)
+            if any(one.place > after for one in absence)
+        ]
+
+    def _reasons_of_window(
+        self, now_ns: int, agent_id: str | None, first: int, *, cut: bool
     ) -> list[str]:
+        """Return why records of the window may be missing, or newer ones than the first."""
+        edge_ns = now_ns - self.window_ns
         found: list[str] = []
-        if not self.on:
-            # `sluice query` recognizes this sentence.
-            return ["the live state is off: set live_bytes_max"]
-        if cursor is not None and not known:
-            found.append("the reconciler was restarted since `after`")
-        young = self._since_ns is None or self._since_ns > now_ns - self.window_ns
-        if young and not known:
+        if self._since_ns is None or self._since_ns > edge_ns:
             found.append(f"the reconciler has not watched for {self.window_ns // NS_PER_S} s yet")
-        if self._dropped_of(agent_id) > after:
-            found.append("older records were dropped: query more often, or raise live_bytes_max")
-        if self._skipped > after:
-            found.append("batches were skipped: more arrived than could be read")
+        for reason, absence in self._absences(agent_id):
+            # The limit left older records out anyway; only dropped ones are always older.
+            in_window = not (cut and reason is _DROPPED)
+            if any(
+                one.place > first or (in_window and one.accepted_at_ns > edge_ns) for one in absence
+            ):
+                found.append(reason)
         return found
 
-    def _dropped_of(self, agent_id: str | None) -> int:
-        """Return the highest dropped position of an agent, or of all."""
+    def _absences(self, agent_id: str | None) -> list[tuple[str, list[_Absence]]]:
         if agent_id is None:
-            return max([self._dropped, *(one.dropped for one in self._agents.values())])
-        agent = self._agents.get(agent_id)
-        return self._dropped if agent is None else agent.dropped
+            dropped = [self._dropped, *(one.dropped for one in self._agents.values())]
+        else:
+            agent = self._agents.get(agent_id)
+            dropped = [self._dropped if agent is None else agent.dropped]
+        return [(_DROPPED, dropped), (_SKIPPED, [self._skipped]), (_MISSED, [self._missed])]

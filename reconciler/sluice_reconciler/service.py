@@ -286,7 +286,9 @@ class Reconciler:
     async def _make_pass(self, takeover: Takeover | None) -> PassReport:
         started_ns = self._runtime.clock.monotonic_ns()
         pending = self._backlog.known()
+        self.live.begin_pass()
         report = await self._full_pass.run(takeover)
+        self.live.end_pass()
         await self._discovery.store(report)
         done = report.outcome
         if not done.left:
@@ -312,6 +314,7 @@ class Reconciler:
     def _observe_page(self, page: ListPage) -> None:
         self._clock.observe(page.date_ns)
         self.live.watch()
+        self.live.observe_listing(page.objects)
         self.metrics.listed.inc(len(page.objects))
 
     async def _every(self, seconds: float, route: str, do: Callable[[], Awaitable[object]]) -> None:

@@ -6,6 +6,7 @@ plans, the executors write, and `microbatch` commits (ADR 0050, ADR 0052).
 
 import random  # noqa: TID251 - the source of jitter is made here
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -35,6 +36,8 @@ from sluice_spark.supervision import QuerySupervisor
 from sluice_spark.write_tasks import plan_tasks, run_tasks
 from sluice_spark.written_files import TaskResult
 
+_MICRO_BATCH_WAIT_S: Final = 60.0
+"""Time that a running micro-batch has to end after its query has ended."""
 _S3A_MISSING: Final = re.compile(r"Class org\.apache\.hadoop\.fs\.s3a\.\w+ not found")
 """Part of Spark's error if there is no class for `s3a://`."""
 
@@ -45,14 +48,25 @@ class MicroBatchSink:
 
     ingester: Ingester
     failure: BaseException | None = field(default=None)
+    _running: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, frame: Any, batch_id: int) -> None:  # noqa: ANN401, ARG002 - the signature of `foreachBatch`
         """Ingest the rows of one micro-batch."""
-        try:
-            self.ingester.ingest(decode_descriptors(frame.toArrow()))
-        except BaseException as error:
-            self.failure = error
-            raise
+        with self._running:
+            try:
+                self.ingester.ingest(decode_descriptors(frame.toArrow()))
+            except BaseException as error:
+                self.failure = error
+                raise
+
+    def wait(self) -> None:
+        """Wait until no micro-batch is running.
+
+        pyspark runs it in a daemon thread, which would crash the process if the interpreter ended
+        during a commit.
+        """
+        if self._running.acquire(timeout=_MICRO_BATCH_WAIT_S):
+            self._running.release()
 
     def take_failure(self) -> BaseException | None:
         """Return the error of the last micro-batch and forget it."""
@@ -108,7 +122,7 @@ def _run(
         failpoint=read_failpoint(),
     )
     sink = MicroBatchSink(ingester)
-    QuerySupervisor(
+    supervisor = QuerySupervisor(
         session=session,
         start=lambda: _start_query(session, store_url, settings, sink),
         take_failure=sink.take_failure,
@@ -117,7 +131,11 @@ def _run(
         stall_timeout_s=settings.stall_timeout_s,
         clock=ingester.clock,
         rng=random.Random(ingester.clock.now_ns()),  # noqa: S311 - jitter, not a secret
-    ).run()
+    )
+    try:
+        supervisor.run()
+    finally:
+        sink.wait()
     return ingester.totals
 
 

@@ -141,9 +141,10 @@ class IngestProcesses:
         (jvm,) = self._pids("org.apache.spark.deploy.SparkSubmit")
         os.kill(jvm, signal.SIGKILL)
         held.unlink()
-        assert driver.wait(_WAIT_S) == 1
-        self._driver = None
+        code = driver.wait(_WAIT_S)
         text = self._output.read_text()
+        assert code == 1, f"exit code {code}: {text}"
+        self._driver = None
         assert "the JVM of Spark has ended: it was killed or crashed; start the job again" in text
         assert "Py4J" not in text
         self._wait_ended()

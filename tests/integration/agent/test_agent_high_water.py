@@ -54,9 +54,9 @@ def test_an_agent_with_a_backlog_reports_its_high_water_mark(tmp_path: Path) -> 
                 served.gateway.settings.principals.write_text(
                     principal_entry("host-1", "host-1", key)
                 )
-                served.gateway.principals.reload()
+                served.gateway.uploads.principals.reload()
                 await until_accepted(tmp_path, served.port, store)
-                assert await served.gateway.high_water.flush() == 1
+                assert await served.gateway.uploads.high_water.flush() == 1
 
     run(main())
     marks = asyncio.run(bodies_under(url, HIGH_WATER))

@@ -12,6 +12,8 @@ import aiohttp
 import pytest
 from support.gateway import Client, GatewayProcess, TestKey, frame_of, gateways, identity
 
+from sluice_protocol.keys import AUTHORITY_SETTINGS
+
 HOST = TestKey("host-1", ("host-1",))
 NOTICED_S = 12.0
 DISK_BYTES = 4 * 1024 * 1024
@@ -57,9 +59,19 @@ def test_a_deleted_store_directory_is_not_ready(tmp_path: Path) -> None:
     with gateways(tmp_path, HOST) as (server,):
         assert asyncio.run(_get(server.port))[0] == 200
         shutil.rmtree(tmp_path / "store")
-        assert "authority record is missing" in await_ready(server, 503)
+        await_ready(server, 503)
         assert asyncio.run(_upload(server.port, 0)) == 503
         assert asyncio.run(_get(server.port))[0] == 503
+
+
+def test_a_store_without_its_authority_record_is_not_ready(tmp_path: Path) -> None:
+    with gateways(tmp_path, HOST) as (server,):
+        assert asyncio.run(_get(server.port))[0] == 200
+        record = tmp_path / "store" / AUTHORITY_SETTINGS
+        kept = record.rename(tmp_path / "settings.json")
+        assert "authority record is missing" in await_ready(server, 503)
+        kept.rename(record)
+        await_ready(server, 200)
 
 
 def test_a_full_disk_is_not_ready_until_there_is_space_again(small_disk: Path) -> None:

@@ -1,12 +1,36 @@
-"""Above the high mark a share of keep-alive connections is closed after the response."""
+"""Above the high mark a share of connections is closed, and the agents on them move.
 
+The gateways are real and so are the agents: spool, uploader and HTTP.
+"""
+
+import asyncio
 import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 
-from support.gateway import TestKey, frame_of, run, running
+import pytest
+from support.gateway import Running, TestKey, frame_of, run, running
+
+from sluice_agent.batching import Batcher, BatchLimits, RecordBlock, WhenFull
+from sluice_agent.columns import logs_from_block
+from sluice_agent.disk import RealDisk
+from sluice_agent.metrics import AgentMetrics
+from sluice_agent.signing_key import SigningKey
+from sluice_agent.spool import Spool, SpoolSettings
+from sluice_agent.transport import HttpTransport, UploadRequest, UploadResult, open_session
+from sluice_agent.uploader import Uploader, UploaderSettings
+from sluice_protocol.system_clock import SystemClock
+from sluice_protocol.units import UnixNs
 
 HOST = TestKey("host-1", ("host-1",))
 UPLOADS = 150
+AGENTS = tuple(TestKey(f"agent-{n}", (f"agent-{n}",)) for n in range(6))
+BATCHES = 60
+ABOVE_MARK = 0.64
+"""Share of the budget that a test occupies; each byte counts 1.25 times."""
 
 
 def test_a_share_of_connections_is_shed_above_the_high_mark(tmp_path: Path) -> None:
@@ -24,8 +48,93 @@ def test_a_share_of_connections_is_shed_above_the_high_mark(tmp_path: Path) -> N
                 return sum(answer.headers.get("Connection") == "close" for answer in answers)
 
             assert await closed() == 0
-            with budget.take(int(served.gateway.settings.inflight_bytes_max * 0.64)):
+            with budget.take(int(served.gateway.settings.inflight_bytes_max * ABOVE_MARK)):
                 assert UPLOADS // 30 <= await closed() <= UPLOADS // 4
             assert await closed() == 0
 
     run(main())
+
+
+class RecordingTransport(HttpTransport):
+    """Sends over HTTP and records to which gateway."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.urls: list[str] = []
+
+    async def send(self, url: str, upload: UploadRequest) -> UploadResult:
+        self.urls.append(url)
+        return await super().send(url, upload)
+
+
+async def send_all(folder: Path, key: TestKey, urls: tuple[str, ...], seed: int) -> list[str]:
+    """Run an agent that sends its batches one by one; return the gateway of each."""
+    clock, metrics = SystemClock(), AgentMetrics()
+    settings = SpoolSettings(directory=folder / key.name, agent_id=key.name)
+    spool = Spool(settings, RealDisk(), boot_id="boot")
+    session = open_session(tls=None, connections_max=1, total_s=30, connect_s=5)
+    async with session:
+        signing = SigningKey(key_id=key.key_id, key=key.key)
+        transport = RecordingTransport(session, key=signing, clock=clock)
+        uploader = Uploader(
+            UploaderSettings(gateways=urls, uploads_max=1),
+            spool,
+            transport,
+            clock=clock,
+            rng=random.Random(seed),
+            metrics=metrics,
+        )
+        limits = BatchLimits(records_max=1)
+        batcher = Batcher(spool, limits, clock=clock, metrics=metrics, when_full=WhenFull.BLOCK)
+        batcher.on_sealed = uploader.add
+        tasks = [asyncio.create_task(uploader.run()), asyncio.create_task(batcher.run())]
+        for number in range(BATCHES):
+            await batcher.put(record(b"line %d" % number))
+        await batcher.flush()
+        await uploader.drained()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.to_thread(spool.close)
+    return transport.urls
+
+
+def record(line: bytes) -> RecordBlock:
+    columns = logs_from_block(line + b"\n", arrived_ns=UnixNs(1), zone=None)
+    return RecordBlock(columns=columns, cost_bytes=len(line) + 28)
+
+
+@asynccontextmanager
+async def two_gateways(folder: Path) -> AsyncIterator[tuple[Running, Running]]:
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(running(folder, *AGENTS))
+        second = await stack.enter_async_context(running(folder, *AGENTS))
+        yield first, second
+
+
+@pytest.mark.parametrize("pressed", [True, False])
+def test_agents_leave_a_gateway_under_pressure(tmp_path: Path, *, pressed: bool) -> None:
+    """Every agent of the pressed gateway moves and stays away; without pressure none moves."""
+
+    async def main() -> None:
+        async with two_gateways(tmp_path) as (first, second):
+            urls = (f"http://127.0.0.1:{first.port}", f"http://127.0.0.1:{second.port}")
+            budget = first.gateway.uploads.budget
+            budget._rng = random.Random(7)
+            share = ABOVE_MARK if pressed else 0.0
+            with budget.take(int(first.gateway.settings.inflight_bytes_max * share)):
+                sent = [
+                    await send_all(tmp_path, key, urls, seed) for seed, key in enumerate(AGENTS)
+                ]
+        assert {len(gateways) for gateways in sent} == {BATCHES}
+        assert 0 < sum(gateways[0] == urls[0] for gateways in sent) < len(AGENTS)
+        last = Counter(gateways[-1] for gateways in sent)
+        assert set(last) == ({urls[1]} if pressed else set(urls))
+        assert {_moves(gateways) for gateways in sent if gateways[0] == urls[0]} == {int(pressed)}
+        assert {_moves(gateways) for gateways in sent if gateways[0] == urls[1]} == {0}
+
+    run(main())
+
+
+def _moves(gateways: list[str]) -> int:
+    return sum(before != after for before, after in pairwise(gateways))

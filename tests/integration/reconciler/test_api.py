@@ -233,8 +233,12 @@ def test_live_records_are_followed_over_http(tmp_path: Path) -> None:
             *records, last = await follow
             assert [one["body"] for one in records] == ["three"]
             assert last["summary"] == {
-                "partial": False, "reasons": [], "next": last["summary"]["next"], "more": False,
-            }  # fmt: skip
+                "partial": False,
+                "reasons": [],
+                "next": last["summary"]["next"],
+                "more": False,
+                "enabled": True,
+            }
             assert (await lines(client, f"agent=unknown&after={after}"))[:-1] == []
             *records, last = await lines(client, "after=elsewhere.7&limit=1")
             assert [one["body"] for one in records] == ["three"]

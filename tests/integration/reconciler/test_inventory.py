@@ -2,12 +2,13 @@
 
 import asyncio
 import gzip
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import store_inventory as inventory
 from support.reconciler_seed import accept, enqueued
-from support.store_inventory import ReportRow, put_report
+from support.store_inventory import ReportRow, csv_of, parquet_of, put_report
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
@@ -20,23 +21,23 @@ from sluice_store.port import ObjectStore
 MANIFEST = ObjectKey("inv/2026-11-20T00-00Z/manifest.json")
 
 
-def csv_of(keys: list[str], *, gone: str = "") -> bytes:
-    rows = [ReportRow(key=f"prod/{key}") for key in [*keys, "raw-blobs/v1/x"]]
-    if gone:
-        rows.append(ReportRow(key=gone, marker=True))
-    return inventory.csv_of(rows)
-
-
-def parquet_of(keys: list[str]) -> bytes:
-    return inventory.parquet_of([ReportRow(key=key) for key in keys], inventory.CURRENT_ONLY)
+ENCODERS: dict[str, Callable[[Sequence[ReportRow]], bytes]] = {
+    "CSV": csv_of,
+    "Parquet": parquet_of,
+}
 
 
 def make(store: ObjectStore) -> Reconciler:
     return Reconciler(store, Authority(authority_id="A", lanes=2))
 
 
-def test_batches_that_a_report_names_are_enqueued_once(tmp_path: Path) -> None:
-    """A second scan and a pass enqueue no batch twice."""
+@pytest.mark.parametrize("forms", [("CSV", "Parquet"), ("Parquet", "CSV")])
+def test_batches_that_a_report_names_are_enqueued_once(
+    tmp_path: Path, forms: tuple[str, str]
+) -> None:
+    """The first report names a part, the second one everything: no batch is enqueued twice, and the
+    pass at the end finds none that they left out.
+    """
 
     async def run() -> None:
         async with (
@@ -48,22 +49,24 @@ def test_batches_that_a_report_names_are_enqueued_once(tmp_path: Path) -> None:
                 for agent in ("a", "b")
                 for seq in range(0, 100, 10)
             ]
-            files = {"inv/data/1.csv.gz": csv_of(keys[:12], gone=keys[15])}
-            await put_report(reports, MANIFEST, files, form="CSV")
+            rows = [ReportRow(key=f"prod/{key}") for key in keys]
+            report = ENCODERS[forms[0]](
+                [*rows[:12], ReportRow(key="prod/raw-blobs/v1/x"), replace(rows[15], marker=True)]
+            )
+            await put_report(reports, MANIFEST, {"inv/data/1": report}, form=forms[0])
             first = await make(store).scan_inventory(reports, MANIFEST)
             assert (first.named, first.foreign, first.outcome.enqueued) == (12, 1, 12)
             assert first.unreadable == ()
             assert first.age_s > 86_400
-            await put_report(
-                reports, MANIFEST, {"inv/data/2.parquet": parquet_of(keys)}, form="Parquet"
-            )
-            reconciler = make(store)
-            second = await reconciler.scan_inventory(reports, MANIFEST)
-            assert second.named == 20
-            assert len(await enqueued(store)) in (12, 20)
-            await make(store).once()
-            found = [one.identity for one in await enqueued(store)]
-            assert len(found) == len(set(found)) == 20
+            report = ENCODERS[forms[1]](rows)
+            await put_report(reports, MANIFEST, {"inv/data/2": report}, form=forms[1])
+            second = await make(store).scan_inventory(reports, MANIFEST)
+            assert (second.named, second.foreign, second.outcome.enqueued) == (20, 0, 8)
+            assert second.unreadable == ()
+            found = sorted(accepted_key(one.identity) for one in await enqueued(store))
+            assert found == sorted(keys)
+            # The pass finds no batch that the scans left out.
+            assert (await make(store).once()).outcome.enqueued == 0
 
     asyncio.run(run())
 
@@ -77,7 +80,7 @@ def test_damaged_report_files_are_reported_and_the_others_are_read(tmp_path: Pat
             open_local_store(tmp_path / "reports") as reports,
         ):
             key = accepted_key((await accept(store, 0)).identity)
-            good = csv_of([key])
+            good = csv_of([ReportRow(key=f"prod/{key}")])
             more = [{"key": "inv/data/none", "size": 1, "MD5checksum": "0"}]
             files = {"a.gz": b"not gzip", "b.gz": good, "c.gz": gzip.compress(b"one,two\n")}
             await put_report(reports, MANIFEST, files, form="CSV", more=more)

@@ -10,6 +10,7 @@ import pytest
 from support.spark_lake import Deployment, assert_lake_holds, make_batch
 from support.spark_local import ingest_locally
 
+from sluice_cli.queue import status
 from sluice_cli.rebuild import rebuild
 from sluice_protocol.errors import BadUsage
 from sluice_reconciler.app import run_once
@@ -50,9 +51,12 @@ def check_rebuild(
     lose(deployment, "queue", "manifests", *(["reconciler"] if state_too else []))
     with pytest.raises(BadUsage, match="sluice rebuild"):
         reconcile(deployment)
+    # Without the lane states, only the lake shows that the lanes existed.
+    assert status(store=deployment.url) == 1
     assert rebuild(verify=True, store=deployment.url) == 1
     assert rebuild(store=deployment.url) == 0
     assert rebuild(verify=True, store=deployment.url) == 0
+    assert status(store=deployment.url) == 0
 
     assert ingest(deployment).batches == 4
     assert_lake_holds(deployment, deployment.sent)

@@ -1,10 +1,12 @@
 """The gateway and the time of the next attempt."""
 
 import random
+from collections import Counter
 
 from sluice_agent.upload_decisions import (
     BACKOFF_S_MAX,
     PROBE_AFTER_S,
+    SHED_S,
     GatewaySet,
     SendAttempts,
     plan_attempt,
@@ -69,3 +71,56 @@ def test_agents_start_with_different_gateways() -> None:
         for n in range(6)
     ]
     assert first == [A, B, C, A, B, C]
+
+
+def test_a_gateway_that_shed_is_left_and_remembered_for_a_while() -> None:
+    """The agent moves and stays; the gateway is tried after the others until it is forgotten."""
+    rng = random.Random(0)
+    gateways = GatewaySet.of((A, B, C)).succeeded(A).shed(A, now_s=100, rng=rng)
+    moved = plan_attempt(gateways, SendAttempts(), now_s=101, rng=rng).url
+    assert moved != A
+    gateways = gateways.succeeded(moved).succeeded(A)  # an earlier upload to A ends
+    later = plan_attempt(gateways, SendAttempts(), now_s=100 + 2 * SHED_S, rng=rng)
+    assert (later.url, later.wait_s) == (moved, 0)
+    other = ({B, C} - {moved}).pop()
+    gateways = gateways.failed(moved, now_s=110, pause_s=None)
+    assert plan_attempt(gateways, SendAttempts(), now_s=111, rng=rng).url == other
+
+
+def test_concurrent_responses_move_an_agent_once() -> None:
+    """Three uploads to A end with a shed connection: the choice after the first one remains."""
+    for seed in range(20):
+        rng = random.Random(seed)
+        once = GatewaySet.of((A, B, C)).shed(A, now_s=100, rng=rng)
+        again = once.shed(A, now_s=101, rng=rng).shed(A, now_s=102, rng=rng)
+        assert [state.url for state in again.states] == [state.url for state in once.states]
+
+
+def test_among_gateways_that_all_shed_the_first_one_is_tried_first() -> None:
+    rng = random.Random(0)
+    gateways = GatewaySet.of((A, B))
+    gateways = gateways.shed(A, now_s=100, rng=rng).shed(B, now_s=101, rng=rng)
+    assert plan_attempt(gateways, SendAttempts(), now_s=102, rng=rng).url == A
+    assert plan_attempt(GatewaySet.of((A,)).shed(A, now_s=1, rng=rng), SendAttempts(), now_s=2,
+                        rng=rng).wait_s == 0  # fmt: skip
+
+
+def test_a_gateway_that_shed_is_preferred_to_one_that_fails() -> None:
+    rng = random.Random(0)
+    gateways = GatewaySet.of((A, B)).shed(A, now_s=100, rng=rng).failed(B, now_s=100, pause_s=None)
+    assert plan_attempt(gateways, SendAttempts(), now_s=101, rng=rng).url == A
+
+
+def test_the_agents_of_one_gateway_spread_over_all_others() -> None:
+    rng = random.Random(0)
+    counts = Counter(
+        plan_attempt(
+            GatewaySet.of((A, B, C)).shed(A, now_s=100, rng=rng),
+            SendAttempts(),
+            now_s=101,
+            rng=rng,
+        ).url
+        for _ in range(1000)
+    )
+    assert set(counts) == {B, C}
+    assert min(counts.values()) > 400

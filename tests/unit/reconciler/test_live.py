@@ -65,6 +65,28 @@ def test_view_is_partial_until_a_window_was_watched_and_after_a_restart() -> Non
     assert "restarted" in restarted.reasons[0]
 
 
+@pytest.mark.parametrize("absence", ["skipped", "not received", "dropped"])
+def test_absent_records_make_a_view_of_the_whole_window_partial(absence: str) -> None:
+    """Without a cursor too, although the absent record is older than the returned ones; until it is
+    older than the window.
+    """
+    live = state(bytes_max=LINE_OVERHEAD_BYTES + 10)
+    at_ns = AT_NS - NS_PER_S
+    match absence:
+        case "skipped":
+            live.skip(at_ns)
+        case "not received":
+            live.miss(at_ns)
+        case "dropped":
+            live.add("a", [b"0"], accepted_at_ns=at_ns)
+    live.add("a", [b"1"], accepted_at_ns=AT_NS)
+    assert view(live).lines == (b"1",)
+    assert absence in " ".join(view(live).reasons)
+    assert absence in " ".join(view(live, after="P.0").reasons)
+    assert not view(live, after=view(live).next).partial
+    assert not live.view(at_ns + 10 * NS_PER_S, limit=100).partial
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.lists(st.binary(max_size=80), max_size=5)),

@@ -4,18 +4,21 @@ import asyncio
 import contextlib
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import manifest
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept, enqueued, index_keys
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.keys import accepted_key
-from sluice_protocol.manifests import encode_record
+from sluice_protocol.keys import accepted_key, blob_key
+from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
+from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Runtime
 from sluice_reconciler.events import parse_events
-from sluice_reconciler.scanners import CHECKPOINT
+from sluice_reconciler.scanners import CHECKPOINT, Checkpoint
 from sluice_reconciler.service import Reconciler
 
 
@@ -170,3 +173,81 @@ def test_json_of_another_shape_raises_bad_usage(value: object) -> None:
     for shape in (value, {"Records": value}, {"detail": value}, {"Message": value}):
         with contextlib.suppress(BadUsage):
             parse_events(msgspec.json.encode(shape))
+
+
+HOUR_NS = 3600 * NS_PER_S
+DAY_NS = 24 * HOUR_NS
+OVERLAP_NS = 600 * NS_PER_S
+
+
+async def index_at(store: SimStore, seq: int, at_ns: int) -> AcceptedManifest:
+    """Accept a batch and write its by-time entry, as another writer does before it is enqueued."""
+    frame = f"frame {seq}".encode()
+    one = manifest(seq, at_ns=at_ns, frame=frame)
+    await store.create(blob_key(one.digest), frame)
+    await store.create(accepted_key(one.identity), encode_record(one))
+    await store.create(index_keys(one)[0], encode_record(one))
+    return one
+
+
+def test_scanner_of_a_new_process_continues_at_the_stored_checkpoint() -> None:
+    """After days without a scanner it begins where the last one ended; it does not read older
+    entries again.
+    """
+
+    async def run() -> None:
+        store = sim()
+        stored_ns = store.clock.at_ns
+        await index_at(store, 0, stored_ns)
+        first = make(store)
+        assert (await first.scan_time_index()).enqueued == 1
+        checkpoint = decode_record(CHECKPOINT, store.held[CHECKPOINT].body, Checkpoint)
+        assert checkpoint.through_unix_ns == stored_ns
+        await first._workers.close()
+        await index_at(store, 10, stored_ns + HOUR_NS)
+        await index_at(store, 20, stored_ns - OVERLAP_NS - 1)
+        store.clock.at_ns += 3 * DAY_NS
+        again = make(store, 2)
+        await again._workers.refresh()
+        assert (await again.scan_time_index()).enqueued == 1
+        assert [one.seq_start for one in await enqueued(store)] == [0, 10]
+
+    asyncio.run(run())
+
+
+def test_scanner_without_a_checkpoint_begins_a_day_back() -> None:
+
+    async def run() -> None:
+        store = sim()
+        now_ns = store.clock.at_ns
+        start_back_ns = DAY_NS + OVERLAP_NS
+        await index_at(store, 0, now_ns - start_back_ns - HOUR_NS)
+        await index_at(store, 10, now_ns - start_back_ns + HOUR_NS)
+        assert (await make(store).scan_time_index()).enqueued == 1
+        assert [one.seq_start for one in await enqueued(store)] == [10]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_scanner_finds_an_entry_that_appears_behind_the_checkpoint_within_the_overlap(
+    restarted: bool,
+) -> None:
+    """A writer with a slow clock, or a late retry: up to the overlap, and not beyond it."""
+
+    async def run() -> None:
+        store = sim()
+        through_ns = store.clock.at_ns
+        await index_at(store, 0, through_ns)
+        scanner = make(store)
+        assert (await scanner.scan_time_index()).enqueued == 1
+        if restarted:
+            await scanner._workers.close()
+            scanner = make(store, 2)
+            await scanner._workers.refresh()
+        await index_at(store, 10, through_ns - OVERLAP_NS + NS_PER_S)
+        await index_at(store, 20, through_ns - OVERLAP_NS - NS_PER_S)
+        assert (await scanner.scan_time_index()).enqueued == 1
+        assert [one.seq_start for one in await enqueued(store)] == [0, 10]
+
+    asyncio.run(run())

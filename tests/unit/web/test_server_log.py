@@ -6,7 +6,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod
 from structlog.testing import capture_logs
 
-from sluice_web.library_log import LibraryLogHandler
+from sluice_web.library_logs import LibraryLogHandler
 from sluice_web.server_log import HttpServerLog
 
 

@@ -25,12 +25,12 @@ class LibraryLogHandler(logging.Handler):
 
 
 def send_library_logs() -> None:
-    """Send warnings and errors of libraries to the log of this process."""
+    """Send warnings and errors of libraries to the log of this process, which serves."""
     root = logging.getLogger()
     if not any(isinstance(one, LibraryLogHandler) for one in root.handlers):
         root.addHandler(LibraryLogHandler(logging.WARNING))
 
 
 def one_line(text: str) -> str:
-    """Return a text on one line, shortened to what a log field needs."""
+    """Return a text on one line, cut."""
     return " ".join(text.split())[:_REASON_CHARS_MAX]

@@ -1,0 +1,119 @@
+"""Real spooling processes: what a stop has transferred, and a start on a full disk."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from support.gateway import (
+    Client,
+    GatewayProcess,
+    bodies_under,
+    frame_of,
+    identity,
+    start_gateway,
+    write_principals,
+)
+from support.spool_process import AGREED, HOST, WRITER
+
+from sluice_protocol.keys import ACCEPTED, QUARANTINE_CONFLICTS, RAW_BLOBS
+from sluice_store import create_authority, open_store
+
+BATCHES = 8
+DISK_BYTES = 8 * 1024 * 1024
+
+
+def start(tmp_path: Path, spool: Path, interval_ms: int = 60_000) -> GatewayProcess:
+    principals = write_principals(tmp_path / "principals.toml", HOST)
+    return start_gateway(
+        tmp_path,
+        f"file://{tmp_path}/store",
+        principals,
+        *("--acceptance", "local_spool", "--spool", f"file://{spool}"),
+        *("--collector-id", WRITER, "--object-landing-interval-ms", str(interval_ms)),
+    )
+
+
+async def init(tmp_path: Path) -> None:
+    async with open_store(f"file://{tmp_path}/store") as store:
+        await create_authority(store, AGREED)
+
+
+async def upload(port: int, *, size: int = 0) -> list[int]:
+    """Upload batches and, for each, other bytes with the same identity; return the statuses."""
+    async with aiohttp.ClientSession() as session:
+        client = Client(session, port, HOST)
+        frames = [
+            frame_of(identity(seq=seq), text, size=size)
+            for seq in range(BATCHES)
+            for text in ("owner", "other")
+        ]
+        return [(await client.upload(frame)).status for frame in frames]
+
+
+def counts(tmp_path: Path, place: str) -> tuple[int, int, int]:
+    """Return the numbers of accepted batches, conflicts and blobs."""
+    url = f"file://{tmp_path}/{place}"
+    prefixes = (ACCEPTED, QUARANTINE_CONFLICTS, RAW_BLOBS)
+    accepted, conflicts, blobs = (len(asyncio.run(bodies_under(url, one))) for one in prefixes)
+    return accepted, conflicts, blobs
+
+
+def test_a_stopped_spool_has_transferred_every_batch_and_conflict(tmp_path: Path) -> None:
+    """Exit code 0 means that nothing is left; a code above 0 that something is."""
+    asyncio.run(init(tmp_path))
+    first = start(tmp_path, tmp_path / "spool")
+    try:
+        assert asyncio.run(upload(first.port)) == [200, 409] * BATCHES
+        blocked = tmp_path / "store" / "quarantine"
+        blocked.write_text("a file where a folder is required")
+        assert first.stop() == 1
+    finally:
+        first.kill()
+    assert counts(tmp_path, "store")[:2] == (BATCHES, 0)
+    blocked.unlink()
+    second = start(tmp_path, tmp_path / "spool")
+    try:
+        assert second.stop() == 0
+    finally:
+        second.kill()
+    assert counts(tmp_path, "store") == (BATCHES, BATCHES, 2 * BATCHES)
+    assert counts(tmp_path, "spool") == (BATCHES, BATCHES, 0)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a small file system, where this user may."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(folder)]
+    if os.getuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_spool_on_a_full_disk_starts_and_transfers(tmp_path: Path, small_disk: Path) -> None:
+    """A gateway is killed, its disk has no free byte: the next one transfers and frees it."""
+    asyncio.run(init(tmp_path))
+    spool = small_disk / "spool"
+    first = start(tmp_path, spool)
+    try:
+        assert asyncio.run(upload(first.port, size=50_000)) == [200, 409] * BATCHES
+    finally:
+        first.kill()
+    free = os.statvfs(small_disk)
+    (small_disk / "ballast").write_bytes(b"x" * (free.f_bavail * free.f_frsize))
+    assert os.statvfs(small_disk).f_bavail == 0
+    second = start(tmp_path, spool, interval_ms=50)
+    try:
+        assert second.stop() == 0, second.log.read_text()
+    finally:
+        second.kill()
+    assert counts(tmp_path, "store") == (BATCHES, BATCHES, 2 * BATCHES)
+    assert counts(small_disk, "spool") == (BATCHES, BATCHES, 0)

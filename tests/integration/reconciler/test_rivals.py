@@ -1,0 +1,113 @@
+"""Two reconciler processes compete for the same lanes, on stores where one conditional write wins.
+
+moto is not such a store (`sluice_store.deviations`), so no race is run on it.
+"""
+
+import asyncio
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.reconciler_seed import accept
+from support.store_buckets import make_bucket
+from support.store_versitygw import CREDENTIALS, free_port, versitygw
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.identity import Identity
+from sluice_queue.inspection import list_lanes, read_lane
+from sluice_queue.worklists import read_work_list
+from sluice_reconciler.lane_state import read_lane_state
+from sluice_store import create_authority, open_store
+from sluice_store.port import ObjectStore
+
+ROUNDS = 25
+AGENTS = ("a", "b", "c", "d")
+SILENT: Any = {"stdout": asyncio.subprocess.DEVNULL, "stderr": asyncio.subprocess.DEVNULL}
+OPTIONS = {
+    "--pass-interval-s": "0.01",
+    "--tail-interval-s": "0.02",
+    "--takeover-after-s": "0",
+    "--list-batches-max": "2",
+}
+
+
+async def queued(store: ObjectStore) -> Counter[Identity]:
+    """Return how often each batch is in the queue; no epoch is claimed."""
+    found: Counter[Identity] = Counter()
+    for lane in await list_lanes(store, "spark"):
+        for entry in (await read_lane(store, lane.queue, lane.lane)).descriptors:
+            batches = (await read_work_list(store, lane, entry)).batches
+            found.update(one.identity for one in batches)
+    return found
+
+
+async def listens(port: int) -> None:
+    """Wait until a process listens: only then do both compete."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                return
+
+
+async def race(url: str) -> None:
+    async with open_store(url) as store:
+        await create_authority(store, Authority(authority_id="A", lanes=2))
+        options = [part for option in OPTIONS.items() for part in option]
+        command = [sys.executable, "-m", "sluice_cli", "reconciler", "--store", url, *options]
+        ports = (free_port(), free_port())
+        rivals = [
+            await asyncio.create_subprocess_exec(
+                *command, "--listen", f"127.0.0.1:{port}", **SILENT
+            )
+            for port in ports
+        ]
+        sent: set[Identity] = set()
+        try:
+            for port in ports:
+                await listens(port)
+            for number in range(ROUNDS):
+                batches = [accept(store, 10 * number, agent=agent) for agent in AGENTS]
+                sent |= {one.identity for one in await asyncio.gather(*batches)}
+                await asyncio.sleep(0.1)
+            async with asyncio.timeout(120):
+                while set(await queued(store)) != sent:
+                    assert [one.returncode for one in rivals] == [None, None]
+                    await asyncio.sleep(0.1)
+        finally:
+            for one in rivals:
+                if one.returncode is None:
+                    one.terminate()
+            codes = [await one.wait() for one in rivals]
+        assert codes == [0, 0]
+        assert set((await queued(store)).values()) == {1}
+        for lane in await list_lanes(store, "spark"):
+            stored = await read_lane_state(store, lane)
+            assert stored is not None
+            # They did compete: the lane changed hands at least this often.
+            assert stored.record.owner_term > 3
+
+
+def test_two_processes_enqueue_every_batch_once_on_a_directory(tmp_path: Path) -> None:
+    asyncio.run(race(tmp_path.as_uri()))
+
+
+@pytest.mark.s3
+def test_two_processes_enqueue_every_batch_once_on_a_real_s3_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+
+    async def run(url: str) -> None:
+        await make_bucket(url)
+        await race(url)
+
+    with versitygw(tmp_path) as server:
+        asyncio.run(run(server.url("rivals", "some/prefix")))

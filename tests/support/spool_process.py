@@ -1,0 +1,72 @@
+"""A spooling gateway without HTTP, over any two stores; each is one life of its process."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.gateway import TestKey, frame_of, write_principals
+
+from sluice_gateway.acceptor import Acceptor
+from sluice_gateway.app import build_gateway
+from sluice_gateway.settings import GatewaySettings
+from sluice_gateway.spool import claim_authority, mirror_authority
+from sluice_gateway.spool_transfer import SpoolTransfer
+from sluice_gateway.uploads import Upload
+from sluice_protocol.acceptance import Verdict
+from sluice_protocol.authority import Authority
+from sluice_protocol.frame import decode_head
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import digest_of
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_store.port import ObjectStore
+
+HOST = TestKey("host-1", ("host-1",))
+WRITER = "spool-gw"
+AGREED = Authority(
+    authority_id="01J00000000000000000000000", acceptance="local_spool", spool_writer=WRITER
+)
+
+
+@dataclass(frozen=True)
+class SpoolProcess:
+    """The parts of a started gateway that accept into a spool and transfer from it."""
+
+    transfer: SpoolTransfer
+    acceptor: Acceptor
+
+    @classmethod
+    async def start(cls, folder: Path, local: ObjectStore, remote: ObjectStore) -> "SpoolProcess":
+        """Start as a worker does."""
+        history = await mirror_authority(local, remote, SystemClock())
+        principals = write_principals(folder / "principals.toml", HOST)
+        settings = GatewaySettings(
+            principals=principals,
+            acceptance="local_spool",
+            spool="file:///unused",
+            object_landing_interval_ms=1,
+            upload_time_s_max=5.0,
+        )
+        gateway = build_gateway(local, history.current, settings, WRITER, transfers_to=remote)
+        await claim_authority(local, remote, SystemIds(), WRITER)
+        transfer = gateway.uploads.transfer
+        assert transfer is not None
+        return cls(transfer, gateway.uploads.acceptor)
+
+    async def sweep(self) -> int:
+        """Check every blob of the spool."""
+        dropped = await self.transfer.blobs.sweep_page()
+        while not self.transfer.blobs.swept:
+            dropped += await self.transfer.blobs.sweep_page()
+        return dropped
+
+    async def upload(self, who: Identity, text: str = "hello") -> Verdict:
+        """Upload a frame as the HTTP service does."""
+        frame = frame_of(who, text)
+        upload = Upload(
+            frame=frame,
+            digest=digest_of(frame),
+            identity=who,
+            envelope=decode_head(frame).envelope,
+            principal="host-1",
+            attempt_id=SystemIds().ulid(),
+        )
+        return (await self.transfer.accept(upload, self.acceptor)).verdict

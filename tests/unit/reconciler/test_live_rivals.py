@@ -1,0 +1,119 @@
+"""Live records of a reconciler that shares its lanes: what another one took over is reported."""
+
+import asyncio
+import random
+
+import msgspec
+from support.queue_store import SimClock, SimIds, SimStore
+from support.reconciler_seed import accept_logs
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.units import NS_PER_S
+from sluice_queue.lane import Runtime
+from sluice_reconciler.live_window import LiveView
+from sluice_reconciler.service import Reconciler
+from sluice_reconciler.settings import ReconcilerSettings
+
+WINDOW_NS = 300 * NS_PER_S
+
+
+def make(store: SimStore, seed: int) -> Reconciler:
+    runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
+    settings = ReconcilerSettings(live_bytes_max=1 << 20)
+    return Reconciler(
+        store, Authority(authority_id="A", lanes=2), settings=settings, runtime=runtime
+    )
+
+
+async def view(reconciler: Reconciler, after: str | None = None) -> LiveView:
+    """Return the live records after everything that was offered has been read."""
+    live = reconciler.live
+    while live._backlog:
+        await live._read(live._backlog.popleft())
+    return await live.view(agent_id=None, after=after, limit=1000, wait_s=0)
+
+
+def sequences(seen: LiveView) -> list[int]:
+    """Return the sequence numbers, without those of the first batch."""
+    found = [msgspec.json.decode(line)["seq"] for line in seen.lines]
+    return sorted(seq for seq in found if seq < 1000)
+
+
+async def accept_lines(store: SimStore, seq: int) -> None:
+    at_ns = store.clock.at_ns
+    await accept_logs(store, [f"line {seq + n}" for n in range(10)], seq=seq, at_ns=at_ns)
+
+
+async def two_reconcilers(store: SimStore) -> tuple[Reconciler, Reconciler]:
+    """Return an owner of every lane and a second reconciler, which have watched for a window."""
+    first, second = make(store, 1), make(store, 2)
+    await accept_lines(store, 1000)
+    await first.once()
+    await second.once(takeover=None)
+    store.clock.at_ns += 2 * WINDOW_NS
+    for one in (first, second):
+        await one.once(takeover=None)
+        assert not (await view(one)).partial
+    return first, second
+
+
+def test_second_reconciler_reports_batches_that_only_the_first_one_read() -> None:
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        first, second = await two_reconcilers(store)
+        cursor = (await view(second)).next
+        await accept_lines(store, 0)
+        await first.once()
+        await accept_lines(store, 10)
+        await second.once(takeover=None)
+
+        complete = await view(first)
+        assert (sequences(complete), complete.partial) == (list(range(10)), False)
+        for after in (None, cursor):
+            seen = await view(second, after)
+            assert sequences(seen) == list(range(10, 20))
+            assert seen.partial
+            assert "another reconciler" in " ".join(seen.reasons)
+
+        # A follower that continues behind the gap is complete; so is the whole window later.
+        assert not (await view(second, (await view(second)).next)).partial
+        await second.once(takeover=None)
+        assert not (await view(second, (await view(second)).next)).partial
+        store.clock.at_ns += WINDOW_NS
+        await second.once(takeover=None)
+        assert not (await view(second)).partial
+
+    asyncio.run(run())
+
+
+def test_held_batch_is_reported_until_it_is_read() -> None:
+    """A batch without its blob is in no view, and the views say so."""
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        _, second = await two_reconcilers(store)
+        at_ns = store.clock.at_ns
+        batch = await accept_logs(store, ["a"], seq=0, at_ns=at_ns)
+        blob = store.held.pop(batch.raw_blob_key)
+        await second.once()
+        assert (await view(second)).partial
+        store.held[batch.raw_blob_key] = blob
+        await second.once()
+        assert sequences(await view(second)) == [0]
+
+    asyncio.run(run())
+
+
+def test_single_reconciler_is_not_partial_because_of_what_it_read_itself() -> None:
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        first, _ = await two_reconcilers(store)
+        for seq in range(0, 100, 10):
+            await accept_lines(store, seq)
+            await first.once()
+            assert not (await view(first)).partial
+        assert sequences(await view(first)) == list(range(100))
+
+    asyncio.run(run())
