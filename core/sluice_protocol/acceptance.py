@@ -89,6 +89,7 @@ __all__ = [
     "StoreRequest",
     "Verdict",
     "begin",
+    "cacheable_until_ns",
     "step",
 ]
 
@@ -127,6 +128,15 @@ def step(now: Progress, seen: Observation) -> Progress:  # noqa: C901, PLR0911 -
             raise _illegal(now, seen)
         case _ as never:
             assert_never(never)
+
+
+def cacheable_until_ns(proved_at_ns: UnixNs, window_ns: int) -> UnixNs:
+    """Return the time of the store until which an accepted upload may be accepted from memory.
+
+    It is half of the proof's window after the proof. No audit on which a deletion of the proved
+    blob may rest has begun by then, so a response from memory does not outlive its proof.
+    """
+    return UnixNs(proved_at_ns + window_ns // 2)
 
 
 def _illegal(now: Progress, seen: Observation) -> InvariantViolated:

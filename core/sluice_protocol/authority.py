@@ -23,6 +23,12 @@ UPLOAD_TIME_S_MAX: Final = 30
 """Longest total time of one upload's tries, seconds; after it a gateway responds 503."""
 SKEW_S_MAX: Final = 5
 """Largest difference between a store's Date and Last-Modified, seconds, besides the cut to 1 s."""
+VISIBILITY_S_MAX: Final = 10
+"""Longest time by which an object's Last-Modified may be older than its visibility, seconds.
+
+Half the smallest margin is larger: an object that was named in time for a gateway is visible
+before any audit on which a deletion of its blob may rely begins (ADR 0016).
+"""
 LANES_MAX: Final = 1000
 SWITCHES_MAX: Final = 1000
 """Most mode switches of one authority; a reader requests them one at a time."""

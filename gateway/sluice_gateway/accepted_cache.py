@@ -2,48 +2,77 @@
 
 The key is the digest: the same bytes were validated before and have the same identity, so a
 duplicate is not decoded again either. The cache never contains what was only read, and never the
-absence of a frame. A manifest is immutable, so a hit stays right. Other bytes under the same
-identity have another digest, miss the cache and go to the store (`docs/protocol.md`, Acceptance).
+absence of a frame. Other bytes under the same identity have another digest, miss the cache and go
+to the store (`docs/protocol.md`, Acceptance).
+
+An entry ends with the proof of its blob, by the store's clock: after half the proof's window. The
+store's time is its last response plus the time since then, by the monotonic clock or by the wall
+clock, whichever ran further, because the monotonic clock can stop while a machine is suspended.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from sluice_protocol.clock import Clock
 from sluice_protocol.identity import Identity
 from sluice_protocol.units import Digest, UnixNs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedFrame:
-    """The identity that a frame owns, and when it was accepted."""
+    """The identity that a frame owns, and how long this worker may respond for it.
+
+    Attributes:
+        identity: The identity.
+        accepted_at_ns: The acceptance time in its manifest.
+        lasts_ns: How long the entry is valid after it was added.
+    """
 
     identity: Identity
     accepted_at_ns: UnixNs
+    lasts_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    frame: AcceptedFrame
+    wall_ns: int
+    monotonic_ns: int
 
 
 class AcceptedCache:
     """A bounded map that drops the entry that was unused for the longest time."""
 
-    def __init__(self, entries_max: int) -> None:
+    def __init__(self, entries_max: int, clock: Clock) -> None:
         """Create an empty cache; with `entries_max` 0 it stays empty."""
         self._entries_max = entries_max
-        self._entries: OrderedDict[Digest, AcceptedFrame] = OrderedDict()
+        self._clock = clock
+        self._entries: OrderedDict[Digest, _Entry] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def find(self, digest: Digest) -> AcceptedFrame | None:
-        """Return what exactly these bytes own; None proves nothing."""
+        """Return what exactly these bytes own, while it is proved; None proves nothing."""
         entry = self._entries.get(digest)
-        if entry is not None:
-            self._entries.move_to_end(digest)
-        return entry
+        if entry is None:
+            return None
+        wall_ns = self._clock.now_ns() - entry.wall_ns
+        if max(wall_ns, self._clock.monotonic_ns() - entry.monotonic_ns) >= entry.frame.lasts_ns:
+            del self._entries[digest]
+            return None
+        self._entries.move_to_end(digest)
+        return entry.frame
 
-    def remember(self, digest: Digest, entry: AcceptedFrame) -> None:
-        """Add an upload whose response was 200."""
-        if self._entries_max == 0:
+    def remember(self, digest: Digest, frame: AcceptedFrame) -> None:
+        """Add an upload whose response was 200, unless its proof is too old already."""
+        if self._entries_max == 0 or frame.lasts_ns <= 0:
             return
-        self._entries[digest] = entry
+        self._entries[digest] = _Entry(
+            frame=frame,
+            wall_ns=self._clock.now_ns(),
+            monotonic_ns=self._clock.monotonic_ns(),
+        )
         self._entries.move_to_end(digest)
         if len(self._entries) > self._entries_max:
             self._entries.popitem(last=False)

@@ -33,6 +33,7 @@ from sluice_protocol.acceptance import (
     StoreRequest,
     Verdict,
     begin,
+    cacheable_until_ns,
     step,
 )
 from sluice_protocol.authority import Authority
@@ -80,6 +81,8 @@ class AcceptanceRun:
         failure: The last definite failure of the store.
         own_write_met: Whether our own manifest was read after an unknown outcome.
         healed: Whether a wrong blob was found and overwritten.
+        cacheable_ns: How long the verdict may be repeated from memory, from the store's last
+            response about the blob.
     """
 
     verdict: Verdict = field(default_factory=RetriesExhausted)
@@ -90,6 +93,7 @@ class AcceptanceRun:
     failure: StoreError | None = None
     own_write_met: bool = False
     healed: bool = False
+    cacheable_ns: int = 0
 
 
 class Acceptor:
@@ -135,6 +139,9 @@ class Acceptor:
                 await self._clock.sleep(self._backoff_s(then.tries))
             now = then
         run.healed = now.healed
+        if now.proved_at_ns is not None and now.date_ns is not None:
+            until_ns = cacheable_until_ns(now.proved_at_ns, now.offer.window_ns)
+            run.cacheable_ns = until_ns - now.date_ns
         if isinstance(now.action, Conflict):
             await self._refer(upload)
         run.verdict = now.action

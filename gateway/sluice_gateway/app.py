@@ -126,7 +126,7 @@ def build_gateway(
         running=running,
         budget=BodyBudget(settings.inflight_bytes_max, metrics, rng),
         frames=_frame_reader(settings),
-        cache=AcceptedCache(settings.cache_entries_max),
+        cache=AcceptedCache(settings.cache_entries_max, clock),
         mode=mode,
         acceptor=acceptor_into(store=observed),
         decisions=DecisionsReader(observed),

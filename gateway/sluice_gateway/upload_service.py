@@ -160,7 +160,9 @@ class UploadService:
         match run.verdict:
             case Accepted() as verdict:
                 entry = AcceptedFrame(
-                    identity=upload.identity, accepted_at_ns=verdict.accepted_at_ns
+                    identity=upload.identity,
+                    accepted_at_ns=verdict.accepted_at_ns,
+                    lasts_ns=run.cacheable_ns,
                 )
                 self.cache.remember(upload.digest, entry)
                 if not verdict.duplicate:

@@ -2,8 +2,9 @@
 
 Actors: uploads (each driven by the product's `acceptance.step`), sweepers (driven by the product's
 deletion clauses), and a store with versions. Every interleaving of their single store calls is
-explored, up to stated bounds: with lost responses, late writes, late and repeated deletes, crashes
-and the passing of time. The search is breadth first, so a counterexample is a shortest one.
+explored, up to stated bounds: with lost responses, late writes, writes that become visible later
+than their timestamp, late and repeated deletes, crashes and the passing of time. The search is
+breadth first, so a counterexample is a shortest one.
 
 Time is whole units; `HORIZON` and `MARGIN` represent the authority's settings.
 """
@@ -12,13 +13,16 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
+from support.model_store import KINDS, applied, checked_by_writer, perform, read_settled
 from support.model_types import (
+    HORIZON,
     LOST,
+    MARGIN,
     Blob,
     Bounds,
     Found,
+    Held,
     Late,
-    Manifest,
     Rules,
     Store,
     Sweeper,
@@ -30,79 +34,40 @@ from support.model_types import (
 
 from sluice_protocol import acceptance as a
 from sluice_protocol import blob_deletion as d
-from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo
-from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
+from sluice_protocol.outcomes import Applied
+from sluice_protocol.units import Digest, ObjectKey, ObjectVersion, UnixNs
 
-# --- the store's responses ---------------------------------------------------------------------
-
-
-def _info(blob: Blob, now: int) -> ObjectInfo:
-    return ObjectInfo(
-        key=ObjectKey(blob.digest),
-        size_bytes=1,
-        etag=ETag("e"),
-        incarnation=ObjectVersion(str(blob.number)),
-        last_modified_ns=UnixNs(blob.born),
-        sha256=Digest("wrong" if blob.wrong else blob.digest),
-        date_ns=UnixNs(now),
-    )
+# --- held writes --------------------------------------------------------------------------------
 
 
-def _applied(now: int) -> Applied:
-    return Applied(etag=ETag("e"), incarnation=None, date_ns=UnixNs(now))
-
-
-def _add_blob(store: Store, digest: str, now: int, *, versioned: bool) -> Store:
-    number = store.next_number if versioned else 0
-    kept = store.blobs
-    if not versioned:
-        kept = tuple(blob for blob in kept if blob.digest != digest)
-    return replace(
-        store, blobs=(*kept, Blob(digest, number, now)), next_number=store.next_number + 1
-    )
-
-
-def perform(  # noqa: PLR0911 - one line per request
-    store: Store, upload: Upload, now: int, *, versioned: bool
-) -> tuple[Store, a.Observation]:
-    """Perform one request of an upload immediately and return the store's true response."""
-    digest, name = upload.progress.offer.digest, upload.name
-    current = store.current(digest)
-    match upload.progress.action:
-        case a.CreateBlob() if current is not None:
-            return store, Exists(date_ns=UnixNs(now))
-        case a.CreateBlob() | a.OverwriteBlob():
-            return _add_blob(store, digest, now, versioned=versioned), _applied(now)
-        case a.HeadBlob():
-            return store, NotFound(date_ns=UnixNs(now)) if current is None else _info(current, now)
-        case a.CreateManifest() if store.manifest is not None:
-            return store, Exists(date_ns=UnixNs(now))
-        case a.CreateManifest():
-            return replace(store, manifest=Manifest(digest, name, now)), _applied(now)
-        case a.ReadManifest():
-            return store, _read(store.manifest, now)
-        case a.CreateQuarantine():
-            if any(kept.digest == digest for kept in store.quarantine):
-                return store, Exists(date_ns=UnixNs(now))
-            kept = (*store.quarantine, Manifest(digest, name, now))
-            return replace(store, quarantine=kept), _applied(now)
-        case a.HeadQuarantine():
-            [kept_one] = [kept for kept in store.quarantine if kept.digest == digest]
-            return store, _info(Blob(digest, 0, kept_one.born), now)
-        case other:
-            raise AssertionError(other)
-
-
-def _read(manifest: Manifest | None, now: int) -> a.Observation:
-    if manifest is None:
-        return NotFound(date_ns=UnixNs(now))
-    return a.ManifestRead(
-        digest=Digest(manifest.digest),
-        attempt_id=manifest.attempt,
-        accepted_at_ns=UnixNs(0),
-        last_modified_ns=UnixNs(manifest.born),
-        date_ns=UnixNs(now),
-    )
+def _held_moves(
+    world: World, held: Held, upload: Upload, rules: Rules
+) -> Iterator[tuple[str, World]]:
+    """Yield the next step of a held write: it becomes visible, then its writer continues."""
+    action = type(upload.progress.action).__name__
+    others = tuple(one for one in world.held if one != held)
+    free = replace(world, held=others)
+    if not held.visible:
+        store, seen = perform(world.store, upload, world.now, rules, held.dated)
+        if not isinstance(seen, Applied):
+            found = replace(free, store=store)
+            yield (
+                f"{upload.name}: {action} -> Exists",
+                _observed(found, held.index, upload, seen, rules),
+            )
+            return
+        visible = replace(held, visible=True)
+        name = f"{upload.name}: {action} of {held.dated} becomes visible"
+        if KINDS[action] != "blobs":
+            yield name, replace(world, store=store, held=(*others, visible))
+            return
+        store, born = checked_by_writer(store, upload, world.now, rules, held.dated)
+        after = _observed(replace(free, store=store), held.index, upload, applied(born), rules)
+        yield f"{name} -> Applied", after
+        return
+    store, born = checked_by_writer(world.store, upload, world.now, rules, held.dated)
+    after = _observed(replace(free, store=store), held.index, upload, applied(born), rules)
+    yield f"{upload.name}: {action} -> Applied of {born}", after
 
 
 WRITES = (a.CreateBlob, a.OverwriteBlob, a.CreateManifest, a.CreateQuarantine)
@@ -130,11 +95,18 @@ def _arrivals(world: World, rules: Rules) -> Iterator[tuple[str, World]]:
         return
     (name, digest, sent_before), *rest = world.waiting
     later = replace(world, waiting=tuple(rest))
-    if digest in world.cache:
-        yield f"{name}: answered from the cache", _told(later, "200", digest, duplicate=True)
+    proofs = [proved_at for known, proved_at in world.cache if known == digest]
+    if proofs and (not rules.cache_expires or _is_fresh(max(proofs), world.now)):
+        outlived = world.now - max(proofs) >= HORIZON - MARGIN
+        kind = "cache without a proof" if outlived and rules.cache_accepted else "200"
+        yield f"{name}: answered from the cache", _told(later, kind, digest, duplicate=True)
         return
     started = upload_at(name, rules.first(offer(name, digest, sent_before=sent_before)))
     yield f"{name}: begins", replace(later, uploads=(*world.uploads, started))
+
+
+def _is_fresh(proved_at: int, now: int) -> bool:
+    return now < a.cacheable_until_ns(UnixNs(proved_at), HORIZON - MARGIN)
 
 
 def _told(world: World, kind: str, digest: str, *, duplicate: bool) -> World:
@@ -145,7 +117,15 @@ def _upload_moves(
     world: World, index: int, upload: Upload, rules: Rules, bounds: Bounds
 ) -> Iterator[tuple[str, World]]:
     action = type(upload.progress.action).__name__
-    store, seen = perform(world.store, upload, world.now, versioned=rules.versioned)
+    held = next((one for one in world.held if one.index == index), None)
+    if held is not None:
+        yield from _held_moves(world, held, upload, rules)
+        return
+    store, seen = perform(world.store, upload, world.now, rules)
+    if world.holds < bounds.held_max and isinstance(upload.progress.action, WRITES):
+        more = (*world.held, Held(index, world.now))
+        name = f"{upload.name}: {action} is dated {world.now} and held"
+        yield name, replace(world, held=more, holds=world.holds + 1)
     yield (
         f"{upload.name}: {action} -> {type(seen).__name__}",
         _observed(replace(world, store=store), index, upload, seen, rules),
@@ -178,12 +158,13 @@ def _observed(world: World, index: int, upload: Upload, seen: a.Observation, rul
     progress = rules.step(upload.progress, seen)
     digest = upload.progress.offer.digest
     if rules.cache_reads and isinstance(seen, a.ManifestRead) and seen.digest == digest:
-        world = replace(world, cache=world.cache | {digest})
+        world = replace(world, cache=world.cache | {(digest, world.now)})
     match progress.action:
         case a.Accepted(duplicate=duplicate):
             world = _told(world, "200", digest, duplicate=duplicate)
-            if rules.cache_accepted:
-                world = replace(world, cache=world.cache | {digest})
+            if rules.cache_accepted and progress.proved_at_ns is not None:
+                entry = (str(digest), int(progress.proved_at_ns))
+                world = replace(world, cache=world.cache | {entry})
         case a.Conflict():
             world = _told(world, "409", digest, duplicate=False)
         case a.RetriesExhausted() if progress.tries < a.TRIES_MAX:
@@ -214,7 +195,7 @@ def _late_transitions(world: World, request: Late, rules: Rules) -> Iterator[tup
         ),
     }[request.kind]
     ghost = upload_at(request.attempt, replace(progress, action=action))
-    store, _ = perform(world.store, ghost, world.now, versioned=rules.versioned)
+    store, _ = perform(world.store, ghost, world.now, rules, request.dated)
     yield f"late {request.kind} of {request.attempt} applies", replace(gone, store=store)
 
 
@@ -227,6 +208,10 @@ def _sweeper_moves(
         return replace(base, sweepers=tuple(sweepers))
 
     who = f"sweeper {index}"
+    listed = read_settled(world.store, world.now, rules, "blobs")
+    if sweeper.phase in {"read", "planned"} and listed != world.store:
+        yield f"{who}: lists blobs", replace(world, store=listed)
+        return
     match sweeper.phase:
         case "idle" if sweeper.cycles < bounds.cycles_max:
             begun = Sweeper("begun", world.now, frozenset(), None, sweeper.cycles + 1)
@@ -365,6 +350,8 @@ def broken_guarantee(world: World) -> str | None:
             return f"200 was sent for {digest} and the manifest names {owner}"
         if kind == "409" and owner in {None, digest}:
             return f"409 was sent for {digest} and the manifest names {owner}"
+        if kind == "cache without a proof":
+            return f"{digest} was answered from memory after its proof had ended"
         if kind == "failed without effect" and owner == digest:
             return f"{digest} was said to have had no effect and it owns the identity"
     return None

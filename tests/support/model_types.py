@@ -24,6 +24,8 @@ class Blob:
     number: int
     born: int
     wrong: bool = False
+    marked: bool = False
+    """Its timestamp was not checked since it became visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Manifest:
     digest: str
     attempt: str
     born: int
+    marked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,17 @@ class Late:
     digest: str
     attempt: str = ""
     number: int = 0
+    dated: int | None = None
+    """Its time, when the server dates a request by its arrival."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A write that has its timestamp and is held before, or just after, it becomes visible."""
+
+    index: int
+    dated: int
+    visible: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +119,11 @@ class World:
     """Uploads that have not begun: (name, digest, sent_before)."""
     acked: frozenset[tuple[str, str, bool]] = frozenset()
     """Verdicts sent so far: (kind, digest, duplicate)."""
-    cache: frozenset[str] = frozenset()
+    cache: frozenset[tuple[str, int]] = frozenset()
+    """Digests that the gateways remember, with the time of the proof."""
+    held: tuple[Held, ...] = ()
+    holds: int = 0
+    """Writes that were held so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +140,13 @@ class Rules:
     lagging_references: bool = False
     cache_accepted: bool = False
     """The product's cache: what this gateway has accepted itself."""
+    cache_expires: bool = True
+    """Whether an entry ends with its proof."""
+    visibility_bound: int = MARGIN
+    writer_settles: bool = True
+    """Whether a writer checks the timestamp after its object became visible."""
+    readers_settle: bool = True
+    """Whether a reader checks a timestamp that its writer did not."""
     cache_reads: bool = False
     """The planted cache: what was only read."""
 
@@ -134,6 +159,8 @@ class Bounds:
     faults_max: int = 1
     states_max: int = 2_000_000
     cycles_max: int = 1
+    held_max: int = 0
+    """Writes that become visible late."""
 
 
 @dataclass

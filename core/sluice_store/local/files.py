@@ -2,7 +2,8 @@
 
 A body is written to a hidden file, given its timestamp and synced, and only then gets its name: by
 `link(2)`, which fails when the name exists, or under a lock by `rename(2)`, which replaces the old
-state atomically. Then the folder is synced. So a crash leaves the complete object or none.
+state atomically. Then its timestamp is checked, because the naming can stall, and the folder is
+synced. So a crash leaves the complete object or none.
 
 A state that another process can see but that a crash could still undo is made durable before it is
 reported: `create` syncs before it reports `Exists`, and a read syncs the folder of a recent object
@@ -27,7 +28,7 @@ from sluice_protocol.errors import (
     StoreMisconfigured,
     StoreUnavailable,
 )
-from sluice_protocol.keys import digest_of, parse_digest
+from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import (
     Applied,
     CreateOutcome,
@@ -48,6 +49,14 @@ from sluice_protocol.outcomes import (
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.local.durability import DirectorySync, DurableNames, LogicalClock
 from sluice_store.local.layout import Layout, incarnations_of
+from sluice_store.local.visibility import (
+    NEW_FILE,
+    FileState,
+    Visibility,
+    read_sha256,
+    state_of,
+    write_sha256,
+)
 
 _YOUNG_NS: Final = 60 * NS_PER_S
 """A folder entry older than this is on disk: every file system writes its metadata sooner."""
@@ -55,10 +64,10 @@ _YOUNG_NS: Final = 60 * NS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Written:
-    """A synced file that does not have its final name yet."""
+    """A synced file, open until it has its final name."""
 
     path: Path
-    stamp: UnixNs
+    fd: int
 
 
 class LocalFiles:
@@ -70,9 +79,15 @@ class LocalFiles:
         """Use a layout whose folders exist."""
         self._layout = layout
         self._stamps = stamps
+        self._visible = Visibility(stamps)
         self._syncer = syncer
         self._ids = ids
         self._known = DurableNames(layout.root)
+
+    @property
+    def visible(self) -> Visibility:
+        """The check of timestamps, which listings need too."""
+        return self._visible
 
     def now_ns(self) -> UnixNs:
         """Return the store's time."""
@@ -87,7 +102,7 @@ class LocalFiles:
                 os.link(written.path, path)
             except FileExistsError:
                 return self._exists(path)
-            return self._settle(path, written.stamp, made)
+            return self._settle(path, written, made)
 
     def replace(self, key: ObjectKey, body: bytes, if_match: ETag) -> ReplaceOutcome:
         """Write an object over the state tagged `if_match`.
@@ -100,7 +115,7 @@ class LocalFiles:
                 if self._stamp_of(path) != ObjectVersion(if_match):
                     return Mismatch(date_ns=self._stamps.now_ns())
                 written.path.replace(path)
-            return self._settle(path, written.stamp, [])
+            return self._settle(path, written, [])
 
     def overwrite(self, key: ObjectKey, body: bytes, sha256: Digest | None) -> OverwriteOutcome:
         """Write an object, whether or not the key exists; the old state stays noncurrent."""
@@ -110,11 +125,12 @@ class LocalFiles:
             if not path.exists():
                 with self._written(key, body, sha256) as written, suppress(FileExistsError):
                     os.link(written.path, path)
-                    return self._settle(path, written.stamp, made)
+                    return self._settle(path, written, made)
+            old = self._stamp_of(path)  # settled first, so that the new timestamp is above it
             with self._written(key, body, sha256) as written:
-                made += self._keep_old(key, path)
+                made += self._keep_old(key, path, old)
                 written.path.replace(path)
-                return self._settle(path, written.stamp, made)
+                return self._settle(path, written, made)
 
     def get(self, key: ObjectKey, first: int, last: int | None) -> GetOutcome:
         """Read an object or a range of it, all from one object version."""
@@ -123,22 +139,24 @@ class LocalFiles:
             if fd is None:
                 return NotFound(date_ns=self._stamps.now_ns())
             with os.fdopen(fd, "rb", buffering=0):
-                info = self._info(key, fd, self._layout.object_of(key))
+                path = self._layout.object_of(key)
+                info = self._info(key, fd, path, self._visible.settle(fd))
                 end = info.size_bytes if last is None else min(last + 1, info.size_bytes)
                 return Found(info=info, body=_read_exactly(fd, first, end))
 
     def head(self, key: ObjectKey) -> HeadOutcome:
         """Read the metadata of the current object."""
         with translated("head", key):
-            return self._head_file(key, self._layout.object_of(key))
+            return self._head_file(key, self._layout.object_of(key), current=True)
 
     def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         """Read the metadata of one object version, current or not."""
         with translated("head_incarnation", key):
-            current = self._head_file(key, self._layout.object_of(key))
+            current = self._head_file(key, self._layout.object_of(key), current=True)
             if isinstance(current, ObjectInfo) and current.incarnation == incarnation:
                 return current
-            return self._head_file(key, self._layout.generation_of(key, incarnation))
+            old = self._layout.generation_of(key, incarnation)
+            return self._head_file(key, old, current=False)
 
     def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         """Delete one object version; the newest noncurrent one replaces a current one."""
@@ -159,7 +177,8 @@ class LocalFiles:
             self._layout.generation_of(key, incarnation).unlink()
         if self._stamp_of(path) != incarnation:
             return
-        heir = next((old for old in incarnations_of(self._layout, key) if not old.current), None)
+        found = incarnations_of(self._layout, key, self._visible.find)
+        heir = next((old for old in found if not old.current), None)
         if heir is None:
             path.unlink()
         else:
@@ -171,9 +190,10 @@ class LocalFiles:
         self._syncer.sync({path.parent})
         return Exists(date_ns=self._stamps.now_ns())
 
-    def _settle(self, path: Path, stamp: UnixNs, made: list[Path]) -> Applied | Unknown:
-        """Make a visible name durable; after a failure the outcome is unknown."""
+    def _settle(self, path: Path, written: _Written, made: list[Path]) -> Applied | Unknown:
+        """Check the timestamp and make the name durable; after a failure the outcome is unknown."""
         try:
+            stamp = UnixNs(self._visible.settle(written.fd).stamp)
             self._syncer.sync({path.parent, *(folder.parent for folder in made)})
         except OSError as error:
             return Unknown(reason=UnknownReason.SERVER_ERROR, detail=str(error))
@@ -182,9 +202,9 @@ class LocalFiles:
         tag = str(stamp)
         return Applied(etag=ETag(tag), incarnation=ObjectVersion(tag), date_ns=stamp)
 
-    def _keep_old(self, key: ObjectKey, path: Path) -> list[Path]:
+    def _keep_old(self, key: ObjectKey, path: Path, stamp: ObjectVersion | None) -> list[Path]:
         """Give the current state a durable second name among the noncurrent versions."""
-        old = self._layout.generation_of(key, self._stamp_of(path) or ObjectVersion("0"))
+        old = self._layout.generation_of(key, stamp or ObjectVersion("0"))
         made = self._make_folders(old.parent)
         with suppress(FileExistsError):
             os.link(path, old)
@@ -199,32 +219,30 @@ class LocalFiles:
         return made
 
     def _stamp_of(self, path: Path) -> ObjectVersion | None:
-        try:
-            return ObjectVersion(str(path.stat().st_mtime_ns))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        found = self._visible.find(path)
+        return None if found is None else ObjectVersion(str(found.stamp))
 
-    def _head_file(self, key: ObjectKey, path: Path) -> HeadOutcome:
+    def _head_file(self, key: ObjectKey, path: Path, *, current: bool) -> HeadOutcome:
         fd = _open(path)
         if fd is None:
             return NotFound(date_ns=self._stamps.now_ns())
         try:
-            return self._info(key, fd, path)
+            state = self._visible.settle(fd) if current else state_of(os.fstat(fd))
+            return self._info(key, fd, path, state)
         finally:
             os.close(fd)
 
-    def _info(self, key: ObjectKey, fd: int, path: Path) -> ObjectInfo:
-        found = os.fstat(fd)
-        stamp, now = found.st_mtime_ns, self._stamps.now_ns()
+    def _info(self, key: ObjectKey, fd: int, path: Path, state: FileState) -> ObjectInfo:
+        stamp, now = state.stamp, self._stamps.now_ns()
         if now - stamp < _YOUNG_NS and not self._known.has_state(path, stamp):
             self._syncer.sync({path.parent})
             self._known.add_state(path, stamp)
         return ObjectInfo(
             key=key,
-            size_bytes=found.st_size,
+            size_bytes=state.size_bytes,
             etag=ETag(str(stamp)),
             incarnation=ObjectVersion(str(stamp)),
-            last_modified_ns=UnixNs(stamp),
+            last_modified_ns=state.last_modified_ns,
             sha256=read_sha256(fd, stamp),
             date_ns=now,
         )
@@ -251,17 +269,15 @@ class LocalFiles:
                 "create", key, ("the body does not match its sha256: send it again")
             )
         path = self._layout.temporary / self._ids.ulid()
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, NEW_FILE)
         try:
-            try:
-                stamp = self._fill(fd, body, digest)
-            finally:
-                os.close(fd)
-            yield _Written(path=path, stamp=stamp)
+            self._fill(fd, body, digest)
+            yield _Written(path=path, fd=fd)
         finally:
+            os.close(fd)
             path.unlink(missing_ok=True)
 
-    def _fill(self, fd: int, body: bytes, digest: Digest) -> UnixNs:
+    def _fill(self, fd: int, body: bytes, digest: Digest) -> None:
         rest = memoryview(body)
         while rest:
             rest = rest[os.write(fd, rest) :]
@@ -269,7 +285,6 @@ class LocalFiles:
         write_sha256(fd, stamp, digest)
         os.utime(fd, ns=(stamp, stamp))
         os.fsync(fd)
-        return stamp
 
 
 def _open(path: Path) -> int | None:
@@ -293,31 +308,6 @@ def _read_exactly(fd: int, first: int, end: int) -> bytes:
         parts.append(part)
         first += len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-_NAME: Final = "user.sluice.sha256"
-
-
-def write_sha256(fd: int, stamp: int, sha256: Digest) -> None:
-    """Store the digest of a file in an extended attribute, where the file system has them."""
-    if hasattr(os, "setxattr"):
-        with suppress(OSError):
-            os.setxattr(fd, _NAME, f"{stamp}:{sha256}".encode())
-
-
-def read_sha256(fd: int, stamp: int) -> Digest | None:
-    """Return the digest that was verified when this state was written, or None.
-
-    The attribute contains the timestamp: a file that was edited has another modification time, and
-    its attribute is ignored. Without a digest, readers hash the bytes.
-    """
-    if not hasattr(os, "getxattr"):
-        return None
-    try:
-        written, _, digest = os.getxattr(fd, _NAME).decode().partition(":")
-        return parse_digest(digest) if written == str(stamp) else None
-    except (OSError, ValueError):
-        return None
 
 
 _FULL: Final = "the disk is full: free space or move the store"

@@ -2,15 +2,19 @@
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from sluice_protocol.errors import StoreError
-from sluice_protocol.units import ETag, ObjectKey, ObjectVersion, UnixNs
+from sluice_protocol.units import ETag, ObjectKey, ObjectVersion
+from sluice_store.local.visibility import FileState, state_of
 from sluice_store.port import ListedIncarnation, ListedObject
+
+FindFile = Callable[[Path], FileState | None]
+"""Returns the state of a current object; listings take it as an argument."""
 
 HIDDEN: Final = ".sluice"
 """The folder of the store's internal state; no key may start with it."""
@@ -135,25 +139,26 @@ def _wanted(start: str, prefix: str, after: str, end: str | None) -> bool:
     return start.startswith(prefix) and in_bounds
 
 
-def _stat(path: Path) -> os.stat_result | None:
+def _find_old(path: Path) -> FileState | None:
+    """Return the state of a noncurrent version, whose timestamp is part of its name."""
     try:
-        return path.stat()
+        return state_of(path.stat())
     except (FileNotFoundError, NotADirectoryError):
         return None  # deleted since the listing
 
 
 def walk_objects(
-    layout: Layout, prefix: str, after: str, end: str | None
+    layout: Layout, find: FindFile, prefix: str, after: str, end: str | None
 ) -> Iterator[ListedObject]:
     """Yield the current objects with `after < key <= end`, in key order."""
     for key in walk_keys(layout.root, prefix, after, end):
-        found = _stat(layout.root / key)
+        found = find(layout.root / key)
         if found is not None:
             yield ListedObject(
                 key=ObjectKey(key),
-                size_bytes=found.st_size,
-                etag=ETag(str(found.st_mtime_ns)),
-                last_modified_ns=UnixNs(found.st_mtime_ns),
+                size_bytes=found.size_bytes,
+                etag=ETag(str(found.stamp)),
+                last_modified_ns=found.last_modified_ns,
             )
 
 
@@ -173,45 +178,45 @@ def newest_timestamp(layout: Layout) -> int | None:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(path)
-                elif (status := _stat(path)) is not None:
-                    newest = max(newest or 0, status.st_mtime_ns)
+                elif (status := _find_old(path)) is not None:
+                    newest = max(newest or 0, status.stamp)
     return newest
 
 
-def _incarnation(key: str, found: os.stat_result, *, current: bool) -> ListedIncarnation:
+def _incarnation(key: str, found: FileState, *, current: bool) -> ListedIncarnation:
     return ListedIncarnation(
         key=ObjectKey(key),
-        incarnation=ObjectVersion(str(found.st_mtime_ns)),
+        incarnation=ObjectVersion(str(found.stamp)),
         current=current,
         marker=False,
-        size_bytes=found.st_size,
-        etag=ETag(str(found.st_mtime_ns)),
-        last_modified_ns=UnixNs(found.st_mtime_ns),
+        size_bytes=found.size_bytes,
+        etag=ETag(str(found.stamp)),
+        last_modified_ns=found.last_modified_ns,
     )
 
 
-def incarnations_of(layout: Layout, key: ObjectKey) -> Iterator[ListedIncarnation]:
+def incarnations_of(layout: Layout, key: ObjectKey, find: FindFile) -> Iterator[ListedIncarnation]:
     """Yield the object versions of one key, newest first.
 
     A crash may leave the current state in the folder of noncurrent versions too, as a second name
     of the same file. Its timestamp identifies it.
     """
-    current = _stat(layout.root / key)
+    current = find(layout.root / key)
     if current is not None:
         yield _incarnation(key, current, current=True)
     folder = layout.generations_of(key)
     for name in reversed(_entries(folder)):
-        found = _stat(folder / name)
-        if found is not None and (current is None or found.st_mtime_ns != current.st_mtime_ns):
+        found = _find_old(folder / name)
+        if found is not None and (current is None or found.stamp != current.stamp):
             yield _incarnation(key, found, current=False)
 
 
 def walk_incarnations(
-    layout: Layout, prefix: str, after: str, end: str | None
+    layout: Layout, find: FindFile, prefix: str, after: str, end: str | None
 ) -> Iterator[ListedIncarnation]:
     """Yield every object version with `after < key <= end`, newest first within a key.
 
     A key always has a current object: deleting the current one makes the next one current.
     """
     for key in walk_keys(layout.root, prefix, after, end):
-        yield from incarnations_of(layout, ObjectKey(key))
+        yield from incarnations_of(layout, ObjectKey(key), find)

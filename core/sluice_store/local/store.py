@@ -31,6 +31,7 @@ from sluice_store.local.layout import (
     walk_incarnations,
     walk_objects,
 )
+from sluice_store.local.visibility import MARK, NEW_FILE
 from sluice_store.port import IncarnationPage, ListedIncarnation, ListPage, Versioning
 
 _T = TypeVar("_T")
@@ -86,7 +87,7 @@ class LocalStore:
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
     ) -> AsyncIterator[ListPage]:
         """List current objects, page by page."""
-        walk = walk_objects(self._layout, prefix, start_after, end_at)
+        walk = walk_objects(self._layout, self._files.visible.find, prefix, start_after, end_at)
         async for page, last in self._pages("list", prefix, walk):
             date_ns = await self._run(self._files.now_ns)
             yield ListPage(objects=page, date_ns=date_ns, last=last)
@@ -96,7 +97,7 @@ class LocalStore:
     ) -> AsyncIterator[IncarnationPage]:
         """List every object version, page by page; there are no delete markers."""
         walk: Iterator[ListedIncarnation] = walk_incarnations(
-            self._layout, prefix, start_after, end_at
+            self._layout, self._files.visible.find, prefix, start_after, end_at
         )
         async for page, last in self._pages("list_incarnations", prefix, walk):
             date_ns = await self._run(self._files.now_ns)
@@ -134,9 +135,10 @@ def _prepare(layout: Layout, ids: IdSource, now_ns: int) -> None:
     probe = layout.temporary / f"{PROBE}{ids.ulid()}"
     stamp = now_ns // NS_PER_S * NS_PER_S + _PROBE_NS
     try:
-        probe.write_bytes(b"")
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, NEW_FILE))
         os.utime(probe, ns=(stamp, stamp))
-        kept = probe.stat().st_mtime_ns == stamp
+        found = probe.stat()
+        kept, marked = found.st_mtime_ns == stamp, found.st_mode & MARK
     finally:
         probe.unlink(missing_ok=True)
     if not kept:
@@ -144,6 +146,12 @@ def _prepare(layout: Layout, ids: IdSource, now_ns: int) -> None:
             "open",
             str(layout.root),
             ("the file system does not store nanoseconds: use another, for example ext4"),
+        )
+    if not marked:
+        raise StoreMisconfigured(
+            "open",
+            str(layout.root),
+            ("the file system does not store the sticky bit: use another, for example ext4"),
         )
 
 

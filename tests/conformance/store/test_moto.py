@@ -7,8 +7,11 @@ from collections.abc import Iterator
 import pytest
 from support.store_buckets import make_bucket
 from support.store_conformance import assert_conforms
+from support.store_slow_put import assert_dated_when_complete, put_slowly
 from support.store_versitygw import CREDENTIALS, Server, free_port, running
 
+from sluice_protocol.outcomes import ObjectInfo
+from sluice_protocol.units import ObjectKey
 from sluice_store import open_store
 from sluice_store.conformance import CHECKS, Check
 
@@ -38,5 +41,19 @@ def test_moto_conforms(check: Check, server: Server) -> None:
     async def run() -> None:
         async with open_store(url) as store:
             await assert_conforms("moto", check, store, "place/")
+
+    asyncio.run(run())
+
+
+def test_moto_dates_an_object_by_its_application(server: Server) -> None:
+    """A body that arrives slowly is dated when it is complete."""
+    bucket, key = "bucket", ObjectKey("slow")
+
+    async def run() -> None:
+        times = await asyncio.to_thread(put_slowly, server.endpoint, bucket, key)
+        async with open_store(server.url(bucket)) as store:
+            found = await store.head(key)
+        assert isinstance(found, ObjectInfo)
+        assert_dated_when_complete(found.last_modified_ns, *times)
 
     asyncio.run(run())

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from support.store_buckets import make_bucket
 from support.store_conformance import assert_conforms
+from support.store_slow_put import assert_dated_when_complete, put_slowly
 from support.store_versitygw import CREDENTIALS, Server, versitygw
 from support.store_worker import race_processes
 
+from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import ObjectKey
 from sluice_store import open_store
@@ -115,3 +117,18 @@ def test_versitygw_races_between_processes_are_exact(server: Server) -> None:
     assert sum(race_processes("create", url, key, 16, 4)) == 1
     race_processes("add", url, counter, 15, 4)
     assert asyncio.run(end()) == 60
+
+
+def test_versitygw_dates_an_object_by_its_application(server: Server) -> None:
+    """A body that arrives slowly is dated when it is complete."""
+    bucket, key = "slow-put", ObjectKey("slow")
+
+    async def run() -> None:
+        await make_bucket(server.url(bucket))
+        times = await asyncio.to_thread(put_slowly, server.endpoint, bucket, key)
+        async with open_store(server.url(bucket)) as store:
+            found = await store.head(key)
+        assert isinstance(found, ObjectInfo)
+        assert_dated_when_complete(found.last_modified_ns, *times)
+
+    asyncio.run(run())

@@ -1,0 +1,137 @@
+"""Timestamps that are never much older than the moment at which their object became visible.
+
+A writer assigns the timestamp before it names the file, and the naming can stall for any length of
+time. Therefore a file is created with a mark, the sticky bit, which means: this timestamp has not
+been checked since the file became visible. `Visibility.settle` checks it under a lock of the file.
+If more than `VISIBILITY_S_MAX` have passed since the timestamp, the file gets a new one. Then the
+mark is removed, and the timestamp never changes again.
+
+The writer settles its file after naming it, and every reader settles a marked file before it
+reports the timestamp. No reader therefore relies on a timestamp that a stalled writer or a dead one
+did not check (ADR 0016).
+"""
+
+import errno
+import fcntl
+import os
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sluice_protocol.authority import VISIBILITY_S_MAX
+from sluice_protocol.keys import parse_digest
+from sluice_protocol.units import NS_PER_S, Digest, UnixNs
+from sluice_store.local.durability import LogicalClock
+
+MARK: Final = stat.S_ISVTX
+"""The mark of an unchecked timestamp. Linux ignores the sticky bit of a regular file."""
+NEW_FILE: Final = MARK | 0o644
+"""The mode of a new file."""
+_READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+_SHA256: Final = "user.sluice.sha256"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileState:
+    """What the store reports about a file.
+
+    Attributes:
+        size_bytes: Its length.
+        stamp: Its timestamp, which is also its version and its ETag.
+        last_modified_ns: The time that readers may rely on; equal to `stamp` unless this process
+            may not write to the store.
+    """
+
+    size_bytes: int
+    stamp: int
+    last_modified_ns: UnixNs
+
+
+def state_of(found: os.stat_result) -> FileState:
+    """Return the state of a file whose timestamp is not checked."""
+    stamp = found.st_mtime_ns
+    return FileState(size_bytes=found.st_size, stamp=stamp, last_modified_ns=UnixNs(stamp))
+
+
+def is_late(stamp_ns: int, now_ns: int, bound_ns: int = VISIBILITY_S_MAX * NS_PER_S) -> bool:
+    """Return True if a timestamp is too old for an object that was first visible by `now_ns`."""
+    return now_ns - stamp_ns > bound_ns
+
+
+class Visibility:
+    """Checks the timestamps of files that have become visible."""
+
+    def __init__(self, stamps: LogicalClock) -> None:
+        self._stamps = stamps
+
+    def find(self, path: Path) -> FileState | None:
+        """Return the state of the current object at a path, or None."""
+        try:
+            found = path.stat()
+            if not found.st_mode & MARK or not stat.S_ISREG(found.st_mode):
+                return state_of(found)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            return self.settle(fd)
+        finally:
+            os.close(fd)
+
+    def settle(self, fd: int) -> FileState:
+        """Return the state of a visible file, with a timestamp that never changes again."""
+        found = os.fstat(fd)
+        if not found.st_mode & MARK:
+            return state_of(found)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            return self._settle_locked(fd)
+        except OSError as error:
+            if error.errno not in _READ_ONLY:
+                raise
+            # This process cannot write. The file is visible now, which is the safe time to report.
+            now_ns = self._stamps.now_ns()
+            return FileState(
+                size_bytes=found.st_size, stamp=found.st_mtime_ns, last_modified_ns=now_ns
+            )
+        finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def _settle_locked(self, fd: int) -> FileState:
+        found = os.fstat(fd)
+        if not found.st_mode & MARK:
+            return state_of(found)
+        late = is_late(found.st_mtime_ns, self._stamps.now_ns())
+        if late:
+            digest, stamp = read_sha256(fd, found.st_mtime_ns), self._stamps.next_ns()
+            os.utime(fd, ns=(stamp, stamp))
+            if digest is not None:
+                write_sha256(fd, stamp, digest)
+        os.fchmod(fd, stat.S_IMODE(found.st_mode) & ~MARK)
+        if late:
+            os.fsync(fd)
+        return state_of(os.fstat(fd))
+
+
+def write_sha256(fd: int, stamp: int, sha256: Digest) -> None:
+    """Store the digest of a file in an extended attribute, where the file system has them."""
+    if hasattr(os, "setxattr"):
+        with suppress(OSError):
+            os.setxattr(fd, _SHA256, f"{stamp}:{sha256}".encode())
+
+
+def read_sha256(fd: int, stamp: int) -> Digest | None:
+    """Return the digest that was verified when this state was written, or None.
+
+    The attribute contains the timestamp: a file that was edited has another modification time, and
+    its attribute is ignored. Without a digest, readers hash the bytes.
+    """
+    if not hasattr(os, "getxattr"):
+        return None
+    try:
+        written, _, digest = os.getxattr(fd, _SHA256).decode().partition(":")
+        return parse_digest(digest) if written == str(stamp) else None
+    except (OSError, ValueError):
+        return None
