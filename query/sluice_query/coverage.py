@@ -9,6 +9,7 @@ the discovery record of the reconciler decides. Source: ADR 0084.
 """
 
 import asyncio
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +17,14 @@ from typing import Final
 from sluice_protocol.discovery import DISCOVERY, UNHEALTHY, DiscoveryRecord, HoldRecord
 from sluice_protocol.errors import InvalidRecord, SluiceError
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import ACCEPTED, accepted_key, agent_prefix, parse_accepted_key
+from sluice_protocol.keys import (
+    ACCEPTED,
+    INGEST_QUEUE,
+    RECONCILER,
+    accepted_key,
+    agent_prefix,
+    parse_accepted_key,
+)
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted, decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.timestamps import format_rfc3339
@@ -27,6 +35,7 @@ from sluice_query.settings import QuerySettings
 from sluice_store.authority import read_authority
 from sluice_store.port import ListedObject, ObjectStore
 
+_LANE: Final = re.compile(r"[0-9]{3}", re.ASCII)
 HELD_MAX: Final = 1_000
 """Hold records that a query reads; further ones make every answer partial."""
 NEW_MAX: Final = 256
@@ -65,6 +74,7 @@ class Coverage:
         held: Held batches that may match.
         new: Batches created since `discovered_ns`; None if they are too many to read.
         problems: What could not be read, one sentence each.
+        lanes: The lanes of the ingest queue that the reconciler gave batches to, three digits each.
     """
 
     now_ns: UnixNs | None = None
@@ -73,6 +83,14 @@ class Coverage:
     held: tuple[HeldBatch, ...] = ()
     new: tuple[NewBatch, ...] | None = None
     problems: tuple[str, ...] = ()
+    lanes: frozenset[str] = frozenset()
+
+    def lost_lanes(self, lanes: Collection[int]) -> tuple[str, ...]:
+        """Return a sentence for each lane that was given batches and is not among `lanes`."""
+        lost = sorted(self.lanes - {f"{lane:03d}" for lane in lanes})
+        return tuple(
+            f"the register of lane {lane} is missing: run `sluice rebuild`" for lane in lost
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +116,11 @@ async def read_coverage(
     """
     try:
         discovery = await _read_discovery(store)
-        authority, (held, problems), new = await asyncio.gather(
+        authority, (held, problems), new, lanes = await asyncio.gather(
             read_authority(store),
             _read_held(store, query, settings),
             _read_new(store, query, settings, discovery),
+            _list_given_lanes(store),
         )
     except SluiceError as error:
         return Coverage(problems=(str(error),))
@@ -116,6 +135,15 @@ async def read_coverage(
         held=held,
         new=new,
         problems=problems,
+        lanes=lanes,
+    )
+
+
+async def _list_given_lanes(store: ObjectStore) -> frozenset[str]:
+    prefix = f"{RECONCILER}lanes/{INGEST_QUEUE}."
+    keys = [one.key async for page in store.list(prefix) for one in page.objects]
+    return frozenset(
+        key.removeprefix(prefix) for key in keys if _LANE.fullmatch(key.removeprefix(prefix))
     )
 
 

@@ -131,6 +131,7 @@ class _Search:
         fetched = await fetch_batches(self._blob_stores(), [*missing, *spooled.batches], settings)
         result = await self._bounded(lambda: self._evaluate(files, fetched, deletes))
         problems = (*spooled.problems, *pending.problems, *fetched.problems, *dead)
+        problems += coverage.lost_lanes(pending.lanes)
         summary = self._complete(result.summary, files, fetched, problems, len(deletes))
         shown = {manifest.identity for manifest in (*pending.manifests, *in_spool.batches)}
         complete = decide_completeness(coverage, self.query, settings, shown.union(ledger))

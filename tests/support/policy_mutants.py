@@ -179,7 +179,9 @@ def mutants(policies: PolicySet) -> Iterator[Mutant]:
         wrong = appended(policies, grant)
         yield Mutant(name=f"bucket: {grant.sid} is appended", policies=wrong, role=None)
     for item, wrong in negations(policies) if policies.target is Target.AWS else ():
-        yield Mutant(name=f"requirement {item.name} is negated", policies=wrong, role=None)
+        if wrong != policies:
+            name = f"requirement {item.name} is negated"
+            yield Mutant(name=name, policies=wrong, role=None)
     for name, document in _document_mutants(policies.bucket):
         yield Mutant(name=f"bucket: {name}", policies=policies.with_bucket(document), role=None)
     for role, identity in policies.identities.items():

@@ -38,7 +38,7 @@ def test_bad_input_prints_one_line_and_sets_the_exit_code() -> None:
         (_frame(*ENCODE, given=b'{"ts":1}'), 2, b"line 1: Object missing required field `body`"),
         (_frame(*ENCODE), 2, b"no records in the input"),
         (_frame(*ENCODE, "--resource", "x", given=LINES.encode()), 2, b"KEY=VALUE"),
-        (_frame("inspect", "/nonexistent"), 2, b"frame cannot be read"),
+        (_frame("inspect", "/nonexistent"), 2, b"cannot read the frame"),
         (_frame("inspect", "-", given=b"LMB1"), 1, b"field=`magic`"),
     )
     for done, code, says in cases:

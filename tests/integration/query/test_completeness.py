@@ -138,6 +138,9 @@ def test_a_pass_that_leaves_a_batch_behind_is_no_completed_discovery(place: Depl
     (before, _) = discovery(place)
     for register in (place.root / "queue").rglob("manifest*"):
         register.unlink()
+    lost = run_query(place, make_query()).summary
+    assert lost.partial
+    assert lost.reasons[0].startswith("the register of lane 00")
     place.accept([log_batch(["b"], start=1)])
     reconcile(place)
     assert discovery(place)[0] == before
