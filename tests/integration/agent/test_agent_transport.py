@@ -69,7 +69,9 @@ def test_a_response_before_the_body_was_read_is_read(discard_bytes: int) -> None
         writer.transport.abort()
 
     received = send(refuse)
-    assert received.response == GatewayResponse(status=503, code="overloaded", retry_after_s=7.0)
+    assert received.response == GatewayResponse(
+        status=503, code="overloaded", retry_after_s=7.0, closes=True
+    )
 
 
 def test_a_reset_is_no_response() -> None:
