@@ -138,7 +138,7 @@ def test_acceptance_keeps_its_guarantees(name: str) -> None:
     found = explore(start, Rules(cache_accepted=True), bounds)
     assert found.broken is None, "\n".join(found.trail)
     assert found.complete, f"stopped at {found.states} states"
-    assert found.states > 50
+    assert found.states > 100
 
 
 UNVERSIONED = tuple(
