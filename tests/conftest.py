@@ -4,6 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from hypothesis import settings
+
+# A slow machine fails no test: speed is measured in benchmarks.
+settings.register_profile("sluice", deadline=None)
+settings.load_profile("sluice")
 
 
 @pytest.fixture(autouse=True)

@@ -12,15 +12,17 @@ from sluice_cli.commands import COMMANDS
 from sluice_protocol.errors import BadUsage
 
 PREFIX: Final = "SLUICE_"
-SHARED: Final = frozenset({"SLUICE_CONFIG", "SLUICE_STORE", "SLUICE_FAILPOINT"})
-"""Variables of every command; the fail point is for tests that stop a process in a commit."""
+SHARED: Final = frozenset(
+    {"SLUICE_CONFIG", "SLUICE_STORE", "SLUICE_FAILPOINT", "SLUICE_FAILPOINT_FOLDER"}
+)
+"""Variables of every command; the fail points are for tests that stop a process in a commit."""
 TEST_PREFIXES: Final = ("SLUICE_TEST_", "SLUICE_BENCH_", "SLUICE_SIM_", "SLUICE_FUZZ_")
 """Prefixes of variables that the project's tests and benchmarks read."""
 _OF_KUBERNETES: Final = re.compile(
     r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)", re.ASCII
 )
 """Kubernetes sets these in each pod for a service whose name begins with `sluice-`."""
-TEST_NAMES: Final = frozenset({"SLUICE_UPDATE_GOLDEN", "SLUICE_LIVE_BUCKET"})
+TEST_NAMES: Final = frozenset({"SLUICE_GOLDEN", "SLUICE_UPDATE_GOLDEN", "SLUICE_LIVE_BUCKET"})
 
 
 def refuse_unknown_variables(app: App, tokens: Iterable[str]) -> None:
