@@ -31,7 +31,7 @@ COMMANDS: Final = {
     "audit": ("sluice_cli.audit:app", "Audit the store and sign a certificate."),
     "gc": ("sluice_cli.gc:app", "Delete orphan blobs, each with a proof."),
     "policies": ("sluice_cli.policies:app", "Render, prove and apply bucket and IAM policies."),
-    "config": ("sluice_cli.config:app", "Show each setting and its source."),
+    "config": ("sluice_cli.config_show:app", "Show each setting and its source."),
 }
 """Each command, its module and its help; a module is imported only when its command runs."""
 

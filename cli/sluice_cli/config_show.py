@@ -1,0 +1,102 @@
+"""`sluice config show`: each setting and its source."""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+from cyclopts import App, Argument, CycloptsError
+
+from sluice_cli.application import build
+from sluice_cli.commands import COMMANDS
+from sluice_cli.config import refuse_unknown_command
+from sluice_cli.environment import check_variables
+from sluice_cli.options import Json
+from sluice_cli.output import emit
+from sluice_protocol.errors import BadUsage
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = App(name="config", help="Show each setting and its source.")
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One option of one command; `origin` is `default`, a file's path or a variable's name."""
+
+    command: str
+    option: str
+    value: str
+    origin: str
+
+
+@app.command
+def show(command: str | None = None, *, json: Json = False) -> None:
+    """Print every setting of every command, or of one command.
+
+    Args:
+        command: Only this command, for example `gateway`.
+        json: Print JSON for programs.
+    """
+    if command is not None:
+        refuse_unknown_command(command)
+    root = build()
+    names = [command] if command else [name for name in COMMANDS if name != "config"]
+    check_variables(root, names)
+    try:
+        settings = [setting for name in names for setting in _settings_of(root, (name,))]
+    except CycloptsError as error:
+        # cyclopts prints only errors that it raised while parsing.
+        text = str(error).removeprefix(type(error).__name__)
+        raise BadUsage(" ".join(text.split())) from error
+    emit(settings, as_json=json, human=lambda console: _draw(console, settings))
+
+
+def _settings_of(root: App, path: tuple[str, ...]) -> Iterator[Setting]:
+    """Yield the settings of a command and of its subcommands."""
+    commands, _, _ = root.parse_commands(list(path))
+    here = root
+    for name in path:
+        here = here[name]
+    below = [name for name in here if not name.startswith("-")]
+    for name in below:
+        yield from _settings_of(root, (*path, name))
+    if here.default_command is not None:
+        arguments = here.assemble_argument_collection(parse_docstring=False)
+        for provider in root.config:
+            provider(root, tuple(commands), arguments)
+        for argument in arguments:
+            if argument.parse and argument.names and argument.names[0].startswith("--"):
+                yield _setting(" ".join(path), argument)
+
+
+def _setting(command: str, argument: Argument) -> Setting:
+    tokens = argument.tokens
+    named = [name for name in argument.parameter.env_var or () if name in os.environ]
+    if named:
+        value, origin = os.environ[named[0]], named[0]
+    elif tokens:
+        value = " ".join(str(token.value or token.implicit_value) for token in tokens)
+        origin = tokens[0].source
+        if origin == "env":
+            origin = str(tokens[0].keyword)
+    else:
+        value, origin = _default(argument), "default"
+    return Setting(command=command, option=argument.names[0], value=value, origin=origin)
+
+
+def _default(argument: Argument) -> str:
+    default = argument.field_info.default
+    if default is argument.field_info.empty or default is dataclasses.MISSING:
+        return ""
+    return str(default)
+
+
+def _draw(console: "Console", settings: list[Setting]) -> None:
+    from rich.table import Table  # noqa: PLC0415 - only for this command
+
+    table = Table("command", "option", "value", "from", box=None, pad_edge=False)
+    for setting in settings:
+        table.add_row(setting.command, setting.option, setting.value, setting.origin)
+    console.print(table)
