@@ -51,8 +51,8 @@ def _draw_one(console: Console, path: BatchPath) -> None:
         console.print(f"  blob      {manifest.raw_blob_key}: {path.blob}")
     else:
         console.print(f"  accepted  no, {path.blob}")
-    for key, stands in path.indexes.items():
-        console.print(f"  index     {key}: {'present' if stands else 'missing'}")
+    for key, is_present in path.indexes.items():
+        console.print(f"  index     {key}: {'present' if is_present else 'missing'}")
     for place in path.queues:
         where = f"{place.queue}.{place.lane:03d}"
         if place.sequence is not None:

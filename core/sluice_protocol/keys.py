@@ -38,6 +38,8 @@ GC_PLANS: Final = "gc/v1/plans/"
 GC_PROOFS: Final = "gc/v1/proofs/"
 GC_TRASH: Final = "gc/v1/trash/"
 LAKE: Final = "lake/v1/"
+LEDGER_LOG: Final = f"{LAKE}batches/_delta_log/"
+"""Prefix that has objects once the lake has its ledger of ingested batches."""
 
 INGEST_QUEUE: Final = "spark"
 """The queue that the Spark ingest consumes; it has no other consumer."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sluice_protocol.keys import LAKE, QUEUE
+from sluice_protocol.keys import LEDGER_LOG, QUEUE
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_queue.decisions import is_other_register
@@ -25,9 +25,6 @@ from sluice_reconciler.lane_state import (
     read_lane_state,
 )
 from sluice_store.port import ObjectStore
-
-LEDGER_LOG: Final = f"{LAKE}batches/_delta_log/"
-"""Prefix that has objects once the lake has its ledger of ingested batches."""
 
 
 class DefectKind(StrEnum):

@@ -3,11 +3,9 @@
 import asyncio
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.keys import INGEST_QUEUE, LAKE
+from sluice_protocol.keys import INGEST_QUEUE, LEDGER_LOG
 from sluice_queue.lane import Lane
 from sluice_store.port import ObjectStore
-
-_LEDGER_LOG = f"{LAKE}batches/_delta_log/"
 
 
 async def read_committed_positions(store: ObjectStore, url: str, lanes: int) -> dict[Lane, int]:
@@ -17,7 +15,7 @@ async def read_committed_positions(store: ObjectStore, url: str, lanes: int) -> 
         BadUsage: The ingest stopped between the commits of two tables.
         SluiceError: A table has another schema or a refused feature.
     """
-    async for page in store.list(_LEDGER_LOG):
+    async for page in store.list(LEDGER_LOG):
         if not page.objects:
             return {}
         return await asyncio.to_thread(_read, url, lanes)
