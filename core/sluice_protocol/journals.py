@@ -1,0 +1,244 @@
+"""Acceptance journals: what each gateway process acknowledged, and how far that is complete.
+
+A gateway process registers before it accepts connections, and then appends journal objects. Each
+object is created once and contains copies of accepted manifests. An entry is a hint for discovery,
+never a proof that a manifest exists. What a journal proves is its time: an object that is
+complete through t, and the objects before it, name every batch that this process acknowledged
+before t, by the store's clock.
+
+    gateways/v1/processes/<started, 20 digits>-<ULID>.json               the registration
+    gateways/v1/journals/<started, 20 digits>-<ULID>/<number, 12 digits>.ndjson
+
+`decide_frontier` is the only rule that turns journals into a time. Source: ADR 0085.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+from sluice_protocol.authority import AcceptanceMode
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.keys import GATEWAY_JOURNALS, GATEWAY_PROCESSES
+from sluice_protocol.manifests import AcceptedManifest, decode_record
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+
+JOURNAL_INTERVAL_S: Final = 1.0
+"""Pause between two journal objects of a process that has something to report."""
+HEARTBEAT_S: Final = 15.0
+"""Longest time between two journal objects of an idle process."""
+FENCE_S: Final = 60.0
+"""A process responds 200 only while the write of its newest journal object began at most this long
+ago, by a clock that also runs while the machine is suspended."""
+LAPSE_S: Final = 120.0
+"""Age of the newest object of a process from which a full pass replaces its journal. It is
+`FENCE_S` plus a margin for clocks that run at different rates and for times in whole seconds."""
+
+_PROCESS: Final = re.compile(r"[0-9]{20}-[0-9A-HJKMNP-TV-Z]{26}")
+_REGISTRATION: Final = re.compile(rf"{GATEWAY_PROCESSES}({_PROCESS.pattern})\.json")
+_JOURNAL: Final = re.compile(rf"{GATEWAY_JOURNALS}({_PROCESS.pattern})/([0-9]{{12}})\.ndjson")
+
+
+class GatewayProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """The registration of a gateway process, created once, before it accepts connections.
+
+    Attributes:
+        collector_id: The name of the gateway.
+        process: `<started, 20 digits>-<ULID>`; the last part of the key.
+        acceptance: Where this process accepts: in the store, or in its own spool.
+        started_at_unix_ns: The store's clock before the registration was written.
+    """
+
+    schema: Literal["sluice.gateway_process.v1"] = "sluice.gateway_process.v1"
+    collector_id: str
+    process: str
+    acceptance: AcceptanceMode
+    started_at_unix_ns: int
+
+
+class JournalHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line of a journal object; each further line is an accepted manifest.
+
+    Attributes:
+        process: The process that wrote it.
+        number: Its number, from 1, without gaps.
+        complete_through_unix_ns: This object and the ones before it name every batch that the
+            process acknowledged before this time of the store's clock.
+        closed: Whether the process stopped in order: it acknowledges nothing after this object.
+        batches: Number of lines that follow.
+    """
+
+    schema: Literal["sluice.acceptance_journal.v1"] = "sluice.acceptance_journal.v1"
+    process: str
+    number: int
+    complete_through_unix_ns: int
+    closed: bool = False
+    batches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalKey:
+    """The two parts of the key of a journal object."""
+
+    process: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """A decoded journal object."""
+
+    header: JournalHeader
+    manifests: tuple[AcceptedManifest, ...]
+
+
+def process_name(started_ns: UnixNs, ulid: str) -> str:
+    """Return the name of a gateway process in keys."""
+    return f"{started_ns:020d}-{ulid}"
+
+
+def registration_key(process: str) -> ObjectKey:
+    """Return the key of the registration of a process."""
+    return ObjectKey(f"{GATEWAY_PROCESSES}{process}.json")
+
+
+def journal_prefix(process: str) -> str:
+    """Return the prefix of every journal object of a process."""
+    return f"{GATEWAY_JOURNALS}{process}/"
+
+
+def journal_key(process: str, number: int) -> ObjectKey:
+    """Return the key of a journal object."""
+    return ObjectKey(f"{journal_prefix(process)}{number:012d}.ndjson")
+
+
+def parse_registration_key(key: str) -> str:
+    """Return the process that a registration key names.
+
+    Raises:
+        InvalidRecord: The key has another form.
+    """
+    found = _REGISTRATION.fullmatch(key)
+    if found is None:
+        raise InvalidRecord(key, f"key is not of the form {GATEWAY_PROCESSES}<started>-<ulid>.json")
+    return found[1]
+
+
+def parse_journal_key(key: str) -> JournalKey:
+    """Return the process and number that the key of a journal object names.
+
+    Raises:
+        InvalidRecord: The key has another form.
+    """
+    found = _JOURNAL.fullmatch(key)
+    if found is None:
+        raise InvalidRecord(
+            key, f"key is not of the form {GATEWAY_JOURNALS}<process>/<number>.ndjson"
+        )
+    return JournalKey(process=found[1], number=int(found[2]))
+
+
+def encode_journal(header: JournalHeader, manifests: Iterable[bytes]) -> bytes:
+    """Return the bytes of a journal object.
+
+    Args:
+        header: The first line.
+        manifests: The exact bytes of accepted manifests, as `encode_record` makes them.
+    """
+    lines = [msgspec.json.encode(header, order="sorted"), *manifests]
+    return b"\n".join(lines) + b"\n"
+
+
+def decode_journal(key: ObjectKey, body: bytes) -> Journal:
+    """Decode a journal object.
+
+    Raises:
+        InvalidRecord: A line is not of its schema, or the header does not match the key or the
+            number of lines.
+    """
+    place = parse_journal_key(key)
+    first, *lines = body.removesuffix(b"\n").split(b"\n")
+    header = decode_record(key, first, JournalHeader)
+    if (header.process, header.number) != (place.process, place.number):
+        raise InvalidRecord(key, "header of the journal object names another object")
+    if header.batches != len(lines):
+        raise InvalidRecord(
+            key, f"journal object has {len(lines)} entries, its header states {header.batches}"
+        )
+    manifests = tuple(decode_record(key, line, AcceptedManifest) for line in lines)
+    return Journal(header=header, manifests=manifests)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessProgress:
+    """How far the journal of one gateway process was processed.
+
+    Attributes:
+        collector_id: The name of the gateway.
+        process: The name of the process.
+        acceptance: Where it accepts.
+        complete_through_ns: The time of its newest processed journal object: every batch named up
+            to there is enqueued or held. Before the first object, the start of the process.
+        newest_ns: The Last-Modified of its newest listed object, the registration included.
+        closed: Whether the newest processed object is closed.
+    """
+
+    collector_id: str
+    process: str
+    acceptance: AcceptanceMode
+    complete_through_ns: UnixNs
+    newest_ns: UnixNs
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """The time through which every acknowledged batch is enqueued or held.
+
+    Attributes:
+        complete_through_ns: That time, by the store's clock.
+        held_by: The process whose journal ends there; None if the listing itself is the bound.
+    """
+
+    complete_through_ns: UnixNs
+    held_by: ProcessProgress | None = None
+
+
+def decide_frontier(
+    listed_ns: UnixNs, processes: Iterable[ProcessProgress], pass_began_ns: UnixNs | None
+) -> Frontier:
+    """Decide through which time every acknowledged batch is enqueued or held.
+
+    Args:
+        listed_ns: The store's clock before the listing of the registrations: a process that is
+            registered later acknowledges later.
+        processes: Every registered process.
+        pass_began_ns: The store's clock before the last complete full pass; None if there is none.
+    """
+    known = list(processes)
+    spools = [one.process for one in known if one.acceptance == "local_spool"]
+    newest_spool = max(spools, default="")
+    bounds = [
+        one
+        for one in known
+        if not one.closed and not _is_replaced(one, newest_spool, pass_began_ns)
+    ]
+    slowest = min(bounds, key=lambda one: one.complete_through_ns, default=None)
+    if slowest is None or slowest.complete_through_ns >= listed_ns:
+        return Frontier(complete_through_ns=listed_ns)
+    return Frontier(complete_through_ns=slowest.complete_through_ns, held_by=slowest)
+
+
+def _is_replaced(one: ProcessProgress, newest_spool: str, pass_began_ns: UnixNs | None) -> bool:
+    """Return True if something else shows what a process acknowledged after its last object.
+
+    A process that accepts in the store acknowledges nothing after `FENCE_S`, so a full pass that
+    began later lists all of it. A spool may acknowledge without the store for days. Its next
+    process takes over what it has not transferred yet.
+    """
+    if one.acceptance == "local_spool":
+        return one.process < newest_spool
+    lapsed_ns = one.newest_ns + int(LAPSE_S * NS_PER_S)
+    return pass_began_ns is not None and pass_began_ns >= lapsed_ns
