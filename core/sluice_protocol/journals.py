@@ -177,6 +177,23 @@ def encode_journal(header: JournalHeader, manifests: Iterable[bytes]) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
+def decode_journal_header(key: ObjectKey, start: bytes) -> JournalHeader:
+    """Decode the first line of a journal object.
+
+    Args:
+        key: The key of the object.
+        start: The first bytes of the object, at least the whole first line.
+
+    Raises:
+        InvalidRecord: The line is not of its schema, or does not match the key.
+    """
+    place = parse_journal_key(key)
+    header = decode_record(key, start.partition(b"\n")[0], JournalHeader)
+    if (header.process, header.number) != (place.process, place.number):
+        raise InvalidRecord(key, "header of the journal object names another object")
+    return header
+
+
 def decode_journal(key: ObjectKey, body: bytes) -> Journal:
     """Decode a journal object.
 
@@ -184,11 +201,8 @@ def decode_journal(key: ObjectKey, body: bytes) -> Journal:
         InvalidRecord: A line is not of its schema, or the header does not match the key or the
             number of lines.
     """
-    place = parse_journal_key(key)
     first, *lines = body.removesuffix(b"\n").split(b"\n")
-    header = decode_record(key, first, JournalHeader)
-    if (header.process, header.number) != (place.process, place.number):
-        raise InvalidRecord(key, "header of the journal object names another object")
+    header = decode_journal_header(key, first)
     if header.batches != len(lines):
         raise InvalidRecord(
             key, f"journal object has {len(lines)} entries, its header states {header.batches}"
@@ -252,17 +266,34 @@ def decide_frontier(
             (`switched_at_unix_ns`); None if there is none.
     """
     known = list(processes)
+    ended = ended_processes(known, pass_began_ns, spool_left_ns)
+    bounds = [one for one in known if one.process not in ended]
+    slowest = min(bounds, key=lambda one: one.complete_through_ns, default=None)
+    if slowest is None or slowest.complete_through_ns >= listed_ns:
+        return Frontier(complete_through_ns=listed_ns)
+    return Frontier(complete_through_ns=slowest.complete_through_ns, held_by=slowest)
+
+
+def ended_processes(
+    processes: Iterable[ProcessProgress],
+    pass_began_ns: UnixNs | None,
+    spool_left_ns: UnixNs | None = None,
+) -> frozenset[str]:
+    """Return the processes whose journals no longer bound the frontier.
+
+    Args:
+        processes: Every registered process.
+        pass_began_ns: As in `decide_frontier`.
+        spool_left_ns: As in `decide_frontier`.
+    """
+    known = list(processes)
     spools = [one.process for one in known if one.acceptance == "local_spool"]
     evidence = _Evidence(
         newest_spool=max(spools, default=""),
         pass_began_ns=pass_began_ns,
         spool_left_ns=spool_left_ns,
     )
-    bounds = [one for one in known if not one.closed and not _is_replaced(one, evidence)]
-    slowest = min(bounds, key=lambda one: one.complete_through_ns, default=None)
-    if slowest is None or slowest.complete_through_ns >= listed_ns:
-        return Frontier(complete_through_ns=listed_ns)
-    return Frontier(complete_through_ns=slowest.complete_through_ns, held_by=slowest)
+    return frozenset(one.process for one in known if one.closed or _is_replaced(one, evidence))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,21 +311,24 @@ def _is_replaced(one: ProcessProgress, evidence: _Evidence) -> bool:
     A process that accepts in the store acknowledges nothing after `FENCE_S`, so a full pass that
     began later lists all of it.
 
-    A spool may acknowledge without the store for days, so its age proves nothing. Its next process
-    takes over what it has not transferred yet: the times of the next process cover the batches of
-    the whole spool. A switch away from the spool proves more. The command locks the spool, so no
-    process of it runs. It checks that the authority has every batch, and only then reads the time
-    of the switch. From then on the spool accepts nothing. So every batch that the spool ever
-    acknowledged had its manifest in the authority at that time, and a full pass that began later
-    lists all of them. A process that registered after the switch belongs to a later switch back.
+    A spool may acknowledge without the store for days, so its age proves nothing. Its gateways
+    continue one journal. Two facts end a journal that was not closed:
+
+    - A later registration of the spool, and a full pass that began after it. Only one process of a
+      spool runs, so the earlier one had ended. What it had transferred is in the listing of that
+      pass. What it had not transferred bounds the times of the later journal.
+    - A switch of the authority away from the spool, and a full pass that began after it. The
+      command locks the spool, so no process of it runs. It checks that the authority has every
+      batch, and only then reads the time of the switch. From then on the spool accepts nothing. So
+      every batch that the spool ever acknowledged is in the listing of that pass. A process that
+      registered after the switch belongs to a later switch back.
     """
-    pass_began_ns = evidence.pass_began_ns
+    began_ns = evidence.pass_began_ns
+    if began_ns is None:
+        return False
     if one.acceptance == "local_spool":
-        return one.process < evidence.newest_spool or (
-            evidence.spool_left_ns is not None
-            and pass_began_ns is not None
-            and one.process < f"{evidence.spool_left_ns:020d}"
-            and pass_began_ns >= evidence.spool_left_ns
-        )
-    lapsed_ns = one.newest_ns + int(LAPSE_S * NS_PER_S)
-    return pass_began_ns is not None and pass_began_ns >= lapsed_ns
+        later, left_ns = evidence.newest_spool, evidence.spool_left_ns
+        is_followed = one.process < later and f"{began_ns:020d}" >= later[:20]
+        is_left = left_ns is not None and one.process < f"{left_ns:020d}" and began_ns >= left_ns
+        return is_followed or is_left
+    return began_ns >= one.newest_ns + int(LAPSE_S * NS_PER_S)

@@ -32,8 +32,8 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import UnixNs
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
+from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_on, server_tls
-from sluice_web.request_gate import parse_allowed_hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,7 @@ from sluice_protocol.authority import UPLOAD_TIME_S_MAX, AcceptanceMode
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.journals import FENCE_S
 from sluice_protocol.units import FRAME_BYTES_MAX
-from sluice_web.listening import parse_listen
-from sluice_web.request_gate import parse_allowed_hosts
+from sluice_web.addresses import parse_allowed_hosts, parse_listen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
