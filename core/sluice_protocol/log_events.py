@@ -290,6 +290,16 @@ LOG_EVENTS: Final = (
         action="Check the disk of the spool.",
     ),
     LogEvent(
+        name="spool_journal_not_saved",
+        level="WARN",
+        component="gateway",
+        meaning=(
+            "The spool could not store the state of its journal. If no earlier state permits it, "
+            "uploads are refused."
+        ),
+        action="Free space on the disk of the spool.",
+    ),
+    LogEvent(
         name="spool_record_pending",
         level="WARN",
         component="gateway",

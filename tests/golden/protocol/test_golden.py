@@ -6,6 +6,7 @@ import cbor2
 import msgspec
 import pytest
 import zstandard
+from support.builders import manifest
 from support.frames import assert_same, entries, identity, logs, metrics
 from support.golden import GOLDEN, golden
 
@@ -20,6 +21,15 @@ from sluice_protocol.discovery import (
 from sluice_protocol.envelope import Resource
 from sluice_protocol.frame import HEADER_BYTES, decode_frame, decode_head, encode_frame
 from sluice_protocol.identity import Identity
+from sluice_protocol.journals import (
+    GatewayProcess,
+    JournalHeader,
+    decode_journal,
+    encode_journal,
+    journal_key,
+    process_name,
+    registration_key,
+)
 from sluice_protocol.keys import (
     accepted_key,
     blob_key,
@@ -213,3 +223,22 @@ def test_readers_ignore_unknown_fields() -> None:
     """A stored record with an unknown field is still read."""
     future = msgspec.json.decode(encode_record(_accepted())) | {"of_the_future": [1]}
     assert decode_accepted(accepted_key(WHO), msgspec.json.encode(future)) == _accepted()
+
+
+def test_journals_are_pinned() -> None:
+    """The registration of a gateway process, and one of its journal objects."""
+    process = process_name(AT_NS, "01J00000000000000000000000")
+    record = GatewayProcess(
+        collector_id="gw-1", process=process, acceptance="s3_manifest", started_at_unix_ns=AT_NS
+    )
+    made = encode_record(record)
+    assert made == golden("protocol/gateway-process.json", made)
+    assert decode_record(registration_key(process), made, GatewayProcess) == record
+    header = JournalHeader(
+        process=process, number=7, complete_through_unix_ns=AT_NS, closed=True, batches=2
+    )
+    manifests = (manifest(0), manifest(10))
+    body = encode_journal(header, map(encode_record, manifests))
+    assert body == golden("protocol/journal.ndjson", body)
+    read = decode_journal(journal_key(process, 7), body)
+    assert (read.header, read.manifests) == (header, manifests)
