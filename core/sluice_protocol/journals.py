@@ -232,17 +232,29 @@ def decide_frontier(
         pass_began_ns: The store's clock before the last complete full pass; None if there is none.
     """
     known = list(processes)
-    spools = [one.process for one in known if one.acceptance == "local_spool"]
-    newest_spool = max(spools, default="")
-    bounds = [
-        one
-        for one in known
-        if not one.closed and not _is_replaced(one, newest_spool, pass_began_ns)
-    ]
+    ended = ended_processes(known, pass_began_ns)
+    bounds = [one for one in known if one.process not in ended]
     slowest = min(bounds, key=lambda one: one.complete_through_ns, default=None)
     if slowest is None or slowest.complete_through_ns >= listed_ns:
         return Frontier(complete_through_ns=listed_ns)
     return Frontier(complete_through_ns=slowest.complete_through_ns, held_by=slowest)
+
+
+def ended_processes(
+    processes: Iterable[ProcessProgress], pass_began_ns: UnixNs | None
+) -> frozenset[str]:
+    """Return the processes whose journals no longer bound the frontier.
+
+    Args:
+        processes: Every registered process.
+        pass_began_ns: As in `decide_frontier`.
+    """
+    known = list(processes)
+    spools = [one.process for one in known if one.acceptance == "local_spool"]
+    newest_spool = max(spools, default="")
+    return frozenset(
+        one.process for one in known if one.closed or _is_replaced(one, newest_spool, pass_began_ns)
+    )
 
 
 def _is_replaced(one: ProcessProgress, newest_spool: str, pass_began_ns: UnixNs | None) -> bool:

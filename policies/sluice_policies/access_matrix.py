@@ -11,6 +11,7 @@ from typing import Final
 
 from sluice_policies.settings import RoleName
 from sluice_protocol import keys
+from sluice_protocol.version_expiry import EXPIRING
 
 GC: Final = "gc/v1/"
 
@@ -116,7 +117,8 @@ MATRIX: Final = {
                 *(keys.AUDIT, GC),
             ),
             Verb.DELETE: (keys.GC_TRASH,),
-            Verb.DELETE_VERSION: (keys.RAW_BLOBS,),
+            # Where the store has no lifecycle, `sluice gc noncurrent` deletes what it would delete.
+            Verb.DELETE_VERSION: (keys.RAW_BLOBS, *EXPIRING),
         },
     ),
     RoleName.AUDITOR: Rights(

@@ -20,6 +20,7 @@ from sluice_policies.bucket_policy import (
     TLS,
 )
 from sluice_policies.catalogue import bucket_actions, object_actions, reconfiguring_actions
+from sluice_policies.lifecycle import RULES
 from sluice_policies.model import Condition
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.properties import (
@@ -265,6 +266,14 @@ def required_properties(policies: PolicySet) -> tuple[Property, ...]:
         *_other_accounts(policies.settings),
         _left_alone(policies.settings),
         *role_properties(policies),
+    )
+
+
+def lifecycle_properties() -> tuple[Property, ...]:
+    """Return what is required of a lifecycle; it is not subject to requests, so without cases."""
+    return tuple(
+        Property(name=name, description=description, sense=Sense.ONLY_IF, cases=())
+        for name, description in RULES.items()
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_policies.configuration import ConfigurationPart
+from sluice_policies.lifecycle import RULES
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.probes import PROBES
 from sluice_policies.settings import RoleName
@@ -85,10 +86,12 @@ REQUIREMENTS: Final = (
     Requirement(
         name="no-expiry",
         description=(
-            "No lifecycle expires objects there; only unfinished multipart uploads are aborted"
+            "A lifecycle deletes only unfinished multipart uploads, and superseded versions and "
+            "delete markers of derived data and state; it moves blobs only to classes that are "
+            "read without a restore"
         ),
         statements=("ReconfiguredByDeployerAlone",),
-        properties=("reconfigured-by-deployer-alone",),
+        properties=("reconfigured-by-deployer-alone", *RULES),
         parts=(ConfigurationPart.LIFECYCLE,),
         risk="the store itself deletes accepted bytes: a lifecycle is not subject to any policy",
     ),

@@ -57,7 +57,8 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "sluice" {
 resource "aws_s3_bucket_lifecycle_configuration" "sluice" {
   bucket = aws_s3_bucket.sluice.id
 
-  # Nothing expires; only unfinished multipart uploads are aborted.
+  # No current object and no accepted byte expires: only unfinished uploads, and superseded
+  # versions and delete markers of derived data and state.
   rule {
     id     = "abort-incomplete-multipart-uploads"
     status = "Enabled"
@@ -66,6 +67,97 @@ resource "aws_s3_bucket_lifecycle_configuration" "sluice" {
     }
     abort_incomplete_multipart_upload {
       days_after_initiation = 7
+    }
+  }
+  rule {
+    id     = "expire-noncurrent-gateways"
+    status = "Enabled"
+    filter {
+      prefix = "prod/gateways/v1/"
+    }
+    noncurrent_version_expiration {
+      noncurrent_days = 3
+    }
+    expiration {
+      expired_object_delete_marker = true
+    }
+  }
+  rule {
+    id     = "expire-noncurrent-index"
+    status = "Enabled"
+    filter {
+      prefix = "prod/index/v1/"
+    }
+    noncurrent_version_expiration {
+      noncurrent_days = 3
+    }
+    expiration {
+      expired_object_delete_marker = true
+    }
+  }
+  rule {
+    id     = "expire-noncurrent-lake"
+    status = "Enabled"
+    filter {
+      prefix = "prod/lake/v1/"
+    }
+    noncurrent_version_expiration {
+      noncurrent_days = 3
+    }
+    expiration {
+      expired_object_delete_marker = true
+    }
+  }
+  rule {
+    id     = "expire-noncurrent-manifests"
+    status = "Enabled"
+    filter {
+      prefix = "prod/manifests/v1/"
+    }
+    noncurrent_version_expiration {
+      noncurrent_days = 3
+    }
+    expiration {
+      expired_object_delete_marker = true
+    }
+  }
+  rule {
+    id     = "expire-noncurrent-queue"
+    status = "Enabled"
+    filter {
+      prefix = "prod/queue/v1/"
+    }
+    noncurrent_version_expiration {
+      noncurrent_days = 3
+    }
+    expiration {
+      expired_object_delete_marker = true
+    }
+  }
+  rule {
+    id     = "expire-noncurrent-reconciler"
+    status = "Enabled"
+    filter {
+      prefix = "prod/reconciler/v1/"
+    }
+    noncurrent_version_expiration {
+      noncurrent_days = 3
+    }
+    expiration {
+      expired_object_delete_marker = true
+    }
+  }
+  rule {
+    id     = "expire-noncurrent-rollup"
+    status = "Enabled"
+    filter {
+      prefix = "prod/rollup/v1/"
+    }
+    noncurrent_version_expiration {
+      noncurrent_days = 3
+    }
+    expiration {
+      expired_object_delete_marker = true
     }
   }
 }
