@@ -69,10 +69,20 @@ REQUIREMENTS: Final = (
     ),
     Requirement(
         name="no-copy",
-        description="Nothing is copied into `accepted/` or `raw-blobs/`, as a whole or in parts",
+        description="Nothing is copied into `accepted/`, `raw-blobs/` or another prefix of records "
+        "that are written once, as a whole or in parts",
         statements=("NoCopyInto", "NoMultipartInto"),
         properties=("no-copy-into-accepted-or-blobs", "no-multipart-into-accepted-or-blobs"),
         risk="objects exist that no gateway validated, without a checksum of all their bytes",
+    ),
+    Requirement(
+        name="journals",
+        description="Under `gateways/` an object is written only with `If-None-Match: *`, and only "
+        "the reconciler role deletes it: no principal replaces a registration or a journal object",
+        statements=("CreateOnlyJournals", "JournalsDeletedByReconcilerAlone"),
+        properties=("journals-created-once", "journals-deleted-by-reconciler-alone"),
+        risk="an answer claims to be complete through a time although acknowledged batches are "
+        "missing",
     ),
     Requirement(
         name="gc-alone",
