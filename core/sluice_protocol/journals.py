@@ -151,6 +151,23 @@ def encode_journal(header: JournalHeader, manifests: Iterable[bytes]) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
+def decode_journal_header(key: ObjectKey, start: bytes) -> JournalHeader:
+    """Decode the first line of a journal object.
+
+    Args:
+        key: The key of the object.
+        start: The first bytes of the object, at least the whole first line.
+
+    Raises:
+        InvalidRecord: The line is not of its schema, or does not match the key.
+    """
+    place = parse_journal_key(key)
+    header = decode_record(key, start.partition(b"\n")[0], JournalHeader)
+    if (header.process, header.number) != (place.process, place.number):
+        raise InvalidRecord(key, "header of the journal object names another object")
+    return header
+
+
 def decode_journal(key: ObjectKey, body: bytes) -> Journal:
     """Decode a journal object.
 
@@ -158,11 +175,8 @@ def decode_journal(key: ObjectKey, body: bytes) -> Journal:
         InvalidRecord: A line is not of its schema, or the header does not match the key or the
             number of lines.
     """
-    place = parse_journal_key(key)
     first, *lines = body.removesuffix(b"\n").split(b"\n")
-    header = decode_record(key, first, JournalHeader)
-    if (header.process, header.number) != (place.process, place.number):
-        raise InvalidRecord(key, "header of the journal object names another object")
+    header = decode_journal_header(key, first)
     if header.batches != len(lines):
         raise InvalidRecord(
             key, f"journal object has {len(lines)} entries, its header states {header.batches}"
@@ -218,17 +232,29 @@ def decide_frontier(
         pass_began_ns: The store's clock before the last complete full pass; None if there is none.
     """
     known = list(processes)
-    spools = [one.process for one in known if one.acceptance == "local_spool"]
-    newest_spool = max(spools, default="")
-    bounds = [
-        one
-        for one in known
-        if not one.closed and not _is_replaced(one, newest_spool, pass_began_ns)
-    ]
+    ended = ended_processes(known, pass_began_ns)
+    bounds = [one for one in known if one.process not in ended]
     slowest = min(bounds, key=lambda one: one.complete_through_ns, default=None)
     if slowest is None or slowest.complete_through_ns >= listed_ns:
         return Frontier(complete_through_ns=listed_ns)
     return Frontier(complete_through_ns=slowest.complete_through_ns, held_by=slowest)
+
+
+def ended_processes(
+    processes: Iterable[ProcessProgress], pass_began_ns: UnixNs | None
+) -> frozenset[str]:
+    """Return the processes whose journals no longer bound the frontier.
+
+    Args:
+        processes: Every registered process.
+        pass_began_ns: As in `decide_frontier`.
+    """
+    known = list(processes)
+    spools = [one.process for one in known if one.acceptance == "local_spool"]
+    newest_spool = max(spools, default="")
+    return frozenset(
+        one.process for one in known if one.closed or _is_replaced(one, newest_spool, pass_began_ns)
+    )
 
 
 def _is_replaced(one: ProcessProgress, newest_spool: str, pass_began_ns: UnixNs | None) -> bool:

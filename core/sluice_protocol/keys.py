@@ -50,7 +50,7 @@ INGEST_QUEUE: Final = "spark"
 ALL_PREFIXES: Final = (
     *(RAW_BLOBS, RAW_BLOBS_BY_TIME, ACCEPTED, ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, QUARANTINE),
     *(QUARANTINE_BY_BLOB, WORK_LISTS, ROLLUP, INDEX, QUEUE, AUTHORITY, DELETES, DECISIONS),
-    *(DOCTOR, RECONCILER, AUDIT, "gc/v1/", LAKE),
+    *(DOCTOR, RECONCILER, AUDIT, "gc/v1/", GATEWAYS, LAKE),
 )
 """Every prefix under which sluice writes; policies are rendered from it."""
 

@@ -109,6 +109,13 @@ class LiveReader:
                     return
                 self._listed[one.key] = one.last_modified_ns
 
+    def observe_elsewhere(self, batches: Sequence[AcceptedManifest]) -> None:
+        """Report batches that another reconciler enqueued: their records are not here."""
+        if self._window.on:
+            missed = [one for one in batches if accepted_key(one.identity) not in self._offered]
+            for one in missed:
+                self._window.miss(one.accepted_at_unix_ns)
+
     def end_pass(self) -> None:
         """Report the batches that a successful full pass listed and that were never offered."""
         missed = {key: at_ns for key, at_ns in self._listed.items() if key not in self._offered}

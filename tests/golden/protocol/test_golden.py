@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import zstandard
 from support.frames import assert_same, entries, identity, logs, metrics
-from support.golden import golden
+from support.golden import GOLDEN, golden
 
 from sluice_protocol.authority import Authority, decode_authority
 from sluice_protocol.columns import Columns
@@ -174,10 +174,28 @@ def test_authority_is_pinned() -> None:
 
 def test_discovery_record_is_pinned() -> None:
     """The record by which a query decides how complete its answer is."""
-    record = DiscoveryRecord(complete_through_unix_ns=AT_NS, listed=7)
-    body = golden("protocol/discovery.json", encode_record(record))
+    record = DiscoveryRecord(
+        complete_through_unix_ns=AT_NS,
+        listed=7,
+        held_by="gw-1 (process 00000000000000000005-01J00000000000000000000000)",
+        journals={"00000000000000000005-01J00000000000000000000000": 12},
+        lanes={"003": AT_NS + 5},
+        pass_began_unix_ns=AT_NS - 9,
+        journaled_since_unix_ns=AT_NS - 20,
+        revision=4,
+        writer="01J00000000000000000000001",
+    )
+    body = golden("protocol/discovery-journals.json", encode_record(record))
     assert encode_record(record) == body
     assert decode_record("k", body, DiscoveryRecord) == record
+
+
+def test_a_discovery_record_without_journals_is_readable() -> None:
+    """Records of earlier versions contain only the time and the count."""
+    body = (GOLDEN / "protocol/discovery.json").read_bytes()
+    assert decode_record("k", body, DiscoveryRecord) == DiscoveryRecord(
+        complete_through_unix_ns=AT_NS, listed=7
+    )
 
 
 def test_hold_record_is_pinned() -> None:
