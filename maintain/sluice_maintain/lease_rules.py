@@ -32,7 +32,7 @@ class RunResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Writer:
+class RecordWriter:
     """The process that writes a record, and the nonce of this write."""
 
     owner: str
@@ -53,7 +53,7 @@ def settle(record: TaskRecord | None, now_ns: int) -> TaskRecord | None:
 
 
 def acquire(
-    record: TaskRecord | None, task: str, writer: Writer, now_ns: int, lease_s: float
+    record: TaskRecord | None, task: str, writer: RecordWriter, now_ns: int, lease_s: float
 ) -> TaskRecord | None:
     """Return the record with a new lease, or None if the task is leased or halted.
 
@@ -72,7 +72,7 @@ def acquire(
 
 
 def renew(
-    record: TaskRecord | None, lease: str, writer: Writer, now_ns: int, lease_s: float
+    record: TaskRecord | None, lease: str, writer: RecordWriter, now_ns: int, lease_s: float
 ) -> TaskRecord | None:
     """Return the record with the lease prolonged, or None if the lease is lost.
 
@@ -85,7 +85,7 @@ def renew(
 
 
 def end_run(
-    record: TaskRecord | None, lease: str, writer: Writer, now_ns: int, result: RunResult
+    record: TaskRecord | None, lease: str, writer: RecordWriter, now_ns: int, result: RunResult
 ) -> TaskRecord | None:
     """Return the record with the run recorded and without the lease; None if the lease is lost."""
     if record is None or record.lease is None or record.lease.nonce != lease:
@@ -104,14 +104,14 @@ def end_run(
     return ended
 
 
-def give_back(record: TaskRecord | None, lease: str, writer: Writer) -> TaskRecord | None:
+def give_back(record: TaskRecord | None, lease: str, writer: RecordWriter) -> TaskRecord | None:
     """Return the record without the lease and without a run: nothing was started."""
     if record is None or record.lease is None or record.lease.nonce != lease:
         return None
     return _written(record, writer, lease=None)
 
 
-def resume(record: TaskRecord | None, writer: Writer) -> TaskRecord | None:
+def resume(record: TaskRecord | None, writer: RecordWriter) -> TaskRecord | None:
     """Return the record of a halted or failing task that may run now; None if it is neither."""
     if record is None or not (record.halted or record.failures):
         return None
@@ -144,5 +144,5 @@ def _with_run(record: TaskRecord, run: TaskRun) -> TaskRecord:
     )
 
 
-def _written(record: TaskRecord, writer: Writer, *, lease: TaskLease | None) -> TaskRecord:
+def _written(record: TaskRecord, writer: RecordWriter, *, lease: TaskLease | None) -> TaskRecord:
     return replace(record, revision=record.revision + 1, nonce=writer.nonce, lease=lease)

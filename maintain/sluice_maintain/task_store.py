@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from sluice_maintain.lease_rules import Writer
+from sluice_maintain.lease_rules import RecordWriter
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.maintenance import TaskRecord, decode_task_record, task_record_key
 from sluice_protocol.manifests import encode_record
@@ -16,7 +16,7 @@ from sluice_store.retry import Backoff, RetryBudget, RetrySettings
 
 _SWAPS: Final = RetrySettings(tries_max=8, total_s=20.0, backoff_s=0.05, backoff_max_s=2.0)
 
-RecordRule = Callable[[TaskRecord | None, int, Writer], TaskRecord | None]
+RecordRule = Callable[[TaskRecord | None, int, RecordWriter], TaskRecord | None]
 """Returns the new record from the current one, the store's clock and the writer, or None."""
 
 
@@ -93,7 +93,7 @@ class TaskStore:
             stored = await self.read(task)
             if stored.record is not None and stored.record.nonce in written:
                 return written[stored.record.nonce]
-            writer = Writer(owner=self.owner, nonce=self._ids.ulid())
+            writer = RecordWriter(owner=self.owner, nonce=self._ids.ulid())
             record = rule(stored.record, stored.date_ns, writer)
             if record is None:
                 return None

@@ -8,7 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support.maintain_records import SLOTS, at, situation
 
-from sluice_maintain.lease_rules import RunResult, Writer, acquire, end_run
+from sluice_maintain.lease_rules import RunResult, RecordWriter, acquire, end_run
 from sluice_maintain.scheduler import decide
 from sluice_maintain.settings import (
     AuditPolicy,
@@ -82,7 +82,7 @@ class VirtualMaintenance:
 
     def _start(self, process: VirtualProcess, task: TaskName, now_s: float) -> None:
         nonce = f"{process.owner}{task}{now_s}"
-        writer = Writer(owner=process.owner, nonce=nonce)
+        writer = RecordWriter(owner=process.owner, nonce=nonce)
         record = acquire(self.records[task], task, writer, at(now_s), 1_000_000)
         assert record is not None
         self.records[task] = record
@@ -98,7 +98,7 @@ class VirtualMaintenance:
                 self.records[task] = end_run(
                     self.records[task],
                     nonce,
-                    Writer(owner=process.owner, nonce=f"{nonce}."),
+                    RecordWriter(owner=process.owner, nonce=f"{nonce}."),
                     at(now_s),
                     RunResult(outcome=outcome, figures={}),
                 )

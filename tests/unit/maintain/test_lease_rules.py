@@ -4,7 +4,7 @@ from support.maintain_records import at, leased
 
 from sluice_maintain.lease_rules import (
     RunResult,
-    Writer,
+    RecordWriter,
     acquire,
     end_run,
     give_back,
@@ -15,8 +15,8 @@ from sluice_maintain.lease_rules import (
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.maintenance import RUNS_MAX, RunOutcome, TaskRecord
 
-A = Writer(owner="a", nonce="a1")
-B = Writer(owner="b", nonce="b1")
+A = RecordWriter(owner="a", nonce="a1")
+B = RecordWriter(owner="b", nonce="b1")
 
 
 def acquired() -> TaskRecord:
@@ -49,12 +49,12 @@ def test_an_expired_lease_becomes_a_lost_run_and_counts_as_a_failure() -> None:
 
 
 def test_a_renewed_lease_ends_later_and_never_earlier() -> None:
-    later = renew(acquired(), "a1", Writer(owner="a", nonce="a2"), at(20), 60)
+    later = renew(acquired(), "a1", RecordWriter(owner="a", nonce="a2"), at(20), 60)
     assert later is not None
     assert later.lease is not None
     assert later.lease.expires_at_unix_ns == at(80)
     assert later.nonce == "a2"
-    back = renew(later, "a1", Writer(owner="a", nonce="a3"), at(-500), 60)
+    back = renew(later, "a1", RecordWriter(owner="a", nonce="a3"), at(-500), 60)
     assert back is not None
     assert back.lease is not None
     assert back.lease.expires_at_unix_ns == at(80)
@@ -113,7 +113,7 @@ def test_a_task_that_was_not_started_leaves_no_run() -> None:
 def test_the_history_and_the_reasons_are_bounded() -> None:
     record: TaskRecord | None = leased(TaskName.GC, expires_s=-1)
     for number in range(RUNS_MAX * 3):
-        writer = Writer(owner="a", nonce=f"n{number}")
+        writer = RecordWriter(owner="a", nonce=f"n{number}")
         record = acquire(record, "gc", writer, at(number), 60)
         result = RunResult(outcome=RunOutcome.FAILED, reason="x" * 10_000, figures={})
         record = end_run(record, writer.nonce, writer, at(number), result)
