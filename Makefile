@@ -21,9 +21,12 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $(STAMP)
 
+# A file of tests runs in one process, so its tests share their fixtures.
+PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
 test: setup  ## run the test suite; needs no network after setup
 	@$(BIN)/python -m deploy.java
-	$(BIN)/python -m pytest -m "not s3 and not long"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not s3 and not long"
 
 test-long: setup  ## run the long tests: races, soak, fuzzing
 	$(BIN)/python -m pytest -m "long and not s3"

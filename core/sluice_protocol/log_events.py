@@ -224,6 +224,45 @@ LOG_EVENTS: Final = (
         action="Inspect it with `sluice conflicts show` and resolve it.",
     ),
     LogEvent(
+        name="journal_lapsed",
+        level="WARN",
+        component="gateway",
+        meaning=(
+            "No object of the acceptance journal was written for 60 seconds, or the process was "
+            "suspended. It registered again before its next response."
+        ),
+        action="Check the connection to the store, and the load of the machine, if it repeats.",
+    ),
+    LogEvent(
+        name="journal_not_closed",
+        level="WARN",
+        component="gateway",
+        meaning=(
+            "A stopping gateway could not write the last object of its journal. "
+            "`accepted_until` does not pass its last object before a full pass."
+        ),
+        action="Check the connection to the store. The next full pass replaces the journal.",
+    ),
+    LogEvent(
+        name="journal_not_registered",
+        level="WARN",
+        component="gateway",
+        meaning=(
+            "The gateway could not register before a response. The upload was answered with 503."
+        ),
+        action="Check the store and the rights of the gateway under `gateways/v1/`.",
+    ),
+    LogEvent(
+        name="journal_not_written",
+        level="WARN",
+        component="gateway",
+        meaning=(
+            "An object of the acceptance journal was not written. The same bytes are written "
+            "again; after 60 seconds uploads are answered with 503."
+        ),
+        action="Check the store and the rights of the gateway under `gateways/v1/`.",
+    ),
+    LogEvent(
         name="principals_invalid",
         level="ERROR",
         component="gateway",

@@ -14,9 +14,10 @@ from sluice_gateway.api import GatewayApi
 from sluice_gateway.connection_guard import ConnectionGuard, ConnectionLimits
 from sluice_gateway.frame_reader import BodyPace, FrameReader
 from sluice_gateway.high_water import HighWaterMarks
+from sluice_gateway.journal_writer import AcceptanceJournal, JournalOwner
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_gateway.principals import PrincipalsFile
-from sluice_gateway.readiness import Readiness
+from sluice_gateway.readiness import Readiness, WorkerConditions
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import claim_authority
 from sluice_gateway.spool_transfer import SpoolStores, SpoolTransfer
@@ -27,8 +28,8 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
+from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_on, server_tls
-from sluice_web.request_gate import parse_allowed_hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +112,20 @@ def build_gateway(
         rng=rng,
         time_s_max=settings.upload_time_s_max,
     )
-    transfer = None
-    if transfers_to is not None:
+    transfer, journal = None, None
+    if transfers_to is None:
+        journal = AcceptanceJournal(
+            observed,
+            JournalOwner(
+                collector_id=collector_id,
+                acceptance=authority.acceptance,
+                fence_s=settings.journal_fence_s,
+            ),
+            clock=clock,
+            ids=ids,
+            metrics=metrics,
+        )
+    else:
         acceptor = acceptor_into(store=transfers_to)
         stores = _spool_stores(store, transfers_to, acceptor, clock, ids, collector_id)
         transfer = SpoolTransfer(stores, metrics, settings.object_landing_interval_ms / 1000)
@@ -132,6 +145,7 @@ def build_gateway(
         decisions=DecisionsReader(observed),
         high_water=HighWaterMarks(transfers_to or observed),
         transfer=transfer,
+        journal=journal,
     )
     return _gateway(settings, observed, uploads, name=collector_id)
 
@@ -141,8 +155,9 @@ def _gateway(
 ) -> Gateway:
     readiness = Readiness(
         store=store,
-        running=uploads.running,
-        mode=uploads.mode,
+        conditions=WorkerConditions(
+            running=uploads.running, mode=uploads.mode, journal=uploads.journal
+        ),
         clock=uploads.clock,
         skip_probe=settings.skip_probe,
         name=name,

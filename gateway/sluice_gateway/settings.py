@@ -5,9 +5,9 @@ from pathlib import Path
 
 from sluice_protocol.authority import UPLOAD_TIME_S_MAX, AcceptanceMode
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.journals import FENCE_S
 from sluice_protocol.units import FRAME_BYTES_MAX
-from sluice_web.listening import parse_listen
-from sluice_web.request_gate import parse_allowed_hosts
+from sluice_web.addresses import parse_allowed_hosts, parse_listen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,8 @@ class GatewaySettings:
         upload_time_s_max: Total time of the store calls of one upload; at most 30 s, because the
             safety margin of the authority depends on it.
         drain_time_s_max: Time that running uploads have to end after SIGTERM.
+        journal_fence_s: Age of the newest journal object after which a worker registers again
+            before it responds 200; at most 60 s, because readers rely on it; less only in tests.
         cache_entries_max: Accepted frames that a worker remembers for duplicates; 0 for none.
         metrics_port: Port of health and metrics of worker 0; worker n uses port + n; 0 for none.
         tls_certificate: PEM chain; with `tls_key` the gateway serves TLS.
@@ -66,6 +68,7 @@ class GatewaySettings:
     body_rate_min_bytes_per_s: int = 16 * 1024
     upload_time_s_max: float = float(UPLOAD_TIME_S_MAX)
     drain_time_s_max: float = 40.0
+    journal_fence_s: float = FENCE_S
     cache_entries_max: int = 100_000
     metrics_port: int = 0
     tls_certificate: Path | None = None
@@ -100,5 +103,7 @@ def _check_limits(settings: GatewaySettings) -> None:
         raise BadUsage("inflight_bytes_max must be at least 1.25 times frame_bytes_max")
     if not 0 < settings.upload_time_s_max <= UPLOAD_TIME_S_MAX:
         raise BadUsage(f"upload_time_s_max must be above 0 and at most {UPLOAD_TIME_S_MAX}")
+    if not 0 < settings.journal_fence_s <= FENCE_S:
+        raise BadUsage(f"journal_fence_s must be above 0 and at most {FENCE_S:g}")
     if settings.workers < 1:
         raise BadUsage("workers must be at least 1")

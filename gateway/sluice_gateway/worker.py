@@ -84,6 +84,8 @@ async def _serve(plan: WorkerPlan) -> bool:
         gateway, next_number = await _open(plan, stack)
         await gateway.uploads.decisions.refresh()
         await gateway.readiness.check_store()
+        if gateway.uploads.journal is not None:
+            await gateway.uploads.journal.open()
         await stack.enter_async_context(serving(gateway, bind_shared(plan.host, plan.port)))
         if plan.settings.metrics_port:
             port = plan.settings.metrics_port + plan.index
@@ -156,6 +158,8 @@ async def _until_drained(gateway: Gateway, next_number: int, stop: asyncio.Event
         for task in tasks:
             task.cancel()
     transferred = await _transfer_rest(gateway)
+    if gateway.uploads.journal is not None:
+        await gateway.uploads.journal.close()
     log.info("gateway_drained", complete=drained, transferred=transferred)
     return drained and transferred
 

@@ -30,6 +30,7 @@ from sluice_reconciler.service import Reconciler
 from sluice_reconciler.verify import list_hold_records
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.stored_conflicts import StoredConflicts
+from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.conflicts import ConflictAccess, ConflictsApi
 from sluice_web.endpoints import Endpoint
@@ -38,7 +39,6 @@ from sluice_web.json_bodies import json_response
 from sluice_web.paging import AFTER, Page, read_cursor
 from sluice_web.parameters import AgentParameter, IntegerParameter
 from sluice_web.problems import Problem, problem_of
-from sluice_web.request_gate import parse_allowed_hosts
 
 log = structlog.get_logger()
 

@@ -1,7 +1,6 @@
 """Audit, plan and run of garbage collection on Spark's executors."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,8 @@ from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
 from sluice_gc.task_engine import LocalTaskEngine, SparkTaskEngine, TaskEngine
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_spark.session import SessionSettings, open_session
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Any]:
-    started = open_session(SessionSettings(), delta=False)
-    yield started
-    started.stop()
 
 
 async def _fill(world: GcWorld) -> None:
@@ -38,7 +29,7 @@ async def _fill(world: GcWorld) -> None:
     world.clock.at_ns = SystemClock().now_ns()
 
 
-def test_executors_and_driver_certify_the_same(session: Any, tmp_path: Path) -> None:
+def test_executors_and_driver_certify_the_same(spark: Any, tmp_path: Path) -> None:
     """An audit on executors equals one in the driver; plan and run delete the orphan."""
 
     async def scenario() -> None:
@@ -47,7 +38,7 @@ def test_executors_and_driver_certify_the_same(session: Any, tmp_path: Path) -> 
             url = f"file://{tmp_path / 'store'}"
             engines: list[TaskEngine] = [
                 LocalTaskEngine(world.store),
-                SparkTaskEngine(session, url),
+                SparkTaskEngine(spark, url),
             ]
             clock, ids = SystemClock(), SystemIds()
             here, there = [
@@ -59,22 +50,22 @@ def test_executors_and_driver_certify_the_same(session: Any, tmp_path: Path) -> 
             )
             assert there.counts == expected
             assert len(there.coverage[0].ranges) > 1
-            spark = engines[1]
-            plan = await Planner(world.store, spark, KEYS, clock, ids).plan(PLAN)
+            executors = engines[1]
+            plan = await Planner(world.store, executors, KEYS, clock, ids).plan(PLAN)
             assert plan.summary.orphans.incarnations == 1
-            runner = PlanRunner(world.store, spark, KEYS.trusted, clock)
+            runner = PlanRunner(world.store, executors, KEYS.trusted, clock)
             assert (await runner.run(plan.plan_id, RUN)).facts.deleted == 1
 
     asyncio.run(scenario())
 
 
-def test_error_of_an_executor_is_raised_in_the_driver(session: Any, tmp_path: Path) -> None:
+def test_error_of_an_executor_is_raised_in_the_driver(spark: Any, tmp_path: Path) -> None:
     """An error in a task is raised in the driver with its type."""
 
     async def scenario() -> None:
         async with open_world(tmp_path / "store") as world:
             await _fill(world)
-            engine = SparkTaskEngine(session, f"file://{tmp_path / 'store'}")
+            engine = SparkTaskEngine(spark, f"file://{tmp_path / 'store'}")
             clock, ids = SystemClock(), SystemIds()
             certificate = await Auditor(world.store, engine, KEYS, clock, ids).audit(AUDIT)
             await world.store.overwrite(certificate.files("names")[0].key, b"altered")

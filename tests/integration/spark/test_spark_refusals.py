@@ -69,6 +69,7 @@ def test_unsupported_features_are_refused_alike(command: tuple[str, ...], tmp_pa
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_ingest_refuses_the_checkpoint_of_another_queue(tmp_path: Path) -> None:
     """The line names both queues; the tables are unchanged."""
     for letter in ("A", "B"):

@@ -7,7 +7,7 @@ import pytest
 
 from sluice_gateway.admission import ModeWatch, RunningUploads
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
-from sluice_gateway.readiness import AUTHORITY_INTERVAL_S, Readiness
+from sluice_gateway.readiness import AUTHORITY_INTERVAL_S, Readiness, WorkerConditions
 from sluice_gateway.store_health import (
     PROBE_AFTER_S,
     PROBE_AGAIN_S,
@@ -80,8 +80,7 @@ async def watched(*, authority: bool = True) -> Watched:
     store = ObservedStore(inner, metrics, clock)
     readiness = Readiness(
         store=store,
-        running=RunningUploads(metrics),
-        mode=ModeWatch(clock),
+        conditions=WorkerConditions(running=RunningUploads(metrics), mode=ModeWatch(clock)),
         clock=clock,
         skip_probe=True,
         name="gw",
