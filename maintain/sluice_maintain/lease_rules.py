@@ -5,9 +5,11 @@ correct if two processes run it, because its own commits are conditional.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from msgspec.structs import replace
 
+from sluice_maintain.tasks import TRAITS, TaskName
 from sluice_protocol.maintenance import (
     REASON_CHARS_MAX,
     RUNS_MAX,
@@ -20,6 +22,7 @@ from sluice_protocol.units import NS_PER_S
 
 SUCCESSES = frozenset({RunOutcome.DONE, RunOutcome.FOUND_WRONG})
 _FAILURES = frozenset({RunOutcome.FAILED, RunOutcome.LOST, RunOutcome.NOT_PERMITTED})
+_HEALTHY_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +79,17 @@ def renew(
 ) -> TaskRecord | None:
     """Return the record with the lease prolonged, or None if the lease is lost.
 
-    A lease that has expired but that no other process has acquired is prolonged.
+    A lease that has expired but that no other process has acquired is prolonged. A continuous task
+    never ends with a success; after ten minutes, its renewals count as one.
     """
     if record is None or record.lease is None or record.lease.nonce != lease:
         return None
     expires_ns = max(now_ns + round(lease_s * NS_PER_S), record.lease.expires_at_unix_ns)
-    return _written(record, writer, lease=replace(record.lease, expires_at_unix_ns=expires_ns))
+    renewed = _written(record, writer, lease=replace(record.lease, expires_at_unix_ns=expires_ns))
+    run_s = (now_ns - record.lease.started_at_unix_ns) / NS_PER_S
+    if TRAITS[TaskName(record.task)].continuous and run_s >= _HEALTHY_S:
+        return replace(renewed, failures=0, last_success_unix_ns=now_ns)
+    return renewed
 
 
 def end_run(

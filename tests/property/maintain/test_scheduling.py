@@ -8,7 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support.maintain_records import SLOTS, at, situation
 
-from sluice_maintain.lease_rules import RunResult, RecordWriter, acquire, end_run
+from sluice_maintain.lease_rules import RecordWriter, RunResult, acquire, end_run
 from sluice_maintain.scheduler import decide
 from sluice_maintain.settings import (
     AuditPolicy,

@@ -3,8 +3,8 @@
 from support.maintain_records import at, leased
 
 from sluice_maintain.lease_rules import (
-    RunResult,
     RecordWriter,
+    RunResult,
     acquire,
     end_run,
     give_back,
@@ -58,6 +58,18 @@ def test_a_renewed_lease_ends_later_and_never_earlier() -> None:
     assert back is not None
     assert back.lease is not None
     assert back.lease.expires_at_unix_ns == at(80)
+
+
+def test_a_continuous_task_that_runs_for_long_is_a_success() -> None:
+    record = acquire(leased(TaskName.INGEST, expires_s=-1), "ingest", A, at(0), 60)
+    assert record is not None
+    assert record.failures == 1
+    early = renew(record, "a1", B, at(599), 60)
+    assert early is not None
+    assert (early.failures, early.last_success_unix_ns) == (1, None)
+    later = renew(record, "a1", B, at(600), 60)
+    assert later is not None
+    assert (later.failures, later.last_success_unix_ns) == (0, at(600))
 
 
 def test_a_lost_lease_can_neither_be_renewed_nor_record_a_run() -> None:
