@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "rebuild": ("sluice_cli.rebuild:rebuild", "Rebuild indexes, work lists and queues."),
     "audit": ("sluice_cli.audit:app", "Audit the store and sign a certificate."),
     "gc": ("sluice_cli.gc:app", "Delete orphan blobs, each with a proof."),
+    "maintain": ("sluice_cli.maintain:app", "Run all maintenance of a store by policies."),
     "policies": ("sluice_cli.policies:app", "Render, prove and apply bucket and IAM policies."),
     "config": ("sluice_cli.config_show:app", "Show each setting and its source."),
 }

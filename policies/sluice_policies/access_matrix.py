@@ -120,7 +120,7 @@ MATRIX: Final = {
                 *(keys.RAW_BLOBS, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
                 *(keys.AUDIT, GC),
             ),
-            Verb.DELETE: (keys.GC_TRASH,),
+            Verb.DELETE: (keys.GC_TRASH, keys.GC_EVIDENCE),
             # Where the store has no lifecycle, `sluice gc noncurrent` deletes what it would delete.
             Verb.DELETE_VERSION: (keys.RAW_BLOBS, *EXPIRING),
         },

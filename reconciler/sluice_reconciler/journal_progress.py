@@ -237,8 +237,11 @@ class ProcessJournal:
     def is_lapsed(self) -> bool:
         """Return True if the process has written nothing for so long that it acknowledges nothing.
 
-        A listing has shown that its newest object is older than `LAPSE_S`.
+        A listing has shown that its newest object is older than `LAPSE_S`. A spool never lapses: it
+        may acknowledge for days without the store.
         """
+        if self.registration.acceptance == "local_spool":
+            return False
         return not self.is_read and self.silent_at_ns >= self.written_ns + int(LAPSE_S * NS_PER_S)
 
 
