@@ -12,7 +12,7 @@ COMMANDS: Final = {
     "doctor": ("sluice_cli.doctor:doctor", "Test the store's guarantees with races."),
     "gateway": ("sluice_cli.gateway:gateway", "Serve uploads."),
     "reconciler": (
-        "sluice_cli.reconciler:reconciler",
+        "sluice_cli.reconciler:app",
         ("Discover, index and enqueue accepted batches."),
     ),
     "agent": ("sluice_cli.agent:app", "Ship files and host metrics, and manage parked batches."),
