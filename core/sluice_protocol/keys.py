@@ -29,6 +29,7 @@ QUEUE: Final = "queue/v1/"
 AUTHORITY: Final = "authority/v1/"
 AUTHORITY_SETTINGS: Final = ObjectKey("authority/v1/settings.json")
 DELETES: Final = "deletes/v1/"
+ACTIVE_DELETES: Final = ObjectKey("reconciler/v1/active-deletes.json")
 DECISIONS: Final = "decisions/v1/"
 DOCTOR: Final = "doctor/v1/"
 RECONCILER: Final = "reconciler/v1/"
