@@ -21,6 +21,7 @@ from sluice_protocol.keys import parse_digest
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import Digest
 from sluice_store import open_store
+from sluice_store.version_expiry import ExpiryReport, ExpirySettings, expire_versions
 
 if TYPE_CHECKING:
     from sluice_gc.blob_explanation import BlobExplanation
@@ -36,6 +37,7 @@ _RUN = RunSettings()
 _ENGINE = EngineSettings()
 _CYCLE = CycleSettings()
 _INVENTORY = InventorySettings()
+_EXPIRY = ExpirySettings()
 
 
 @app.command
@@ -159,6 +161,44 @@ def cycle(
     emit(report, as_json=json, human=lambda console: _draw_cycle(console, report))
     code = ExitCode.FOUND_WRONG if report.found_wrong else ExitCode.DONE
     return int(code.value)
+
+
+@app.command
+def noncurrent(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    settings: Annotated[ExpirySettings, Parameter(name="*")] = _EXPIRY,
+    start_after: Annotated[
+        str, Parameter(help="Continue after this key, which the previous run reported.")
+    ] = "",
+    json: Json = False,
+) -> int:
+    """Delete expired noncurrent versions where the store has no lifecycle.
+
+    Exit with 1 if the outcome of a deletion is unknown: run it again.
+    """
+    report = asyncio.run(_noncurrent(store, settings, start_after))
+    emit(report, as_json=json, human=lambda console: _draw_expiry(console, report, settings))
+    return int((ExitCode.FOUND_WRONG if report.unknown else ExitCode.DONE).value)
+
+
+async def _noncurrent(url: str, settings: ExpirySettings, start_after: str) -> ExpiryReport:
+    async with open_store(url) as store:
+        return await expire_versions(store, settings, start_after=start_after)
+
+
+def _draw_expiry(console: Console, report: ExpiryReport, settings: ExpirySettings) -> None:
+    done = "to delete" if settings.dry_run else "deleted"
+    total, size = sum(report.deleted.values()), format_size(report.deleted_bytes)
+    console.print(f"{total} of {report.listed} versions {done} ({size})")
+    for prefix, count in report.deleted.items():
+        console.print(f"  {prefix:24} {count:>10}")
+    for reason, count in report.kept.items():
+        console.print(f"  kept: {reason:18} {count:>10}")
+    if report.unknown:
+        console.print(f"  {report.unknown} deletions are not confirmed: run it again")
+    if report.resume_after is not None:
+        console.print(f"  not finished: continue with --start-after '{report.resume_after}'")
 
 
 async def _cycle(url: str, settings: CycleSettings, where: EngineSettings) -> "CycleReport":

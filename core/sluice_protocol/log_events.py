@@ -290,6 +290,16 @@ LOG_EVENTS: Final = (
         action="Check the disk of the spool.",
     ),
     LogEvent(
+        name="spool_journal_not_saved",
+        level="WARN",
+        component="gateway",
+        meaning=(
+            "The spool could not store the state of its journal. If no earlier state permits it, "
+            "uploads are refused."
+        ),
+        action="Free space on the disk of the spool.",
+    ),
+    LogEvent(
         name="spool_record_pending",
         level="WARN",
         component="gateway",
@@ -503,6 +513,29 @@ LOG_EVENTS: Final = (
         action="None.",
     ),
     LogEvent(
+        name="batches_missed_by_journals",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "A full pass found batches that a journal should have named. A gateway died before it "
+            "wrote its journal, or left an upload unanswered."
+        ),
+        action=(
+            "None if a gateway died: the batches are enqueued. Otherwise report it with `sluice "
+            "reconciler status`."
+        ),
+    ),
+    LogEvent(
+        name="discovery_record_unreadable",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "`reconciler/v1/discovery.json` is damaged. It is written again, and journals are "
+            "read again."
+        ),
+        action="None. Investigate the store if it repeats.",
+    ),
+    LogEvent(
         name="event_invalid",
         level="WARN",
         component="reconciler",
@@ -515,6 +548,35 @@ LOG_EVENTS: Final = (
         component="reconciler",
         meaning="A full pass failed. The next one starts on schedule.",
         action="Check the store if it repeats.",
+    ),
+    LogEvent(
+        name="gateway_process_lapsed",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "A gateway process has written no journal object for two minutes. `accepted_until` "
+            "stays at its last time until a full pass, which starts now, has ended."
+        ),
+        action="None for the answers. Find out why the gateway died or cannot write.",
+    ),
+    LogEvent(
+        name="gateway_registration_unreadable",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "The registration of a gateway process is damaged. It bounds `accepted_until` until a "
+            "full pass."
+        ),
+        action="Find out what changed the object. Restart that gateway.",
+    ),
+    LogEvent(
+        name="gateway_without_journal",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "A gateway accepts batches and writes no journal. Full passes decide `accepted_until`."
+        ),
+        action="Upgrade that gateway.",
     ),
     LogEvent(
         name="high_water_unreadable",
@@ -540,6 +602,23 @@ LOG_EVENTS: Final = (
         action="Check the inventory configuration.",
     ),
     LogEvent(
+        name="journal_broken",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "A journal object is missing or damaged. Reading continues after a full pass has "
+            "listed what it named."
+        ),
+        action="Find out what deleted or changed the object.",
+    ),
+    LogEvent(
+        name="journal_entries_absent",
+        level="WARN",
+        component="reconciler",
+        meaning="A journal names batches without a manifest. They are skipped.",
+        action="Find out what deleted the manifests under `accepted/`.",
+    ),
+    LogEvent(
         name="lane_halted",
         level="ERROR",
         component="reconciler",
@@ -559,6 +638,15 @@ LOG_EVENTS: Final = (
         component="reconciler",
         meaning="A batch could not be read for the live window. Live answers are marked partial.",
         action="None. The batch is ingested as usual.",
+    ),
+    LogEvent(
+        name="pass_record_unreadable",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "`reconciler/v1/full-pass.json` is damaged. The full pass starts from the beginning."
+        ),
+        action="None. Investigate the store if it repeats.",
     ),
     LogEvent(
         name="reconciler_work_ended",

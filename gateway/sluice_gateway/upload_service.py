@@ -10,7 +10,7 @@ from sluice_gateway.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.admission import BodyBudget, ModeWatch, RunningUploads, check_head
 from sluice_gateway.frame_reader import FrameReader, ReceivedBody
 from sluice_gateway.high_water import HighWaterMarks
-from sluice_gateway.journal_writer import AcceptanceJournal
+from sluice_gateway.journal_writer import UploadJournal
 from sluice_gateway.metrics import GatewayMetrics, UploadPhases
 from sluice_gateway.principals import PrincipalsFile, VerifiedSender, authenticate
 from sluice_gateway.spool_transfer import SpoolTransfer
@@ -48,8 +48,7 @@ class UploadService:
         decisions: The decisions of operators, among them quarantined agents.
         high_water: The marks that agents report.
         transfer: In `local_spool`, transfers accepted records to the authority.
-        journal: The acceptance journal of this worker; None in `local_spool`, where the transfer
-            writes it.
+        journal: The acceptance journal of this worker.
     """
 
     frame_bytes_max: int
@@ -67,7 +66,7 @@ class UploadService:
     decisions: DecisionsReader
     high_water: HighWaterMarks
     transfer: SpoolTransfer | None
-    journal: AcceptanceJournal | None
+    journal: UploadJournal
 
     def sender_of(self, request: web.Request) -> VerifiedSender:
         """Return the sender of a request.
@@ -95,7 +94,7 @@ class UploadService:
                 known = self.cache.find(received.digest)
                 if known is not None:
                     response = self._accept_known(sender, received, known)
-                    await self._require_current_journal()
+                    await self.journal.require_current()
                     self._note_high_water(request, known.identity)
                     return response
                 upload = await self._validate(request, sender, received, phases)
@@ -150,8 +149,7 @@ class UploadService:
 
     async def _store(self, upload: Upload, phases: UploadPhases) -> AcceptedResponse | Problem:
         self.mode.require_known()  # here, because the body may have begun before a switch
-        if self.journal is not None:
-            self.journal.require_room()
+        self.journal.require_room()
         if self.transfer is None:
             run = await self.acceptor.accept(upload)
         else:
@@ -163,23 +161,13 @@ class UploadService:
             self.metrics.healed.inc()
         result = self._result(upload, run)
         if isinstance(result, AcceptedResponse):
-            await self._require_current_journal()
+            await self.journal.require_current()  # its manifest exists, and its entry was noted
         return result
-
-    async def _require_current_journal(self) -> None:
-        """Check that this worker may respond 200; its entry was noted and its manifest exists.
-
-        Raises:
-            HttpRefusal: The journal lapsed and the worker could not register again.
-        """
-        if self.journal is not None:
-            await self.journal.require_current()
 
     def _result(self, upload: Upload, run: AcceptanceRun) -> AcceptedResponse | Problem:
         match run.verdict:
             case Accepted() as verdict:
-                if self.journal is not None:  # before the cache: a frame in it was noted
-                    self.journal.note(run.manifest)
+                self.journal.note(run.manifest)  # before the cache: a frame in it was noted
                 entry = AcceptedFrame(
                     identity=upload.identity,
                     accepted_at_ns=verdict.accepted_at_ns,

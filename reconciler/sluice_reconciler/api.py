@@ -13,6 +13,7 @@ from sluice_protocol.discovery import HoldRecord
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.keys import AUDIT, GC_PLANS
 from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.timestamps import format_rfc3339
 from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.audit_summaries import (
     PAGE_DEFAULT,
@@ -287,6 +288,9 @@ class OperatorApi:
             "partial": seen.partial,
             "reasons": seen.reasons,
             "next": seen.next,
+            "accepted_until": None
+            if seen.accepted_until_ns is None
+            else format_rfc3339(seen.accepted_until_ns),
         }
         summary |= {"more": seen.more, "enabled": seen.enabled}
         last = msgspec.json.encode({"summary": summary})
