@@ -42,7 +42,8 @@ class AgentSettings:
     """The settings of `sluice agent run`; `forward` has the same without the file inputs.
 
     Attributes:
-        gateway: Base URLs of equivalent gateways, separated by commas.
+        gateway: Base URLs of equivalent gateways, separated by commas; a name that resolves to
+            several addresses is that many gateways.
         spool: Directory of the spool.
         key: File of the Ed25519 key; default is the key that `sluice agent init` created here.
         agent_id: The id under which records are accepted; default is the host's name.
@@ -154,7 +155,6 @@ class AgentSettings:
     def for_uploader(self, *, stop_when_refused: bool, give_up_s: float = 0.0) -> UploaderSettings:
         """Return the settings of the uploader."""
         return UploaderSettings(
-            gateways=self.gateways,
             uploads_max=self.uploads,
             stop_when_refused=stop_when_refused,
             give_up_s=give_up_s,
