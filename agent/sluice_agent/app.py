@@ -22,15 +22,15 @@ from sluice_agent.health import serve_health
 from sluice_agent.line_readers import PipeInput
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parked_inquiry import ParkedInquiry
-from sluice_agent.settings import AgentSettings, Durability
+from sluice_agent.settings import AgentSettings, Durability, SpoolSettings
 from sluice_agent.signing_key import read_key
-from sluice_agent.spool import Spool, SpoolSettings
+from sluice_agent.spool import Spool
 from sluice_agent.tasks import Agent, AgentRunResult, run_with_background, ship_files, ship_pipe
 from sluice_agent.transport import HttpTransport, client_tls, open_session
 from sluice_agent.uploader import Uploader
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_web.request_gate import parse_allowed_hosts
+from sluice_web.addresses import parse_allowed_hosts
 
 CONNECT_S: Final = 5.0
 SLOTS: Final = 64

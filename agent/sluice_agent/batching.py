@@ -7,7 +7,6 @@ blocks, the inputs stop reading, and new data remains in the files or the pipe.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
 import msgspec
@@ -16,18 +15,16 @@ import structlog
 from sluice_agent.columns import join_logs, join_metrics
 from sluice_agent.errors import SpoolUnwritable
 from sluice_agent.metrics import AgentMetrics
+from sluice_agent.settings import BatchLimits, WhenFull
 from sluice_agent.spool import SealedBatch, Spool, SpooledBatch
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.clock import Clock
 from sluice_protocol.columns import Columns, LogColumns, MetricColumns, kind_of
-from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S
 
 RECORD_COST_BYTES: Final = 28
 """The size of a record in addition to its text: time, offsets and the indexes of one attribute."""
-BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Above this limit a batch of incompressible bytes could exceed the maximum size of a frame."""
 ROOM_POLL_S: Final = 0.05
 SPOOL_RETRY_S: Final = 1.0
 TICK_S: Final = 0.05
@@ -69,32 +66,6 @@ class BatchContents:
     columns: Columns
     checkpoints: tuple[FileCheckpoint, ...]
     sealed: tuple[SealedCallback, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimits:
-    """The limits at which a batch is cut.
-
-    Attributes:
-        bytes_max: Approximate size before compression; at most 8 MiB.
-        records_max: Number of records.
-        age_s_max: Seconds since the first record.
-
-    Raises:
-        BadUsage: A limit is out of range, or would produce frames that no gateway accepts.
-    """
-
-    bytes_max: int = 4 * 1024 * 1024
-    records_max: int = 100_000
-    age_s_max: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.bytes_max <= BATCH_BYTES_MAX:
-            raise BadUsage(
-                f"batch bytes must be 1 to {BATCH_BYTES_MAX}, batch_bytes=`{self.bytes_max}`"
-            )
-        if self.records_max < 1 or self.age_s_max < 0:
-            raise BadUsage("batch records must be at least 1 and batch age must not be negative")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,13 +132,6 @@ def join_checkpoints(blocks: Sequence[RecordBlock]) -> tuple[FileCheckpoint, ...
         first = joined.get(checkpoint.source, checkpoint)
         joined[checkpoint.source] = msgspec.structs.replace(checkpoint, start=first.start)
     return tuple(joined.values())
-
-
-class WhenFull(StrEnum):
-    """What happens to new records while the spool is full."""
-
-    BLOCK = "block"
-    DROP_NEWEST = "drop_newest"
 
 
 class Batcher:

@@ -11,7 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from sluice_agent.timestamps import Zone, parse_timestamps
+from sluice_agent.settings import Zone
+from sluice_agent.timestamps import parse_timestamps
 from sluice_protocol.columns import (
     I32,
     U8,

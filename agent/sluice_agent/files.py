@@ -28,32 +28,13 @@ from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
 from sluice_agent.columns import logs_from_block
 from sluice_agent.copytruncate import CopyDetector
 from sluice_agent.line_readers import FollowedFile, source_of
+from sluice_agent.settings import FileSettings
 from sluice_agent.spool_format import FileCheckpoint
-from sluice_agent.timestamps import Zone
 from sluice_protocol.units import UnixNs
 
 POLL_BYTES_MAX: Final = 4 * 1024 * 1024
 DISCOVER_S: Final = 1.0
 _log: Final = structlog.get_logger("sluice.agent.files")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSettings:
-    """Which files are followed.
-
-    Attributes:
-        patterns: Glob patterns, including `**`.
-        exclude: fnmatch patterns of paths to exclude.
-        from_end: Read files that exist when the spool is new from their end.
-        zone: The time zone of timestamps that specify none; None is the system's zone.
-        rotated_wait_s: A renamed file is closed after this many seconds without new lines.
-    """
-
-    patterns: tuple[str, ...]
-    exclude: tuple[str, ...] = ("*.gz", "*.xz", "*.bz2", "*.zst", "*.zip")
-    from_end: bool = False
-    zone: Zone = None
-    rotated_wait_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ import numpy as np
 
 from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
 from sluice_agent.columns import logs_from_block
+from sluice_agent.settings import Zone
 from sluice_agent.spool_format import FileCheckpoint
-from sluice_agent.timestamps import Zone
 from sluice_protocol.units import UnixNs
 
 BLOCK_BYTES: Final = 256 * 1024

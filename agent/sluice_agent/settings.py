@@ -1,22 +1,24 @@
-"""The settings of an agent."""
+"""The settings of an agent and of its parts: values only, so that help and errors are quick."""
 
 import socket
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from yarl import URL
 
-from sluice_agent.batching import BatchLimits, WhenFull
-from sluice_agent.files import FileSettings
-from sluice_agent.spool import SpoolSettings
-from sluice_agent.timestamps import Zone
-from sluice_agent.uploader import UploaderSettings
 from sluice_protocol.errors import BadUsage
 
-SPOOL_BYTES_LEAST = 20 * 1024 * 1024
+BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Above this limit a batch of incompressible bytes could exceed the maximum size of a frame."""
+SPOOL_BYTES_LEAST: Final = 20 * 1024 * 1024
 """Room for one frame of the maximum size and its header."""
+
+Zone = tzinfo | None
+"""A time zone; None is the system's zone."""
 
 
 class Durability(StrEnum):
@@ -30,6 +32,93 @@ class Durability(StrEnum):
     FAST = "fast"
     DURABLE = "durable"
     ACCEPTED = "accepted"
+
+
+class WhenFull(StrEnum):
+    """What happens to new records while the spool is full."""
+
+    BLOCK = "block"
+    DROP_NEWEST = "drop_newest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """The limits at which a batch is cut.
+
+    Attributes:
+        bytes_max: Approximate size before compression; at most 8 MiB.
+        records_max: Number of records.
+        age_s_max: Seconds since the first record.
+
+    Raises:
+        BadUsage: A limit is out of range, or would produce frames that no gateway accepts.
+    """
+
+    bytes_max: int = 4 * 1024 * 1024
+    records_max: int = 100_000
+    age_s_max: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bytes_max <= BATCH_BYTES_MAX:
+            raise BadUsage(
+                f"batch bytes must be 1 to {BATCH_BYTES_MAX}, batch_bytes=`{self.bytes_max}`"
+            )
+        if self.records_max < 1 or self.age_s_max < 0:
+            raise BadUsage("batch records must be at least 1 and batch age must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolSettings:
+    """Where and how a spool stores its batches.
+
+    Attributes:
+        directory: The spool's directory; one process at a time locks it.
+        agent_id: The agent's id, part of every identity.
+        resource: Attributes of every frame.
+        bytes_max: Maximum bytes of batches, including parked ones.
+        sync: Make a commit durable against a power cut, not only against a kill.
+    """
+
+    directory: Path
+    agent_id: str
+    resource: tuple[tuple[str, str], ...] = ()
+    bytes_max: int = 1024 * 1024 * 1024
+    sync: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSettings:
+    """Which files are followed.
+
+    Attributes:
+        patterns: Glob patterns, including `**`.
+        exclude: fnmatch patterns of paths to exclude.
+        from_end: Read files that exist when the spool is new from their end.
+        zone: The time zone of timestamps that specify none; None is the system's zone.
+        rotated_wait_s: A renamed file is closed after this many seconds without new lines.
+    """
+
+    patterns: tuple[str, ...]
+    exclude: tuple[str, ...] = ("*.gz", "*.xz", "*.bz2", "*.zst", "*.zip")
+    from_end: bool = False
+    zone: Zone = None
+    rotated_wait_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploaderSettings:
+    """How batches are sent.
+
+    Attributes:
+        uploads_max: Number of concurrent uploads; 1 sends batches strictly in order.
+        stop_when_refused: End with an error on 401 and `forbidden_agent`, instead of keeping
+            all batches and sending one a minute until it is accepted.
+        give_up_s: End with an error after uploads have failed for this long, seconds; 0 never.
+    """
+
+    uploads_max: int = 4
+    stop_when_refused: bool = False
+    give_up_s: float = 0.0
 
 
 def default_agent_id() -> str:

@@ -18,13 +18,13 @@ Source: ADR 0030, ADR 0031.
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from sluice_agent.disk import Disk
 from sluice_agent.errors import CorruptEntry, SpoolBroken
+from sluice_agent.settings import SpoolSettings
 from sluice_agent.spool_directory import SpoolDirectory, translate_os_errors
 from sluice_agent.spool_format import (
     FORMAT_VERSION,
@@ -45,25 +45,6 @@ from sluice_protocol.units import UnixNs
 
 SWEEP_AT: Final = 32
 """The number of accepted batches that are covered by one durable state and removed together."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolSettings:
-    """Where and how a spool stores its batches.
-
-    Attributes:
-        directory: The spool's directory; one process at a time locks it.
-        agent_id: The agent's id, part of every identity.
-        resource: Attributes of every frame.
-        bytes_max: Maximum bytes of batches, including parked ones.
-        sync: Make a commit durable against a power cut, not only against a kill.
-    """
-
-    directory: Path
-    agent_id: str
-    resource: tuple[tuple[str, str], ...] = ()
-    bytes_max: int = 1024 * 1024 * 1024
-    sync: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from sluice_agent.uploader import Uploader
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
-from sluice_web.request_gate import parse_allowed_hosts
+from sluice_web.addresses import parse_allowed_hosts
 
 POLL_S: Final = 0.25
 SWEEP_S: Final = 0.5

@@ -9,17 +9,15 @@ Any other line has its time of arrival: a wrong guess is worse than none.
 Source: RFC 3339 section 5.6, RFC 3164 section 4.1.2.
 """
 
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from sluice_agent.settings import Zone
 from sluice_protocol.columns import TextColumn
 from sluice_protocol.units import NS_PER_S, UnixNs
-
-Zone = tzinfo | None
-"""A time zone; None is the system's zone."""
 
 Bytes2D = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]

@@ -15,6 +15,7 @@ from sluice_agent.errors import CorruptEntry, GatewaysUnreachable, SendingRefuse
 from sluice_agent.gateway_addresses import Gateways
 from sluice_agent.gateway_choice import GatewayTarget, SendAttempts
 from sluice_agent.metrics import AgentMetrics
+from sluice_agent.settings import UploaderSettings
 from sluice_agent.spool import Spool, SpooledBatch
 from sluice_agent.spool_format import ParkedReason
 from sluice_agent.transport import UploadRequest, UploadResult, UploadTransport
@@ -39,22 +40,6 @@ SUMMARY_S: Final = 30.0
 SPOOL_RETRY_S: Final = 1.0
 RESPONSE_CHARS_MAX: Final = 4096
 _log: Final = structlog.get_logger("sluice.agent.uploader")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploaderSettings:
-    """How batches are sent.
-
-    Attributes:
-        uploads_max: Number of concurrent uploads; 1 sends batches strictly in order.
-        stop_when_refused: End with an error on 401 and `forbidden_agent`, instead of keeping
-            all batches and sending one a minute until it is accepted.
-        give_up_s: End with an error after uploads have failed for this long, seconds; 0 never.
-    """
-
-    uploads_max: int = 4
-    stop_when_refused: bool = False
-    give_up_s: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)

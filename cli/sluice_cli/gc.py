@@ -2,20 +2,13 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 from rich.console import Console
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size, format_time
-from sluice_gc.blob_explanation import BlobExplanation, explain_blob
-from sluice_gc.cycle import CycleReport, CycleRunner
-from sluice_gc.inventory_candidates import open_inventory
-from sluice_gc.metrics import GcMetrics
-from sluice_gc.plan import Plan
-from sluice_gc.plan_runner import PlanRunner, RunReport
-from sluice_gc.planner import Planner
 from sluice_gc.settings import (
     CycleSettings,
     EngineSettings,
@@ -23,14 +16,19 @@ from sluice_gc.settings import (
     PlanSettings,
     RunSettings,
 )
-from sluice_gc.signing_keys import load_keys, load_trusted
-from sluice_gc.task_engine import open_engine
-from sluice_gc.trash import PurgeReport, RestoreReport, purge_trash, restore_blob
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import parse_digest
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import Digest
 from sluice_store import open_store
+from sluice_store.version_expiry import ExpiryReport, ExpirySettings, expire_versions
+
+if TYPE_CHECKING:
+    from sluice_gc.blob_explanation import BlobExplanation
+    from sluice_gc.cycle import CycleReport
+    from sluice_gc.plan import Plan
+    from sluice_gc.plan_runner import RunReport
+    from sluice_gc.trash import PurgeReport, RestoreReport
 
 app = App(name="gc", help="Delete orphan blobs, each with a proof.")
 
@@ -39,6 +37,7 @@ _RUN = RunSettings()
 _ENGINE = EngineSettings()
 _CYCLE = CycleSettings()
 _INVENTORY = InventorySettings()
+_EXPIRY = ExpirySettings()
 
 
 @app.command
@@ -130,12 +129,17 @@ def _parse(sha256: str) -> Digest:
         raise BadUsage(f"not 64 lower-case hexadecimal digits, sha256=`{sha256}`") from error
 
 
-async def _undo(url: str, digest: Digest) -> RestoreReport:
+async def _undo(url: str, digest: Digest) -> "RestoreReport":
+    from sluice_gc.trash import restore_blob  # noqa: PLC0415 - quick help
+
     async with open_store(url) as store:
         return await restore_blob(store, digest, SystemClock())
 
 
-async def _purge(url: str, key_file: Path, trusted_keys: tuple[str, ...]) -> PurgeReport:
+async def _purge(url: str, key_file: Path, trusted_keys: tuple[str, ...]) -> "PurgeReport":
+    from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
+    from sluice_gc.trash import purge_trash  # noqa: PLC0415 - quick help
+
     trusted = load_trusted(key_file, trusted_keys)
     async with open_store(url) as store:
         return await purge_trash(store, trusted, SystemIds().ulid(), clock=SystemClock())
@@ -159,7 +163,50 @@ def cycle(
     return int(code.value)
 
 
-async def _cycle(url: str, settings: CycleSettings, where: EngineSettings) -> CycleReport:
+@app.command
+def noncurrent(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    settings: Annotated[ExpirySettings, Parameter(name="*")] = _EXPIRY,
+    start_after: Annotated[
+        str, Parameter(help="Continue after this key, which the previous run reported.")
+    ] = "",
+    json: Json = False,
+) -> int:
+    """Delete expired noncurrent versions where the store has no lifecycle.
+
+    Exit with 1 if the outcome of a deletion is unknown: run it again.
+    """
+    report = asyncio.run(_noncurrent(store, settings, start_after))
+    emit(report, as_json=json, human=lambda console: _draw_expiry(console, report, settings))
+    return int((ExitCode.FOUND_WRONG if report.unknown else ExitCode.DONE).value)
+
+
+async def _noncurrent(url: str, settings: ExpirySettings, start_after: str) -> ExpiryReport:
+    async with open_store(url) as store:
+        return await expire_versions(store, settings, start_after=start_after)
+
+
+def _draw_expiry(console: Console, report: ExpiryReport, settings: ExpirySettings) -> None:
+    done = "to delete" if settings.dry_run else "deleted"
+    total, size = sum(report.deleted.values()), format_size(report.deleted_bytes)
+    console.print(f"{total} of {report.listed} versions {done} ({size})")
+    for prefix, count in report.deleted.items():
+        console.print(f"  {prefix:24} {count:>10}")
+    for reason, count in report.kept.items():
+        console.print(f"  kept: {reason:18} {count:>10}")
+    if report.unknown:
+        console.print(f"  {report.unknown} deletions are not confirmed: run it again")
+    if report.resume_after is not None:
+        console.print(f"  not finished: continue with --start-after '{report.resume_after}'")
+
+
+async def _cycle(url: str, settings: CycleSettings, where: EngineSettings) -> "CycleReport":
+    from sluice_gc.cycle import CycleRunner  # noqa: PLC0415 - quick help
+    from sluice_gc.metrics import GcMetrics  # noqa: PLC0415 - quick help
+    from sluice_gc.signing_keys import load_keys  # noqa: PLC0415 - quick help
+    from sluice_gc.task_engine import open_engine  # noqa: PLC0415 - quick help
+
     keys = load_keys(settings.key_file, settings.trusted_keys)
     async with open_engine(url, where) as (store, engine):
         cycles = CycleRunner(store, engine, keys, SystemClock(), SystemIds(), metrics=GcMetrics())
@@ -172,7 +219,12 @@ async def _plan(
     where: EngineSettings,
     inventory: InventorySettings,
     audit_id: str | None,
-) -> Plan:
+) -> "Plan":
+    from sluice_gc.inventory_candidates import open_inventory  # noqa: PLC0415 - quick help
+    from sluice_gc.planner import Planner  # noqa: PLC0415 - quick help
+    from sluice_gc.signing_keys import load_keys  # noqa: PLC0415 - quick help
+    from sluice_gc.task_engine import open_engine  # noqa: PLC0415 - quick help
+
     keys = load_keys(settings.key_file, settings.trusted_keys)
     async with open_engine(url, where) as (store, engine):
         planner = Planner(store, engine, keys, SystemClock(), SystemIds())
@@ -181,7 +233,11 @@ async def _plan(
 
 async def _run(
     url: str, plan_id: str | None, settings: RunSettings, where: EngineSettings
-) -> RunReport:
+) -> "RunReport":
+    from sluice_gc.plan_runner import PlanRunner  # noqa: PLC0415 - quick help
+    from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
+    from sluice_gc.task_engine import open_engine  # noqa: PLC0415 - quick help
+
     trusted = load_trusted(settings.key_file, settings.trusted_keys)
     async with open_engine(url, where) as (store, engine):
         return await PlanRunner(store, engine, trusted, SystemClock()).run(plan_id, settings)
@@ -189,13 +245,16 @@ async def _run(
 
 async def _show(
     url: str, digest: Digest, key_file: Path, trusted_keys: tuple[str, ...]
-) -> BlobExplanation:
+) -> "BlobExplanation":
+    from sluice_gc.blob_explanation import explain_blob  # noqa: PLC0415 - quick help
+    from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
+
     trusted = load_trusted(key_file, trusted_keys)
     async with open_store(url) as store:
         return await explain_blob(store, trusted, digest)
 
 
-def _draw_plan(console: Console, made: Plan) -> None:
+def _draw_plan(console: Console, made: "Plan") -> None:
     summary = made.summary
     console.print(f"plan {made.plan_id}, based on audit {made.audit_id}")
     for name, tally in (
@@ -213,7 +272,7 @@ def _draw_plan(console: Console, made: Plan) -> None:
                 console.print(f"    {limit:22} {one.tally.incarnations:>10} {size:>10}")
 
 
-def _draw_report(console: Console, report: RunReport) -> None:
+def _draw_report(console: Console, report: "RunReport") -> None:
     facts = report.facts
     size = format_size(facts.deleted_bytes)
     if report.dry_run:
@@ -232,7 +291,7 @@ def _draw_report(console: Console, report: RunReport) -> None:
         console.print(f"  {facts.skipped} batches were done by an earlier run")
 
 
-def _draw_cycle(console: Console, report: CycleReport) -> None:
+def _draw_cycle(console: Console, report: "CycleReport") -> None:
     console.print(f"audit {report.audit_id}: {report.counts.orphans} orphans")
     if report.ran_plan_id is None:
         console.print("no plan was due")
@@ -242,7 +301,7 @@ def _draw_cycle(console: Console, report: CycleReport) -> None:
     console.print(f"new plan {report.made_plan_id}")
 
 
-def _draw_blob(console: Console, blob: BlobExplanation) -> None:
+def _draw_blob(console: Console, blob: "BlobExplanation") -> None:
     console.print(f"blob {blob.sha256}")
     console.print(f"  named in audit {blob.audit_id}: {blob.named_in_audit}")
     if not blob.incarnations:

@@ -24,7 +24,7 @@ from sluice_cli.policies_output import (
 from sluice_policies.evaluate import evaluate, request_for
 from sluice_policies.lint import lint as lint_text
 from sluice_policies.live_documents import DocumentChange, read_changes
-from sluice_policies.model import identity_document, parse_document
+from sluice_policies.model import identity_document, load_json, parse_document
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.render import document_texts
 from sluice_policies.render import render as render_all
@@ -202,6 +202,10 @@ def prove(
     target: TargetName = Target.AWS,
     bucket_policy: BucketPolicy = None,
     role_policy: RolePolicies = (),
+    lifecycle: Annotated[
+        Path | None,
+        Parameter(help="Prove this lifecycle, in the form of the S3 calls, not the rendered one."),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Prove every required property for every caller, key and header.
@@ -212,7 +216,8 @@ def prove(
     from sluice_policies.prove import all_proved  # noqa: PLC0415 - z3 is an extra
     from sluice_policies.prove import prove as prove_all  # noqa: PLC0415
 
-    verdicts = prove_all(_policies(settings, target, bucket_policy, role_policy))
+    rules = None if lifecycle is None else load_json(_read_policy(lifecycle), str(lifecycle))
+    verdicts = prove_all(_policies(settings, target, bucket_policy, role_policy), rules)
     emit(verdicts_json(verdicts), as_json=json, human=lambda c: draw_verdicts(c, verdicts))
     return _exit_code(good=all_proved(verdicts))
 

@@ -21,6 +21,14 @@ class Clock(Protocol):
         ...
 
 
+class SuspendAwareClock(Clock, Protocol):
+    """A clock that also measures time during which this machine was suspended."""
+
+    def boottime_ns(self) -> int:
+        """Return the time since the machine started, in nanoseconds, suspension included."""
+        ...
+
+
 class IdSource(Protocol):
     """A source of ids that never repeat."""
 

@@ -1,7 +1,7 @@
 """What the reconciler stores about discovery: how far it is complete, and which batches it holds.
 
-- `reconciler/v1/discovery.json`: every batch whose manifest existed at an instant of the store's
-  clock is enqueued in every queue, or has a hold record. Replaced as a whole.
+- `reconciler/v1/discovery.json`: every batch that a gateway acknowledged before an instant of the
+  store's clock is enqueued in every queue, or has a hold record. Swapped as a whole.
 - `reconciler/v1/unhealthy/<sha256 of the held key, hex>.json`: a hold record. It never stops a
   batch and is never a reason to skip one.
 
@@ -22,17 +22,35 @@ UNHEALTHY: Final = f"{RECONCILER}unhealthy/"
 
 
 class DiscoveryRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The last completed discovery.
+    """How far discovery is complete.
 
     Attributes:
-        complete_through_unix_ns: Every batch whose manifest existed at this time of the store's
-            clock is enqueued in every queue, or has a hold record.
-        listed: Number of keys under `accepted/` at that time.
+        complete_through_unix_ns: Every batch that a gateway acknowledged before this time of the
+            store's clock is enqueued in every queue, or has a hold record.
+        listed: Number of keys under `accepted/` in the last complete full pass.
+        held_by: The gateway and the process whose journal holds the time back, as text; None if
+            none does, or if full passes decide the time.
+        journals: The last journal object of each registered process through which every entry is
+            enqueued or held. A process that is missing has no processed object.
+        lanes: The lanes whose time is later than `complete_through_unix_ns`, three digits each.
+        pass_began_unix_ns: When the last complete full pass began. Every batch whose manifest
+            existed then is enqueued or held, acknowledged or not.
+        journaled_since_unix_ns: Since when every gateway is known to write a journal. None while
+            only full passes decide the time.
+        revision: Number of the write.
+        writer: Identifies the write; with `revision` it makes the bytes of each write unique.
     """
 
     schema: Literal["sluice.reconciler_discovery.v1"] = "sluice.reconciler_discovery.v1"
     complete_through_unix_ns: int
     listed: int
+    held_by: str | None = None
+    journals: dict[str, int] = {}
+    lanes: dict[str, int] = {}
+    pass_began_unix_ns: int | None = None
+    journaled_since_unix_ns: int | None = None
+    revision: int = 0
+    writer: str = ""
 
 
 class HoldReason(StrEnum):

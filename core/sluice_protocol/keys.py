@@ -37,6 +37,8 @@ AUDIT: Final = "audit/v1/"
 GC_PLANS: Final = "gc/v1/plans/"
 GC_PROOFS: Final = "gc/v1/proofs/"
 GC_TRASH: Final = "gc/v1/trash/"
+GC_EVIDENCE: Final = "gc/v1/evidence/"
+"""Listed rows of audits. Certificates are under `AUDIT`, where nothing is removed."""
 GATEWAYS: Final = "gateways/v1/"
 GATEWAY_PROCESSES: Final = f"{GATEWAYS}processes/"
 GATEWAY_JOURNALS: Final = f"{GATEWAYS}journals/"
@@ -50,7 +52,7 @@ INGEST_QUEUE: Final = "spark"
 ALL_PREFIXES: Final = (
     *(RAW_BLOBS, RAW_BLOBS_BY_TIME, ACCEPTED, ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, QUARANTINE),
     *(QUARANTINE_BY_BLOB, WORK_LISTS, ROLLUP, INDEX, QUEUE, AUTHORITY, DELETES, DECISIONS),
-    *(DOCTOR, RECONCILER, AUDIT, "gc/v1/", LAKE),
+    *(DOCTOR, RECONCILER, AUDIT, "gc/v1/", GATEWAYS, LAKE),
 )
 """Every prefix under which sluice writes; policies are rendered from it."""
 

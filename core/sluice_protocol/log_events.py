@@ -233,6 +233,45 @@ LOG_EVENTS: Final = (
         action="Inspect it with `sluice conflicts show` and resolve it.",
     ),
     LogEvent(
+        name="journal_lapsed",
+        level="WARN",
+        component="gateway",
+        meaning=(
+            "No object of the acceptance journal was written for 60 seconds, or the process was "
+            "suspended. It registered again before its next response."
+        ),
+        action="Check the connection to the store, and the load of the machine, if it repeats.",
+    ),
+    LogEvent(
+        name="journal_not_closed",
+        level="WARN",
+        component="gateway",
+        meaning=(
+            "A stopping gateway could not write the last object of its journal. "
+            "`accepted_until` does not pass its last object before a full pass."
+        ),
+        action="Check the connection to the store. The next full pass replaces the journal.",
+    ),
+    LogEvent(
+        name="journal_not_registered",
+        level="WARN",
+        component="gateway",
+        meaning=(
+            "The gateway could not register before a response. The upload was answered with 503."
+        ),
+        action="Check the store and the rights of the gateway under `gateways/v1/`.",
+    ),
+    LogEvent(
+        name="journal_not_written",
+        level="WARN",
+        component="gateway",
+        meaning=(
+            "An object of the acceptance journal was not written. The same bytes are written "
+            "again; after 60 seconds uploads are answered with 503."
+        ),
+        action="Check the store and the rights of the gateway under `gateways/v1/`.",
+    ),
+    LogEvent(
         name="principals_invalid",
         level="ERROR",
         component="gateway",
@@ -258,6 +297,16 @@ LOG_EVENTS: Final = (
         component="gateway",
         meaning="The head of a blob in the spool is damaged. The blob is kept.",
         action="Check the disk of the spool.",
+    ),
+    LogEvent(
+        name="spool_journal_not_saved",
+        level="WARN",
+        component="gateway",
+        meaning=(
+            "The spool could not store the state of its journal. If no earlier state permits it, "
+            "uploads are refused."
+        ),
+        action="Free space on the disk of the spool.",
     ),
     LogEvent(
         name="spool_record_pending",
@@ -407,6 +456,29 @@ LOG_EVENTS: Final = (
         action="None.",
     ),
     LogEvent(
+        name="batches_missed_by_journals",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "A full pass found batches that a journal should have named. A gateway died before it "
+            "wrote its journal, or left an upload unanswered."
+        ),
+        action=(
+            "None if a gateway died: the batches are enqueued. Otherwise report it with `sluice "
+            "reconciler status`."
+        ),
+    ),
+    LogEvent(
+        name="discovery_record_unreadable",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "`reconciler/v1/discovery.json` is damaged. It is written again, and journals are "
+            "read again."
+        ),
+        action="None. Investigate the store if it repeats.",
+    ),
+    LogEvent(
         name="event_invalid",
         level="WARN",
         component="reconciler",
@@ -419,6 +491,35 @@ LOG_EVENTS: Final = (
         component="reconciler",
         meaning="A full pass failed. The next one starts on schedule.",
         action="Check the store if it repeats.",
+    ),
+    LogEvent(
+        name="gateway_process_lapsed",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "A gateway process has written no journal object for two minutes. `accepted_until` "
+            "stays at its last time until a full pass, which starts now, has ended."
+        ),
+        action="None for the answers. Find out why the gateway died or cannot write.",
+    ),
+    LogEvent(
+        name="gateway_registration_unreadable",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "The registration of a gateway process is damaged. It bounds `accepted_until` until a "
+            "full pass."
+        ),
+        action="Find out what changed the object. Restart that gateway.",
+    ),
+    LogEvent(
+        name="gateway_without_journal",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "A gateway accepts batches and writes no journal. Full passes decide `accepted_until`."
+        ),
+        action="Upgrade that gateway.",
     ),
     LogEvent(
         name="high_water_unreadable",
@@ -444,6 +545,23 @@ LOG_EVENTS: Final = (
         action="Check the inventory configuration.",
     ),
     LogEvent(
+        name="journal_broken",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "A journal object is missing or damaged. Reading continues after a full pass has "
+            "listed what it named."
+        ),
+        action="Find out what deleted or changed the object.",
+    ),
+    LogEvent(
+        name="journal_entries_absent",
+        level="WARN",
+        component="reconciler",
+        meaning="A journal names batches without a manifest. They are skipped.",
+        action="Find out what deleted the manifests under `accepted/`.",
+    ),
+    LogEvent(
         name="lane_halted",
         level="ERROR",
         component="reconciler",
@@ -463,6 +581,15 @@ LOG_EVENTS: Final = (
         component="reconciler",
         meaning="A batch could not be read for the live window. Live answers are marked partial.",
         action="None. The batch is ingested as usual.",
+    ),
+    LogEvent(
+        name="pass_record_unreadable",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "`reconciler/v1/full-pass.json` is damaged. The full pass starts from the beginning."
+        ),
+        action="None. Investigate the store if it repeats.",
     ),
     LogEvent(
         name="reconciler_work_ended",

@@ -173,6 +173,16 @@ def decode_accepted(key: str, body: bytes) -> AcceptedManifest:
             outside `raw-blobs/`.
     """
     manifest = decode_record(key, body, AcceptedManifest)
+    check_accepted(key, manifest)
+    return manifest
+
+
+def check_accepted(key: str, manifest: AcceptedManifest) -> None:
+    """Check that an accepted manifest agrees with its key.
+
+    Raises:
+        InvalidRecord: It disagrees with its key, or names a blob outside `raw-blobs/`.
+    """
     try:
         expected_key = accepted_key(manifest.identity)
         expected_blob = blob_key(parse_digest(manifest.frame_sha256))
@@ -184,7 +194,6 @@ def decode_accepted(key: str, body: bytes) -> AcceptedManifest:
         raise InvalidRecord(key, f"manifest belongs under {expected_key}")
     if expected_blob != manifest.raw_blob_key:
         raise InvalidRecord(key, f"raw_blob_key does not name the blob {expected_blob}")
-    return manifest
 
 
 def decode_conflict(key: str, body: bytes) -> ConflictManifest:

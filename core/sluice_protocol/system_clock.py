@@ -2,10 +2,14 @@
 
 import asyncio
 import time
+from typing import Final
 
 from ulid import ULID
 
 from sluice_protocol.units import UnixNs
+
+_BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux has a clock that runs during suspension; elsewhere the monotonic clock replaces it."""
 
 
 class SystemClock:
@@ -18,6 +22,10 @@ class SystemClock:
     def monotonic_ns(self) -> int:
         """Return the monotonic clock in nanoseconds."""
         return time.monotonic_ns()  # noqa: TID251 - every other module receives a Clock
+
+    def boottime_ns(self) -> int:
+        """Return the time since the machine started, in nanoseconds, suspension included."""
+        return time.clock_gettime_ns(_BOOTTIME)
 
     async def sleep(self, seconds: float) -> None:
         """Suspend the calling task for that many seconds."""

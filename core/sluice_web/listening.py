@@ -14,12 +14,12 @@ from typing import Final, cast
 from aiohttp import web
 
 from sluice_protocol.errors import BadUsage
+from sluice_web.addresses import parse_listen
 from sluice_web.server_log import HttpServerLog
 
 BACKLOG: Final = 1024
 READ_BYTES: Final = 64 * 1024
 """Half of the unread bytes of a connection before flow control stops the sender."""
-_PORT_MAX: Final = 65_535
 
 ProtocolWrapper = Callable[[asyncio.Protocol], asyncio.Protocol]
 
@@ -54,19 +54,6 @@ class TlsFiles:
     certificate: Path
     key: Path
     client_ca: Path | None = None
-
-
-def parse_listen(listen: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`; an IPv6 address is written in brackets.
-
-    Raises:
-        BadUsage: The text has another form.
-    """
-    host, _, port = listen.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not (port.isascii() and port.isdecimal()) or int(port[:6]) > _PORT_MAX:
-        raise BadUsage(f"listen must be HOST:PORT, listen=`{listen[:80]}`")
-    return host, int(port)
 
 
 def bind_shared(host: str, port: int) -> socket.socket:

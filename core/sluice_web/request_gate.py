@@ -13,11 +13,9 @@ gate therefore checks three things before any handler runs:
 Source: Fetch standard, "CORS protocol" and "CORS-safelisted request-header"; W3C Fetch Metadata.
 """
 
-import ipaddress
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from aiohttp import HttpVersion, HttpVersion10, HttpVersion11, hdrs, web
@@ -25,11 +23,11 @@ from aiohttp.typedefs import Middleware
 from multidict import MultiMapping
 
 from sluice_protocol.errors import BadUsage
+from sluice_web.addresses import LOOPBACK_NAMES, is_loopback, plain_address
 from sluice_web.problems import GateRefusal, Handler
 
 REQUEST_HEADER: Final = "X-Requested-With"
 """Any value of it replaces a media type in a write without a body."""
-LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _VERSIONS: Final = frozenset({HttpVersion10, HttpVersion11})
 """A request line without a version is HTTP/0.9, whose response has no status and no fields."""
@@ -41,13 +39,10 @@ _SIMPLE_TYPES: Final = frozenset(
 """Media types that a page may send to any origin without a preflight."""
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9!#$&^_.+-]+/[a-z0-9!#$&^_.+-]+", re.ASCII)
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::([0-9]{1,5}))?", re.ASCII)
-_NAME: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.ASCII)
 _ORIGIN: Final = re.compile(r"(https?)://(.+)", re.ASCII)
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 _SAME_SITES: Final = frozenset({"same-origin", "none"})
 _SHOWN_CHARS_MAX: Final = 80
-_ADDRESSES_MAX: Final = 256
-"""Parsed addresses that are remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +67,6 @@ class RequestHead:
     open_host: bool = False
 
 
-def parse_allowed_hosts(text: str) -> frozenset[str]:
-    """Return the names and addresses of a setting, separated by commas.
-
-    Raises:
-        BadUsage: One of them is neither a name nor an address, for example because it has a port.
-    """
-    return frozenset(_allowed(one.strip()) for one in text.split(",") if one.strip())
-
-
 def refusal_of(head: RequestHead, allowed_hosts: Collection[str]) -> str:
     """Return why a request is refused; empty where it may pass.
 
@@ -101,7 +87,7 @@ def gate_middleware(
     """Return the middleware that refuses what `refusal_of` refuses.
 
     Args:
-        allowed_hosts: As `parse_allowed_hosts` returns them.
+        allowed_hosts: As `addresses.parse_allowed_hosts` returns them.
         open_paths: Paths that accept any `Host` and any media type.
     """
 
@@ -137,10 +123,10 @@ def _host_refusal(head: RequestHead, allowed_hosts: Collection[str]) -> str:
     if text is None and head.version < HttpVersion11:
         return ""  # no browser sends HTTP/1.0; a load balancer's health check may
     found = _HOST.fullmatch((text or "").lower())
-    host = _plain_address(found[1].strip("[]")) if found is not None else ""
-    local = _plain_address(head.local_address)
+    host = plain_address(found[1].strip("[]")) if found is not None else ""
+    local = plain_address(head.local_address)
     known = bool(host) and (
-        host == local or host in allowed_hosts or (host in LOOPBACK_NAMES and _is_loopback(local))
+        host == local or host in allowed_hosts or (host in LOOPBACK_NAMES and is_loopback(local))
     )
     shown = (text or "")[:_SHOWN_CHARS_MAX]
     return "" if known else f"host is not allowed: add it to allowed_hosts, host=`{shown}`"
@@ -182,36 +168,3 @@ def _one(headers: MultiMapping[str], name: str) -> str | None:
     """Return a field that occurs once; an empty text where it is repeated."""
     values = headers.getall(name, [])
     return values[0] if len(values) == 1 else "" if values else None
-
-
-def _allowed(name: str) -> str:
-    host = _plain_address(name.lower().strip("[]"))
-    if not _NAME.fullmatch(host) and not _is_address(host):
-        raise BadUsage(
-            f"allowed_hosts must be names or addresses without ports, found=`{name[:80]}`"
-        )
-    return host
-
-
-@lru_cache(maxsize=_ADDRESSES_MAX)
-def _plain_address(host: str) -> str:
-    """Return an address in its shortest form, IPv4-mapped as IPv4; a name as it is."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(mapped or address)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-@lru_cache(maxsize=_ADDRESSES_MAX)
-def _is_loopback(address: str) -> bool:
-    return _is_address(address) and ipaddress.ip_address(address).is_loopback

@@ -11,8 +11,8 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from sluice_protocol.errors import BadUsage, Unauthenticated
+from sluice_web.addresses import LOOPBACK_NAMES
 from sluice_web.problems import Handler
-from sluice_web.request_gate import LOOPBACK_NAMES
 
 CHALLENGE: Final = "Bearer"
 """The `WWW-Authenticate` field of a 401."""

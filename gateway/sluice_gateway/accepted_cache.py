@@ -3,7 +3,8 @@
 The key is the digest: the same bytes were validated before and have the same identity, so a
 duplicate is not decoded again either. The cache never contains what was only read, and never the
 absence of a frame. Other bytes under the same identity have another digest, miss the cache and go
-to the store (`docs/protocol.md`, Acceptance).
+to the store (`docs/protocol.md`, Acceptance). A frame in the cache was noted in the acceptance
+journal, so its duplicates need no entry.
 
 An entry ends with the proof of its blob, by the store's clock: after half the proof's window. The
 store's time is its last response plus the time since then, by the monotonic clock or by the wall

@@ -81,6 +81,7 @@ class AcceptanceRun:
         failure: The last definite failure of the store.
         own_write_met: Whether our own manifest was read after an unknown outcome.
         healed: Whether a wrong blob was found and overwritten.
+        manifest: The bytes of the identity's manifest, as created or read last.
         cacheable_ns: How long the verdict may be repeated from memory, from the store's last
             response about the blob.
     """
@@ -93,6 +94,7 @@ class AcceptanceRun:
     failure: StoreError | None = None
     own_write_met: bool = False
     healed: bool = False
+    manifest: bytes = b""
     cacheable_ns: int = 0
 
 
@@ -194,6 +196,7 @@ class Acceptor:
                 body = upload.manifest or encode_record(
                     accepted_manifest(upload, at_ns, self._collector_id)
                 )
+                run.manifest = body
                 return await self._store.create(accepted_key(upload.identity), body)
             case CreateQuarantine(accepted_digest=owner, observed_at_ns=at_ns):
                 run.conflict = conflict_manifest(upload, owner, at_ns, self._collector_id)
@@ -232,6 +235,7 @@ class Acceptor:
         if isinstance(found, NotFound):
             return found
         seen = read_manifest(found)
+        run.manifest = found.body
         own = isinstance(seen, ManifestRead) and seen.attempt_id == offer.attempt_id
         run.own_write_met = run.own_write_met or own
         return seen

@@ -137,6 +137,12 @@ class ModeWatch:
             return not self.switched
         return self._clock.monotonic_ns() - self.checked_at_ns < NOTICE_S_MAX * NS_PER_S
 
+    def problem(self) -> str:
+        """Return why the mode is not known; empty if it is."""
+        if self.known:
+            return ""
+        return "the acceptance mode of the authority could not be read for too long"
+
     def require_known(self) -> None:
         """Refuse an upload in a mode that may have been switched unnoticed.
 

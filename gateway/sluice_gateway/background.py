@@ -36,6 +36,7 @@ def start_background_tasks(
         follow_decisions(gateway),
         follow_doctor(gateway),
         write_high_water(gateway),
+        gateway.uploads.journal.run(),
     ]
     if gateway.uploads.transfer is not None:
         tasks.append(gateway.uploads.transfer.run())

@@ -20,6 +20,17 @@ Label values are closed sets; an agent id is never a label.
 | sluice_draining | gauge | | 1 after SIGTERM |
 | sluice_spool_pending_batches | gauge | | local_spool: records not yet transferred |
 | sluice_spool_landed_total | counter | result | local_spool: records transferred |
+| sluice_spool_bytes | gauge | | local_spool: bytes of blobs that are not transferred |
+| sluice_spool_capacity_bytes | gauge | | local_spool: `spool_bytes_max`; 0 without a maximum |
+| sluice_spool_free_bytes | gauge | | local_spool: free space of the disk |
+| sluice_spool_full_total | counter | | local_spool: uploads refused because the spool is full |
+| sluice_spool_expired_total | counter | | local_spool: manifests removed after the retry horizon |
+| sluice_journal_age_seconds | gauge | | since the newest durable journal object was begun |
+| sluice_journal_waiting_entries | gauge | | accepted batches that the journal does not name yet |
+| sluice_journal_objects_total | counter | | journal objects written, heartbeats included |
+| sluice_journal_entries_total | counter | | accepted batches that the journal names |
+| sluice_journal_failures_total | counter | | failed attempts to register or to write an object |
+| sluice_journal_registrations_total | counter | | registrations; more than 1: the journal lapsed |
 """
 
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
@@ -34,12 +45,13 @@ from sluice_protocol.errors import StoreError
 from sluice_protocol.outcomes import (
     CreateOutcome,
     DeleteOutcome,
+    Found,
     GetOutcome,
     HeadOutcome,
     OverwriteOutcome,
     ReplaceOutcome,
 )
-from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
+from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
 
 ACCEPTS: Final = "sluice_accepts"
@@ -58,6 +70,17 @@ PRINCIPALS_STALE: Final = "sluice_principals_stale"
 DRAINING: Final = "sluice_draining"
 SPOOL_PENDING: Final = "sluice_spool_pending_batches"
 SPOOL_LANDED: Final = "sluice_spool_landed"
+SPOOL_BYTES: Final = "sluice_spool_bytes"
+SPOOL_CAPACITY: Final = "sluice_spool_capacity_bytes"
+SPOOL_FREE: Final = "sluice_spool_free_bytes"
+SPOOL_FULL: Final = "sluice_spool_full"
+SPOOL_EXPIRED: Final = "sluice_spool_expired"
+JOURNAL_AGE: Final = "sluice_journal_age_seconds"
+JOURNAL_WAITING: Final = "sluice_journal_waiting_entries"
+JOURNAL_OBJECTS: Final = "sluice_journal_objects"
+JOURNAL_ENTRIES: Final = "sluice_journal_entries"
+JOURNAL_FAILURES: Final = "sluice_journal_failures"
+JOURNAL_REGISTRATIONS: Final = "sluice_journal_registrations"
 
 _Result = TypeVar("_Result")
 _SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0)
@@ -120,6 +143,21 @@ class GatewayMetrics:
         self.spool_landed = Counter(
             SPOOL_LANDED, "Spooled records transferred.", ["result"], registry=registry
         )
+        self.spool_bytes = Gauge(SPOOL_BYTES, "Bytes of spooled blobs.", registry=registry)
+        self.spool_capacity = Gauge(SPOOL_CAPACITY, "Maximum of them; 0: none.", registry=registry)
+        self.spool_free = Gauge(SPOOL_FREE, "Free space of the spool's disk.", registry=registry)
+        self.spool_full = Counter(SPOOL_FULL, "Uploads refused by a full spool.", registry=registry)
+        self.spool_expired = Counter(
+            SPOOL_EXPIRED, "Manifests removed after the retry horizon.", registry=registry
+        )
+        self.journal_age = Gauge(JOURNAL_AGE, "Age of the newest object.", registry=registry)
+        self.journal_waiting = Gauge(JOURNAL_WAITING, "Entries to write.", registry=registry)
+        self.journal_objects = Counter(JOURNAL_OBJECTS, "Objects written.", registry=registry)
+        self.journal_entries = Counter(JOURNAL_ENTRIES, "Entries written.", registry=registry)
+        self.journal_failures = Counter(JOURNAL_FAILURES, "Failed attempts.", registry=registry)
+        self.journal_registrations = Counter(
+            JOURNAL_REGISTRATIONS, "Registrations.", registry=registry
+        )
 
     def count(self, metric: Counter, *labels: str) -> None:
         """Add one to a labelled counter."""
@@ -175,6 +213,7 @@ class ObservedStore:
 
     Attributes:
         health: What the calls show about the store.
+        answered_ns: The store's clock in the newest response; 0 before the first.
     """
 
     def __init__(self, inner: ObjectStore, metrics: GatewayMetrics, clock: Clock) -> None:
@@ -182,6 +221,7 @@ class ObservedStore:
         self._metrics = metrics
         self._clock = clock
         self.health = StoreHealth()
+        self.answered_ns = UnixNs(0)
 
     async def _measure(self, op: str, call: Awaitable[_Result]) -> _Result:
         started_ns = self._clock.monotonic_ns()
@@ -189,6 +229,8 @@ class ObservedStore:
         try:
             value = await call
             result = type(value).__name__.lower()
+            answer = value.info if isinstance(value, Found) else value
+            self.answered_ns = getattr(answer, "date_ns", self.answered_ns)
         finally:
             elapsed_s = (self._clock.monotonic_ns() - started_ns) / 1e9
             self._metrics.count(self._metrics.store_requests, op, result)

@@ -16,7 +16,8 @@ import structlog
 from sluice_gateway.settings import GatewaySettings, check_settings
 from sluice_gateway.worker import WorkerPlan, configure_logs, run_worker, worker_main
 from sluice_protocol.errors import BadUsage
-from sluice_web.listening import bind_shared, parse_listen
+from sluice_web.addresses import parse_listen
+from sluice_web.listening import bind_shared
 
 CHECK_INTERVAL_S: Final = 0.5
 END_MARGIN_S: Final = 10.0

@@ -6,11 +6,13 @@ gateway starts only on a store that the doctor has examined with a good result.
 """
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from sluice_gateway.admission import ModeWatch, RunningUploads
+from sluice_gateway.journal_writer import UploadJournal
 from sluice_gateway.metrics import ObservedStore
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.write_probe import WriteProbe
@@ -32,6 +34,21 @@ CHECK_TIMEOUT_S: Final = 5.0
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConditions:
+    """What decides besides the store whether a worker can accept an upload.
+
+    Attributes:
+        running: Whether the worker is draining.
+        mode: Whether the acceptance mode of the authority is known.
+        journal: Whether accepted batches can be journaled.
+    """
+
+    running: RunningUploads
+    mode: ModeWatch
+    journal: UploadJournal
+
+
 class Readiness:
     """What is known about the conditions of acceptance."""
 
@@ -39,16 +56,14 @@ class Readiness:
         self,
         *,
         store: ObservedStore,
-        running: RunningUploads,
-        mode: ModeWatch,
+        conditions: WorkerConditions,
         clock: Clock,
         skip_probe: bool,
         name: str,
     ) -> None:
         self._store = store
         self._probe = WriteProbe(store, name)
-        self._running = running
-        self._mode = mode
+        self._conditions = conditions
         self._clock = clock
         self._skip_probe = skip_probe
         self._doctor_problem = ""
@@ -57,20 +72,20 @@ class Readiness:
 
     def problem(self) -> Problem | None:
         """Return why this worker should receive no uploads, or None."""
-        if self._running.draining:
+        if self._conditions.running.draining:
             return problem_of(ErrorCode.DRAINING, "this gateway is stopping")
+        reason = self._reason()
+        return problem_of(ErrorCode.STORE_UNAVAILABLE, reason) if reason else None
+
+    def _reason(self) -> str:
         if self._authority_missing:
-            reason = f"the authority record is missing: restore it, key=`{AUTHORITY_SETTINGS}`"
-            return problem_of(ErrorCode.STORE_UNAVAILABLE, reason)
-        reason = self._store.health.problem(self._clock.monotonic_ns())
-        if reason:
-            return problem_of(ErrorCode.STORE_UNAVAILABLE, reason)
-        if self._doctor_problem:
-            return problem_of(ErrorCode.STORE_UNAVAILABLE, self._doctor_problem)
-        if not self._mode.known:
-            reason = "the acceptance mode of the authority could not be read for too long"
-            return problem_of(ErrorCode.STORE_UNAVAILABLE, reason)
-        return None
+            return f"the authority record is missing: restore it, key=`{AUTHORITY_SETTINGS}`"
+        return (
+            self._store.health.problem(self._clock.monotonic_ns())
+            or self._doctor_problem
+            or self._conditions.mode.problem()
+            or self._conditions.journal.problem()
+        )
 
     async def check_doctor(self) -> None:
         """Read the newest result of the doctor, which may be newer than this worker."""

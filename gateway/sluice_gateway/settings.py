@@ -5,9 +5,9 @@ from pathlib import Path
 
 from sluice_protocol.authority import UPLOAD_TIME_S_MAX, AcceptanceMode
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.journals import FENCE_S
 from sluice_protocol.units import FRAME_BYTES_MAX
-from sluice_web.listening import parse_listen
-from sluice_web.request_gate import parse_allowed_hosts
+from sluice_web.addresses import parse_allowed_hosts, parse_listen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,10 @@ class GatewaySettings:
         collector_id: The name of this gateway in manifests; empty for the host name.
         acceptance: The acceptance mode; must agree with the authority.
         spool: In `local_spool`, the directory that accepts, as a `file://` URL.
+        spool_bytes_max: In `local_spool`, maximum bytes of batches that are not transferred; 0 for
+            no maximum.
+        spool_free_bytes_min: In `local_spool`, free space of the disk that uploads must leave for
+            the transfer.
         object_landing_interval_ms: In `local_spool`, pause between two transfer passes.
         switch_settle_s: In `local_spool`, time after a mode switch before the spool accepts, so
             that gateways of the old mode stop; less than 60 only when all of them are stopped.
@@ -39,6 +43,8 @@ class GatewaySettings:
         upload_time_s_max: Total time of the store calls of one upload; at most 30 s, because the
             safety margin of the authority depends on it.
         drain_time_s_max: Time that running uploads have to end after SIGTERM.
+        journal_fence_s: Age of the newest journal object after which a worker registers again
+            before it responds 200; at most 60 s, because readers rely on it; less only in tests.
         cache_entries_max: Accepted frames that a worker remembers for duplicates; 0 for none.
         metrics_port: Port of health and metrics of worker 0; worker n uses port + n; 0 for none.
         tls_certificate: PEM chain; with `tls_key` the gateway serves TLS.
@@ -54,6 +60,8 @@ class GatewaySettings:
     collector_id: str = ""
     acceptance: AcceptanceMode = "s3_manifest"
     spool: str = ""
+    spool_bytes_max: int = 0
+    spool_free_bytes_min: int = 64 * 1024 * 1024
     object_landing_interval_ms: int = 1000
     switch_settle_s: float = 60.0
     frame_bytes_max: int = FRAME_BYTES_MAX
@@ -66,6 +74,7 @@ class GatewaySettings:
     body_rate_min_bytes_per_s: int = 16 * 1024
     upload_time_s_max: float = float(UPLOAD_TIME_S_MAX)
     drain_time_s_max: float = 40.0
+    journal_fence_s: float = FENCE_S
     cache_entries_max: int = 100_000
     metrics_port: int = 0
     tls_certificate: Path | None = None
@@ -87,6 +96,8 @@ def check_settings(settings: GatewaySettings) -> None:
         raise BadUsage("tls_client_ca needs tls_certificate and tls_key")
     if (settings.acceptance == "local_spool") != bool(settings.spool):
         raise BadUsage("set spool with acceptance local_spool, and only then")
+    if settings.spool_bytes_max < 0 or settings.spool_free_bytes_min < 0:
+        raise BadUsage("spool_bytes_max and spool_free_bytes_min must not be negative")
     if settings.acceptance == "local_spool" and settings.workers != 1:
         raise BadUsage("local_spool has one writer: set workers to 1")
     parse_listen(settings.listen)
@@ -100,5 +111,7 @@ def _check_limits(settings: GatewaySettings) -> None:
         raise BadUsage("inflight_bytes_max must be at least 1.25 times frame_bytes_max")
     if not 0 < settings.upload_time_s_max <= UPLOAD_TIME_S_MAX:
         raise BadUsage(f"upload_time_s_max must be above 0 and at most {UPLOAD_TIME_S_MAX}")
+    if not 0 < settings.journal_fence_s <= FENCE_S:
+        raise BadUsage(f"journal_fence_s must be above 0 and at most {FENCE_S:g}")
     if settings.workers < 1:
         raise BadUsage("workers must be at least 1")

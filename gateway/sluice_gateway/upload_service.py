@@ -10,6 +10,7 @@ from sluice_gateway.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.admission import BodyBudget, ModeWatch, RunningUploads, check_head
 from sluice_gateway.frame_reader import FrameReader, ReceivedBody
 from sluice_gateway.high_water import HighWaterMarks
+from sluice_gateway.journal_writer import UploadJournal
 from sluice_gateway.metrics import GatewayMetrics, UploadPhases
 from sluice_gateway.principals import PrincipalsFile, VerifiedSender, authenticate
 from sluice_gateway.spool_transfer import SpoolTransfer
@@ -47,6 +48,7 @@ class UploadService:
         decisions: The decisions of operators, among them quarantined agents.
         high_water: The marks that agents report.
         transfer: In `local_spool`, transfers accepted records to the authority.
+        journal: The acceptance journal of this worker.
     """
 
     frame_bytes_max: int
@@ -64,6 +66,7 @@ class UploadService:
     decisions: DecisionsReader
     high_water: HighWaterMarks
     transfer: SpoolTransfer | None
+    journal: UploadJournal
 
     def sender_of(self, request: web.Request) -> VerifiedSender:
         """Return the sender of a request.
@@ -91,6 +94,7 @@ class UploadService:
                 known = self.cache.find(received.digest)
                 if known is not None:
                     response = self._accept_known(sender, received, known)
+                    await self.journal.require_current()
                     self._note_high_water(request, known.identity)
                     return response
                 upload = await self._validate(request, sender, received, phases)
@@ -145,6 +149,7 @@ class UploadService:
 
     async def _store(self, upload: Upload, phases: UploadPhases) -> AcceptedResponse | Problem:
         self.mode.require_known()  # here, because the body may have begun before a switch
+        self.journal.require_room()
         if self.transfer is None:
             run = await self.acceptor.accept(upload)
         else:
@@ -154,11 +159,15 @@ class UploadService:
             self.metrics.own_write_412.inc()
         if run.healed:
             self.metrics.healed.inc()
-        return self._result(upload, run)
+        result = self._result(upload, run)
+        if isinstance(result, AcceptedResponse):
+            await self.journal.require_current()  # its manifest exists, and its entry was noted
+        return result
 
     def _result(self, upload: Upload, run: AcceptanceRun) -> AcceptedResponse | Problem:
         match run.verdict:
             case Accepted() as verdict:
+                self.journal.note(run.manifest)  # before the cache: a frame in it was noted
                 entry = AcceptedFrame(
                     identity=upload.identity,
                     accepted_at_ns=verdict.accepted_at_ns,

@@ -11,6 +11,7 @@ from typing import Final
 
 from sluice_policies.settings import RoleName
 from sluice_protocol import keys
+from sluice_protocol.version_expiry import EXPIRING
 
 GC: Final = "gc/v1/"
 
@@ -60,7 +61,7 @@ class Rights:
 
 MATRIX: Final = {
     RoleName.GATEWAY: Rights(
-        purpose="accepts uploads: blob, manifest, quarantine; resolves conflicts",
+        purpose="accepts uploads: blob, manifest, quarantine, journal; resolves conflicts",
         prefixes={
             Verb.READ: (
                 *(keys.RAW_BLOBS, keys.ACCEPTED, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB),
@@ -70,6 +71,9 @@ MATRIX: Final = {
                 *(keys.RAW_BLOBS, keys.ACCEPTED, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB),
                 # A gateway with a local spool claims the authority itself.
                 *(keys.DECISIONS, keys.DOCTOR, keys.AUTHORITY, keys.HIGH_WATER),
+                # Registration and journal. The name of a process is unique, and a repeated create
+                # has the same bytes, so `Exists` resolves an unknown outcome without a read.
+                keys.GATEWAYS,
             ),
             Verb.DELETE: (keys.DOCTOR,),
         },
@@ -81,14 +85,15 @@ MATRIX: Final = {
                 *(keys.RAW_BLOBS, keys.RAW_BLOBS_BY_TIME, keys.ACCEPTED, keys.ACCEPTED_BY_TIME),
                 *(keys.ACCEPTED_BY_BLOB, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB, keys.QUEUE),
                 *(keys.WORK_LISTS, keys.AUTHORITY, keys.DECISIONS, keys.DELETES, keys.DOCTOR),
-                *(keys.RECONCILER, keys.AUDIT, GC, keys.LAKE),
+                *(keys.RECONCILER, keys.AUDIT, GC, keys.LAKE, keys.GATEWAYS),
             ),
             Verb.WRITE: (
                 *(keys.RAW_BLOBS_BY_TIME, keys.ACCEPTED_BY_TIME, keys.ACCEPTED_BY_BLOB),
                 *(keys.QUARANTINE_BY_BLOB, keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER),
                 keys.DECISIONS,
             ),
-            Verb.DELETE: (keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER),
+            # Journals are deleted when a full pass and the retry horizon are over (ADR 0085).
+            Verb.DELETE: (keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER, keys.GATEWAYS),
             # A rebuild deletes by-time entries without a manifest or blob, version by version.
             Verb.DELETE_VERSION: (keys.ACCEPTED_BY_TIME, keys.RAW_BLOBS_BY_TIME),
         },
@@ -115,8 +120,9 @@ MATRIX: Final = {
                 *(keys.RAW_BLOBS, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
                 *(keys.AUDIT, GC),
             ),
-            Verb.DELETE: (keys.GC_TRASH,),
-            Verb.DELETE_VERSION: (keys.RAW_BLOBS,),
+            Verb.DELETE: (keys.GC_TRASH, keys.GC_EVIDENCE),
+            # Where the store has no lifecycle, `sluice gc noncurrent` deletes what it would delete.
+            Verb.DELETE_VERSION: (keys.RAW_BLOBS, *EXPIRING),
         },
     ),
     RoleName.AUDITOR: Rights(
@@ -146,23 +152,31 @@ MATRIX: Final = {
 }
 """The rights of each role."""
 
-CREATE_ONLY: Final = (
+RECORDED_DECISIONS: Final = (
     *(keys.ACCEPTED, keys.QUARANTINE, keys.DECISIONS, keys.DELETES, keys.AUTHORITY),
 )
-"""Records that are written once: a second write under the same key would change an earlier
-decision.
+"""Records that are written once and permanent: a second write under the same key would change an
+earlier decision.
 """
 
+CREATE_ONLY: Final = (*RECORDED_DECISIONS, keys.GATEWAYS)
+"""Every prefix whose objects are written once. Acceptance journals are deleted later."""
+
 EVIDENCE: Final = (
-    *(*CREATE_ONLY, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
+    *(*RECORDED_DECISIONS, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
     keys.AUDIT,
 )
 """Objects that no role deletes: decisions, and the evidence with which GC proves a blob unused."""
 
-GUARDED_WRITES: Final = (*EVIDENCE, keys.RAW_BLOBS, GC, keys.QUEUE, keys.WORK_LISTS)
+GUARDED_WRITES: Final = (
+    *(*EVIDENCE, keys.RAW_BLOBS, GC, keys.QUEUE, keys.WORK_LISTS, keys.GATEWAYS),
+)
 """Prefixes where the bucket policy, not the identity policies alone, admits only the listed
 writers.
 """
+
+DELETING: Final = ("s3:DeleteObject", "s3:DeleteObjectVersion", "s3:ReplicateDelete")
+"""Actions that delete an object or one of its versions, or hide it under a delete marker."""
 
 REWRITING: Final = (
     *("s3:DeleteObject", "s3:ReplicateDelete", "s3:ReplicateTags"),

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 
 from sluice_policies.access_matrix import (
     CREATE_ONLY,
+    DELETING,
     EVIDENCE,
     GUARDED_WRITES,
     LOCKS,
+    RECORDED_DECISIONS,
     REENCRYPTING,
     REWRITING,
     writers,
@@ -126,7 +128,7 @@ def _creation(settings: Settings) -> Iterator[PolicyStatement]:
         "different batches to be accepted under one identity; a request without the header is "
         "denied too",
         ("s3:PutObject",),
-        objects_arns(settings, CREATE_ONLY),
+        objects_arns(settings, RECORDED_DECISIONS),
         _is_not(IF_NONE_MATCH, "*"),
     )
     if settings.raw_blobs.require_if_none_match:
@@ -137,21 +139,29 @@ def _creation(settings: Settings) -> Iterator[PolicyStatement]:
             objects_arns(settings, (keys.RAW_BLOBS,)),
             _is_not(IF_NONE_MATCH, "*"),
         )
-    both = objects_arns(settings, (keys.ACCEPTED, keys.RAW_BLOBS))
+    yield _deny(
+        "CreateOnlyJournals",
+        "a journal object that could be written twice, with fewer entries or a later time, would "
+        "let an answer claim to contain batches that are missing",
+        ("s3:PutObject",),
+        objects_arns(settings, (keys.GATEWAYS,)),
+        _is_not(IF_NONE_MATCH, "*"),
+    )
+    whole = objects_arns(settings, (*CREATE_ONLY, keys.RAW_BLOBS))
     yield _deny(
         "NoCopyInto",
-        "a copy stores bytes that no gateway validated, and S3 ignores the conditional header of "
-        "a copy",
+        "a copy stores bytes that no gateway validated, and not every server honours the "
+        "conditional header of a copy",
         ("s3:PutObject",),
-        both,
+        whole,
         _sent(COPY_SOURCE),
     )
     yield _deny(
         "NoMultipartInto",
-        "blobs and manifests are single puts with a checksum of all their bytes; copied parts "
+        "blobs and records are single puts with a checksum of all their bytes; copied parts "
         "would bypass the rule on copies",
         ("s3:PutObject",),
-        both,
+        whole,
         _bool(CREATES, "false"),
     )
 
@@ -179,6 +189,14 @@ def _deletion(settings: Settings) -> Iterator[PolicyStatement]:
         ("s3:DeleteObjectVersion",),
         blobs,
         _others_than(settings, RoleName.GC),
+    )
+    yield _deny(
+        "JournalsDeletedByReconcilerAlone",
+        "without its registration or journal, a gateway process no longer holds back the time "
+        "through which answers are complete",
+        DELETING,
+        objects_arns(settings, (keys.GATEWAYS,)),
+        _others_than(settings, RoleName.RECONCILER),
     )
     yield _deny(
         "NoLocksByHand",

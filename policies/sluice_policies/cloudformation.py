@@ -6,9 +6,12 @@ The documents are written as JSON, which is valid YAML, so that their text is id
 from collections.abc import Iterator
 
 from sluice_policies.configuration import ConfigurationPart
+from sluice_policies.lifecycle import expiry_name, storage_class
 from sluice_policies.model import Document, Json, compact, document_json
 from sluice_policies.policy_set import PolicySet
-from sluice_policies.settings import RoleName, Settings
+from sluice_policies.settings import BlobClass, RoleName, Settings
+from sluice_protocol import keys
+from sluice_protocol.version_expiry import EXPIRING
 
 
 def _indented(text: str, by: int) -> str:
@@ -36,19 +39,41 @@ def _notification(settings: Settings) -> Json:
     return found
 
 
+def _lifecycle_rules(settings: Settings) -> Iterator[Json]:
+    place, wanted = settings.bucket.prefix, settings.lifecycle
+    yield {
+        "Id": "abort-incomplete-multipart-uploads",
+        "Status": "Enabled",
+        "Prefix": place,
+        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": wanted.abort_multipart_days},
+    }
+    for prefix in EXPIRING:
+        yield {
+            "Id": expiry_name(prefix),
+            "Status": "Enabled",
+            "Prefix": f"{place}{prefix}",
+            "NoncurrentVersionExpiration": {"NoncurrentDays": wanted.noncurrent_days},
+            "ExpiredObjectDeleteMarker": True,
+        }
+    if wanted.blob_class is not BlobClass.STANDARD:
+        move: Json = {
+            "StorageClass": storage_class(settings),
+            "TransitionInDays": wanted.blob_class_days,
+        }
+        yield {
+            "Id": "move-old-blobs",
+            "Status": "Enabled",
+            "Prefix": f"{place}{keys.RAW_BLOBS}",
+            "Transitions": [move],
+        }
+
+
 def _properties(settings: Settings) -> Json:
     kms = settings.encryption.mode == "sse-kms"
     default: dict[str, Json] = {"SSEAlgorithm": "aws:kms" if kms else "AES256"}
     if kms:
         default["KMSMasterKeyID"] = settings.encryption.kms_key
     encryption: Json = [{"ServerSideEncryptionByDefault": default, "BucketKeyEnabled": kms}]
-    days = settings.lifecycle.abort_multipart_days
-    rule: Json = {
-        "Id": "abort-incomplete-multipart-uploads",
-        "Status": "Enabled",
-        "Prefix": settings.bucket.prefix,
-        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": days},
-    }
     found: dict[str, Json] = {
         "BucketName": settings.bucket.name,
         "VersioningConfiguration": {"Status": "Enabled"},
@@ -60,7 +85,7 @@ def _properties(settings: Settings) -> Json:
             "RestrictPublicBuckets": True,
         },
         "BucketEncryption": {"ServerSideEncryptionConfiguration": encryption},
-        "LifecycleConfiguration": {"Rules": [rule]},
+        "LifecycleConfiguration": {"Rules": list(_lifecycle_rules(settings))},
     }
     notification = _notification(settings)
     if notification:

@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from sluice_policies.lifecycle import lifecycle_document
 from sluice_policies.model import Json
 from sluice_policies.settings import Settings
 from sluice_protocol import keys
@@ -17,17 +18,6 @@ class ConfigurationPart(StrEnum):
     ENCRYPTION = "encryption"
     LIFECYCLE = "lifecycle"
     NOTIFICATION = "notification"
-
-
-def _lifecycle(settings: Settings) -> Json:
-    days = settings.lifecycle.abort_multipart_days
-    rule: Json = {
-        "ID": "abort-incomplete-multipart-uploads",
-        "Status": "Enabled",
-        "Filter": {"Prefix": settings.bucket.prefix},
-        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": days},
-    }
-    return {"Rules": [rule]}
 
 
 def _encryption(settings: Settings) -> Json:
@@ -81,7 +71,7 @@ def configuration(settings: Settings) -> dict[ConfigurationPart, Json]:
             "RestrictPublicBuckets": True,
         },
         ConfigurationPart.ENCRYPTION: _encryption(settings),
-        ConfigurationPart.LIFECYCLE: _lifecycle(settings),
+        ConfigurationPart.LIFECYCLE: lifecycle_document(settings),
         ConfigurationPart.NOTIFICATION: _notification(settings),
     }
     return {part: value for part, value in parts.items() if value is not None}

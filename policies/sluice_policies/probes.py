@@ -116,6 +116,24 @@ def _accepting() -> Iterator[PolicyProbe]:
     yield _allowed("spark-put-lake", RoleName.SPARK, put, keys.LAKE)
 
 
+def _journaling() -> Iterator[PolicyProbe]:
+    gateway, put, journals = RoleName.GATEWAY, Trial.PUT, keys.GATEWAY_JOURNALS
+    processes = keys.GATEWAY_PROCESSES
+    yield _allowed("put-registration", gateway, put, processes, **_CREATE)
+    yield _allowed("put-journal", gateway, put, journals, **_CREATE)
+    yield _denied("overwrite-registration", gateway, put, processes, "journals")
+    yield _denied("overwrite-journal", gateway, put, journals, "journals")
+    yield _denied("copy-into-journals", gateway, Trial.COPY, journals, "no-copy")
+    yield _denied("multipart-into-journals", gateway, Trial.MULTIPART, journals, "no-copy")
+    yield _denied("gateway-delete-registration", gateway, Trial.DELETE, processes, "journals")
+    yield _denied("gateway-read-journal", gateway, Trial.GET, journals, "own-prefixes")
+    yield _denied("operator-delete-journal", RoleName.OPERATOR, Trial.DELETE, journals, "journals")
+    reconciler = RoleName.RECONCILER
+    yield _denied("reconciler-put-journal", reconciler, put, journals, "writers", **_CREATE)
+    yield _allowed("reconciler-read-journal", reconciler, Trial.GET, journals)
+    yield _allowed("reconciler-delete-journal", reconciler, Trial.DELETE_VERSION, journals)
+
+
 def _deleting() -> Iterator[PolicyProbe]:
     for role in (RoleName.GATEWAY, RoleName.GC, RoleName.OPERATOR):
         name = f"{role.value}-delete-accepted"
@@ -141,7 +159,7 @@ def _administering() -> Iterator[PolicyProbe]:
     yield _allowed("reconciler-put-list", RoleName.RECONCILER, Trial.PUT, keys.WORK_LISTS)
 
 
-PROBES = (*_accepting(), *_deleting(), *_administering())
+PROBES = (*_accepting(), *_journaling(), *_deleting(), *_administering())
 """Every probe, in order."""
 
 

@@ -15,11 +15,12 @@ from sluice_policies.evaluate import (
     SERVICE_NAME,
     check_principals,
 )
-from sluice_policies.model import PolicyEffect, PolicyStatement
+from sluice_policies.lifecycle import lifecycle_document, lifecycle_faults
+from sluice_policies.model import Json, PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.properties import CALLER, Property, PropertyCase, Sense
 from sluice_policies.representatives import Pattern
-from sluice_policies.required_properties import required_properties
+from sluice_policies.required_properties import lifecycle_properties, required_properties
 from sluice_policies.settings import RoleName, Settings, Target, bucket_arn
 from sluice_policies.symbolic import RESOURCE, TLS, PatternTable, SymbolicRequest, names_action, z3
 
@@ -73,7 +74,7 @@ class Verdict:
         property: The property.
         holds: Whether it was proved; False also if the solver could not decide.
         counterexample: A request that violates it.
-        unknown: Why the solver could not decide.
+        unknown: Why the solver could not decide, or which lifecycle rule violates it.
     """
 
     property: Property
@@ -295,8 +296,25 @@ def prover_for(policies: PolicySet) -> Prover:
     return Prover(settings=policies.settings, target=policies.target)
 
 
-def prove(policies: PolicySet) -> tuple[Verdict, ...]:
+def lifecycle_verdicts(settings: Settings, document: Json) -> tuple[Verdict, ...]:
+    """Return whether a lifecycle meets each requirement; rules are compared with all prefixes."""
+    faults = {fault.requirement: fault for fault in reversed(lifecycle_faults(settings, document))}
+    return tuple(
+        Verdict(
+            property=item,
+            holds=item.name not in faults,
+            unknown=str(faults[item.name]) if item.name in faults else "",
+        )
+        for item in lifecycle_properties()
+    )
+
+
+def prove(policies: PolicySet, lifecycle: Json = None) -> tuple[Verdict, ...]:
     """Prove every required property of a target.
+
+    Args:
+        policies: The documents.
+        lifecycle: A lifecycle to prove instead of the rendered one.
 
     Raises:
         UnsupportedPolicy: A document contains an element that is not decided here.
@@ -304,12 +322,15 @@ def prove(policies: PolicySet) -> tuple[Verdict, ...]:
     prover = prover_for(policies)
     verdicts = (prover.check(policies, item) for item in required_properties(policies))
     beyond = {f"{name.value}-nothing-else": undecided_grant(policies, name) for name in RoleName}
-    return tuple(
+    document = lifecycle_document(policies.settings) if lifecycle is None else lifecycle
+    proved = tuple(
         replace(verdict, holds=False, unknown=beyond[verdict.property.name])
         if verdict.holds and beyond.get(verdict.property.name)
         else verdict
         for verdict in verdicts
     )
+    aws = policies.target is Target.AWS
+    return (*proved, *(lifecycle_verdicts(policies.settings, document) if aws else ()))
 
 
 def undecided_grant(policies: PolicySet, name: RoleName) -> str:

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 from sluice_policies.access_matrix import (
     CREATE_ONLY,
+    DELETING,
     EVIDENCE,
     GC,
     GUARDED_WRITES,
     LOCKS,
+    RECORDED_DECISIONS,
     REENCRYPTING,
     REWRITING,
     writers,
@@ -20,6 +22,7 @@ from sluice_policies.bucket_policy import (
     TLS,
 )
 from sluice_policies.catalogue import bucket_actions, object_actions, reconfiguring_actions
+from sluice_policies.lifecycle import RULES
 from sluice_policies.model import Condition
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.properties import (
@@ -50,7 +53,6 @@ from sluice_policies.versitygw import expressible
 from sluice_protocol import keys
 
 PUT = ("s3:PutObject",)
-DELETES = ("s3:DeleteObject", "s3:DeleteObjectVersion", "s3:ReplicateDelete")
 
 
 def _creation(settings: Settings) -> Iterator[Property]:
@@ -59,7 +61,7 @@ def _creation(settings: Settings) -> Iterator[Property]:
         "under accepted/ (and quarantine/, decisions/, deletes/, authority/) an object is "
         "written only with If-None-Match: *",
         PUT,
-        objects_arns(settings, CREATE_ONLY),
+        objects_arns(settings, RECORDED_DECISIONS),
         equals(IF_NONE_MATCH, "*"),
     )
     if settings.raw_blobs.require_if_none_match:
@@ -70,19 +72,28 @@ def _creation(settings: Settings) -> Iterator[Property]:
             objects_arns(settings, (keys.RAW_BLOBS,)),
             equals(IF_NONE_MATCH, "*"),
         )
-    both = objects_arns(settings, (keys.ACCEPTED, keys.RAW_BLOBS))
+    yield only_if(
+        "journals-created-once",
+        "under gateways/ an object is written only with If-None-Match: *",
+        PUT,
+        objects_arns(settings, (keys.GATEWAYS,)),
+        equals(IF_NONE_MATCH, "*"),
+    )
+    whole = objects_arns(settings, (*CREATE_ONLY, keys.RAW_BLOBS))
     yield only_if(
         "no-copy-into-accepted-or-blobs",
-        "nothing is copied into accepted/ or raw-blobs/",
+        "nothing is copied into accepted/, raw-blobs/ or another prefix of records that are "
+        "written once",
         PUT,
-        both,
+        whole,
         absent(COPY_SOURCE),
     )
     yield only_if(
         "no-multipart-into-accepted-or-blobs",
-        "no multipart upload writes under accepted/ or raw-blobs/",
+        "no multipart upload writes under accepted/, raw-blobs/ or another prefix of records that "
+        "are written once",
         PUT,
-        both,
+        whole,
         *absent_or(CREATES, "true"),
     )
 
@@ -95,10 +106,10 @@ def _deletion(policies: PolicySet) -> Iterator[Property]:
         "accepted-never-deleted",
         "no principal deletes an object or version under accepted/ (or another decision or "
         "reference), not by replication either",
-        DELETES,
+        DELETING,
         evidence,
     )
-    rewriting = tuple(a for a in (*REWRITING, *REENCRYPTING) if a not in DELETES)
+    rewriting = tuple(a for a in (*REWRITING, *REENCRYPTING) if a not in DELETING)
     yield never(
         "nothing-rewritten-in-place",
         "no principal replaces, re-encrypts or exposes by ACL an object under accepted/ or "
@@ -118,6 +129,14 @@ def _deletion(policies: PolicySet) -> Iterator[Property]:
         "no principal, including the gc role, puts a delete marker over a blob",
         ("s3:DeleteObject", "s3:ReplicateDelete"),
         blobs,
+    )
+    yield only_if(
+        "journals-deleted-by-reconciler-alone",
+        "only the reconciler role deletes an object or version under gateways/, not by "
+        "replication either",
+        DELETING,
+        objects_arns(settings, (keys.GATEWAYS,)),
+        equals(CALLER, policies.principal_of(RoleName.RECONCILER)),
     )
     yield never(
         "locks-never-touched-by-hand",
@@ -208,7 +227,7 @@ def _left_alone(settings: Settings) -> Property:
     guarded = objects_arns(settings, GUARDED_WRITES)
     barred = {*LOCKS, *REENCRYPTING}
     unlocked = tuple(action for action in object_actions() if action not in barred)
-    taken = {*PUT, *REWRITING, *DELETES}
+    taken = {*PUT, *REWRITING, *DELETING}
     unguarded = tuple(action for action in unlocked if action not in taken)
     deletable = tuple(action for action in unlocked if action not in PUT)
     reading = tuple(a for a in bucket_actions() if a not in reconfiguring_actions())
@@ -226,6 +245,12 @@ def _left_alone(settings: Settings) -> Property:
             PropertyCase(actions=unguarded, where=guarded, conditions=given, ways=own),
             PropertyCase(
                 actions=deletable, where=objects_arns(settings, free), conditions=given, ways=own
+            ),
+            PropertyCase(
+                actions=tuple(action for action in deletable if action not in DELETING),
+                where=objects_arns(settings, (keys.GATEWAYS,)),
+                conditions=given,
+                ways=own,
             ),
             PropertyCase(actions=reading, conditions=given, ways=own),
             PropertyCase(
@@ -265,6 +290,14 @@ def required_properties(policies: PolicySet) -> tuple[Property, ...]:
         *_other_accounts(policies.settings),
         _left_alone(policies.settings),
         *role_properties(policies),
+    )
+
+
+def lifecycle_properties() -> tuple[Property, ...]:
+    """Return what is required of a lifecycle; it is not subject to requests, so without cases."""
+    return tuple(
+        Property(name=name, description=description, sense=Sense.ONLY_IF, cases=())
+        for name, description in RULES.items()
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_policies.configuration import ConfigurationPart
+from sluice_policies.lifecycle import RULES
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.probes import PROBES
 from sluice_policies.settings import RoleName
@@ -68,10 +69,20 @@ REQUIREMENTS: Final = (
     ),
     Requirement(
         name="no-copy",
-        description="Nothing is copied into `accepted/` or `raw-blobs/`, as a whole or in parts",
+        description="Nothing is copied into `accepted/`, `raw-blobs/` or another prefix of records "
+        "that are written once, as a whole or in parts",
         statements=("NoCopyInto", "NoMultipartInto"),
         properties=("no-copy-into-accepted-or-blobs", "no-multipart-into-accepted-or-blobs"),
         risk="objects exist that no gateway validated, without a checksum of all their bytes",
+    ),
+    Requirement(
+        name="journals",
+        description="Under `gateways/` an object is written only with `If-None-Match: *`, and only "
+        "the reconciler role deletes it: no principal replaces a registration or a journal object",
+        statements=("CreateOnlyJournals", "JournalsDeletedByReconcilerAlone"),
+        properties=("journals-created-once", "journals-deleted-by-reconciler-alone"),
+        risk="an answer claims to be complete through a time although acknowledged batches are "
+        "missing",
     ),
     Requirement(
         name="gc-alone",
@@ -85,10 +96,12 @@ REQUIREMENTS: Final = (
     Requirement(
         name="no-expiry",
         description=(
-            "No lifecycle expires objects there; only unfinished multipart uploads are aborted"
+            "A lifecycle deletes only unfinished multipart uploads, and superseded versions and "
+            "delete markers of derived data and state; it moves blobs only to classes that are "
+            "read without a restore"
         ),
         statements=("ReconfiguredByDeployerAlone",),
-        properties=("reconfigured-by-deployer-alone",),
+        properties=("reconfigured-by-deployer-alone", *RULES),
         parts=(ConfigurationPart.LIFECYCLE,),
         risk="the store itself deletes accepted bytes: a lifecycle is not subject to any policy",
     ),

@@ -76,14 +76,30 @@ class Network(_Table, frozen=True):
     vpc_endpoint: str = ""
 
 
+class BlobClass(StrEnum):
+    """The storage class of old blobs; objects in each of them are read without a restore."""
+
+    STANDARD = "standard"
+    INTELLIGENT_TIERING = "intelligent-tiering"
+    GLACIER_IR = "glacier-ir"
+
+
 class LifecycleSettings(_Table, frozen=True):
     """`[lifecycle]`: the only cleanup that the store does automatically.
 
     Attributes:
         abort_multipart_days: Days until an unfinished multipart upload is aborted, 1 to 365.
+        noncurrent_days: Days after which a superseded version of derived data or state is deleted,
+            1 to 3650.
+        blob_class: The storage class to which old blobs move; `standard` for no move.
+        blob_class_days: Age at which they move, 1 to 3650. More than the retry horizon, so that
+            orphans are deleted before.
     """
 
     abort_multipart_days: int = 7
+    noncurrent_days: int = 3
+    blob_class: BlobClass = BlobClass.STANDARD
+    blob_class_days: int = 30
 
 
 class ObjectLock(_Table, frozen=True):

@@ -35,6 +35,7 @@ _SQS: Final = re.compile(r"arn:(aws|aws-cn|aws-us-gov):sqs:[a-z0-9-]+:\d{12}:[\w
 _VPCE: Final = re.compile(r"vpce-[0-9a-f]{8,17}")
 _USER: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ABORT_DAYS_MAX: Final = 365
+_LIFECYCLE_DAYS_MAX: Final = 3_650
 _LOCK_DAYS_MAX: Final = 36_500
 
 
@@ -200,6 +201,10 @@ def _clearing(settings: Settings) -> Iterator[Violation]:
     days = settings.lifecycle.abort_multipart_days
     if not 1 <= days <= _ABORT_DAYS_MAX:
         yield ("lifecycle", "abort_multipart_days"), f"{days} is not 1 to {_ABORT_DAYS_MAX} days"
+    for name in ("noncurrent_days", "blob_class_days"):
+        value = getattr(settings.lifecycle, name)
+        if not 1 <= value <= _LIFECYCLE_DAYS_MAX:
+            yield ("lifecycle", name), f"{value} is not 1 to {_LIFECYCLE_DAYS_MAX} days"
     lock = settings.object_lock
     if lock is not None and not 1 <= lock.days <= _LOCK_DAYS_MAX:
         yield ("object_lock", "days"), f"{lock.days} is not 1 to {_LOCK_DAYS_MAX} days"

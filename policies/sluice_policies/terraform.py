@@ -3,9 +3,12 @@
 from collections.abc import Iterator
 
 from sluice_policies.configuration import ConfigurationPart
+from sluice_policies.lifecycle import expiry_name, storage_class
 from sluice_policies.model import Document, Json, compact
 from sluice_policies.policy_set import PolicySet
-from sluice_policies.settings import RoleName
+from sluice_policies.settings import BlobClass, RoleName
+from sluice_protocol import keys
+from sluice_protocol.version_expiry import EXPIRING
 
 _HEAD = """\
 # Rendered by `sluice policies render`; change the settings, not this file.
@@ -84,23 +87,57 @@ def _encryption(policies: PolicySet) -> str:
     )
 
 
+def _rule(name: str, prefix: str, *action: str) -> tuple[str, ...]:
+    return (
+        "rule {",
+        f'  id     = "{name}"',
+        '  status = "Enabled"',
+        "  filter {",
+        f"    prefix = {_quoted(prefix)}",
+        "  }",
+        *(f"  {line}" for line in action),
+        "}",
+    )
+
+
+def _expiry(place: str, prefix: str, days: int) -> tuple[str, ...]:
+    return _rule(
+        expiry_name(prefix),
+        f"{place}{prefix}",
+        "noncurrent_version_expiration {",
+        f"  noncurrent_days = {days}",
+        "}",
+        "expiration {",
+        "  expired_object_delete_marker = true",
+        "}",
+    )
+
+
 def _clearing(policies: PolicySet) -> str:
-    settings = policies.settings
+    place, wanted = policies.settings.bucket.prefix, policies.settings.lifecycle
+    move = _rule(
+        "move-old-blobs",
+        f"{place}{keys.RAW_BLOBS}",
+        "transition {",
+        f"  days          = {wanted.blob_class_days}",
+        f'  storage_class = "{storage_class(policies.settings)}"',
+        "}",
+    )
     return _resource(
         "aws_s3_bucket_lifecycle_configuration",
         "bucket = aws_s3_bucket.sluice.id",
         "",
-        "# Nothing expires; only unfinished multipart uploads are aborted.",
-        "rule {",
-        '  id     = "abort-incomplete-multipart-uploads"',
-        '  status = "Enabled"',
-        "  filter {",
-        f"    prefix = {_quoted(settings.bucket.prefix)}",
-        "  }",
-        "  abort_incomplete_multipart_upload {",
-        f"    days_after_initiation = {settings.lifecycle.abort_multipart_days}",
-        "  }",
-        "}",
+        "# No current object and no accepted byte expires: only unfinished uploads, and superseded",
+        "# versions and delete markers of derived data and state.",
+        *_rule(
+            "abort-incomplete-multipart-uploads",
+            place,
+            "abort_incomplete_multipart_upload {",
+            f"  days_after_initiation = {wanted.abort_multipart_days}",
+            "}",
+        ),
+        *(line for one in EXPIRING for line in _expiry(place, one, wanted.noncurrent_days)),
+        *(move if wanted.blob_class is not BlobClass.STANDARD else ()),
     )
 
 

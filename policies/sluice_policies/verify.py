@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
+from sluice_policies.configuration import ConfigurationPart
 from sluice_policies.live_documents import (
     DocumentChange,
     LiveDocuments,
@@ -116,7 +117,8 @@ def verdicts_on(settings: Settings, target: Target, live: LiveDocuments) -> tupl
         UnsupportedPolicy: A live document contains an element that is not decided.
     """
     policies = live.policies(settings, target)
-    return () if policies is None else prove(policies)
+    lifecycle = live.parts.get(ConfigurationPart.LIFECYCLE) or {"Rules": []}
+    return () if policies is None else prove(policies, lifecycle)
 
 
 async def verify(

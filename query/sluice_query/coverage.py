@@ -1,34 +1,45 @@
 """How complete an answer is: accepted batches that the queue and the lake cannot show yet.
 
-The order of reading matters: discovery record, hold records, listing of `accepted/`, and only then
-the queue. A batch that is enqueued, ingested or released in between is found by a later read. So
-it is in the answer, or a reason counts it.
+The order of reading matters: discovery record, registrations of gateways, then journals and hold
+records, and only then the queue. Whatever moves in between is found by a later read:
 
-`accepted/` is listed only while it is small, or while the named agents have few batches. Otherwise
-the discovery record of the reconciler decides. Source: ADR 0084.
+- A batch that was enqueued or held before the discovery record was written is in the queue, in the
+  lake or in a hold record, which are read later. A hold is released after the batch is enqueued.
+- Any other batch of a journal is named in an object after the processed ones, which are read here.
+  Objects are removed long after they are processed.
+- A process that is missing from the listing of registrations acknowledges only after it.
+
+So the answer contains every batch that was acknowledged before the frontier of these reads, or a
+reason counts it. A record that is younger than `FRESH_S` is the frontier: its reconciler works.
+
+Without registered gateways, `accepted/` is listed while it is small, or while the named agents have
+few batches. Otherwise the discovery record decides. Source: ADR 0084, 0086.
 """
 
 import asyncio
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sluice_protocol.discovery import DISCOVERY, UNHEALTHY, DiscoveryRecord, HoldRecord
+from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
 from sluice_protocol.errors import InvalidRecord, SluiceError
 from sluice_protocol.identity import Identity
+from sluice_protocol.journals import ProcessProgress, decide_frontier
 from sluice_protocol.keys import (
     ACCEPTED,
     INGEST_QUEUE,
     RECONCILER,
     accepted_key,
     agent_prefix,
-    parse_accepted_key,
+    lane_of,
 )
-from sluice_protocol.manifests import AcceptedManifest, decode_accepted, decode_record
+from sluice_protocol.manifests import AcceptedManifest, decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.held import HeldBatch, read_held, read_manifest
+from sluice_query.journals import JournalTails, list_registrations, read_journal_tails
 from sluice_query.pending import may_match
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
@@ -36,10 +47,10 @@ from sluice_store.authority import read_authority
 from sluice_store.port import ListedObject, ObjectStore
 
 _LANE: Final = re.compile(r"[0-9]{3}", re.ASCII)
-HELD_MAX: Final = 1_000
-"""Hold records that a query reads; further ones make every answer partial."""
 NEW_MAX: Final = 256
 """Manifests created since the last discovery that a query reads."""
+FRESH_S: Final = 3.0
+"""Age of a discovery record up to which a query reads no journals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,34 +67,34 @@ class NewBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBatch:
-    """An accepted batch that the reconciler does not enqueue, and why."""
-
-    key: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
     """What was known about accepted batches before the queue was read.
 
     Attributes:
         now_ns: The store's clock before anything else was read; None if it could not be read.
-        discovered_ns: Every batch whose manifest existed at this time was enqueued or held.
+        discovered_ns: Every batch that was acknowledged before this time is enqueued, held, or
+            among `named`.
+        held_by: The gateway and process that hold that time back, if one does.
         landed_elsewhere: Whether batches are accepted in a spool that this query does not search.
         held: Held batches that may match.
-        new: Batches created since `discovered_ns`; None if they are too many to read.
+        named: Batches that may match and that journals name; the queue may contain them by now.
+        new: Batches created since `discovered_ns`; None if they were not listed: journals name
+            them, or they are too many.
         problems: What could not be read, one sentence each.
         lanes: The lanes of the ingest queue that the reconciler gave batches to, three digits each.
+        lane_count: Number of lanes of the authority.
     """
 
     now_ns: UnixNs | None = None
     discovered_ns: UnixNs | None = None
+    held_by: str | None = None
     landed_elsewhere: bool = False
     held: tuple[HeldBatch, ...] = ()
+    named: tuple[AcceptedManifest, ...] = ()
     new: tuple[NewBatch, ...] | None = None
     problems: tuple[str, ...] = ()
     lanes: frozenset[str] = frozenset()
+    lane_count: int = 0
 
     def lost_lanes(self, lanes: Collection[int]) -> tuple[str, ...]:
         """Return a sentence for each lane that was given batches and is not among `lanes`."""
@@ -100,10 +111,12 @@ class Completeness:
     Attributes:
         accepted_until_ns: Every batch that was acknowledged before this time, by the store's clock,
             is in the answer if it matches; None if no such time is known.
+        held_by: The gateway and process that hold that time back, if one does.
         reasons: Why the answer is partial, one sentence each.
     """
 
     accepted_until_ns: UnixNs | None = None
+    held_by: str | None = None
     reasons: tuple[str, ...] = ()
 
 
@@ -116,27 +129,108 @@ async def read_coverage(
     """
     try:
         discovery = await _read_discovery(store)
-        authority, (held, problems), new, lanes = await asyncio.gather(
+        registrations = await list_registrations(store)
+        with_journals = bool(registrations) and discovery.journaled
+        authority, (held, problems), new, lanes, tails = await asyncio.gather(
             read_authority(store),
-            _read_held(store, query, settings),
-            _read_new(store, query, settings, discovery),
+            read_held(store, query, settings),
+            _read_new(store, query, settings, discovery, listed=not with_journals),
             _list_given_lanes(store),
+            _read_tails(store, registrations, discovery),
         )
     except SluiceError as error:
         return Coverage(problems=(str(error),))
-    discovered_ns = discovery.through_ns
-    if with_spool and (discovered_ns or 0) < discovery.now_ns - int(settings.landed_s * NS_PER_S):
-        # Batches transferred in between are in neither: the spool shows only recent transfers.
-        discovered_ns = None
+    through = _decide_through(
+        discovery.now_ns,
+        discovery.record,
+        tails,
+        lanes={lane_of(agent, authority.lanes) for agent in query.agents},
+        spool_ns=int(settings.landed_s * NS_PER_S) if with_spool else None,
+    )
     return Coverage(
         now_ns=discovery.now_ns,
-        discovered_ns=discovered_ns,
-        landed_elsewhere=authority.acceptance == "local_spool" and not with_spool,
+        discovered_ns=through.at_ns,
+        held_by=through.held_by,
+        landed_elsewhere=(
+            authority.acceptance == "local_spool" and not with_spool and not with_journals
+        ),
         held=held,
+        named=_choose_named(tails.manifests, query, {one.key for one in held}),
         new=new,
         problems=problems,
         lanes=lanes,
+        lane_count=authority.lanes,
     )
+
+
+async def _read_tails(
+    store: ObjectStore, registrations: Sequence[ListedObject], discovery: "_Discovery"
+) -> JournalTails:
+    if discovery.record is None:
+        return await read_journal_tails(store, registrations, {})
+    fresh_ns = discovery.now_ns - int(FRESH_S * NS_PER_S)
+    if discovery.record.complete_through_unix_ns >= fresh_ns:
+        return JournalTails()
+    return await read_journal_tails(store, registrations, discovery.record.journals)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Through:
+    """The time through which every acknowledged batch is accounted for, and what bounds it."""
+
+    at_ns: UnixNs | None
+    held_by: str | None = None
+
+
+def _decide_through(
+    now_ns: UnixNs,
+    record: DiscoveryRecord | None,
+    tails: JournalTails,
+    *,
+    lanes: Collection[int],
+    spool_ns: int | None,
+) -> _Through:
+    """Return the later of two times: that of the discovery record, and that of the journals.
+
+    Everything that was acknowledged before the record's time is enqueued or held. So the record
+    replaces the journal of a lapsed process as a full pass does.
+
+    Args:
+        now_ns: The store's clock before everything else was read.
+        record: The discovery record; without it, batches older than the journals may be missing.
+        tails: What the journals contain after the record.
+        lanes: The lanes of the agents that the query names; empty means all.
+        spool_ns: How long a searched spool shows a transferred batch; None without a spool.
+    """
+    if record is None:
+        return _Through(at_ns=None)
+    recorded_ns = record.complete_through_unix_ns
+    if lanes:
+        recorded_ns = min(record.lanes.get(f"{lane:03d}", recorded_ns) for lane in lanes)
+    passed_ns = max(recorded_ns, record.pass_began_unix_ns or 0)
+    processes: Sequence[ProcessProgress] = tails.processes
+    if spool_ns is not None:
+        if passed_ns < now_ns - spool_ns:
+            # Batches transferred in between are in neither: the spool shows only recent transfers.
+            return _Through(at_ns=None)
+        # What a spool accepted is read from the spool.
+        processes = [one for one in processes if one.acceptance != "local_spool"]
+    if not tails.processes or record.journaled_since_unix_ns is None:
+        return _Through(at_ns=UnixNs(recorded_ns), held_by=record.held_by)
+    frontier = decide_frontier(now_ns, processes, UnixNs(passed_ns))
+    by = frontier.held_by
+    return _Through(
+        at_ns=max(frontier.complete_through_ns, UnixNs(recorded_ns)),
+        held_by=None if by is None else f"{by.collector_id} (process {by.process})",
+    )
+
+
+def _choose_named(
+    manifests: Sequence[AcceptedManifest], query: Query, held: Collection[str]
+) -> tuple[AcceptedManifest, ...]:
+    """Return the named batches that may match and are not held, each once."""
+    found = {one.identity: one for one in manifests if may_match(one, query)}
+    return tuple(one for who, one in found.items() if accepted_key(who) not in held)
 
 
 async def _list_given_lanes(store: ObjectStore) -> frozenset[str]:
@@ -154,6 +248,12 @@ class _Discovery:
     now_ns: UnixNs
     through_ns: UnixNs | None = None
     listed: int = 0
+    record: DiscoveryRecord | None = None
+
+    @property
+    def journaled(self) -> bool:
+        """Whether every gateway is known to write a journal."""
+        return self.record is not None and self.record.journaled_since_unix_ns is not None
 
 
 async def _read_discovery(store: ObjectStore) -> _Discovery:
@@ -165,73 +265,36 @@ async def _read_discovery(store: ObjectStore) -> _Discovery:
     except InvalidRecord:
         return _Discovery(now_ns=read.info.date_ns)
     through_ns = UnixNs(record.complete_through_unix_ns)
-    return _Discovery(now_ns=read.info.date_ns, through_ns=through_ns, listed=record.listed)
-
-
-async def _read_held(
-    store: ObjectStore, query: Query, settings: QuerySettings
-) -> tuple[tuple[HeldBatch, ...], tuple[str, ...]]:
-    """Return the held batches that may match, and what could not be read."""
-    places: list[ObjectKey] = []
-    async for page in store.list(UNHEALTHY):
-        places += [one.key for one in page.objects]
-        if len(places) > HELD_MAX:
-            return (), (f"more than {HELD_MAX} batches are held back: run `sluice reconciler`",)
-    limit = asyncio.Semaphore(settings.fetches)
-    found = await asyncio.gather(*(_read_hold(store, place, query, limit) for place in places))
-    return tuple(one for one in found if one is not None), ()
-
-
-async def _read_hold(
-    store: ObjectStore, place: ObjectKey, query: Query, limit: asyncio.Semaphore
-) -> HeldBatch | None:
-    """Return a held batch, or None if no record of the query is in it."""
-    async with limit:
-        read = await store.get(place)
-        if not isinstance(read, Found):
-            return None  # released: it was enqueued before
-        try:
-            record = decode_record(place, read.body, HoldRecord)
-        except InvalidRecord as error:
-            return HeldBatch(key=place, reason=error.reason)
-        if not record.key.startswith(ACCEPTED):
-            return None  # a conflict, which was never accepted
-        held = HeldBatch(key=record.key, reason=record.reason)
-        try:
-            who = parse_accepted_key(record.key)
-        except InvalidRecord:
-            return held
-        if query.agents and who.agent_id not in query.agents:
-            return None
-        manifest = await _read_manifest(store, ObjectKey(record.key))
-    return held if manifest is None or may_match(manifest, query) else None
-
-
-async def _read_manifest(store: ObjectStore, key: ObjectKey) -> AcceptedManifest | None:
-    read = await store.get(key)
-    try:
-        return decode_accepted(key, read.body) if isinstance(read, Found) else None
-    except InvalidRecord:
-        return None
+    return _Discovery(
+        now_ns=read.info.date_ns,
+        through_ns=through_ns,
+        listed=record.listed,
+        record=record,
+    )
 
 
 async def _read_new(
-    store: ObjectStore, query: Query, settings: QuerySettings, discovery: _Discovery
+    store: ObjectStore,
+    query: Query,
+    settings: QuerySettings,
+    discovery: _Discovery,
+    *,
+    listed: bool,
 ) -> tuple[NewBatch, ...] | None:
     """Return the batches created since the last discovery, or None if they are too many."""
-    listed = await _list_new(store, query, settings, discovery)
-    if listed is None:
+    created = await _list_new(store, query, settings, discovery) if listed else None
+    if created is None:
         return None
     limit = asyncio.Semaphore(settings.fetches)
 
     async def read(one: ListedObject) -> NewBatch | None:
         async with limit:
-            manifest = await _read_manifest(store, one.key)
+            manifest = await read_manifest(store, one.key)
         if manifest is None:
             return None  # not a batch; the reconciler holds it
         return NewBatch(manifest=manifest, created_ns=one.last_modified_ns)
 
-    found = await asyncio.gather(*map(read, listed))
+    found = await asyncio.gather(*map(read, created))
     return tuple(one for one in found if one is not None)
 
 
@@ -276,7 +339,7 @@ def decide_completeness(
     if coverage.landed_elsewhere:
         reasons.append("batches in the gateway's spool are not searched: pass its --spool")
         return Completeness(reasons=tuple(reasons))
-    until_ns, missing = coverage.discovered_ns, 0
+    until_ns, missing, held_by = coverage.discovered_ns, 0, coverage.held_by
     if coverage.new is not None:
         held = {one.key for one in coverage.held}
         absent = [
@@ -287,26 +350,30 @@ def decide_completeness(
             and may_match(one.manifest, query)
         ]
         until_ns = min([coverage.now_ns, *(one.created_ns for one in absent)])
+        held_by = None
         missing = len(absent)
     if missing:
         reasons.append(
             f"{missing} accepted batches are not enqueued yet: wait for the reconciler, or start it"
         )
-    elif reason := _staleness(until_ns, coverage.now_ns, query, settings):
+    elif reason := _staleness(until_ns, coverage, query, settings):
         reasons.append(reason)
-    return Completeness(accepted_until_ns=until_ns, reasons=tuple(reasons))
+    return Completeness(accepted_until_ns=until_ns, held_by=held_by, reasons=tuple(reasons))
 
 
 def _staleness(
-    until_ns: UnixNs | None, now_ns: UnixNs, query: Query, settings: QuerySettings
+    until_ns: UnixNs | None, coverage: Coverage, query: Query, settings: QuerySettings
 ) -> str | None:
-    """Return why the last discovery is too old for the query, or None."""
-    if until_ns is None:
+    """Return why an answer that is complete up to a time is partial, or None."""
+    if until_ns is None or coverage.now_ns is None:
         return "accepted batches may be missing: no recent full pass of a reconciler is known"
-    needed_ns = min(query.to_ns, now_ns - int(settings.max_staleness_s * NS_PER_S))
+    needed_ns = min(query.to_ns, coverage.now_ns - int(settings.max_staleness_s * NS_PER_S))
     if until_ns >= needed_ns:
         return None
-    return (
-        f"batches accepted after {format_rfc3339(until_ns)} may be missing: the last full pass of a"
-        " reconciler began then; check that one runs"
-    )
+    missing = f"batches accepted after {format_rfc3339(until_ns)} may be missing"
+    if coverage.held_by is not None and coverage.new is None:
+        return (
+            f"{missing}: gateway {coverage.held_by} has not reported since; if it is gone, a full"
+            " pass of a reconciler replaces its report"
+        )
+    return f"{missing}: the last full pass of a reconciler began then; check that one runs"

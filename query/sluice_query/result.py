@@ -32,6 +32,7 @@ class QuerySummary:
         accepted_until: Every batch that was acknowledged before this time, by the store's clock, is
             in the answer if it matches, except those that `reasons` name; RFC 3339, None if no such
             time is known.
+        held_by: The gateway and process that hold that time back, if one does.
         partial: Whether records of the answer may be missing.
         reasons: Why the result is partial.
         elapsed_ms: How long the query took.
@@ -47,6 +48,7 @@ class QuerySummary:
     waiting_batches: int = 0
     deletes_applied: int = 0
     accepted_until: str | None = None
+    held_by: str | None = None
     partial: bool = False
     reasons: tuple[str, ...] = ()
     elapsed_ms: int = 0

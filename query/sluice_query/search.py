@@ -14,8 +14,9 @@ from sluice_protocol.record_deletes import DeleteRecord, decode_delete
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.coverage import Completeness, Coverage, decide_completeness, read_coverage
+from sluice_query.dead_letters import DeadLetter, find_dead_letters, report_dead_letters
 from sluice_query.engine import LAKE, PENDING, QueryEngine, open_engine
-from sluice_query.ledger import find_dead_letters, read_ledger
+from sluice_query.ledger import read_ledger
 from sluice_query.pending import (
     FetchedBatches,
     PendingSnapshot,
@@ -27,7 +28,7 @@ from sluice_query.pruning import SelectedFiles, prune_by_index, select_files
 from sluice_query.request import Query, check_query
 from sluice_query.result import QueryResult, QuerySummary, Row, SeriesPoint
 from sluice_query.settings import QuerySettings
-from sluice_query.spool import SearchedSpool, SpooledBatches, choose_spooled, read_spooled
+from sluice_query.spool import SearchedSpool, read_spooled
 from sluice_query.sql import (
     RecordSources,
     counts_sql,
@@ -35,6 +36,7 @@ from sluice_query.sql import (
     returned_columns,
     series_sql,
 )
+from sluice_query.unqueued import UnqueuedBatches, choose_unqueued, confirm_named
 from sluice_store.port import ObjectStore
 
 _NS_PER_MS: Final = NS_PER_S // 1000
@@ -121,19 +123,22 @@ class _Search:
     async def run(self) -> QueryResult:
         store, settings = self.searcher.store, self.searcher.settings
         coverage = await self._read_coverage()
-        in_spool = spooled = await self._read_spool()
+        in_spool = await self._read_spool()
+        unqueued = in_spool.with_named(coverage.named)
         pending = await read_pending(store, settings)
         deletes = await read_deletes(store, self.query)
         files, ledger, dead = await self._bounded(lambda: self._open_tables(pending, coverage))
         files = await prune_by_index(store, files, self.query)
         missing = choose_pending(pending, self.query, files.lanes, ledger)
-        spooled = await self._not_returned_yet(spooled, pending, files)
-        fetched = await fetch_batches(self._blob_stores(), [*missing, *spooled.batches], settings)
+        unqueued = await self._not_returned_yet(unqueued, pending, files)
+        fetched = await fetch_batches(self._blob_stores(), [*missing, *unqueued.batches], settings)
         result = await self._bounded(lambda: self._evaluate(files, fetched, deletes))
-        problems = (*spooled.problems, *pending.problems, *fetched.problems, *dead)
+        problems = (*unqueued.problems, *pending.problems, *fetched.problems)
+        problems += await report_dead_letters(store, dead, self.query, settings)
         problems += coverage.lost_lanes(pending.lanes)
         summary = self._complete(result.summary, files, fetched, problems, len(deletes))
-        shown = {manifest.identity for manifest in (*pending.manifests, *in_spool.batches)}
+        known = (*pending.manifests, *in_spool.batches, *unqueued.batches)
+        shown = {manifest.identity for manifest in known}
         complete = decide_completeness(coverage, self.query, settings, shown.union(ledger))
         return replace(result, summary=_with_completeness(summary, complete))
 
@@ -144,25 +149,32 @@ class _Search:
             searcher.store, self.query, searcher.settings, with_spool=with_spool
         )
 
-    async def _read_spool(self) -> SpooledBatches:
+    async def _read_spool(self) -> UnqueuedBatches:
         if self.searcher.spool is None:
-            return SpooledBatches()
+            return UnqueuedBatches()
         return await read_spooled(self.searcher.spool, self.query, self.searcher.settings)
 
     async def _not_returned_yet(
-        self, spooled: SpooledBatches, pending: PendingSnapshot, files: SelectedFiles
-    ) -> SpooledBatches:
-        if not spooled.batches:
-            return spooled
-        # The order matters: records, then queue, then ledger (see `spool`).
-        later = await read_pending(self.searcher.store, self.searcher.settings)
+        self, unqueued: UnqueuedBatches, pending: PendingSnapshot, files: SelectedFiles
+    ) -> UnqueuedBatches:
+        queued = {batch.identity for batch in pending.batches}
+        if all(one.identity in queued for one in unqueued.batches):
+            return UnqueuedBatches(problems=unqueued.problems)
+        # The order matters: records, then queue, then ledger (see `unqueued`).
+        store, settings = self.searcher.store, self.searcher.settings
+        later = await read_pending(store, settings)
         url = self.searcher.store_url
-        ledger = await self._bounded(lambda: read_ledger(self.engine, url, spooled.batches))
-        return choose_spooled(spooled, (pending, later), ledger, files.lanes)
+        ledger = await self._bounded(lambda: read_ledger(self.engine, url, unqueued.batches))
+        left = choose_unqueued(unqueued, (pending, later), ledger, files.lanes)
+        return await confirm_named(store, left, self.query, settings)
 
-    def _lanes(self, pending: PendingSnapshot) -> range | tuple[int, ...]:
-        # With a spool every lane is needed: one may get its first entry while the query runs.
-        return pending.lanes if self.searcher.spool is None else range(self.searcher.spool.lanes)
+    def _lanes(self, pending: PendingSnapshot, coverage: Coverage) -> range | tuple[int, ...]:
+        # For batches outside of the queue every lane is needed: one may get its first entry while
+        # the query runs.
+        spool = self.searcher.spool
+        if spool is not None:
+            return range(spool.lanes)
+        return range(coverage.lane_count) if coverage.named else pending.lanes
 
     def _blob_stores(self) -> tuple[ObjectStore, ...]:
         spool = self.searcher.spool
@@ -174,7 +186,7 @@ class _Search:
 
     def _open_tables(
         self, pending: PendingSnapshot, coverage: Coverage
-    ) -> tuple[SelectedFiles, list[Identity], tuple[str, ...]]:
+    ) -> tuple[SelectedFiles, list[Identity], tuple[DeadLetter, ...]]:
         # The ledger is read before the records: the later state of the records contains every
         # batch of the ledger. With the opposite order a batch that is ingested between the two
         # readings would be dropped as ingested and be missing from the records. A batch that is in
@@ -183,7 +195,7 @@ class _Search:
         wanted = [*pending.manifests, *(one.manifest for one in coverage.new or ())]
         ledger = [row.identity for row in read_ledger(self.engine, url, wanted)]
         table = RECORD_TABLES[self.query.kind]
-        files = select_files(url, table, self.query, self._lanes(pending))
+        files = select_files(url, table, self.query, self._lanes(pending, coverage))
         return files, ledger, find_dead_letters(self.engine, url, self.query)
 
     def _evaluate(
@@ -242,7 +254,13 @@ class _Search:
 def _with_completeness(summary: QuerySummary, found: Completeness) -> QuerySummary:
     reasons = (*summary.reasons, *found.reasons)
     until = _time(found.accepted_until_ns)
-    return replace(summary, accepted_until=until, partial=bool(reasons), reasons=reasons)
+    return replace(
+        summary,
+        accepted_until=until,
+        held_by=found.held_by,
+        partial=bool(reasons),
+        reasons=reasons,
+    )
 
 
 def _time(at_ns: int | None) -> str | None:

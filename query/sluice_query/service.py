@@ -12,11 +12,11 @@ from sluice_query.request import Query
 from sluice_query.result import QueryResult, result_lines
 from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
+from sluice_web.addresses import parse_allowed_hosts, parse_listen
 from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint
-from sluice_web.listening import listening, parse_listen, stop_event
-from sluice_web.request_gate import parse_allowed_hosts
+from sluice_web.listening import listening, stop_event
 from sluice_web.tokens import check_token_or_loopback
 
 QUERIES_MAX: Final = 4

@@ -1,33 +1,21 @@
 """Batches that a gateway accepted into its spool and that are not in the lake yet.
 
-The order of reading is spool, queue, ledger, records, **then queue and ledger a second time**:
+The spool is listed before the queue: the listing contains every batch that was accepted before,
+because a manifest is never deleted from the spool. A batch that is transferred, enqueued or
+ingested later moves to a place that is read later; `unqueued` decides whether the records contain
+it.
 
-- The spool is listed first. The list contains every batch that was accepted before, because a
-  manifest is never deleted from the spool. A batch that is transferred, enqueued or ingested later
-  moves to a place that is read later, so no batch is missed.
-- A batch that was in the queue at the first reading is handled as a pending batch, as without a
-  spool.
-- For the other batches the first reading of queue and ledger proves nothing. Such a batch may be
-  enqueued and ingested immediately after it, be in the records, and would be returned twice. The
-  second reading, after the state of the records is fixed, decides. A batch in those records was in
-  the queue before. It is still there, or it is in the ledger, because an entry is acknowledged only
-  after the commit of the ledger (queue before ledger here too). Both contain the queue sequence,
-  and the records contain the batch exactly if their lane version has reached that sequence. A batch
-  without a sequence, or with a later one, is not in the records and is read from its blob.
-- Blobs are read from the spool first and from the authority second: the spool's copy is deleted
-  only after the authority's copy exists. With the opposite order both could be missing.
+Blobs are read from the spool first and from the authority second: the spool's copy is deleted only
+after the authority's copy exists. With the opposite order both could be missing.
 
 Source: ADR 0081.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, SluiceError, StoreMisconfigured
-from sluice_protocol.identity import Identity
 from sluice_protocol.keys import ACCEPTED, agent_prefix, parse_accepted_key
 from sluice_protocol.manifests import (
     TRANSFER_MARKERS,
@@ -39,14 +27,12 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_query.ledger import LedgerRow
-from sluice_query.pending import PendingSnapshot, may_match
+from sluice_query.pending import may_match
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
+from sluice_query.unqueued import UnqueuedBatches
 from sluice_store import read_authority
 from sluice_store.port import ListedObject, ObjectStore
-
-_LEFT_OUT: Final = "spooled batches were left out, the queue could not be read completely: retry"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,19 +46,6 @@ class SearchedSpool:
 
     store: ObjectStore
     lanes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpooledBatches:
-    """Batches in a spool at one moment that a query may need and the lake may not contain.
-
-    Attributes:
-        batches: Manifests of batches that are not transferred, or were transferred recently.
-        problems: What could not be read, one sentence each.
-    """
-
-    batches: tuple[AcceptedManifest, ...] = ()
-    problems: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -101,7 +74,7 @@ async def attach_spool(store: ObjectStore, authority: Authority) -> SearchedSpoo
 
 async def read_spooled(
     spool: SearchedSpool, query: Query, settings: QuerySettings
-) -> SpooledBatches:
+) -> UnqueuedBatches:
     """List a spool and read the manifests that a query may need, within the settings' bounds.
 
     What cannot be read makes the result partial; it does not stop the query.
@@ -109,7 +82,7 @@ async def read_spooled(
     try:
         listing = await _list_spool(spool.store, query, settings)
     except SluiceError as error:
-        return SpooledBatches(problems=(str(error),))
+        return UnqueuedBatches(problems=(str(error),))
     newest = sorted(listing.manifests, key=lambda one: one.last_modified_ns, reverse=True)
     within = newest[: settings.tail_frames_max]
     limit = asyncio.Semaphore(settings.fetches)
@@ -126,7 +99,7 @@ async def read_spooled(
             f" transfer, name agents, or raise tail_frames_max=`{settings.tail_frames_max}`"
         )
     manifests = [result for result in found if isinstance(result, AcceptedManifest)]
-    return SpooledBatches(
+    return UnqueuedBatches(
         batches=tuple(manifest for manifest in manifests if may_match(manifest, query)),
         problems=tuple(problems),
     )
@@ -178,31 +151,3 @@ async def _is_conflict(store: ObjectStore, key: ObjectKey) -> bool:
     if not isinstance(found, Found):
         return False
     return decode_record(marker, found.body, TransferMarker).result == "conflict"
-
-
-def choose_spooled(
-    spooled: SpooledBatches,
-    queues: tuple[PendingSnapshot, PendingSnapshot],
-    ledger: Iterable[LedgerRow],
-    lane_versions: Mapping[int, int],
-) -> SpooledBatches:
-    """Return the spooled batches that neither the pending batches nor the records contain.
-
-    Args:
-        spooled: The spool's content, read before everything else.
-        queues: The queue before the records were opened, and after it.
-        ledger: The ledger, read after the second reading of the queue.
-        lane_versions: Lane to the last sequence that the records contain, for every lane.
-    """
-    first, second = queues
-    # Without the complete second reading a batch may be in the records without being noticed.
-    if spooled.batches and second.problems:
-        return SpooledBatches(problems=(*spooled.problems, _LEFT_OUT))
-    returned: set[Identity] = {batch.identity for batch in first.batches}
-    placed = [(batch.identity, batch.lane, batch.sequence) for batch in second.batches]
-    placed += [(row.identity, row.lane, row.sequence) for row in ledger]
-    returned |= {
-        identity for identity, lane, sequence in placed if sequence <= lane_versions.get(lane, 0)
-    }
-    left = [manifest for manifest in spooled.batches if manifest.identity not in returned]
-    return SpooledBatches(batches=tuple(left), problems=spooled.problems)

@@ -13,6 +13,7 @@ from sluice_protocol.discovery import HoldRecord
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.keys import AUDIT, GC_PLANS
 from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.timestamps import format_rfc3339
 from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.audit_summaries import (
     PAGE_DEFAULT,
@@ -30,6 +31,7 @@ from sluice_reconciler.service import Reconciler
 from sluice_reconciler.verify import list_hold_records
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.stored_conflicts import StoredConflicts
+from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.conflicts import ConflictAccess, ConflictsApi
 from sluice_web.endpoints import Endpoint
@@ -38,7 +40,6 @@ from sluice_web.json_bodies import json_response
 from sluice_web.paging import AFTER, Page, read_cursor
 from sluice_web.parameters import AgentParameter, IntegerParameter
 from sluice_web.problems import Problem, problem_of
-from sluice_web.request_gate import parse_allowed_hosts
 
 log = structlog.get_logger()
 
@@ -287,6 +288,9 @@ class OperatorApi:
             "partial": seen.partial,
             "reasons": seen.reasons,
             "next": seen.next,
+            "accepted_until": None
+            if seen.accepted_until_ns is None
+            else format_rfc3339(seen.accepted_until_ns),
         }
         summary |= {"more": seen.more, "enabled": seen.enabled}
         last = msgspec.json.encode({"summary": summary})

@@ -10,6 +10,7 @@ Source: docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-struc
 ev-events.html.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -18,7 +19,8 @@ from urllib.parse import unquote_plus
 import msgspec
 import structlog
 
-from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import BadUsage, InvalidRecord, SluiceError
 from sluice_protocol.keys import ACCEPTED, parse_accepted_key
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.metrics import ReconcilerMetrics
@@ -29,6 +31,10 @@ if TYPE_CHECKING:  # The AWS SDK is an extra: only a process that opens an event
 
 log = structlog.get_logger()
 
+HINTS_MAX: Final = 100_000
+"""Keys named by events that are queued; further ones are left to the full pass."""
+HINT_RETRY_S: Final = 1.0
+"""Pause after hinted keys could not be processed, seconds."""
 KEYS_MAX: Final = 10_000
 _DEPTH_MAX: Final = 3
 
@@ -171,3 +177,40 @@ async def process_events(
     outcome = await pipeline.process_new(keys) if keys else PipelineResult()
     await source.done(messages)
     return outcome
+
+
+class HintQueue:
+    """Accepted keys that events named and that are not processed yet."""
+
+    def __init__(
+        self, pipeline: BatchPipeline, metrics: ReconcilerMetrics, clock: Clock, batches_max: int
+    ) -> None:
+        self._pipeline = pipeline
+        self._metrics = metrics
+        self._clock = clock
+        self._batches_max = batches_max
+        self._keys: asyncio.Queue[ObjectKey] = asyncio.Queue(HINTS_MAX)
+
+    def add(self, keys: Sequence[ObjectKey]) -> int:
+        """Queue keys; return how many there was space for."""
+        queued = 0
+        for key in keys:
+            try:
+                self._keys.put_nowait(key)
+            except asyncio.QueueFull:
+                self._metrics.hints_dropped.inc(len(keys) - queued)
+                break
+            queued += 1
+        return queued
+
+    async def run(self) -> None:
+        """Process queued keys until cancelled, many together."""
+        while True:
+            keys = [await self._keys.get()]
+            while not self._keys.empty() and len(keys) < self._batches_max:
+                keys.append(self._keys.get_nowait())
+            try:
+                await self._pipeline.process_new(keys)
+            except SluiceError as error:
+                log.warning("route_failed", route="events", reason=str(error))
+                await self._clock.sleep(HINT_RETRY_S)

@@ -6,33 +6,36 @@ equal, nothing in the range costs a request; if not, the new batches in it are i
 one chunk of new keys, and the sequence ranges of one boot.
 """
 
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
+from msgspec import structs
+
+from sluice_protocol.clock import Clock
 from sluice_protocol.discovery import HoldReason, HoldRecord
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import (
-    ACCEPTED,
-    QUARANTINE,
-    QUARANTINE_BY_BLOB,
-    accepted_key,
-    parse_accepted_key,
-    parse_quarantine_key,
-)
-from sluice_protocol.manifests import decode_conflict
-from sluice_protocol.outcomes import Found, NotFound
+from sluice_protocol.keys import ACCEPTED, accepted_key, parse_accepted_key
+from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey, UnixNs
+from sluice_reconciler.boot_comparison import BootComparison
 from sluice_reconciler.completeness import BootReport, BootTally, HighWaterReader
 from sluice_reconciler.concurrency import RequestLimit, run_all
-from sluice_reconciler.indexes import put_derived, quarantine_entry
-from sluice_reconciler.lane_worker import LaneWorker, LaneWorkers, Takeover
-from sluice_reconciler.new_batches import KeyHashSet, boot_prefix, identity_of, new_batches
+from sluice_reconciler.lane_worker import LaneWorkers, Takeover
+from sluice_reconciler.new_batches import boot_prefix, identity_of, new_batches
+from sluice_reconciler.pass_progress import PassRecord, PassSpan
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
-from sluice_reconciler.sequence_ranges import SEAL_MASK, BootRanges, EnqueueStatus, seal_of
+from sluice_reconciler.quarantine_walk import QuarantineWalk
+from sluice_reconciler.sequence_ranges import BootRanges
 from sluice_reconciler.verify import HoldRecords
 from sluice_store.port import ListPage, ObjectStore
 from sluice_store.retry import Backoff
+
+LEFT_MAX: Final = 10_000
+"""Keys of one span that are left to another reconciler and decided again at the end of the pass."""
+LEFT_TRIES: Final = 5
+LEFT_PAUSE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,22 +44,45 @@ class PassReport:
 
     Attributes:
         listed: Keys under `accepted/`.
-        complete_through_ns: The store's clock before the first listing of `accepted/`, if every
-            batch that existed then is enqueued or has a hold record; otherwise None.
+        began_ns: The store's clock before the first listing of `accepted/`.
+        complete_through_ns: `began_ns`, if every batch that existed then is enqueued or has a hold
+            record; otherwise None.
         outcome: What the pipeline did with those that were not done.
         quarantined: Reverse references of quarantine manifests that were written.
         held_back: Hold records that exist after the pass.
         boots: The accepted ranges and gaps of each boot.
         registers_lost: Registers that are missing, replaced or damaged; their lanes are halted.
+        missed: Batches that journals should have named and did not.
     """
 
     listed: int
+    began_ns: UnixNs
     complete_through_ns: UnixNs | None
     outcome: PipelineResult
     quarantined: int
     held_back: int
     boots: tuple[BootReport, ...] = ()
     registers_lost: tuple[ObjectKey, ...] = ()
+    missed: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class PassOptions:
+    """How one full pass runs.
+
+    Attributes:
+        resume: The progress of a pass that is continued.
+        save: Stores the progress, if that is due.
+        pace_s: Pause after each page of the listing, seconds.
+        unnamed: Returns those of the batches that a journal should have named before the pass.
+        retry_left: Whether batches in lanes of other reconcilers are decided again at the end.
+    """
+
+    resume: PassRecord | None = None
+    save: Callable[[PassRecord], Awaitable[None]] | None = None
+    pace_s: float = 0.0
+    unnamed: Callable[[Sequence[AcceptedManifest]], int] | None = None
+    retry_left: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +101,8 @@ class FullPass:
         chunk: Keys that are passed to the pipeline together, at most.
         on_page: Called with each listed page of `accepted/`.
         on_boot: Called with the last accepted key of each boot.
+        clock: For pauses.
+        is_save_due: Whether the progress is to be stored.
     """
 
     store: ObjectStore
@@ -88,37 +116,118 @@ class FullPass:
     chunk: int
     on_page: Callable[[ListPage], None]
     on_boot: Callable[[ObjectKey], None]
+    clock: Clock
+    is_save_due: Callable[[], bool]
 
-    async def run(self, takeover: Takeover | None = None) -> PassReport:
-        """Make one pass.
+    async def run(
+        self, takeover: Takeover | None = None, options: PassOptions | None = None
+    ) -> PassReport:
+        """Make one pass, or continue one.
 
         Args:
             takeover: As in `BatchPipeline.process`.
+            options: How it runs.
 
         Raises:
             StoreError: The store is unreachable or refused a request; what was done so far is kept.
             OutcomeUnknown: The retries of a write are spent; what was done so far is kept.
         """
+        how = options if options is not None else PassOptions()
         began_ns = await self.holds.refresh()
+        if how.resume is not None:
+            began_ns = UnixNs(how.resume.began_unix_ns)
+        run = PassRun(self, began_ns, how, takeover)
         reported = await self.high_water.read()
         await self.workers.refresh()
-        walks = [_SpanWalk(self, span, takeover) for span in spans_of(self.shards)]
-        await run_all([walk.run() for walk in walks])
-        quarantine = _QuarantineWalk(self)
+        await run_all([walk.run() for walk in run.walks])
+        if how.retry_left:
+            await run.retry_left()
+        quarantine = QuarantineWalk(self.store, self.holds, self.requests, self.backoff)
         await quarantine.run()
-        outcome = PipelineResult(held_back=quarantine.held)
-        for walk in walks:
-            outcome = outcome.plus(walk.outcome)
-        date_ns = max(walk.date_ns for walk in walks)
+        outcome = run.outcome().plus(PipelineResult(held_back=quarantine.held))
+        date_ns = max((walk.date_ns for walk in run.walks), default=began_ns)
         return PassReport(
-            listed=sum(walk.listed for walk in walks),
-            complete_through_ns=None if outcome.left or self.holds.unstored else began_ns,
+            listed=run.listed(),
+            began_ns=began_ns,
+            complete_through_ns=None if run.has_left() else began_ns,
             outcome=outcome,
             quarantined=quarantine.written,
             held_back=len(self.holds),
             boots=tuple(
-                tally.report(date_ns, reported) for walk in walks for tally in walk.tallies
+                tally.report(date_ns, reported) for walk in run.walks for tally in walk.tallies
             ),
+            missed=run.missed(),
+        )
+
+
+class PassRun:
+    """One pass while it runs: its walks, and its progress as it is stored."""
+
+    def __init__(
+        self, full_pass: FullPass, began_ns: UnixNs, how: PassOptions, takeover: Takeover | None
+    ) -> None:
+        self._pass = full_pass
+        self._began_ns = began_ns
+        self.how = how
+        self.takeover = takeover
+        self._before = how.resume.missed if how.resume is not None else 0
+        spans = (
+            [PassSpan(after=after, up_to=up_to) for after, up_to in spans_of(full_pass.shards)]
+            if how.resume is None
+            else list(how.resume.spans)
+        )
+        self._retried: PipelineResult | None = None
+        self.walks = [_SpanWalk(full_pass, self, span) for span in spans]
+
+    def outcome(self) -> PipelineResult:
+        """Return the sum of what the walks did."""
+        total = PipelineResult()
+        for walk in self.walks:
+            total = total.plus(walk.outcome)
+        if self._retried is not None:
+            enqueued = total.enqueued + self._retried.enqueued
+            total = replace(total, left=self._retried.left, enqueued=enqueued)
+        return total
+
+    def listed(self) -> int:
+        """Return the number of listed keys, with those before an interruption."""
+        return sum(walk.listed for walk in self.walks)
+
+    def missed(self) -> int:
+        """Return the number of batches that journals missed."""
+        return self._before + sum(walk.missed for walk in self.walks)
+
+    def has_left(self) -> bool:
+        """Return True if a batch is neither enqueued nor held."""
+        return bool(self.outcome().left or self._pass.holds.unstored)
+
+    async def retry_left(self) -> None:
+        """Process again what was left, when the owner of its lane may have enqueued it."""
+        keys = [key for walk in self.walks for key in walk.left]
+        overflown = any(walk.outcome.left and len(walk.left) >= LEFT_MAX for walk in self.walks)
+        for _ in range(LEFT_TRIES):
+            if not keys or overflown:
+                return
+            await self._pass.clock.sleep(LEFT_PAUSE_S)
+            await self._pass.workers.refresh()
+            done = await self._pass.pipeline.process_new_in_steps(keys)
+            self._retried = done if self._retried is None else self._retried.plus(done)
+            keys = sorted(done.left_keys)
+            self._retried = replace(self._retried, left=len(keys))
+
+    async def save(self) -> None:
+        """Store the progress, if that is due."""
+        if self.how.save is not None:
+            await self.how.save(self.record())
+
+    def record(self, *, ended: bool = False) -> PassRecord:
+        """Return the progress as it is stored."""
+        return PassRecord(
+            began_unix_ns=self._began_ns,
+            spans=tuple(walk.span for walk in self.walks),
+            left=self.has_left(),
+            ended=ended,
+            missed=self.missed(),
         )
 
 
@@ -134,93 +243,75 @@ def spans_of(shards: int) -> list[tuple[str, str | None]]:
     return list(zip(["", *bounds], [*bounds, None], strict=True))
 
 
-@dataclass(slots=True, kw_only=True)
-class _ListedSum:
-    """The number and the seal of the batches listed so far inside one sequence range."""
-
-    batches: int = 0
-    seal: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class _BootComparison:
-    """One boot's listing compared with one queue's ledger, as it was before the boot was listed."""
-
-    worker: LaneWorker
-    before: BootRanges
-    sums: dict[int, _ListedSum] = field(default_factory=dict)
-
-    def is_new(self, who: Identity) -> bool:
-        """Return True if a batch is certainly new; otherwise add it to the sum of its range."""
-        match self.before.status(who.seq_start, who.seq_end):
-            case EnqueueStatus.NEW:
-                return True
-            case EnqueueStatus.DONE if (who.seq_start, who.seq_end) in self.before.extras:
-                return False
-            case EnqueueStatus.DONE | EnqueueStatus.MAYBE:
-                sealed = self.before.range_of(who.seq_start, who.seq_end)
-                if sealed is not None:
-                    total = self.sums.setdefault(sealed.start, _ListedSum())
-                    total.batches += 1
-                    total.seal = (total.seal + seal_of(who.seq_start, who.seq_end)) & SEAL_MASK
-                return False
-
-    def mismatches(self) -> list[tuple[int, int]]:
-        """Return the ranges whose listing differs from their seal."""
-        return [
-            (sealed.start, sealed.end)
-            for sealed in self.before.ranges
-            if self._sum(sealed.start) != (sealed.batches, sealed.seal)
-        ]
-
-    def _sum(self, start: int) -> tuple[int, int]:
-        total = self.sums.get(start)
-        return (0, 0) if total is None else (total.batches, total.seal)
-
-
 class _SpanWalk:
     """The walk over one span of `accepted/`, key by key; several run concurrently."""
 
-    def __init__(
-        self, full_pass: FullPass, span: tuple[str, str | None], takeover: Takeover | None
-    ) -> None:
+    def __init__(self, full_pass: FullPass, run: PassRun, span: PassSpan) -> None:
         self._pass = full_pass
-        self._span = span
-        self._takeover = takeover
+        self._run = run
+        self.span = span
         self._chunk: list[ObjectKey] = []
+        self._new_listed = 0
         self.outcome = PipelineResult()
-        self.listed = 0
+        self.left: list[ObjectKey] = []
+        self.missed = 0
         self.date_ns = UnixNs(0)
         self.tallies: list[BootTally] = []
 
+    @property
+    def listed(self) -> int:
+        """Number of listed keys, with those before an interruption."""
+        return self.span.listed + self._new_listed
+
     async def run(self) -> None:
+        if self.span.done:
+            return
         boot: tuple[str, str] | None = None
-        comparisons: list[_BootComparison] = []
+        comparisons: list[BootComparison] = []
         last: ObjectKey | None = None
         async for key, who, appeared_ns in self._keys():
             if boot != (who.agent_id, who.boot_id):
                 await self._finish_boot(boot, comparisons, last)
+                await self._save(last)
                 boot = (who.agent_id, who.boot_id)
                 comparisons = self._comparisons(*boot)
                 self.tallies.append(BootTally(*boot))
             self.tallies[-1].add(who, appeared_ns)
             last = key
+            self._new_listed += 1
             if any([one.is_new(who) for one in comparisons]):  # noqa: C419 - each adds to its sum
                 await self._add(key)
         await self._finish_boot(boot, comparisons, last)
         await self._flush()
+        self._finish_span(last, done=True)
+
+    async def _save(self, last: ObjectKey | None) -> None:
+        """Store the progress after a boot, if that is due."""
+        if last is None or not self._pass.is_save_due():
+            return
+        await self._flush()
+        self._finish_span(last, done=False)
+        await self._run.save()
+
+    def _finish_span(self, last: ObjectKey | None, *, done: bool) -> None:
+        self.span = structs.replace(
+            self.span, at=last or self.span.at, listed=self.listed, done=done
+        )
+        self._new_listed = 0
 
     async def _keys(self) -> AsyncIterator[tuple[ObjectKey, Identity, UnixNs]]:
         """List the span; a key of another form is held."""
-        after, end_at = self._span
-        async for page in self._pass.store.list(ACCEPTED, start_after=after, end_at=end_at):
-            self.listed += len(page.objects)
+        after = self.span.at or self.span.after
+        async for page in self._pass.store.list(
+            ACCEPTED, start_after=after, end_at=self.span.up_to
+        ):
             self.date_ns = page.date_ns
             self._pass.on_page(page)
             for one in page.objects:
                 try:
                     yield one.key, parse_accepted_key(one.key), one.last_modified_ns
                 except InvalidRecord as error:
+                    self._new_listed += 1
                     record = HoldRecord(
                         key=one.key,
                         reason=HoldReason.FOREIGN_KEY,
@@ -229,20 +320,22 @@ class _SpanWalk:
                     )
                     await self._pass.holds.hold(record)
                     self.outcome = self.outcome.plus(PipelineResult(held_back=1))
+            if self._run.how.pace_s and not page.last:
+                await self._pass.clock.sleep(self._run.how.pace_s)
 
-    def _comparisons(self, agent_id: str, boot_id: str) -> list[_BootComparison]:
+    def _comparisons(self, agent_id: str, boot_id: str) -> list[BootComparison]:
         """Copy what each queue was given of a boot, before anything is added to it."""
-        found: list[_BootComparison] = []
+        found: list[BootComparison] = []
         for worker in self._pass.workers.of_agent(agent_id):
             now = worker.ledger.boot(agent_id, boot_id) or BootRanges()
             before = BootRanges(ranges=[one.copy() for one in now.ranges], extras=list(now.extras))
-            found.append(_BootComparison(worker=worker, before=before))
+            found.append(BootComparison(worker=worker, before=before))
         return found
 
     async def _finish_boot(
         self,
         boot: tuple[str, str] | None,
-        comparisons: list[_BootComparison],
+        comparisons: list[BootComparison],
         last: ObjectKey | None,
     ) -> None:
         """Find the new batches in every range whose listing differs from its seal."""
@@ -254,7 +347,7 @@ class _SpanWalk:
         self._pass.on_boot(last)
 
     async def _add_new_inside(
-        self, boot: tuple[str, str], comparison: _BootComparison, start: int, end: int
+        self, boot: tuple[str, str], comparison: BootComparison, start: int, end: int
     ) -> None:
         await self._flush()
         prefix, inside = boot_prefix(*boot), list[Identity]()
@@ -278,47 +371,11 @@ class _SpanWalk:
         pipeline = self._pass.pipeline
         chunk, self._chunk = [key for key in self._chunk if not pipeline.is_completed(key)], []
         if chunk:
-            done = await pipeline.process(chunk, takeover=self._takeover)
-            self.outcome = self.outcome.plus(done)
-
-
-class _QuarantineWalk:
-    """The walk over `quarantine/`: it writes the reverse references that do not exist."""
-
-    def __init__(self, full_pass: FullPass) -> None:
-        self._pass = full_pass
-        self._existing = KeyHashSet()
-        self.written = 0
-        self.held = 0
-
-    async def run(self) -> None:
-        async for page in self._pass.store.list(QUARANTINE_BY_BLOB):
-            self._existing.add(one.key for one in page.objects)
-        async for page in self._pass.store.list(QUARANTINE):
-            items = [(one.key, page.date_ns) for one in page.objects]
-            self.written += sum(await self._pass.requests.each(items, self._index))
-
-    async def _index(self, listed: tuple[ObjectKey, UnixNs]) -> bool:
-        key, date_ns = listed
-        store = self._pass.store
-        try:
-            who, submitted = parse_quarantine_key(key)
-            place, body = quarantine_entry(key, who, submitted)
-            if place in self._existing:
-                return False
-            match await store.get(key):
-                case NotFound():
-                    return False
-                case Found(body=found):
-                    decode_conflict(key, found)
-        except InvalidRecord as error:
-            record = HoldRecord(
-                key=key,
-                reason=HoldReason.INVALID_MANIFEST,
-                detail=error.reason,
-                seen_at_unix_ns=date_ns,
-            )
-            await self._pass.holds.hold(record)
-            self.held += 1
-            return False
-        return await put_derived(store, place, body, self._pass.backoff)
+            unnamed = self._run.how.unnamed
+            new = {key for key in chunk if unnamed and not self._pass.workers.has_batch(key)}
+            done = await pipeline.process(chunk, takeover=self._run.takeover)
+            if unnamed and new:
+                found = [one for one in done.batches if accepted_key(one.identity) in new]
+                self.missed += unnamed(found)
+            self.left += [*sorted(done.left_keys)][: LEFT_MAX - len(self.left)]
+            self.outcome = self.outcome.plus(replace(done, left_keys=frozenset()))

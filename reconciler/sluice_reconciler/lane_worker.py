@@ -59,6 +59,11 @@ class LaneWorker:
         """What the lane was given, as last read or written."""
         return self._ledger
 
+    @property
+    def is_of_rival(self) -> bool:
+        """Whether another process owned the lane when its state was last read."""
+        return self._owner is None and self._owned_by_rival
+
     async def refresh(self) -> None:
         """Read the lane's state again, unless this process owns the lane.
 

@@ -17,6 +17,14 @@
 | sluice_reconciler_oldest_waiting_seconds | gauge | stage | oldest at `index`, `enqueue`, `ack` |
 | sluice_reconciler_waiting_entries | gauge | queue | entries that are not acknowledged |
 | sluice_reconciler_pass_seconds | gauge | none | duration of the last full pass |
+| sluice_reconciler_frontier_age_seconds | gauge | none | age of `complete_through_unix_ns` |
+| sluice_reconciler_journal_lag_seconds | gauge | gateway | age of the processed journal |
+| sluice_reconciler_journal_objects_total | counter | none | journal objects that were processed |
+| sluice_reconciler_journal_entries_waiting | gauge | none | entries that are not processed |
+| sluice_reconciler_journal_entries_absent_total | counter | none | entries without a manifest |
+| sluice_reconciler_missed_by_journals_total | counter | none | batches only a full pass found |
+| sluice_reconciler_unjournaled_gateways_total | counter | none | sightings without a registration |
+| sluice_reconciler_journals_removed_total | counter | none | journal objects removed |
 """
 
 from collections import OrderedDict
@@ -88,6 +96,7 @@ class ReconcilerMetrics:
             registry=on,
         )
         self._create_lag_gauges(on)
+        self._create_journal_metrics(on)
 
     def _create_lag_gauges(self, on: CollectorRegistry) -> None:
         self.lag = Gauge(
@@ -110,6 +119,47 @@ class ReconcilerMetrics:
         )
         self.pass_seconds = Gauge(
             "sluice_reconciler_pass_seconds", "duration of the last full pass", registry=on
+        )
+
+    def _create_journal_metrics(self, on: CollectorRegistry) -> None:
+        self.frontier_age = Gauge(
+            "sluice_reconciler_frontier_age_seconds",
+            "age of the time through which every acknowledged batch is enqueued or held",
+            registry=on,
+        )
+        self.journal_lag = Gauge(
+            "sluice_reconciler_journal_lag_seconds",
+            "age of the time through which a gateway's journal is processed",
+            ["gateway"],
+            registry=on,
+        )
+        self.journal_objects = Counter(
+            "sluice_reconciler_journal_objects",
+            "journal objects that were processed",
+            registry=on,
+        )
+        self.journal_entries_waiting = Gauge(
+            "sluice_reconciler_journal_entries_waiting",
+            "journal entries that were read and are not processed",
+            registry=on,
+        )
+        self.journal_entries_absent = Counter(
+            "sluice_reconciler_journal_entries_absent",
+            "journal entries whose manifest does not exist",
+            registry=on,
+        )
+        self.missed_by_journals = Counter(
+            "sluice_reconciler_missed_by_journals",
+            "batches that a full pass found and a journal should have named",
+            registry=on,
+        )
+        self.unjournaled_gateways = Counter(
+            "sluice_reconciler_unjournaled_gateways",
+            "gateways without a registration, each time a batch of one was met",
+            registry=on,
+        )
+        self.journals_removed = Counter(
+            "sluice_reconciler_journals_removed", "journal objects removed", registry=on
         )
 
 

@@ -6,10 +6,13 @@ same for any order and any number of repetitions: a batch is enqueued once, or h
 
 import asyncio
 import random  # noqa: TID251 - as a type
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 
 from sluice_protocol.discovery import HoldRecord
+from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.indexes import by_blob_of, by_time_of, pack, put_derived
@@ -21,6 +24,9 @@ from sluice_reconciler.settings import ReconcilerSettings
 from sluice_reconciler.verify import HoldRecords, VerifiedBatch, verify_batch
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
+
+NamedManifests = Mapping[ObjectKey, AcceptedManifest]
+NONE_NAMED: NamedManifests = MappingProxyType({})
 
 RECENT_MAX = 100_000
 """Completed keys that a process remembers."""
@@ -37,6 +43,9 @@ class PipelineResult:
         left: Batches that were not appended, because another reconciler owns the lane or the append
             failed; the next pass retries them.
         held_back: Objects that are held.
+        absent: Keys without a manifest.
+        left_keys: The keys that are neither in every queue nor held.
+        batches: The verified batches of one call; a sum of results does not contain them.
     """
 
     sound: int = 0
@@ -44,6 +53,9 @@ class PipelineResult:
     indexed: int = 0
     left: int = 0
     held_back: int = 0
+    absent: int = 0
+    left_keys: frozenset[ObjectKey] = frozenset()
+    batches: tuple[AcceptedManifest, ...] = ()
 
     def plus(self, other: "PipelineResult") -> "PipelineResult":
         """Return the sum of both."""
@@ -53,6 +65,8 @@ class PipelineResult:
             indexed=self.indexed + other.indexed,
             left=self.left + other.left,
             held_back=self.held_back + other.held_back,
+            absent=self.absent + other.absent,
+            left_keys=self.left_keys | other.left_keys,
         )
 
 
@@ -71,6 +85,7 @@ class PipelineParts:
         backoff: How a write of unknown outcome is retried.
         metrics: Where the pipeline counts.
         rng: Selects the blobs that are read in full.
+        on_verified: Called with the manifests of verified batches.
     """
 
     store: ObjectStore
@@ -83,6 +98,7 @@ class PipelineParts:
     backoff: Backoff
     metrics: ReconcilerMetrics
     rng: random.Random
+    on_verified: Callable[[Sequence[AcceptedManifest]], None]
 
 
 class BatchPipeline:
@@ -97,7 +113,11 @@ class BatchPipeline:
         self._indexed = RecentKeys(RECENT_MAX)
 
     async def process(
-        self, keys: Sequence[ObjectKey], *, takeover: Takeover | None = None
+        self,
+        keys: Sequence[ObjectKey],
+        *,
+        takeover: Takeover | None = None,
+        named: NamedManifests = NONE_NAMED,
     ) -> PipelineResult:
         """Verify, index and enqueue accepted batches.
 
@@ -105,6 +125,8 @@ class BatchPipeline:
             keys: Keys under `accepted/`, in the order in which they are to be enqueued.
             takeover: When a lane of another reconciler may be taken; None decides by the age of
                 the batches.
+            named: Manifests that journals name, by key. They save reading what the store's checksum
+                shows to be equal.
 
         Raises:
             StoreError: The store is unreachable or refused a request; the keys may be retried.
@@ -112,15 +134,21 @@ class BatchPipeline:
         """
         busy = {done for key in keys if (done := self._in_progress.get(key)) is not None}
         mine = {key: None for key in keys if key not in self._in_progress}
-        result = await self._process(list(mine), takeover) if mine else PipelineResult()
+        result = PipelineResult()
+        if mine:
+            result = await self._process(list(mine), takeover, named)
         if not busy:
             return result
         await asyncio.wait(busy)
         rest = [key for key in keys if key not in mine and not self.is_completed(key)]
-        return result.plus(await self._process(rest, takeover)) if rest else result
+        return result.plus(await self._process(rest, takeover, named)) if rest else result
 
     async def process_new(
-        self, keys: Sequence[ObjectKey], *, compared: ComparedRanges | None = None
+        self,
+        keys: Sequence[ObjectKey],
+        *,
+        compared: ComparedRanges | None = None,
+        named: NamedManifests = NONE_NAMED,
     ) -> PipelineResult:
         """Process those of the keys whose batch some queue was not given yet.
 
@@ -129,6 +157,7 @@ class BatchPipeline:
         Args:
             keys: Keys under `accepted/`.
             compared: As in `new_batches`.
+            named: As in `process`.
 
         Raises:
             StoreError: As `process`.
@@ -136,9 +165,12 @@ class BatchPipeline:
         """
         unknown = [key for key in dict.fromkeys(keys) if key not in self._completed]
         wanted = await self._parts.workers.new_keys(unknown, compared)
-        self._completed.add(key for key in unknown if key not in wanted)
+        done = [key for key in unknown if key not in wanted]
+        self._completed.add(done)
+        for stage in Stage:
+            self._parts.backlog.end(stage, done)
         new = [key for key in unknown if key in wanted]
-        return await self.process(new) if new else PipelineResult()
+        return await self.process(new, named=named) if new else PipelineResult()
 
     async def process_new_in_steps(self, keys: Sequence[ObjectKey]) -> PipelineResult:
         """Call `process_new` with at most `list_batches_max` keys at a time.
@@ -161,13 +193,13 @@ class BatchPipeline:
         return entry in self._indexed
 
     async def _process(
-        self, keys: Sequence[ObjectKey], takeover: Takeover | None
+        self, keys: Sequence[ObjectKey], takeover: Takeover | None, named: NamedManifests
     ) -> PipelineResult:
         """Process keys, while other routes that meet them wait instead of repeating the work."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._in_progress.update(dict.fromkeys(keys, done))
         try:
-            return await self._run_stages(keys, takeover)
+            return await self._run_stages(keys, takeover, named)
         finally:
             done.set_result(None)
             for key in keys:
@@ -175,17 +207,22 @@ class BatchPipeline:
                     del self._in_progress[key]
 
     async def _run_stages(
-        self, keys: Sequence[ObjectKey], takeover: Takeover | None
+        self, keys: Sequence[ObjectKey], takeover: Takeover | None, named: NamedManifests
     ) -> PipelineResult:
         parts = self._parts
-        checked = await parts.requests.each(keys, self._verify)
+        checked = await parts.requests.each(keys, partial(self._verify, named))
         verified = [one for one in checked if isinstance(one, VerifiedBatch)]
         held = [one for one in checked if isinstance(one, HoldRecord)]
-        await parts.requests.each(held, parts.holds.hold)
+        stored = await parts.requests.each(held, parts.holds.hold)
+        left_keys = {
+            ObjectKey(one.key) for one, is_stored in zip(held, stored, strict=True) if not is_stored
+        }
         # Before the append: an enqueued batch is never indexed again.
         indexed, entries = await self._index(verified)
-        parts.live.offer([one.manifest for one in verified])
-        enqueued, left = await self._enqueue(verified, takeover)
+        manifests = tuple(one.manifest for one in verified)
+        parts.live.offer(manifests)
+        parts.on_verified(manifests)
+        enqueued, left, not_appended = await self._enqueue(verified, takeover)
         batch_keys = [one.key for one in verified]
         await parts.requests.each(parts.holds.held(batch_keys), parts.holds.release)
         if not left:
@@ -194,12 +231,21 @@ class BatchPipeline:
             self._completed.add(batch_keys)
             self._indexed.add(entries)
         return PipelineResult(
-            sound=len(verified), enqueued=enqueued, indexed=indexed, left=left, held_back=len(held)
+            sound=len(verified),
+            enqueued=enqueued,
+            indexed=indexed,
+            left=left,
+            held_back=len(held),
+            absent=len(keys) - len(verified) - len(held),
+            left_keys=frozenset(left_keys | not_appended),
+            batches=manifests,
         )
 
-    async def _verify(self, key: ObjectKey) -> VerifiedBatch | HoldRecord | None:
+    async def _verify(
+        self, named: NamedManifests, key: ObjectKey
+    ) -> VerifiedBatch | HoldRecord | None:
         full = self._parts.rng.random() < self._settings.full_read_share
-        found = await verify_batch(self._parts.store, key, full=full)
+        found = await verify_batch(self._parts.store, key, full=full, named=named.get(key))
         if isinstance(found, VerifiedBatch):
             self._parts.clock.observe(found.date_ns)
             self._parts.backlog.begin(Stage.INDEX, key, found.manifest.accepted_at_ns)
@@ -232,8 +278,8 @@ class BatchPipeline:
 
     async def _enqueue(
         self, verified: Sequence[VerifiedBatch], takeover: Takeover | None
-    ) -> tuple[int, int]:
-        """Append batches to every queue; return how many were and how many were not appended."""
+    ) -> tuple[int, int, set[ObjectKey]]:
+        """Append batches to every queue; return how many were and were not, and the latter."""
         by_worker: dict[LaneWorker, list[VerifiedBatch]] = {}
         for one in verified:
             for worker in self._parts.workers.of_agent(one.manifest.agent_id):
@@ -246,12 +292,10 @@ class BatchPipeline:
 
         workers = [worker for worker in self._parts.workers if worker in by_worker]
         done = await self._parts.requests.each(workers, append)
-        left = sum(
-            len(by_worker[worker])
-            for worker, count in zip(workers, done, strict=True)
-            if count is None
-        )
-        return sum(count for count in done if count is not None), left
+        refused = [worker for worker, count in zip(workers, done, strict=True) if count is None]
+        left = sum(len(by_worker[worker]) for worker in refused)
+        left_keys = {one.key for worker in refused for one in by_worker[worker]}
+        return sum(count for count in done if count is not None), left, left_keys
 
     def _takeover_by_age(self, batches: Sequence[VerifiedBatch]) -> Takeover:
         oldest_ns = min(one.manifest.accepted_at_ns for one in batches)

@@ -2,28 +2,35 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import SluiceError
-from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_protocol.units import ObjectKey
 from sluice_queue.collector import Collector
 from sluice_queue.inspection import read_status
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.metrics import QueueMetrics
 from sluice_reconciler.completeness import HighWaterReader
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.discovery import DiscoveryWriter
-from sluice_reconciler.events import process_events
+from sluice_reconciler.discovery import DiscoveryStore
+from sluice_reconciler.events import HintQueue, process_events
 from sluice_reconciler.full_pass import FullPass, PassReport
+from sluice_reconciler.gateway_registry import GatewayRegistry
 from sluice_reconciler.http_queue import HttpQueue
+from sluice_reconciler.journal_loop import HeldBatches, JournalLoop
+from sluice_reconciler.journal_removal import JournalRemoval
+from sluice_reconciler.journal_route import JournalParts, JournalRoute
 from sluice_reconciler.lane_worker import LaneWorkers, Takeover
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.live_window import LiveWindow
 from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
+from sluice_reconciler.pass_loop import PassLoop, PassParts, ReconcilerHealth
+from sluice_reconciler.pass_progress import PassProgress
 from sluice_reconciler.pipeline import BatchPipeline, PipelineParts, PipelineResult
+from sluice_reconciler.quarantine_walk import QuarantineWalk
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.scanners import (
     BootTailScanner,
@@ -39,42 +46,14 @@ from sluice_store.retry import WRITE_RETRY
 
 log = structlog.get_logger()
 
-HINTS_MAX = 100_000
-"""Keys named by events that are queued; further ones are left to the full pass."""
-
-REST_TO_WORK = 4
-"""Pause after a full pass, as a multiple of its duration."""
-
 EVENTS_REOPEN_S = 5.0
 """Pause before an event queue that failed is opened again, seconds."""
 
-HINT_RETRY_S = 1.0
-"""Pause after hinted keys could not be processed, seconds."""
-
-FAILURES_READY_MAX = 3
-"""Consecutive failed passes at which the service reports that it is not ready."""
+REMOVAL_INTERVAL_S = 10.0
+"""Pause between two removals of journals, seconds."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ReconcilerHealth:
-    """What `/readyz` reports.
-
-    Attributes:
-        passes: Full passes that succeeded.
-        failures: Consecutive passes that failed.
-        last: The last report.
-        ended: Whether the work ended with an unexpected error.
-    """
-
-    passes: int = 0
-    failures: int = 0
-    last: PassReport | None = None
-    ended: bool = False
-
-    @property
-    def ready(self) -> bool:
-        """Whether the service works."""
-        return not self.ended and self.passes > 0 and self.failures < FAILURES_READY_MAX
+_Scan = tuple[float, str, Callable[[], Awaitable[object]]]
 
 
 class Reconciler:
@@ -104,20 +83,43 @@ class Reconciler:
         self._clock = StoreClock(runtime.clock)
         self._backlog = StageBacklog(self._clock)
         self._backlog.export(self.metrics.oldest_waiting)
+        self.discovery = DiscoveryStore(store, authority.lanes, runtime)
+        self.metrics.frontier_age.set_function(self._frontier_age_s)
+        self._registry = GatewayRegistry(self.discovery, self.metrics)
         self.live = LiveReader(store, self._live_window(), self._clock)
         holds = HoldRecords(store)
         self.pipeline = self._make_pipeline(holds)
         self._time_index = TimeIndexScanner(store, self.pipeline, self._requests)
         self._boot_tails = BootTailScanner(store, self.pipeline)
-        self._full_pass = self._make_full_pass(holds)
-        self._discovery = DiscoveryWriter(store)
+        self.journals = self._make_journal_route()
+        removal = JournalRemoval(
+            store,
+            self.discovery,
+            self._requests,
+            self._clock,
+            self.metrics,
+            horizon_ns=authority.retry_horizon_ns,
+        )
+        self._journal_loop = JournalLoop(
+            self.journals,
+            self._registry,
+            removal,
+            health=self.health,
+            settings=self.settings,
+            runtime=runtime,
+        )
+        self._held = self._make_held_batches(holds)
+        self.progress = PassProgress(store, runtime)
+        self._pass_loop = self._make_pass_loop(holds)
         self._collector = Collector(
             store,
             retry_horizon_ns=authority.retry_horizon_ns,
             grace_s=self.settings.collect_grace_s,
             runtime=runtime,
         )
-        self._hints: asyncio.Queue[ObjectKey] = asyncio.Queue(HINTS_MAX)
+        self._hints = HintQueue(
+            self.pipeline, self.metrics, runtime.clock, self.settings.list_batches_max
+        )
         self.http_queues = {
             name: HttpQueue(store, name, runtime, lease_s=self.settings.lease_s)
             for name in self.settings.http_queue_names
@@ -142,8 +144,54 @@ class Reconciler:
             backoff=self._runtime.backoff(WRITE_RETRY),
             metrics=self.metrics,
             rng=self._runtime.rng,
+            on_verified=self._registry.observe_batches,
         )
         return BatchPipeline(parts, self.settings)
+
+    def _make_journal_route(self) -> JournalRoute:
+        parts = JournalParts(
+            store=self.store,
+            lanes=self.authority.lanes,
+            pipeline=self.pipeline,
+            workers=self._workers,
+            discovery=self.discovery,
+            registry=self._registry,
+            backlog=self._backlog,
+            live=self.live,
+            requests=self._requests,
+            clock=self._clock,
+            runtime=self._runtime,
+            metrics=self.metrics,
+            settings=self.settings,
+        )
+        return JournalRoute(parts)
+
+    def _make_held_batches(self, holds: HoldRecords) -> HeldBatches:
+        backoff = self._runtime.backoff(WRITE_RETRY)
+        quarantine = QuarantineWalk(self.store, holds, self._requests, backoff)
+        return HeldBatches(self.store, holds, self.pipeline, quarantine, self.metrics)
+
+    def _make_pass_loop(self, holds: HoldRecords) -> PassLoop:
+        parts = PassParts(
+            full_pass=self._make_full_pass(holds),
+            lanes=self.authority.lanes,
+            progress=self.progress,
+            discovery=self.discovery,
+            registry=self._registry,
+            journals=self.journals,
+            live=self.live,
+            backlog=self._backlog,
+            clock=self._clock,
+            runtime=self._runtime,
+            metrics=self.metrics,
+            health=self.health,
+            settings=self.settings,
+        )
+        return PassLoop(parts)
+
+    def _frontier_age_s(self) -> float:
+        through_ns = self.discovery.record.complete_through_unix_ns
+        return self._clock.age_s(through_ns) if through_ns else 0.0
 
     def _make_full_pass(self, holds: HoldRecords) -> FullPass:
         return FullPass(
@@ -158,6 +206,8 @@ class Reconciler:
             chunk=self.settings.list_batches_max,
             on_page=self._observe_page,
             on_boot=self._boot_tails.observe,
+            clock=self._runtime.clock,
+            is_save_due=self.progress.is_due,
         )
 
     @classmethod
@@ -187,7 +237,7 @@ class Reconciler:
             StoreError: The store is unreachable or refused a request.
             OutcomeUnknown: The retries of a write are spent; another pass resolves it.
         """
-        report = await self._make_pass(takeover)
+        report = await self._pass_loop.run_once(takeover)
         lost = await self._check_registers()
         await self._workers.close()
         return replace(report, registers_lost=lost)
@@ -241,18 +291,13 @@ class Reconciler:
         settings = self.settings
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._passes())
-                if settings.tail_interval_s:
-                    tasks.create_task(
-                        self._every(settings.tail_interval_s, "boot_tails", self.scan_boot_tails)
-                    )
-                tasks.create_task(
-                    self._every(settings.scan_interval_s, "time_index", self.scan_time_index)
-                )
+                tasks.create_task(self._journal_loop.run())
+                tasks.create_task(self._pass_loop.run(self._journal_loop.tried))
+                self._create_scan_tasks(tasks)
                 tasks.create_task(
                     self._every(settings.collect_interval_s, "collector", self._collect)
                 )
-                tasks.create_task(self._process_hints())
+                tasks.create_task(self._hints.run())
                 if self.live.on:
                     tasks.create_task(self.live.run())
                 if settings.event_queue_url:
@@ -262,54 +307,21 @@ class Reconciler:
         finally:
             await self._workers.close()
 
-    async def _passes(self) -> None:
-        """Make passes; each is followed by a pause, so that they take a fifth of the time."""
-        clock = self._runtime.clock
-        while True:
-            started_ns = clock.monotonic_ns()
-            await self._try_pass()
-            took_s = (clock.monotonic_ns() - started_ns) / NS_PER_S
-            await clock.sleep(max(self.settings.pass_interval_s, REST_TO_WORK * took_s))
-
-    async def _try_pass(self) -> None:
-        try:
-            self.health.last = await self._make_pass(None)
-        except SluiceError as error:
-            self.health.failures += 1
-            self.metrics.passes.labels("failed").inc()
-            log.warning("full_pass_failed", reason=str(error))
-        else:
-            self.health.passes += 1
-            self.health.failures = 0
-            self.metrics.passes.labels("done").inc()
-
-    async def _make_pass(self, takeover: Takeover | None) -> PassReport:
-        started_ns = self._runtime.clock.monotonic_ns()
-        pending = self._backlog.known()
-        self.live.begin_pass()
-        report = await self._full_pass.run(takeover)
-        self.live.end_pass()
-        await self._discovery.store(report)
-        done = report.outcome
-        if not done.left:
-            for stage, keys in pending.items():
-                self._backlog.end(stage, keys)
-        took_ns = self._runtime.clock.monotonic_ns() - started_ns
-        self.metrics.pass_seconds.set(took_ns / NS_PER_S)
-        self.metrics.oldest_gap.set(max((boot.oldest_gap_s for boot in report.boots), default=0))
-        self.metrics.tail_missing.set(sum(boot.tail_missing for boot in report.boots))
-        self.metrics.unhealthy.set(report.held_back)
-        if done.sound or done.held_back:
-            log.info(
-                "full_pass_done",
-                listed=report.listed,
-                enqueued=done.enqueued,
-                indexed=done.indexed,
-                left=done.left,
-                held=report.held_back,
-                took_ms=took_ns // 1_000_000,
-            )
-        return report
+    def _create_scan_tasks(self, tasks: asyncio.TaskGroup) -> None:
+        """Start the scans that only a store without journals needs, and what replaces them."""
+        settings = self.settings
+        without: list[_Scan] = [
+            (settings.tail_interval_s or 0, "boot_tails", self.scan_boot_tails),
+            (settings.scan_interval_s, "time_index", self.scan_time_index),
+        ]
+        with_journals: list[_Scan] = [
+            (settings.hold_interval_s, "held_batches", self._held.check),
+            (REMOVAL_INTERVAL_S, "journal_removal", self._journal_loop.remove),
+        ]
+        for scans, journaled in ((without, False), (with_journals, True)):
+            for seconds, route, do in scans:
+                if seconds:
+                    tasks.create_task(self._every(seconds, route, do, journaled=journaled))
 
     def _observe_page(self, page: ListPage) -> None:
         self._clock.observe(page.date_ns)
@@ -317,10 +329,19 @@ class Reconciler:
         self.live.observe_listing(page.objects)
         self.metrics.listed.inc(len(page.objects))
 
-    async def _every(self, seconds: float, route: str, do: Callable[[], Awaitable[object]]) -> None:
+    async def _every(
+        self,
+        seconds: float,
+        route: str,
+        do: Callable[[], Awaitable[object]],
+        *,
+        journaled: bool | None = None,
+    ) -> None:
+        """Call `do` repeatedly; with `journaled`, only while journals do, or do not, decide."""
         while True:
             try:
-                await do()
+                if journaled in (None, self._registry.is_journaled):
+                    await do()
             except SluiceError as error:
                 log.warning("route_failed", route=route, reason=str(error))
             await self._runtime.clock.sleep(seconds)
@@ -362,23 +383,4 @@ class Reconciler:
 
         The next full pass finds the others.
         """
-        queued = 0
-        for key in keys:
-            try:
-                self._hints.put_nowait(key)
-            except asyncio.QueueFull:
-                self.metrics.hints_dropped.inc(len(keys) - queued)
-                break
-            queued += 1
-        return queued
-
-    async def _process_hints(self) -> None:
-        while True:
-            keys = [await self._hints.get()]
-            while not self._hints.empty() and len(keys) < self.settings.list_batches_max:
-                keys.append(self._hints.get_nowait())
-            try:
-                await self.pipeline.process_new(keys)
-            except SluiceError as error:
-                log.warning("route_failed", route="events", reason=str(error))
-                await self._runtime.clock.sleep(HINT_RETRY_S)
+        return self._hints.add(keys)

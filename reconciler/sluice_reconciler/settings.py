@@ -23,7 +23,17 @@ class ReconcilerSettings:
         allowed_hosts: Names under which clients reach the service, without ports, separated by
             commas. The address of the connection is always allowed.
         pass_interval_s: Time from the end of one full pass to the start of the next, seconds; at
-            least four times the duration of the pass.
+            least four times the duration of the pass. Valid while not every gateway writes a
+            journal.
+        journaled_pass_interval_s: Time between the beginnings of two full passes while journals
+            name every batch, seconds. A gateway that dies causes an additional pass.
+        pass_pages_per_s: LIST requests per second of such a pass, at most; 0 for no limit. A pass
+            for a gateway that died is not limited.
+        journal_interval_s: Time between two listings of the registered gateway processes, seconds.
+        journal_poll_s: Time between two reads of the next journal object of each open process,
+            seconds.
+        hold_interval_s: Time between two checks of held batches, and of quarantined uploads without
+            a reference, while full passes are rare, seconds.
         takeover_after_s: How long another reconciler may leave a batch before this one takes its
             lane over, seconds.
         shards: Spans of agents that a full pass lists concurrently, count. More spans are quicker
@@ -33,8 +43,8 @@ class ReconcilerSettings:
         list_batches_max: Batches that are processed together, and so in one work list, at most,
             count. More batches save writes; fewer reduce the latency of the first of them.
         pack_by_time: Whether the by-time entries of batches that are processed together are packed
-            into one object per hour; one PUT a batch instead of three (ADR 0047). None means only
-            on a directory.
+            into one object per hour; one PUT a batch instead of three (ADR 0047). None means
+            yes.
         tail_interval_s: Time between two scans behind the last key of each active boot, seconds; 0
             turns them off. None means 0.2 on a directory and 0 on S3, where events cost less.
         scan_interval_s: Time between two scans of the by-time index, seconds.
@@ -58,6 +68,11 @@ class ReconcilerSettings:
     listen: str = "127.0.0.1:8081"
     allowed_hosts: str = ""
     pass_interval_s: float = 1.0
+    journaled_pass_interval_s: float = 86_400.0
+    pass_pages_per_s: float = 50.0
+    journal_interval_s: float = 1.0
+    journal_poll_s: float = 0.25
+    hold_interval_s: float = 60.0
     takeover_after_s: float = 10.0
     shards: int = 1
     concurrency: int | None = None
@@ -83,8 +98,15 @@ class ReconcilerSettings:
             BadUsage: A number is out of range, or no queue is named.
         """
         counts = ("shards", "concurrency", "list_batches_max")
-        seconds = ("pass_interval_s", "scan_interval_s", "collect_interval_s", "lease_s")
-        rest = ("takeover_after_s", "tail_interval_s", "collect_grace_s", "live_bytes_max")
+        seconds = (
+            *("pass_interval_s", "journaled_pass_interval_s", "journal_interval_s"),
+            *("journal_poll_s", "hold_interval_s", "scan_interval_s", "collect_interval_s"),
+            "lease_s",
+        )
+        rest = (
+            *("takeover_after_s", "tail_interval_s", "collect_grace_s", "live_bytes_max"),
+            "pass_pages_per_s",
+        )
         for name, low in [(one, 1) for one in counts] + [(one, 0.01) for one in seconds]:
             _check(name, getattr(self, name), low)
         for name in (*rest, "live_agent_bytes_max"):
@@ -101,7 +123,7 @@ class ReconcilerSettings:
             self,
             tail_interval_s=tail_s if self.tail_interval_s is None else self.tail_interval_s,
             concurrency=requests if self.concurrency is None else self.concurrency,
-            pack_by_time=local if self.pack_by_time is None else self.pack_by_time,
+            pack_by_time=True if self.pack_by_time is None else self.pack_by_time,
         )
 
     @property

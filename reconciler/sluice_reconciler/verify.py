@@ -16,6 +16,7 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import (
     AcceptedManifest,
+    check_accepted,
     decode_accepted,
     decode_record,
     encode_record,
@@ -65,13 +66,25 @@ class HoldRecords:
         Raises:
             StoreError: The store is unreachable or refused the request.
         """
+        date_ns = await self.read()
+        self.unstored = 0
+        return date_ns
+
+    async def read(self) -> UnixNs:
+        """List the hold records again, and keep `unstored`, which belongs to the full pass.
+
+        Raises:
+            StoreError: The store is unreachable or refused the request.
+        """
         pages = [page async for page in self._store.list(UNHEALTHY)]
         self._known = {listed.key for page in pages for listed in page.objects}
-        self.unstored = 0
         return pages[0].date_ns
 
-    async def hold(self, record: HoldRecord) -> None:
+    async def hold(self, record: HoldRecord) -> bool:
         """Write a hold record if none exists; if that fails, the next pass writes it.
+
+        Returns:
+            Whether the record exists.
 
         Raises:
             StoreError: The store is unreachable or refused the request.
@@ -84,6 +97,8 @@ class HoldRecords:
                     self._known.add(place)
                 case _:
                     self.unstored += 1
+                    return False
+        return True
 
     def held(self, keys: Iterable[ObjectKey]) -> list[ObjectKey]:
         """Return the keys that have a hold record."""
@@ -124,16 +139,31 @@ class VerifiedBatch:
 
 
 async def verify_batch(
-    store: ObjectStore, key: ObjectKey, *, full: bool = False
+    store: ObjectStore,
+    key: ObjectKey,
+    *,
+    full: bool = False,
+    named: AcceptedManifest | None = None,
 ) -> VerifiedBatch | HoldRecord | None:
     """Read a manifest and verify its blob; return None if there is no manifest.
 
     The store's own checksum proves the blob. If the store has none, or if `full` is set, the blob
     is read and hashed.
 
+    Args:
+        store: The store.
+        key: The accepted key.
+        full: Whether to read and hash the blob.
+        named: The manifest as a journal names it. If the store's checksum shows that the stored
+            manifest has the same bytes, they are not read again.
+
     Raises:
         StoreError: The store is unreachable or refused the request.
     """
+    if named is not None:
+        copied = await _verify_named(store, key, named, full=full)
+        if copied is not None:
+            return copied
     match await store.get(key):
         case NotFound():
             return None
@@ -147,6 +177,24 @@ async def verify_batch(
     if defect is not None:
         return _hold_record(key, *defect, info.date_ns)
     return VerifiedBatch(key=key, manifest=manifest, body=body, date_ns=info.date_ns)
+
+
+async def _verify_named(
+    store: ObjectStore, key: ObjectKey, named: AcceptedManifest, *, full: bool
+) -> VerifiedBatch | HoldRecord | None:
+    """Verify a batch whose manifest is known; return None if its bytes must be read."""
+    body = encode_record(named)
+    info = await store.head(key)
+    if not isinstance(info, ObjectInfo) or info.sha256 != digest_of(body):
+        return None
+    try:
+        check_accepted(key, named)
+    except InvalidRecord:
+        return None
+    defect = await _blob_defect(store, named, full=full)
+    if defect is not None:
+        return _hold_record(key, *defect, info.date_ns)
+    return VerifiedBatch(key=key, manifest=named, body=body, date_ns=info.date_ns)
 
 
 def _hold_record(key: str, reason: HoldReason, detail: str, at_ns: UnixNs) -> HoldRecord:

@@ -257,6 +257,8 @@ async def running(
         principals = write_principals(tmp_path / "principals.toml", *keys)
         limits = GatewaySettings(principals=principals, **settings)
         gateway = build_gateway(counting, agreed, limits, "gw-test")
+        await gateway.uploads.journal.open()
+        counting.calls.clear()
         sock = bind_shared("127.0.0.1", 0)
         port = sock.getsockname()[1]
         async with serving(gateway, sock), aiohttp.ClientSession() as session:

@@ -26,8 +26,8 @@ from sluice_query.settings import QuerySettings, ServeSettings
 from sluice_reconciler.api import make_app as make_reconciler_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.listening import ServerOptions, listening
-from sluice_web.request_gate import parse_allowed_hosts
 
 SERVICES = ("gateway", "reconciler", "query", "agent-otlp", "agent-health")
 RESPONSE_S_MAX = 20.0

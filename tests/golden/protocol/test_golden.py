@@ -6,8 +6,9 @@ import cbor2
 import msgspec
 import pytest
 import zstandard
+from support.builders import manifest
 from support.frames import assert_same, entries, identity, logs, metrics
-from support.golden import golden
+from support.golden import GOLDEN, golden
 
 from sluice_protocol.authority import Authority, decode_authority
 from sluice_protocol.columns import Columns
@@ -20,6 +21,15 @@ from sluice_protocol.discovery import (
 from sluice_protocol.envelope import Resource
 from sluice_protocol.frame import HEADER_BYTES, decode_frame, decode_head, encode_frame
 from sluice_protocol.identity import Identity
+from sluice_protocol.journals import (
+    GatewayProcess,
+    JournalHeader,
+    decode_journal,
+    encode_journal,
+    journal_key,
+    process_name,
+    registration_key,
+)
 from sluice_protocol.keys import (
     accepted_key,
     blob_key,
@@ -174,10 +184,28 @@ def test_authority_is_pinned() -> None:
 
 def test_discovery_record_is_pinned() -> None:
     """The record by which a query decides how complete its answer is."""
-    record = DiscoveryRecord(complete_through_unix_ns=AT_NS, listed=7)
-    body = golden("protocol/discovery.json", encode_record(record))
+    record = DiscoveryRecord(
+        complete_through_unix_ns=AT_NS,
+        listed=7,
+        held_by="gw-1 (process 00000000000000000005-01J00000000000000000000000)",
+        journals={"00000000000000000005-01J00000000000000000000000": 12},
+        lanes={"003": AT_NS + 5},
+        pass_began_unix_ns=AT_NS - 9,
+        journaled_since_unix_ns=AT_NS - 20,
+        revision=4,
+        writer="01J00000000000000000000001",
+    )
+    body = golden("protocol/discovery-journals.json", encode_record(record))
     assert encode_record(record) == body
     assert decode_record("k", body, DiscoveryRecord) == record
+
+
+def test_a_discovery_record_without_journals_is_readable() -> None:
+    """Records of earlier versions contain only the time and the count."""
+    body = (GOLDEN / "protocol/discovery.json").read_bytes()
+    assert decode_record("k", body, DiscoveryRecord) == DiscoveryRecord(
+        complete_through_unix_ns=AT_NS, listed=7
+    )
 
 
 def test_hold_record_is_pinned() -> None:
@@ -195,3 +223,22 @@ def test_readers_ignore_unknown_fields() -> None:
     """A stored record with an unknown field is still read."""
     future = msgspec.json.decode(encode_record(_accepted())) | {"of_the_future": [1]}
     assert decode_accepted(accepted_key(WHO), msgspec.json.encode(future)) == _accepted()
+
+
+def test_journals_are_pinned() -> None:
+    """The registration of a gateway process, and one of its journal objects."""
+    process = process_name(AT_NS, "01J00000000000000000000000")
+    record = GatewayProcess(
+        collector_id="gw-1", process=process, acceptance="s3_manifest", started_at_unix_ns=AT_NS
+    )
+    made = encode_record(record)
+    assert made == golden("protocol/gateway-process.json", made)
+    assert decode_record(registration_key(process), made, GatewayProcess) == record
+    header = JournalHeader(
+        process=process, number=7, complete_through_unix_ns=AT_NS, closed=True, batches=2
+    )
+    manifests = (manifest(0), manifest(10))
+    body = encode_journal(header, map(encode_record, manifests))
+    assert body == golden("protocol/journal.ndjson", body)
+    read = decode_journal(journal_key(process, 7), body)
+    assert (read.header, read.manifests) == (header, manifests)

@@ -10,8 +10,8 @@ from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent
 from sluice_agent.disk import RealDisk
-from sluice_agent.settings import AgentSettings
-from sluice_agent.spool import Spool, SpoolSettings
+from sluice_agent.settings import AgentSettings, SpoolSettings
+from sluice_agent.spool import Spool
 
 LOGS = {"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": {"stringValue": "hello"}}]}]}]}
 METRICS = {

@@ -45,7 +45,7 @@ STEPS = (
     "choose_pending",
     "read_pending 2",
     "read_ledger 2",
-    "choose_spooled",
+    "choose_unqueued",
     "fetch_batches",
 )
 """The steps of one query in their order; those with a number happen only with a spool."""
@@ -320,7 +320,7 @@ def test_an_incomplete_reading_of_the_queue_duplicates_nothing(here: Site) -> No
         here.enqueue([one])
     result = run_query(here.place, make_query(), QuerySettings(tail_lists_max=1), here.spool)
     assert bodies(result) == ["line 1"]
-    assert result.summary.reasons[0].startswith("spooled batches were left out")
+    assert result.summary.reasons[0].startswith("batches that are not enqueued yet were left out")
 
 
 def test_a_damaged_blob_in_the_spool_makes_the_result_partial(here: Site) -> None:

@@ -275,7 +275,7 @@ def test_health_endpoints_fail_after_the_work_ended(tmp_path: Path) -> None:
     async def run() -> None:
         async with open_local_store(tmp_path) as store:
             reconciler = Reconciler(store, Authority(authority_id="A", lanes=2))
-            reconciler._full_pass = None  # every pass fails with an unexpected error
+            reconciler._pass_loop = None  # the work fails with an unexpected error
             async with TestClient(TestServer(make_app(reconciler))) as client:
 
                 async def ended() -> bool:

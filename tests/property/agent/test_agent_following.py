@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from sluice_agent.batching import RecordBlock, join_blocks, join_checkpoints
-from sluice_agent.files import FileInput, FileSettings
+from sluice_agent.files import FileInput
+from sluice_agent.settings import FileSettings
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.units import UnixNs

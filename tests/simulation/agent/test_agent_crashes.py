@@ -20,7 +20,8 @@ from support.agent_disk import Crash, SimDisk, Tripwire
 
 from sluice_agent.columns import logs_from_block
 from sluice_agent.errors import SpoolBroken, SpoolUnwritable
-from sluice_agent.spool import Spool, SpooledBatch, SpoolSettings
+from sluice_agent.settings import SpoolSettings
+from sluice_agent.spool import Spool, SpooledBatch
 from sluice_agent.spool_format import FileCheckpoint, ParkedReason
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.identity import Identity

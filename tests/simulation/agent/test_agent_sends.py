@@ -10,8 +10,8 @@ from support.agent_disk import SimDisk
 from support.agent_sim import DIRECTORY, SimAgent, SimClock, SimNetwork, block, simulate_agent
 from support.simloop import seeds, until
 
-from sluice_agent.batching import WhenFull
 from sluice_agent.errors import SendingRefused
+from sluice_agent.settings import WhenFull
 from sluice_agent.transport import UploadRequest
 from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
 from sluice_agent.uploader import REFUSED_RETRY_S

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sluice_agent.batching import BatchBuilder, BatchLimits, RecordBlock, join_checkpoints
+from sluice_agent.batching import BatchBuilder, RecordBlock, join_checkpoints
 from sluice_agent.columns import (
     attribute_columns,
     join_logs,
@@ -11,6 +11,7 @@ from sluice_agent.columns import (
     split_lines,
     text_column,
 )
+from sluice_agent.settings import BatchLimits
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.frame import decode_frame, encode_frame

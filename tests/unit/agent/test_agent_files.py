@@ -4,8 +4,9 @@ import base64
 import shutil
 from pathlib import Path
 
-from sluice_agent.files import FileInput, FileSettings
+from sluice_agent.files import FileInput
 from sluice_agent.line_readers import LINE_BYTES_MAX
+from sluice_agent.settings import FileSettings
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.ndjson import attribute_rows

@@ -8,7 +8,7 @@ from support.policies_settings import settings
 from sluice_policies.documentation import tables, updated_page
 from sluice_policies.policy_set import policy_set
 from sluice_policies.probes import PROBES
-from sluice_policies.required_properties import required_properties
+from sluice_policies.required_properties import lifecycle_properties, required_properties
 from sluice_policies.requirements import REQUIREMENTS, probes_of, property_names, statements_of
 from sluice_policies.settings import Target
 
@@ -39,6 +39,7 @@ def test_every_statement_enforces_a_requirement() -> None:
 def test_every_property_proves_a_requirement() -> None:
     named = {name for item in REQUIREMENTS for name in property_names(item)}
     proved = {p.name for policies in (AWS, VERSITYGW) for p in required_properties(policies)}
+    proved |= {p.name for p in lifecycle_properties()}
     assert proved == named
 
 

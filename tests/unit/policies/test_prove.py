@@ -68,6 +68,11 @@ BREAKS = {
     "NoCopyInto": ("no-copy-into-accepted-or-blobs", "s3:x-amz-copy-source="),
     "NoMultipartInto": ("no-multipart-into-accepted-or-blobs", "objectcreationoperation='false'"),
     "BlobVersionsByGcAlone": ("blob-versions-deleted-by-gc-alone", "raw-blobs/v1/"),
+    "CreateOnlyJournals": ("journals-created-once", "gateways/v1/"),
+    "JournalsDeletedByReconcilerAlone": (
+        "journals-deleted-by-reconciler-alone",
+        "gateways/v1/",
+    ),
     "TlsOnly": ("tls-only", "aws:securetransport='false'"),
     "NoOtherEncryption": ("encrypted-as-set", "s3:x-amz-server-side-encryption="),
     "NoOtherKey": ("encrypted-as-set", "aws-kms-key-id="),
@@ -256,6 +261,16 @@ def test_every_31st_mutant_is_caught_or_equivalent() -> None:
     """`make test-long` runs all of them."""
     tried, _ = check_mutants(settings(), Target.AWS, 31)
     assert tried > 30
+
+
+def test_every_mutant_about_journals_is_caught() -> None:
+    """No principal can replace a registration or a journal object."""
+    policies = policy_set(settings(), Target.AWS)
+    prover, properties = prover_for(policies), required_properties(policies)
+    about = [m for m in mutants(policies) if "gateways/" in m.name or "Journals" in m.name]
+    assert len(about) > 20
+    survivors = [m.name for m in about if caught_by(prover, m, properties) is None]
+    assert survivors == []
 
 
 @pytest.mark.long

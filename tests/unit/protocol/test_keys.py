@@ -4,6 +4,7 @@ import pytest
 
 from sluice_protocol.errors import InvalidFrame, InvalidRecord, SluiceError
 from sluice_protocol.identity import Identity
+from sluice_protocol.journals import journal_key, process_name, registration_key
 from sluice_protocol.keys import (
     ALL_PREFIXES,
     PackSpan,
@@ -84,6 +85,8 @@ def test_every_key_is_under_a_known_prefix() -> None:
         register_key("q", 0),
         index_key(AT_NS, "c"),
         rollup_key("1m", "m", AT_NS, "c"),
+        registration_key(process_name(AT_NS, "0" * 26)),
+        journal_key(process_name(AT_NS, "0" * 26), 1),
     ):
         assert sum(key.startswith(prefix) for prefix in ALL_PREFIXES) == 1
 

@@ -7,7 +7,7 @@ from sluice_query.ledger import LedgerRow
 from sluice_query.pending import PendingSnapshot, choose_newest, choose_pending, may_match
 from sluice_query.search import delete_applies
 from sluice_query.settings import QuerySettings
-from sluice_query.spool import SpooledBatches, choose_spooled
+from sluice_query.unqueued import UnqueuedBatches, choose_unqueued
 from sluice_queue.pending import PendingBatch
 
 FIRST, SECOND = log_batch(["a"]), log_batch(["b"], start=1)
@@ -22,8 +22,8 @@ def pending(*entries: tuple[int, Sent], problems: tuple[str, ...] = ()) -> Pendi
     return PendingSnapshot(lanes=(0,), batches=tuple(batches), problems=problems)
 
 
-def spooled(*batches: Sent) -> SpooledBatches:
-    return SpooledBatches(batches=tuple(batch.manifest for batch in batches))
+def spooled(*batches: Sent) -> UnqueuedBatches:
+    return UnqueuedBatches(batches=tuple(batch.manifest for batch in batches))
 
 
 def row(batch: Sent, sequence: int) -> LedgerRow:
@@ -71,23 +71,23 @@ def test_spooled_batches_that_are_returned_elsewhere_are_dropped() -> None:
     """A batch is in the records exactly if their lane version has reached its sequence."""
     mine = spooled(FIRST)
     nowhere = pending()
-    assert choose_spooled(mine, (nowhere, nowhere), [], {0: 9}) == mine
-    assert choose_spooled(mine, (pending((1, FIRST)), nowhere), [], {0: 0}).batches == ()
+    assert choose_unqueued(mine, (nowhere, nowhere), [], {0: 9}) == mine
+    assert choose_unqueued(mine, (pending((1, FIRST)), nowhere), [], {0: 0}).batches == ()
     later = pending((3, FIRST))
-    assert choose_spooled(mine, (nowhere, later), [], {0: 2}) == mine
-    assert choose_spooled(mine, (nowhere, later), [], {0: 3}).batches == ()
-    assert choose_spooled(mine, (nowhere, nowhere), [row(FIRST, 3)], {0: 2}) == mine
-    assert choose_spooled(mine, (nowhere, nowhere), [row(FIRST, 3)], {0: 3}).batches == ()
-    assert choose_spooled(mine, (nowhere, nowhere), [row(SECOND, 1)], {0: 3}) == mine
+    assert choose_unqueued(mine, (nowhere, later), [], {0: 2}) == mine
+    assert choose_unqueued(mine, (nowhere, later), [], {0: 3}).batches == ()
+    assert choose_unqueued(mine, (nowhere, nowhere), [row(FIRST, 3)], {0: 2}) == mine
+    assert choose_unqueued(mine, (nowhere, nowhere), [row(FIRST, 3)], {0: 3}).batches == ()
+    assert choose_unqueued(mine, (nowhere, nowhere), [row(SECOND, 1)], {0: 3}) == mine
 
 
 def test_without_a_complete_second_reading_spooled_batches_are_left_out() -> None:
     """A batch that is returned twice would be worse than one that is reported as left out."""
     broken = pending(problems=("lane 0 could not be read",))
-    found = choose_spooled(spooled(FIRST), (pending(), broken), [], {})
+    found = choose_unqueued(spooled(FIRST), (pending(), broken), [], {})
     assert found.batches == ()
-    assert found.problems[0].startswith("spooled batches were left out")
-    assert choose_spooled(spooled(), (pending(), broken), [], {}).problems == ()
+    assert found.problems[0].startswith("batches that are not enqueued yet were left")
+    assert choose_unqueued(spooled(), (pending(), broken), [], {}).problems == ()
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,6 @@ def test_settings_that_depend_on_the_store_get_defaults() -> None:
     """A directory gets tail scans and low concurrency; explicit settings are kept."""
     local, remote = ReconcilerSettings().on("file:///x"), ReconcilerSettings().on("s3://b/p")
     assert (local.tail_interval_s, local.concurrency, local.pack_by_time) == (0.2, 4, True)
-    assert (remote.tail_interval_s, remote.concurrency, remote.pack_by_time) == (0.0, 32, False)
+    assert (remote.tail_interval_s, remote.concurrency, remote.pack_by_time) == (0.0, 32, True)
     assert ReconcilerSettings(pack_by_time=False).on("file:///x").pack_by_time is False
     assert ReconcilerSettings(concurrency=9, tail_interval_s=0).on("file:///x").concurrency == 9

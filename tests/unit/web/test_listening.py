@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from sluice_protocol.errors import BadUsage
-from sluice_web.listening import TlsFiles, parse_listen, server_tls
+from sluice_web.addresses import parse_listen
+from sluice_web.listening import TlsFiles, server_tls
 
 
 @pytest.mark.parametrize(

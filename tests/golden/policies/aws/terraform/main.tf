@@ -57,7 +57,8 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "sluice" {
 resource "aws_s3_bucket_lifecycle_configuration" "sluice" {
   bucket = aws_s3_bucket.sluice.id
 
-  # Nothing expires; only unfinished multipart uploads are aborted.
+  # No current object and no accepted byte expires: only unfinished uploads, and superseded
+  # versions and delete markers of derived data and state.
   rule {
     id     = "abort-incomplete-multipart-uploads"
     status = "Enabled"
@@ -66,6 +67,97 @@ resource "aws_s3_bucket_lifecycle_configuration" "sluice" {
     }
     abort_incomplete_multipart_upload {
       days_after_initiation = 7
+    }
+  }
+  rule {
+    id     = "expire-noncurrent-gateways"
+    status = "Enabled"
+    filter {
+      prefix = "prod/gateways/v1/"
+    }
+    noncurrent_version_expiration {
+      noncurrent_days = 3
+    }
+    expiration {
+      expired_object_delete_marker = true
+    }
+  }
+  rule {
+    id     = "expire-noncurrent-index"
+    status = "Enabled"
+    filter {
+      prefix = "prod/index/v1/"
+    }
+    noncurrent_version_expiration {
+      noncurrent_days = 3
+    }
+    expiration {
+      expired_object_delete_marker = true
+    }
+  }
+  rule {
+    id     = "expire-noncurrent-lake"
+    status = "Enabled"
+    filter {
+      prefix = "prod/lake/v1/"
+    }
+    noncurrent_version_expiration {
+      noncurrent_days = 3
+    }
+    expiration {
+      expired_object_delete_marker = true
+    }
+  }
+  rule {
+    id     = "expire-noncurrent-manifests"
+    status = "Enabled"
+    filter {
+      prefix = "prod/manifests/v1/"
+    }
+    noncurrent_version_expiration {
+      noncurrent_days = 3
+    }
+    expiration {
+      expired_object_delete_marker = true
+    }
+  }
+  rule {
+    id     = "expire-noncurrent-queue"
+    status = "Enabled"
+    filter {
+      prefix = "prod/queue/v1/"
+    }
+    noncurrent_version_expiration {
+      noncurrent_days = 3
+    }
+    expiration {
+      expired_object_delete_marker = true
+    }
+  }
+  rule {
+    id     = "expire-noncurrent-reconciler"
+    status = "Enabled"
+    filter {
+      prefix = "prod/reconciler/v1/"
+    }
+    noncurrent_version_expiration {
+      noncurrent_days = 3
+    }
+    expiration {
+      expired_object_delete_marker = true
+    }
+  }
+  rule {
+    id     = "expire-noncurrent-rollup"
+    status = "Enabled"
+    filter {
+      prefix = "prod/rollup/v1/"
+    }
+    noncurrent_version_expiration {
+      noncurrent_days = 3
+    }
+    expiration {
+      expired_object_delete_marker = true
     }
   }
 }
@@ -173,11 +265,13 @@ resource "aws_iam_role_policy" "deployer" {
 # OwnAccountOnly: every role is in the account of the bucket: a statement that grants access to another account or to everyone is a mistake; an anonymous request has no aws:PrincipalIsAWSService, hence IfExists
 # ServicesOfOwnAccountOnly: an AWS service can be made to act for another account (confused deputy); it names the account for which it acts in aws:SourceAccount
 # CreateOnly: one identity has one decision: a record that could be written twice would allow two different batches to be accepted under one identity; a request without the header is denied too
-# NoCopyInto: a copy stores bytes that no gateway validated, and S3 ignores the conditional header of a copy
-# NoMultipartInto: blobs and manifests are single puts with a checksum of all their bytes; copied parts would bypass the rule on copies
+# CreateOnlyJournals: a journal object that could be written twice, with fewer entries or a later time, would let an answer claim to contain batches that are missing
+# NoCopyInto: a copy stores bytes that no gateway validated, and not every server honours the conditional header of a copy
+# NoMultipartInto: blobs and records are single puts with a checksum of all their bytes; copied parts would bypass the rule on copies
 # NeverHiddenOrReplaced: a delete marker makes an identity available again, a replicated tag or owner changes the object, an ACL exposes it
 # NeverDeleted: decisions and evidence are permanent: deleting a manifest makes its identity available again, and deleting a reference lets GC delete a blob that is in use
 # BlobVersionsByGcAlone: only the gc role proves that no manifest names a blob before it deletes that version
+# JournalsDeletedByReconcilerAlone: without its registration or journal, a gateway process no longer holds back the time through which answers are complete
 # NoLocksByHand: a bypass would make the lock ineffective, and a legal hold or a long retention would block GC permanently; the bucket's own retention needs none of these rights
 # NoOtherEncryption: the bucket's default encrypts objects that name no encryption; another encryption would bypass it (only a header that is present is denied: without one the default applies)
 # NoCustomerKeys: an object under a key that only its writer has is lost with the writer

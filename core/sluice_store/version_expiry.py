@@ -1,0 +1,242 @@
+"""Deletion of expired noncurrent versions where the store has no lifecycle.
+
+It deletes the versions that the rendered lifecycle rules of `sluice_policies` would delete, each by
+its version id. A run is bounded and may be killed at any time: what it has deleted is not listed
+again. Two concurrent runs delete the same versions, which changes nothing.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sluice_protocol.errors import StoreMisconfigured
+from sluice_protocol.outcomes import Deleted, HeadOutcome, NotFound
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_protocol.version_expiry import EXPIRING, StoredVersion, VersionRuling, decide_version
+from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
+
+CONCURRENT_REQUESTS: Final = 32
+_DAY_S: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpirySettings:
+    """Settings of one run.
+
+    Attributes:
+        retention_s: How long a superseded version is kept.
+        deletes_max: Versions deleted in one run, approximately.
+        listed_max: Versions listed in one run, approximately; it ends between two keys.
+        dry_run: Whether nothing is deleted.
+    """
+
+    retention_s: int = 3 * _DAY_S
+    deletes_max: int = 1_000_000
+    listed_max: int = 10_000_000
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiryReport:
+    """The result of one run.
+
+    Attributes:
+        deleted: Versions and markers deleted, by prefix; those to delete, if it was a dry run.
+        deleted_bytes: Their bytes.
+        kept: Versions that are not current and were kept, by reason.
+        unknown: Deletions whose outcome is unknown; the next run tries again.
+        listed: Versions listed.
+        resume_after: The key after which the next run continues, or None if this one listed all.
+    """
+
+    deleted: dict[str, int]
+    deleted_bytes: int
+    kept: dict[str, int]
+    unknown: int
+    listed: int
+    resume_after: ObjectKey | None
+
+
+@dataclass(slots=True)
+class _Tally:
+    deleted: Counter[str] = field(default_factory=Counter)
+    deleted_bytes: int = 0
+    kept: Counter[str] = field(default_factory=Counter)
+    unknown: int = 0
+    listed: int = 0
+
+
+@dataclass(slots=True)
+class _KeyState:
+    """What is known of the key whose versions are being listed, newest first.
+
+    Attributes:
+        key: The key.
+        newest: Its newest version or marker.
+        newer_ns: When the version that was listed before was written.
+        remains: Whether a version below the newest one was kept.
+        confirmed: Whether a read agreed with the listing; None before that read.
+        doomed: Versions to delete.
+    """
+
+    key: ObjectKey
+    newest: ListedIncarnation
+    newer_ns: UnixNs | None = None
+    remains: bool = False
+    confirmed: bool | None = None
+    doomed: list[ListedIncarnation] = field(default_factory=list)
+
+
+class _Expiry:
+    """One run over all prefixes."""
+
+    def __init__(self, store: ObjectStore, settings: ExpirySettings) -> None:
+        self._store = store
+        self._settings = settings
+        self._retention_ns = settings.retention_s * NS_PER_S
+        self._tally = _Tally()
+        self._slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
+
+    async def run(self, start_after: str) -> ExpiryReport:
+        state: _KeyState | None = None
+        done: ObjectKey | None = None
+        now_ns = 0
+        async for page, now_ns in _pages(self._store, start_after):
+            touched = [] if state is None else [state]
+            for one in page:
+                if state is None or state.key != one.key:
+                    state = _KeyState(key=one.key, newest=one)
+                    touched.append(state)
+                self._decide(state, one, now_ns)
+            await self._purge(touched)
+            await self._finish(touched[:-1], now_ns)
+            done = touched[-2].key if len(touched) > 1 else done
+            if self._over(finished=len(touched) > 1):
+                return self._report(done or ObjectKey(start_after))
+        await self._finish([] if state is None else [state], now_ns)
+        return self._report(None)
+
+    def _over(self, *, finished: bool) -> bool:
+        """Return True at a bound; a key with more versions than `listed_max` is not left half."""
+        tally, settings = self._tally, self._settings
+        listed = tally.listed >= settings.listed_max and finished
+        return listed or tally.deleted.total() >= settings.deletes_max
+
+    def _decide(self, state: _KeyState, one: ListedIncarnation, now_ns: int) -> None:
+        self._tally.listed += 1
+        version = _facts(one, newer_ns=state.newer_ns, hides=True)
+        state.newer_ns = one.last_modified_ns
+        ruling = decide_version(version, now_ns=now_ns, retention_ns=self._retention_ns)
+        if ruling is VersionRuling.DELETE:
+            state.doomed.append(one)
+        elif not one.current:
+            state.remains = True
+            self._tally.kept[ruling.value] += 1
+
+    async def _purge(self, states: Sequence[_KeyState]) -> None:
+        async with asyncio.TaskGroup() as group:
+            for state in states:
+                if state.doomed:
+                    group.create_task(self._purge_key(state))
+
+    async def _purge_key(self, state: _KeyState) -> None:
+        if state.confirmed is None:
+            async with self._slots:
+                state.confirmed = _agrees(state.newest, await self._store.head(state.key))
+        doomed, state.doomed = state.doomed, []
+        if not state.confirmed:
+            state.remains = True
+            self._tally.kept["changed"] += len(doomed)
+            return
+        async with asyncio.TaskGroup() as group:
+            for one in doomed:
+                group.create_task(self._delete(state, one))
+
+    async def _delete(self, state: _KeyState, one: ListedIncarnation) -> None:
+        if not self._settings.dry_run:
+            async with self._slots:
+                outcome = await self._store.delete(one.key, one.incarnation)
+            if not isinstance(outcome, Deleted):
+                state.remains = True
+                self._tally.unknown += 1
+                return
+        prefix = next(prefix for prefix in EXPIRING if one.key.startswith(prefix))
+        self._tally.deleted[prefix] += 1
+        self._tally.deleted_bytes += one.size_bytes
+
+    async def _finish(self, states: Sequence[_KeyState], now_ns: int) -> None:
+        """Delete the marker of each key of which nothing else is left."""
+        async with asyncio.TaskGroup() as group:
+            for state in states:
+                marker = _facts(state.newest, newer_ns=None, hides=state.remains)
+                ruling = decide_version(marker, now_ns=now_ns, retention_ns=self._retention_ns)
+                if ruling is VersionRuling.DELETE:
+                    group.create_task(self._delete(state, state.newest))
+
+    def _report(self, resume_after: ObjectKey | None) -> ExpiryReport:
+        tally = self._tally
+        return ExpiryReport(
+            deleted=dict(sorted(tally.deleted.items())),
+            deleted_bytes=tally.deleted_bytes,
+            kept=dict(sorted(tally.kept.items())),
+            unknown=tally.unknown,
+            listed=tally.listed,
+            resume_after=resume_after,
+        )
+
+
+def _facts(one: ListedIncarnation, *, newer_ns: UnixNs | None, hides: bool) -> StoredVersion:
+    return StoredVersion(
+        key=one.key,
+        incarnation=one.incarnation,
+        current=one.current,
+        marker=one.marker,
+        hides=hides,
+        last_modified_ns=one.last_modified_ns,
+        superseded_at_ns=newer_ns,
+    )
+
+
+def _agrees(newest: ListedIncarnation, head: HeadOutcome) -> bool:
+    """Return True if the listed newest version is still the newest, or a later write is.
+
+    If the newest version was deleted since, an older one is current now and must stay.
+    """
+    if isinstance(head, NotFound):
+        return newest.marker
+    later = head.last_modified_ns > newest.last_modified_ns
+    return later or (not newest.marker and head.incarnation == newest.incarnation)
+
+
+async def _pages(
+    store: ObjectStore, start_after: str
+) -> AsyncIterator[tuple[tuple[ListedIncarnation, ...], UnixNs]]:
+    for prefix in EXPIRING:
+        if start_after > prefix and not start_after.startswith(prefix):
+            continue
+        after = start_after if start_after.startswith(prefix) else ""
+        async for page in store.list_incarnations(prefix, start_after=after):
+            yield page.incarnations, page.date_ns
+
+
+async def expire_versions(
+    store: ObjectStore, settings: ExpirySettings, *, start_after: str = ""
+) -> ExpiryReport:
+    """Delete noncurrent versions and delete markers whose retention is over.
+
+    Args:
+        store: The deployment.
+        settings: The retention and the bounds of this run.
+        start_after: `resume_after` of the previous run; empty to start at the first prefix.
+
+    Raises:
+        StoreMisconfigured: Versioning is suspended, so that version ids do not identify bytes.
+        StoreError: The store is unreachable or denies a request; what is deleted stays deleted.
+    """
+    if await store.read_versioning() is Versioning.SUSPENDED:
+        raise StoreMisconfigured(
+            "expire versions", "", "versioning is suspended: enable it, then run again"
+        )
+    return await _Expiry(store, settings).run(start_after)

@@ -1,0 +1,74 @@
+"""Addresses and host names in settings and requests: parse and compare them.
+
+This module imports no server, so that commands can check their settings quickly.
+"""
+
+import ipaddress
+import re
+from functools import lru_cache
+from typing import Final
+
+from sluice_protocol.errors import BadUsage
+
+LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+_PORT_MAX: Final = 65_535
+_NAME: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.ASCII)
+_ADDRESSES_MAX: Final = 256
+"""Parsed addresses that are remembered."""
+
+
+def parse_listen(listen: str) -> tuple[str, int]:
+    """Return host and port of `HOST:PORT`; an IPv6 address is written in brackets.
+
+    Raises:
+        BadUsage: The text has another form.
+    """
+    host, _, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdecimal()) or int(port[:6]) > _PORT_MAX:
+        raise BadUsage(f"listen must be HOST:PORT, listen=`{listen[:80]}`")
+    return host, int(port)
+
+
+def parse_allowed_hosts(text: str) -> frozenset[str]:
+    """Return the names and addresses of a setting, separated by commas.
+
+    Raises:
+        BadUsage: One of them is neither a name nor an address, for example because it has a port.
+    """
+    return frozenset(_allowed(one.strip()) for one in text.split(",") if one.strip())
+
+
+@lru_cache(maxsize=_ADDRESSES_MAX)
+def plain_address(host: str) -> str:
+    """Return an address in its shortest form, IPv4-mapped as IPv4; a name as it is."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+@lru_cache(maxsize=_ADDRESSES_MAX)
+def is_loopback(address: str) -> bool:
+    """Return True for a loopback address, False for any other address or name."""
+    return _is_address(address) and ipaddress.ip_address(address).is_loopback
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _allowed(name: str) -> str:
+    host = plain_address(name.lower().strip("[]"))
+    if not _NAME.fullmatch(host) and not _is_address(host):
+        raise BadUsage(
+            f"allowed_hosts must be names or addresses without ports, found=`{name[:80]}`"
+        )
+    return host

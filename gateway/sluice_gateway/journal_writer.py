@@ -1,0 +1,393 @@
+"""The acceptance journal of a worker that accepts in the store: registration, objects, fence.
+
+A worker registers before it accepts connections. `run` then writes what was noted, once a second,
+and a heartbeat while nothing is noted. An upload notes its manifest and then calls
+`require_current` before its 200 is returned:
+
+    current ── no durable write began within the fence ──► lapsed ── registered again ──► current
+       └── close ──► closed: no further 200
+
+A worker that was suspended, or whose journal cannot be written, is lapsed. A reader may have
+replaced its journal by a full pass, so it registers again before its next 200. Entries that are not
+durable move to the new journal. The old journal is closed when the store allows it: without that,
+its last time would hold queries back until a full pass.
+Source: `sluice_protocol.journals`, ADR 0029.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from sluice_gateway.journal_book import (
+    ENTRIES_BYTES_MAX,
+    JournalBook,
+    MachineInstant,
+    is_lapsed,
+)
+from sluice_gateway.metrics import GatewayMetrics, ObservedStore
+from sluice_protocol.authority import AcceptanceMode
+from sluice_protocol.clock import IdSource, SuspendAwareClock
+from sluice_protocol.errors import ErrorCode, SluiceError, StoreUnavailable
+from sluice_protocol.journals import (
+    FENCE_S,
+    HEARTBEAT_S,
+    JOURNAL_INTERVAL_S,
+    GatewayProcess,
+    ProcessStart,
+    process_name,
+    registration_key,
+)
+from sluice_protocol.keys import AUTHORITY_SETTINGS
+from sluice_protocol.manifests import encode_record
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_store.retry import Backoff, RetrySettings, create_known
+from sluice_web.problems import HttpRefusal
+
+WRITE_RETRY: Final = RetrySettings(tries_max=4, total_s=5.0, backoff_s=0.05, backoff_max_s=0.5)
+"""Bounds of one attempt to write; the next second starts another one."""
+WRITE_S_MAX: Final = 15.0
+"""Time after which an attempt is given up, with an unknown outcome."""
+CLOSE_S_MAX: Final = 5.0
+"""Time in which a stopping worker must write its last object."""
+PAUSE_S_MIN: Final = 0.05
+SUPERSEDED_MAX: Final = 4
+"""Journals of earlier registrations that wait to be closed."""
+SUPERSEDED_S_MAX: Final = 3600.0
+"""Age of the newest object of a journal that is still closed after its process was replaced. The
+registration of an older one may have been removed."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalOwner:
+    """Whose journal it is.
+
+    Attributes:
+        collector_id: The name of the gateway.
+        acceptance: Where it accepts.
+        fence_s: Largest age of the newest durable object when a 200 is decided, seconds.
+    """
+
+    collector_id: str
+    acceptance: AcceptanceMode
+    fence_s: float = FENCE_S
+
+
+class UploadJournal(Protocol):
+    """What a worker needs of its journal, in either acceptance mode."""
+
+    async def open(self) -> None:
+        """Register; called before the worker accepts connections.
+
+        Raises:
+            SluiceError: The worker must not serve.
+        """
+        ...
+
+    def require_room(self) -> None:
+        """Refuse an upload whose batch could not be journaled; called before it is stored.
+
+        Raises:
+            HttpRefusal: Nothing was stored.
+        """
+        ...
+
+    def note(self, manifest: bytes) -> None:
+        """Add the manifest of an accepted upload; called before its 200."""
+        ...
+
+    async def require_current(self) -> None:
+        """Check that a noted batch may get its 200.
+
+        Raises:
+            HttpRefusal: It may be accepted; the same bytes may be sent to any gateway.
+        """
+        ...
+
+    def problem(self) -> str:
+        """Return why uploads are refused because of the journal; empty if they are not."""
+        ...
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        ...
+
+    async def close(self, *, landed: bool) -> None:
+        """Write the last object of a stopping worker.
+
+        Args:
+            landed: Whether the authority has every batch that this worker acknowledged.
+        """
+        ...
+
+
+class JournalTimes(Protocol):
+    """The times that a journal contains."""
+
+    def start(self, now_ns: UnixNs) -> ProcessStart:
+        """Return the times of a registration that is written after `now_ns`."""
+        ...
+
+    def through_ns(self, answered_ns: UnixNs) -> UnixNs:
+        """Return the time of an object whose entries are collected after `answered_ns`."""
+        ...
+
+
+class StoreTimes:
+    """The times of a worker that accepts in the store: those of the store's responses."""
+
+    def start(self, now_ns: UnixNs) -> ProcessStart:
+        """Return the time of the response before the registration."""
+        return ProcessStart(named_ns=now_ns, started_ns=now_ns)
+
+    def through_ns(self, answered_ns: UnixNs) -> UnixNs:
+        """Return the time of the response before the entries are collected."""
+        return answered_ns
+
+
+class AcceptanceJournal:
+    """The journal of one worker, over the store that accepts."""
+
+    def __init__(
+        self,
+        store: ObservedStore,
+        owner: JournalOwner,
+        *,
+        clock: SuspendAwareClock,
+        ids: IdSource,
+        metrics: GatewayMetrics,
+        times: JournalTimes | None = None,
+    ) -> None:
+        self._store = store
+        self._times: JournalTimes = times or StoreTimes()
+        self._owner = owner
+        self._clock = clock
+        self._ids = ids
+        self._metrics = metrics
+        self._backoff = Backoff.seeded_by(clock, WRITE_RETRY)
+        self._book = JournalBook("", None)
+        self._superseded: list[JournalBook] = []
+        self._registering = asyncio.Lock()
+        self._writing = asyncio.Lock()
+        self._closing = False
+        self._failure = ""
+        metrics.journal_age.set_function(self.age_s)
+        metrics.journal_waiting.set_function(lambda: self._book.waiting)
+
+    @property
+    def process(self) -> str:
+        """The name under which this worker is registered; empty before the first registration."""
+        return self._book.process
+
+    @property
+    def is_current(self) -> bool:
+        """Whether a batch that is noted may get its 200 now."""
+        return not self._closing and not self._is_lapsed()
+
+    def age_s(self) -> float:
+        """Return the time since the write of the newest durable object began, seconds."""
+        began = self._book.durable_from
+        return began.seconds_to(self._now()) if began else 0.0
+
+    def problem(self) -> str:
+        """Return why this worker cannot write its journal; empty if it can."""
+        if self._failure:
+            return f"the last write of the acceptance journal failed: {self._failure}"
+        if self._is_lapsed():
+            return (
+                f"no object of the acceptance journal was written within {self._owner.fence_s:g} s"
+            )
+        return ""
+
+    async def open(self) -> None:
+        """Register this worker; called before it accepts connections.
+
+        Raises:
+            SluiceError: The store is unreachable or refused the record.
+        """
+        await self._renew()
+
+    def require_room(self) -> None:
+        """Refuse an upload if its entry would exceed the memory of the journal.
+
+        Raises:
+            HttpRefusal: Too many entries are not durable; nothing was stored.
+        """
+        if self._book.held_bytes >= ENTRIES_BYTES_MAX:
+            raise HttpRefusal(
+                ErrorCode.OVERLOADED,
+                "the acceptance journal of this gateway is full: try another gateway",
+            )
+
+    def note(self, manifest: bytes) -> None:
+        """Add an accepted manifest to the journal; called before the upload gets its 200."""
+        self._book.note(manifest)
+
+    async def require_current(self) -> None:
+        """Register again if the journal lapsed; called after the entry was noted.
+
+        Raises:
+            HttpRefusal: The worker is stopping, or could not register. The batch may be accepted:
+                the same bytes may be sent to any gateway.
+        """
+        if self.is_current:
+            return
+        if not self._closing:
+            try:
+                await self._renew()
+            except SluiceError as error:
+                self._failure = str(error)
+                log.warning("journal_not_registered", reason=self._failure)
+        if not self.is_current:
+            raise HttpRefusal(
+                ErrorCode.OUTCOME_UNKNOWN,
+                "the gateway cannot write its acceptance journal: send the same bytes again",
+            )
+
+    async def run(self) -> None:
+        """Write until cancelled; a failed write is repeated with the same number and bytes."""
+        while True:
+            started_ns = self._clock.monotonic_ns()
+            await self.write_due()
+            spent_s = (self._clock.monotonic_ns() - started_ns) / NS_PER_S
+            await self._clock.sleep(max(PAUSE_S_MIN, JOURNAL_INTERVAL_S - spent_s))
+
+    async def write_due(self, *, also_time: bool = False) -> None:
+        """Register again, write objects and close older journals, where that is due.
+
+        Args:
+            also_time: Whether to write an object without entries before a heartbeat is due.
+        """
+        try:
+            if self._is_lapsed():
+                await self._renew()
+            async with self._writing:
+                while also_time or self._due():
+                    await self._write(self._book)
+                    also_time = False
+                await self._close_superseded()
+        except SluiceError as error:
+            self._failure = str(error)
+            self._metrics.journal_failures.inc()
+            log.warning(
+                "journal_not_written",
+                process=self.process,
+                waiting=self._book.waiting,
+                reason=self._failure,
+            )
+        else:
+            self._failure = ""
+
+    async def flush(self) -> None:
+        """Write objects until every noted entry is durable.
+
+        Raises:
+            SluiceError: The store is unreachable; the entries are kept.
+        """
+        async with self._writing:
+            while self._book.waiting:
+                await self._write(self._book)
+
+    async def close(self, *, landed: bool) -> None:
+        """Write the last object; called after the last upload ended and `run` was cancelled.
+
+        From here on no upload gets a 200, so the object names every batch of this process.
+        """
+        self._closing = True
+        if not landed:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_S_MAX), self._writing:
+                await self._close_superseded()
+                if self.process:
+                    await self._close_book(self._book)
+        except (SluiceError, TimeoutError) as error:
+            reason = str(error) or "no time is left"
+            log.warning("journal_not_closed", process=self.process, reason=reason)
+
+    def _now(self) -> MachineInstant:
+        return MachineInstant(boottime_ns=self._clock.boottime_ns(), wall_ns=self._clock.now_ns())
+
+    def _is_lapsed(self) -> bool:
+        return is_lapsed(self._book.durable_from, self._now(), self._owner.fence_s)
+
+    def _through_ns(self) -> UnixNs:
+        """Return the time of an object, from the newest response: it was received before."""
+        return self._times.through_ns(self._store.answered_ns)
+
+    def _due(self) -> bool:
+        book = self._book
+        if book.pending is not None or book.has_entries:
+            return True
+        return book.begun is None or book.begun.seconds_to(self._now()) >= HEARTBEAT_S
+
+    async def _renew(self) -> None:
+        """Register, unless a concurrent call did.
+
+        Raises:
+            SluiceError: The store is unreachable or refused the record.
+        """
+        async with self._registering:
+            if self._is_lapsed():
+                await self._register()
+
+    async def _register(self) -> None:
+        start = self._times.start((await self._store.head(AUTHORITY_SETTINGS)).date_ns)
+        record = GatewayProcess(
+            collector_id=self._owner.collector_id,
+            process=process_name(start.named_ns, self._ids.ulid()),
+            acceptance=self._owner.acceptance,
+            started_at_unix_ns=start.started_ns,
+        )
+        began = self._now()
+        await self._create(registration_key(record.process), encode_record(record))
+        old = self._book  # after the last await: it has every entry that was noted so far
+        self._book = old.succeed(record.process, began, start.started_ns)
+        self._metrics.journal_registrations.inc()
+        log.info("gateway_registered", process=record.process, replaces=old.process or None)
+        if old.process:
+            log.warning("journal_lapsed", process=old.process, waiting=old.waiting)
+            self._superseded = [*self._superseded, old][-SUPERSEDED_MAX:]
+
+    async def _write(self, book: JournalBook, *, closes: bool = False) -> None:
+        """Write the next object of a journal.
+
+        Raises:
+            SluiceError: It is not known to be durable; it stays pending.
+        """
+        pending = book.next_object(self._through_ns(), self._now(), closes=closes)
+        await self._create(pending.key, pending.body)
+        book.settle(pending)
+        self._metrics.journal_objects.inc()
+        self._metrics.journal_entries.inc(len(pending.entries))
+
+    async def _create(self, key: ObjectKey, body: bytes) -> None:
+        """Create an object under a key that contains the name of this process.
+
+        The key determines the bytes, so an object that exists is from an earlier try.
+        """
+        try:
+            async with asyncio.timeout(WRITE_S_MAX):
+                await create_known(self._store, key, body, self._backoff, retry_unsent=True)
+        except TimeoutError as error:
+            raise StoreUnavailable("create", key, f"no response in {WRITE_S_MAX:g} s") from error
+
+    async def _close_superseded(self) -> None:
+        """Close the journals of earlier registrations; a full pass replaces those that stay open.
+
+        Raises:
+            SluiceError: The store is unreachable; the next call continues.
+        """
+        while self._superseded:
+            book = self._superseded[0]
+            began = book.durable_from
+            if began is not None and began.seconds_to(self._now()) < SUPERSEDED_S_MAX:
+                await self._close_book(book)
+            self._superseded.remove(book)
+
+    async def _close_book(self, book: JournalBook) -> None:
+        while not book.closed:
+            await self._write(book, closes=True)

@@ -1,0 +1,123 @@
+"""Accepted batches that were found outside of the queue: in a spool, or named by journals.
+
+The order of reading is spool and journals, queue, ledger, records, **then queue and ledger a second
+time**:
+
+- A batch that was in the queue at the first reading is handled as a pending batch, as without a
+  spool.
+- For the other batches the first reading of queue and ledger proves nothing. Such a batch may be
+  enqueued and ingested immediately after it, be in the records, and would be returned twice. The
+  second reading, after the state of the records is fixed, decides. A batch in those records was in
+  the queue before. It is still there, or it is in the ledger, because an entry is acknowledged only
+  after the commit of the ledger (queue before ledger here too). Both contain the queue sequence,
+  and the records contain the batch exactly if their lane version has reached that sequence. A batch
+  without a sequence, or with a later one, is not in the records and is read from its blob.
+
+A journal entry is a copy that proves nothing, so the manifest itself is read before its batch is
+shown. Source: ADR 0081, 0086.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from sluice_protocol.errors import SluiceError
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import accepted_key
+from sluice_protocol.manifests import AcceptedManifest
+from sluice_query.held import read_manifest
+from sluice_query.ledger import LedgerRow
+from sluice_query.pending import PendingSnapshot, choose_newest, may_match
+from sluice_query.request import Query
+from sluice_query.settings import QuerySettings
+from sluice_store.port import ObjectStore
+
+_LEFT_OUT: Final = (
+    "batches that are not enqueued yet were left out, the queue could not be read completely: retry"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnqueuedBatches:
+    """Accepted batches that a query may need and that queue and lake may not contain.
+
+    Attributes:
+        batches: Their manifests.
+        named: Those of which only a copy in a journal is known so far.
+        problems: What could not be read, one sentence each.
+    """
+
+    batches: tuple[AcceptedManifest, ...] = ()
+    named: frozenset[Identity] = field(default_factory=frozenset)
+    problems: tuple[str, ...] = ()
+
+    def with_named(self, manifests: Iterable[AcceptedManifest]) -> "UnqueuedBatches":
+        """Return these batches and those that journals name."""
+        known = {one.identity for one in self.batches}
+        added = {one.identity: one for one in manifests if one.identity not in known}
+        return replace(
+            self, batches=(*self.batches, *added.values()), named=self.named.union(added)
+        )
+
+
+def choose_unqueued(
+    unqueued: UnqueuedBatches,
+    queues: tuple[PendingSnapshot, PendingSnapshot],
+    ledger: Iterable[LedgerRow],
+    lane_versions: Mapping[int, int],
+) -> UnqueuedBatches:
+    """Return the batches that neither the pending batches nor the records contain.
+
+    Args:
+        unqueued: Accepted batches, read before everything else.
+        queues: The queue before the records were opened, and after it.
+        ledger: The ledger, read after the second reading of the queue.
+        lane_versions: Lane to the last sequence that the records contain, for every lane.
+    """
+    first, second = queues
+    # Without the complete second reading a batch may be in the records without being noticed.
+    if unqueued.batches and second.problems:
+        return UnqueuedBatches(problems=(*unqueued.problems, _LEFT_OUT))
+    returned: set[Identity] = {batch.identity for batch in first.batches}
+    placed = [(batch.identity, batch.lane, batch.sequence) for batch in second.batches]
+    placed += [(row.identity, row.lane, row.sequence) for row in ledger]
+    returned |= {
+        identity for identity, lane, sequence in placed if sequence <= lane_versions.get(lane, 0)
+    }
+    left = [manifest for manifest in unqueued.batches if manifest.identity not in returned]
+    return replace(unqueued, batches=tuple(left))
+
+
+async def confirm_named(
+    store: ObjectStore, unqueued: UnqueuedBatches, query: Query, settings: QuerySettings
+) -> UnqueuedBatches:
+    """Replace the copies of journals by the accepted manifests; drop those that do not exist.
+
+    The newest batches are preferred, within the bounds of the settings.
+    """
+    copies = [one for one in unqueued.batches if one.identity in unqueued.named]
+    if not copies:
+        return unqueued
+    chosen = choose_newest(copies, settings)
+    problems = list(unqueued.problems)
+    if chosen.left_out:
+        problems.append(
+            f"{chosen.left_out} older batches that are not enqueued yet were left out: wait for the"
+            f" reconciler, or raise {chosen.bound}"
+        )
+    limit = asyncio.Semaphore(settings.fetches)
+
+    async def read(copy: AcceptedManifest) -> AcceptedManifest | str | None:
+        async with limit:
+            try:
+                return await read_manifest(store, accepted_key(copy.identity))
+            except SluiceError as error:
+                return str(error)
+
+    found = await asyncio.gather(*map(read, chosen.manifests))
+    confirmed = [one for one in found if isinstance(one, AcceptedManifest)]
+    problems += [one for one in found if isinstance(one, str)]
+    kept = [one for one in unqueued.batches if one.identity not in unqueued.named]
+    kept += [one for one in confirmed if may_match(one, query)]
+    return UnqueuedBatches(batches=tuple(kept), problems=tuple(problems))

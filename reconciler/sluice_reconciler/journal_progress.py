@@ -1,0 +1,247 @@
+"""How far the journal of one gateway process was read and processed.
+
+States of a journal object, and its transitions:
+
+    unread      `read`, and it is the next number                     → waiting
+    waiting     every entry is enqueued, held, or names no manifest   → processed
+                another reconciler published its number               → processed
+    missing     a later object exists, or it cannot be decoded        → the journal is broken
+    broken      a full pass that began after the next object was
+                written has ended: it listed what the object named    → processed
+
+Objects become processed in order, so one number describes what is done. Pure: no I/O, clock or
+randomness.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sluice_protocol.journals import LAPSE_S, GatewayProcess, ProcessProgress
+from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+
+SKEW_S: Final = 10.0
+"""How far two responses of the store may disagree about its clock."""
+ACKNOWLEDGED_S: Final = 120.0
+"""Time from the acceptance of a batch until its gateway has acknowledged or abandoned it. An entry
+is journaled only with the acknowledgement."""
+BREAK_MARGIN_S: Final = 15.0
+"""Time from the Last-Modified of an object until a listing certainly contains what existed before
+it was written: an object appears at most 10 s after its Last-Modified."""
+
+
+NEVER: Final = UnixNs(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class WaitingObject:
+    """A journal object that was read and is not processed yet.
+
+    Attributes:
+        number: Its number.
+        complete_through_ns: As its header states.
+        closed: As its header states.
+        left: The accepted keys that are neither enqueued nor held.
+        lanes: The lanes of these keys.
+        due_ns: When they are processed (again), by the monotonic clock.
+        attempted: Whether they were processed before; `left` may name other reconcilers' lanes.
+    """
+
+    number: int
+    complete_through_ns: UnixNs
+    closed: bool
+    left: dict[ObjectKey, int]
+    due_ns: int
+    attempted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenJournal:
+    """A place at which a journal cannot be read.
+
+    Attributes:
+        next_number: The number at which reading continues.
+        appeared_ns: The Last-Modified of an object at least as new as the missing one.
+        reason: What is wrong.
+    """
+
+    next_number: int
+    appeared_ns: UnixNs
+    reason: str
+
+    def is_healed_by(self, pass_began_ns: UnixNs | None) -> bool:
+        """Return True if a full pass that began then listed what the missing object named."""
+        return pass_began_ns is not None and pass_began_ns >= self.healed_from_ns
+
+    @property
+    def healed_from_ns(self) -> UnixNs:
+        """When a full pass must begin to replace the missing object."""
+        return UnixNs(self.appeared_ns + int(BREAK_MARGIN_S * NS_PER_S))
+
+
+@dataclass(slots=True, kw_only=True)
+class ProcessJournal:
+    """The journal of one registered process.
+
+    Attributes:
+        registration: The process.
+        processed: The number of its last processed object.
+        complete_through_ns: The time of that object; before the first, the start of the process.
+        written_ns: The Last-Modified of its newest known object, the registration included.
+        silent_at_ns: The store's clock when a listing last showed no further object.
+        closed: Whether the last processed object is closed.
+        waiting: Objects that were read and are not processed, in order.
+        broken: Why reading does not continue, if so.
+    """
+
+    registration: GatewayProcess
+    processed: int = 0
+    complete_through_ns: UnixNs
+    written_ns: UnixNs
+    silent_at_ns: UnixNs = NEVER
+    closed: bool = False
+    waiting: deque[WaitingObject] = field(default_factory=deque)
+    broken: BrokenJournal | None = None
+
+    @classmethod
+    def of(
+        cls, registration: GatewayProcess, written_ns: UnixNs, published: int = 0
+    ) -> "ProcessJournal":
+        """Return a journal of which nothing was read.
+
+        Args:
+            registration: The process.
+            written_ns: The Last-Modified of the registration.
+            published: The number that is published as processed. That object is read again, because
+                its header states the time.
+        """
+        return cls(
+            registration=registration,
+            processed=max(0, published - 1),
+            complete_through_ns=UnixNs(registration.started_at_unix_ns),
+            written_ns=written_ns,
+        )
+
+    @property
+    def process(self) -> str:
+        """The name of the process."""
+        return self.registration.process
+
+    @property
+    def read_through(self) -> int:
+        """The number of the last object that was read."""
+        return self.waiting[-1].number if self.waiting else self.processed
+
+    @property
+    def is_read(self) -> bool:
+        """Whether a closed object was read: there is nothing after it."""
+        return self.waiting[-1].closed if self.waiting else self.closed
+
+    def read(self, one: WaitingObject, written_ns: UnixNs) -> None:
+        """Add the next object."""
+        if one.number != self.read_through + 1:
+            raise AssertionError("a number of the journal was skipped")
+        self.waiting.append(one)
+        self.written_ns = max(self.written_ns, written_ns)
+
+    def settle(self) -> None:
+        """Process the first objects without entries that are left."""
+        while self.waiting and self.waiting[0].attempted and not self.waiting[0].left:
+            self._finish(self.waiting.popleft())
+
+    def cover(self, number: int) -> list[WaitingObject]:
+        """Process the objects that another reconciler published as processed; return them."""
+        covered: list[WaitingObject] = []
+        while self.waiting and self.waiting[0].number <= number:
+            covered.append(self.waiting.popleft())
+            self._finish(covered[-1])
+        return covered
+
+    def _finish(self, one: WaitingObject) -> None:
+        self.processed = one.number
+        self.complete_through_ns = max(self.complete_through_ns, one.complete_through_ns)
+        self.closed = one.closed
+
+    def heal(self, pass_began_ns: UnixNs | None) -> bool:
+        """Skip what a full pass has replaced; return True if reading continues."""
+        broken = self.broken
+        if broken is None or self.waiting or not broken.is_healed_by(pass_began_ns):
+            return False
+        self.processed, self.broken = broken.next_number - 1, None
+        return True
+
+    def progress(self, date_ns: UnixNs, lane: int | None = None) -> ProcessProgress:
+        """Return how far the process is complete in one lane, or in lanes where nothing is left.
+
+        Args:
+            date_ns: The store's clock.
+            lane: The lane; None for every lane that no waiting entry belongs to.
+        """
+        through_ns, closed = self.complete_through_ns, self.closed
+        for one in self.waiting:
+            if not one.attempted or (lane is not None and lane in one.left.values()):
+                break
+            through_ns, closed = max(through_ns, one.complete_through_ns), one.closed
+        lapsed_ns = self.written_ns + int(LAPSE_S * NS_PER_S)
+        # Only a listing shows that no newer object exists.
+        newest_ns = self.written_ns if self.silent_at_ns >= lapsed_ns else date_ns
+        return ProcessProgress(
+            collector_id=self.registration.collector_id,
+            process=self.process,
+            acceptance=self.registration.acceptance,
+            complete_through_ns=through_ns,
+            newest_ns=max(newest_ns, self.written_ns),
+            closed=closed,
+        )
+
+    def is_lapsed(self) -> bool:
+        """Return True if the process has written nothing for so long that it acknowledges nothing.
+
+        A listing has shown that its newest object is older than `LAPSE_S`. A spool never lapses: it
+        may acknowledge for days without the store.
+        """
+        if self.registration.acceptance == "local_spool":
+            return False
+        return not self.is_read and self.silent_at_ns >= self.written_ns + int(LAPSE_S * NS_PER_S)
+
+
+def lanes_left(journals: Iterable[ProcessJournal]) -> frozenset[int]:
+    """Return the lanes that some waiting entry belongs to."""
+    return frozenset(
+        lane
+        for journal in journals
+        for one in journal.waiting
+        if one.attempted
+        for lane in one.left.values()
+    )
+
+
+def describe(progress: ProcessProgress | None) -> str | None:
+    """Return the text that names what holds the frontier back."""
+    return None if progress is None else f"{progress.collector_id} (process {progress.process})"
+
+
+def entries_waiting(journals: Collection[ProcessJournal]) -> int:
+    """Return the number of entries that are neither enqueued nor held."""
+    return sum(len(one.left) for journal in journals for one in journal.waiting)
+
+
+class NamedBatches:
+    """What the journals of each gateway name, to count what they missed."""
+
+    def __init__(self, through_ns: Mapping[str, float]) -> None:
+        self._through_ns = through_ns
+
+    def count_unnamed(self, batches: Iterable[AcceptedManifest]) -> int:
+        """Return how many new batches a journal should have named.
+
+        A gateway names what it accepted before the time of its journal. If all of its processes
+        have ended, nothing further is named.
+        """
+        margin_ns = ACKNOWLEDGED_S * NS_PER_S
+        return sum(
+            one.accepted_at_unix_ns + margin_ns < self._through_ns.get(one.collector_id, 0)
+            for one in batches
+        )

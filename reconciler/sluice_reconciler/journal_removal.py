@@ -1,0 +1,168 @@
+"""Removal of journals and registrations that nothing needs any more.
+
+A journal object is removed when all of this is true:
+
+- every entry of it is enqueued or held, and its number is published;
+- a full pass that began after it was written has ended;
+- the retry horizon has passed since it was written;
+- it is not the newest processed object of a process that may still write.
+
+The registration of a process is removed last, when its journal is empty and the process has ended.
+Objects are removed in the order of their numbers, so what exists is always the end of a journal. A
+run that is interrupted is continued by the next one. Growth: one object a second and gateway, for
+the retry horizon and the time until the next full pass.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.journals import journal_prefix, parse_journal_key, registration_key
+from sluice_protocol.outcomes import Deleted, ObjectInfo
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_reconciler.concurrency import RequestLimit
+from sluice_reconciler.discovery import DiscoveryStore
+from sluice_reconciler.journal_progress import BREAK_MARGIN_S, ProcessJournal
+from sluice_reconciler.metrics import ReconcilerMetrics, StoreClock
+from sluice_store.port import ListPage, ObjectStore
+
+log = structlog.get_logger()
+
+REMOVED_MAX: Final = 2_000
+"""Objects that one run deletes, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovalLimits:
+    """What may be removed.
+
+    Attributes:
+        pass_began_ns: When the last complete full pass began; None if there is none.
+        now_ns: The store's clock.
+        horizon_ns: The authority's retry horizon.
+    """
+
+    pass_began_ns: UnixNs | None
+    now_ns: UnixNs
+    horizon_ns: int
+
+    def allows(self, written_ns: UnixNs) -> bool:
+        """Return True if an object that was written then is old enough and covered by a pass."""
+        if self.pass_began_ns is None:
+            return False
+        covered = self.pass_began_ns >= written_ns + int(BREAK_MARGIN_S * NS_PER_S)
+        return covered and self.now_ns >= written_ns + self.horizon_ns
+
+
+def plan_objects(
+    page: ListPage, limits: RemovalLimits, *, through: int, keep: int | None
+) -> list[ObjectKey]:
+    """Return the objects at the beginning of a page that may be removed, in order.
+
+    Args:
+        page: A page of the listing of one journal.
+        limits: What may be removed.
+        through: The published number.
+        keep: The number that is kept, because the process may still write; None if it has ended.
+    """
+    planned: list[ObjectKey] = []
+    for one in page.objects:
+        try:
+            number = parse_journal_key(one.key).number
+        except InvalidRecord:
+            continue  # not written by a gateway; it is kept
+        if number > through or number == keep or not limits.allows(one.last_modified_ns):
+            break
+        planned.append(one.key)
+    return planned
+
+
+class JournalRemoval:
+    """Removes a bounded number of objects per run."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        discovery: DiscoveryStore,
+        requests: RequestLimit,
+        clock: StoreClock,
+        metrics: ReconcilerMetrics,
+        *,
+        horizon_ns: int,
+    ) -> None:
+        self._store = store
+        self._discovery = discovery
+        self._requests = requests
+        self._clock = clock
+        self._metrics = metrics
+        self._horizon_ns = horizon_ns
+
+    async def run(self, journals: Iterable[ProcessJournal]) -> int:
+        """Remove what may be removed, of any process; return the number of deleted objects.
+
+        Args:
+            journals: Every registered process, as it was read.
+
+        Raises:
+            StoreError: The store is unreachable or refused a request; the next run continues.
+        """
+        record = self._discovery.record
+        began_ns = record.pass_began_unix_ns
+        limits = RemovalLimits(
+            pass_began_ns=None if began_ns is None else UnixNs(began_ns),
+            now_ns=self._clock.now_ns(),
+            horizon_ns=self._horizon_ns,
+        )
+        removed = 0
+        for journal in sorted(journals, key=lambda one: one.process):
+            if removed >= REMOVED_MAX:
+                break
+            if limits.allows(UnixNs(journal.registration.started_at_unix_ns)):
+                removed += await self._remove_of(journal, limits, REMOVED_MAX - removed)
+        if removed:
+            log.info("journals_removed", objects=removed)
+            self._metrics.journals_removed.inc(removed)
+        return removed
+
+    async def _remove_of(
+        self, journal: ProcessJournal, limits: RemovalLimits, deletes_max: int
+    ) -> int:
+        through = self._discovery.record.journals.get(journal.process, 0)
+        has_ended = journal.closed or (journal.is_lapsed() and limits.allows(journal.written_ns))
+        keep = None if has_ended else through
+        planned: list[ObjectKey] = []
+        is_empty = True
+        async for page in self._store.list(journal_prefix(journal.process)):
+            of_page = plan_objects(page, limits, through=through, keep=keep)
+            planned += of_page
+            if len(of_page) < len(page.objects):
+                is_empty = False
+            if not is_empty or len(planned) >= deletes_max:
+                is_empty = is_empty and page.last and len(planned) <= deletes_max
+                break
+        deleted = await self._delete(planned[:deletes_max])
+        is_over = has_ended and not journal.waiting and limits.allows(journal.written_ns)
+        if is_over and is_empty and deleted == len(planned):
+            deleted += await self._delete([registration_key(journal.process)])
+        return deleted
+
+    async def _delete(self, keys: Sequence[ObjectKey]) -> int:
+        """Delete the current objects in order; stop at the first that may still exist."""
+        deleted = 0
+        for first in range(0, len(keys), 100):
+            done = await self._requests.each(keys[first : first + 100], self._delete_one)
+            deleted += sum(done)
+            if not all(done):
+                break
+        return deleted
+
+    async def _delete_one(self, key: ObjectKey) -> bool:
+        info = await self._store.head(key)
+        if not isinstance(info, ObjectInfo):
+            return True
+        if info.incarnation is None:
+            return False  # without object versions only the store's lifecycle rules delete
+        return isinstance(await self._store.delete(key, info.incarnation), Deleted)

@@ -1,0 +1,394 @@
+"""The journal route: it reads what gateways journaled, enqueues it, and publishes the frontier.
+
+The steps of a round. After a crash between two of them, the next round repeats work:
+
+    1 read the discovery record, and list the registrations.
+    2 read the next journal objects.
+    3 pass their entries to the pipeline.
+    4 publish the frontier and the numbers.
+
+A number is published only after step 3, so a crash repeats work and never skips any. The frontier
+of a lane is `decide_frontier` over what was processed in that lane, with the store's clock from
+before the listing of step 1.
+
+Entries of a lane that another reconciler owns wait until that reconciler publishes their number.
+If it does not within `takeover_after_s`, they are processed here.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from sluice_protocol.journals import (
+    LAPSE_S,
+    Frontier,
+    ProcessProgress,
+    decide_frontier,
+    ended_processes,
+)
+from sluice_protocol.keys import accepted_key, lane_of
+from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_queue.lane import Runtime
+from sluice_reconciler.concurrency import RequestLimit
+from sluice_reconciler.discovery import IDLE_STEP_S, DiscoveryClaim, DiscoveryStore
+from sluice_reconciler.gateway_registry import GatewayRegistry
+from sluice_reconciler.journal_progress import (
+    NamedBatches,
+    ProcessJournal,
+    WaitingObject,
+    describe,
+    entries_waiting,
+    lanes_left,
+)
+from sluice_reconciler.journal_reader import JournalObject, JournalReader, RegistrationReader
+from sluice_reconciler.lane_worker import LaneWorkers
+from sluice_reconciler.live_reader import LiveReader
+from sluice_reconciler.metrics import ReconcilerMetrics, Stage, StageBacklog, StoreClock
+from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
+from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store.port import ObjectStore
+
+log = structlog.get_logger()
+
+WAITING_MAX = 16_384
+"""Entries that were read and are not processed, over all journals; then reading pauses."""
+
+GATEWAYS_LABELLED = 100
+OTHER_GATEWAYS = "(other)"
+
+RETRY_S = 1.0
+"""Pause before entries that could not be processed are tried again, seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalParts:
+    """What the journal route uses.
+
+    Attributes:
+        store: The acceptance authority.
+        lanes: Number of lanes of each queue.
+        pipeline: Verifies, indexes and enqueues.
+        workers: The lanes.
+        discovery: The published record.
+        registry: Which gateways write no journal.
+        backlog: Batches pending at each stage.
+        live: Is informed of batches that another reconciler enqueued.
+        requests: The bound on requests in flight.
+        clock: The store's time.
+        runtime: Time and ids.
+        metrics: Where the route counts.
+        settings: The settings of the reconciler.
+    """
+
+    store: ObjectStore
+    lanes: int
+    pipeline: BatchPipeline
+    workers: LaneWorkers
+    discovery: DiscoveryStore
+    registry: GatewayRegistry
+    backlog: StageBacklog
+    live: LiveReader
+    requests: RequestLimit
+    clock: StoreClock
+    runtime: Runtime
+    metrics: ReconcilerMetrics
+    settings: ReconcilerSettings
+
+
+class JournalRoute:
+    """Reads, processes and publishes; call `round` repeatedly."""
+
+    def __init__(self, parts: JournalParts) -> None:
+        self._parts = parts
+        self._registrations = RegistrationReader(parts.store, parts.requests)
+        self._reader = JournalReader(parts.store)
+        self._journals: dict[str, ProcessJournal] = {}
+        self._ended: frozenset[str] = frozenset()
+        self._lapsed: set[str] = set()
+        self._listed_ns: UnixNs | None = None
+        self._listed_at_ns = 0
+        self._published_at_ns: int | None = None
+        self._wanted: dict[ObjectKey, AcceptedManifest] = {}
+        self.frontier: Frontier | None = None
+        """The frontier of the last round, without what other reconcilers have shown."""
+
+    @property
+    def journals(self) -> tuple[ProcessJournal, ...]:
+        """The journal of each registered process."""
+        return tuple(self._journals.values())
+
+    @property
+    def open_processes(self) -> int:
+        """Number of processes whose journals bound the frontier."""
+        return len(self._journals) - len(self._ended)
+
+    async def round(self) -> PipelineResult:
+        """Read what is new, process it, and publish the frontier.
+
+        Raises:
+            OutcomeUnknown: The retries of a write are spent; the next round repeats the work.
+            StoreError: The store is unreachable or refused a request; as above.
+        """
+        interval_ns = int(self._parts.settings.journal_interval_s * NS_PER_S)
+        now_ns = self._parts.runtime.clock.monotonic_ns()
+        if self._listed_ns is None or now_ns - self._listed_at_ns >= interval_ns:
+            await self._list_processes()
+            self._listed_at_ns = now_ns
+        await self._read_objects()
+        result = await self._process()
+        if self._parts.registry.is_journaled:
+            # What another reconciler's pass has listed was not offered to this live window.
+            self._parts.live.cover(self.decide(self._parts.live.compared_ns))
+        await self._publish()
+        return result
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def _list_processes(self) -> None:
+        discovery = self._parts.discovery
+        date_ns = await discovery.read()
+        self._parts.clock.observe(date_ns)
+        if self._listed_ns is None:
+            await self._parts.workers.refresh()
+        self._parts.registry.begin_listing()
+        registered = await self._registrations.read()
+        for process, (registration, written_ns) in registered.items():
+            if process not in self._journals:
+                published = discovery.record.journals.get(process, 0)
+                journal = ProcessJournal.of(registration, written_ns, published)
+                self._journals[process] = journal
+        for process in [one for one in self._journals if one not in registered]:
+            del self._journals[process]
+        self._listed_ns = date_ns
+        self._cover()
+        pass_began_ns = self._pass_began_ns()
+        for journal in self._journals.values():
+            journal.heal(pass_began_ns)
+        self._ended = ended_processes(self._progress(), pass_began_ns)
+        self._report_lapsed()
+        self._observe_lag()
+        await self._parts.registry.observe_registrations(
+            [one.registration for one in self._journals.values()]
+        )
+
+    def _pass_began_ns(self) -> UnixNs | None:
+        began_ns = self._parts.discovery.record.pass_began_unix_ns
+        return None if began_ns is None else UnixNs(began_ns)
+
+    def _cover(self) -> None:
+        """Drop waiting entries that another reconciler published as processed."""
+        published = self._parts.discovery.record.journals
+        covered: list[ObjectKey] = []
+        for process, journal in self._journals.items():
+            for one in journal.cover(published.get(process, 0)):
+                covered += one.left
+        found = [self._wanted[key] for key in covered if key in self._wanted]
+        self._parts.live.observe_elsewhere(found)
+        self._forget(covered)
+        for stage in Stage:
+            self._parts.backlog.end(stage, covered)
+
+    def _forget(self, keys: Iterable[ObjectKey]) -> None:
+        for key in keys:
+            self._wanted.pop(key, None)
+
+    async def _read_objects(self) -> None:
+        space = WAITING_MAX - entries_waiting(self.journals)
+        if space <= 0:
+            return
+        unread = [
+            journal
+            for process, journal in self._journals.items()
+            if process not in self._ended and journal.broken is None and not journal.is_read
+        ]
+
+        async def read(journal: ProcessJournal) -> list[JournalObject]:
+            return await self._reader.read_next(journal, space)
+
+        found = await self._parts.requests.each(unread, read)
+        for journal, objects in zip(unread, found, strict=True):
+            for one in objects:
+                self._parts.clock.observe(one.date_ns)
+                journal.read(self._waiting(journal, one), one.written_ns)
+
+    def _waiting(self, journal: ProcessJournal, one: JournalObject) -> WaitingObject:
+        """Return the entries of an object that this process has to care for."""
+        published = self._parts.discovery.record.journals.get(journal.process, 0)
+        header = one.journal.header
+        left: dict[ObjectKey, int] = {}
+        if one.number <= published:
+            self._parts.live.observe_elsewhere(one.manifests)
+        else:
+            for manifest in one.manifests:
+                key = accepted_key(manifest.identity)
+                left[key] = lane_of(manifest.agent_id, self._parts.lanes)
+                self._wanted[key] = manifest
+        return WaitingObject(
+            number=one.number,
+            complete_through_ns=UnixNs(header.complete_through_unix_ns),
+            closed=header.closed,
+            left=left,
+            due_ns=self._parts.runtime.clock.monotonic_ns(),
+            attempted=not left,
+        )
+
+    # --- processing ------------------------------------------------------------------------------
+
+    async def _process(self) -> PipelineResult:
+        """Process what is due, in chunks that many journals share."""
+        now_ns = self._parts.runtime.clock.monotonic_ns()
+        due = [
+            one
+            for journal in self._journals.values()
+            for one in journal.waiting
+            if one.due_ns <= now_ns and (one.left or not one.attempted)
+        ]
+        result = PipelineResult()
+        if due:
+            result = await self._process_objects(due)
+        before = sum(len(journal.waiting) for journal in self._journals.values())
+        for journal in self._journals.values():
+            journal.settle()
+        after = sum(len(journal.waiting) for journal in self._journals.values())
+        self._parts.metrics.journal_objects.inc(before - after)
+        return result
+
+    async def _process_objects(self, due: Sequence[WaitingObject]) -> PipelineResult:
+        if any(one.attempted for one in due):
+            # Their lanes were another reconciler's: it may have enqueued them since.
+            await self._parts.workers.refresh()
+        rivals = self._rival_lanes()
+        keys = {
+            key: None
+            for one in due
+            for key, lane in one.left.items()
+            if one.attempted or lane not in rivals
+        }
+        result, step = PipelineResult(), self._parts.settings.list_batches_max
+        ordered = list(keys)
+        for first in range(0, len(ordered), step):
+            chunk = ordered[first : first + step]
+            done = await self._parts.pipeline.process_new(chunk, named=self._wanted)
+            result = result.plus(done)
+            self._count_absent(done, chunk)
+            finished = [key for key in chunk if key not in done.left_keys]
+            for one in due:
+                for key in finished:
+                    one.left.pop(key, None)
+            found = [self._wanted[key] for key in finished if key in self._wanted]
+            self._parts.live.observe_elsewhere(found)
+            self._forget(finished)
+        self._schedule(due)
+        return result
+
+    def _rival_lanes(self) -> frozenset[int]:
+        return frozenset(one.lane.lane for one in self._parts.workers if one.is_of_rival)
+
+    def _count_absent(self, done: PipelineResult, chunk: Sequence[ObjectKey]) -> None:
+        if done.absent:
+            self._parts.metrics.journal_entries_absent.inc(done.absent)
+            log.warning("journal_entries_absent", entries=done.absent, first_key=chunk[0])
+
+    def _schedule(self, due: Sequence[WaitingObject]) -> None:
+        """Set when what is left is tried again; a rival has `takeover_after_s` for its lanes."""
+        patience_s = max(RETRY_S, self._parts.settings.takeover_after_s)
+        now_ns = self._parts.runtime.clock.monotonic_ns()
+        for one in due:
+            pause_s = RETRY_S if one.attempted else patience_s
+            one.attempted = True
+            one.due_ns = now_ns + int(pause_s * NS_PER_S)
+
+    # --- what full passes are for ----------------------------------------------------------------
+
+    def wanted_pass_ns(self) -> UnixNs | None:
+        """Return when a full pass must begin to replace a journal; None if none is needed now."""
+        now_ns = self._parts.clock.now_ns()
+        times = [
+            UnixNs(journal.written_ns + int(LAPSE_S * NS_PER_S))
+            for process, journal in self._journals.items()
+            if process not in self._ended
+            and journal.registration.acceptance == "s3_manifest"
+            and journal.is_lapsed()
+        ]
+        times += [one.broken.healed_from_ns for one in self.journals if one.broken is not None]
+        return max((one for one in times if one <= now_ns), default=None)
+
+    def named_batches(self) -> NamedBatches:
+        """Return what the journals name up to now; take it before the lanes are read."""
+        through: dict[str, float] = {}
+        for process, journal in self._journals.items():
+            name = journal.registration.collector_id
+            is_over = process in self._ended or journal.is_lapsed()
+            at_ns = float("inf") if is_over else journal.complete_through_ns
+            through[name] = min(through.get(name, float("inf")), at_ns)
+        return NamedBatches(through)
+
+    def _report_lapsed(self) -> None:
+        lapsed = {process for process, one in self._journals.items() if one.is_lapsed()}
+        for process in lapsed - self._lapsed - self._ended:
+            journal = self._journals[process]
+            log.warning(
+                "gateway_process_lapsed",
+                gateway=journal.registration.collector_id,
+                process=process,
+                complete_through_unix_ns=journal.complete_through_ns,
+            )
+        self._lapsed = lapsed
+
+    # --- publishing ------------------------------------------------------------------------------
+
+    def _progress(self, lane: int | None = None) -> list[ProcessProgress]:
+        date_ns = self._parts.clock.now_ns()
+        return [journal.progress(date_ns, lane) for journal in self._journals.values()]
+
+    def decide(self, began_ns: UnixNs | None) -> dict[int, Frontier]:
+        """Return the frontier of each lane, by a full pass that began then, and by journals."""
+        if self._listed_ns is None:
+            return {}
+        lanes = range(self._parts.lanes)
+        behind = lanes_left(self.journals)
+        clean = decide_frontier(self._listed_ns, self._progress(), began_ns)
+        return {
+            lane: decide_frontier(self._listed_ns, self._progress(lane), began_ns)
+            if lane in behind
+            else clean
+            for lane in lanes
+        }
+
+    def _observe_lag(self) -> None:
+        """Set the gauges; gateways beyond `GATEWAYS_LABELLED` share one label."""
+        metrics, clock = self._parts.metrics, self._parts.clock
+        metrics.journal_entries_waiting.set(entries_waiting(self.journals))
+        lags: defaultdict[str, float] = defaultdict(float)
+        for process, journal in self._journals.items():
+            if process not in self._ended:
+                name = journal.registration.collector_id
+                label = name if name in lags or len(lags) < GATEWAYS_LABELLED else OTHER_GATEWAYS
+                lags[label] = max(lags[label], clock.age_s(journal.complete_through_ns))
+        metrics.journal_lag.clear()
+        for label, lag_s in lags.items():
+            metrics.journal_lag.labels(label).set(lag_s)
+
+    async def _publish(self) -> None:
+        """Merge what this process has shown into the discovery record, at most once a second."""
+        now_ns = self._parts.runtime.clock.monotonic_ns()
+        last_ns = self._published_at_ns
+        if last_ns is not None and now_ns - last_ns < int(RETRY_S * NS_PER_S):
+            return
+        frontiers = self.decide(self._pass_began_ns())
+        if not frontiers or not (self._journals or self._parts.discovery.record.journals):
+            return
+        self.frontier = min(frontiers.values(), key=lambda one: one.complete_through_ns)
+        numbers = {process: one.processed for process, one in self._journals.items()}
+        claim = DiscoveryClaim(journals=numbers)
+        if self._parts.registry.is_journaled:
+            claim = DiscoveryClaim(
+                lanes={lane: one.complete_through_ns for lane, one in frontiers.items()},
+                held_by=describe(self.frontier.held_by),
+                journals=numbers,
+            )
+        if await self._parts.discovery.claim(claim, step_s=IDLE_STEP_S):
+            self._published_at_ns = now_ns

@@ -1,0 +1,268 @@
+"""When full passes run, and what follows from each.
+
+Without journals, passes follow each other, and each is followed by a pause of four times its
+duration. With journals they are the safety net: one a day, one soon after a gateway died, and the
+continuation of one that was interrupted.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from sluice_protocol.errors import SluiceError
+from sluice_protocol.units import NS_PER_S
+from sluice_queue.lane import Runtime
+from sluice_reconciler.discovery import PASS_STEP_S, DiscoveryClaim, DiscoveryStore
+from sluice_reconciler.full_pass import FullPass, PassOptions, PassReport
+from sluice_reconciler.gateway_registry import GatewayRegistry
+from sluice_reconciler.journal_route import JournalRoute
+from sluice_reconciler.lane_worker import Takeover
+from sluice_reconciler.live_reader import LiveReader
+from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
+from sluice_reconciler.pass_progress import NextPass, PassProgress, PassRecord, decide_next_pass
+from sluice_reconciler.settings import ReconcilerSettings
+
+log = structlog.get_logger()
+
+REST_TO_WORK: Final = 4
+"""Pause after a full pass, as a multiple of its duration."""
+JOURNALED_REST_MAX_S: Final = 60.0
+"""Pause after a full pass while journals decide the frontier, at most: it waits for the next."""
+TICK_S: Final = 1.0
+"""Time between two decisions whether a pass starts, at most."""
+FAILURES_READY_MAX: Final = 3
+"""Consecutive failed passes at which the service reports that it is not ready."""
+ROUND_FAILURES_READY_MAX: Final = 10
+"""Consecutive failed rounds of the journal route at which it does so."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ReconcilerHealth:
+    """What `/readyz` reports.
+
+    Attributes:
+        passes: Full passes that succeeded.
+        failures: Consecutive passes that failed.
+        rounds: Rounds of the journal route that succeeded while journals decide the frontier.
+        round_failures: Consecutive rounds that failed.
+        last: The last report.
+        ended: Whether the work ended with an unexpected error.
+    """
+
+    passes: int = 0
+    failures: int = 0
+    rounds: int = 0
+    round_failures: int = 0
+    last: PassReport | None = None
+    ended: bool = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether the service works."""
+        return (
+            not self.ended
+            and self.passes + self.rounds > 0
+            and self.failures < FAILURES_READY_MAX
+            and self.round_failures < ROUND_FAILURES_READY_MAX
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassParts:
+    """What the loop of passes uses.
+
+    Attributes:
+        full_pass: Makes one pass.
+        lanes: Number of lanes of each queue.
+        progress: The stored progress.
+        discovery: The published record.
+        registry: Which gateways write journals.
+        journals: The journal route.
+        live: Compares what is listed with what was offered to it.
+        backlog: The batches pending at each stage.
+        clock: The store's time.
+        runtime: Time and ids.
+        metrics: Where the loop counts.
+        health: What `/readyz` reports.
+        settings: The settings of the reconciler.
+    """
+
+    full_pass: FullPass
+    lanes: int
+    progress: PassProgress
+    discovery: DiscoveryStore
+    registry: GatewayRegistry
+    journals: JournalRoute
+    live: LiveReader
+    backlog: StageBacklog
+    clock: StoreClock
+    runtime: Runtime
+    metrics: ReconcilerMetrics
+    health: ReconcilerHealth
+    settings: ReconcilerSettings
+
+
+class PassLoop:
+    """Makes full passes until cancelled."""
+
+    def __init__(self, parts: PassParts) -> None:
+        self._parts = parts
+        self._ended_at_ns: int | None = None
+        self._took_s = 0.0
+
+    async def run(self, journals_tried: asyncio.Event) -> None:
+        """Make every pass that is due; store errors are logged, and the pass is retried.
+
+        Args:
+            journals_tried: Set when the journal route has tried to list the registrations.
+        """
+        await journals_tried.wait()
+        clock, settings = self._parts.runtime.clock, self._parts.settings
+        while True:
+            started_ns = clock.monotonic_ns()
+            if await self._run_if_due():
+                self._ended_at_ns = clock.monotonic_ns()
+                self._took_s = (self._ended_at_ns - started_ns) / NS_PER_S
+            await clock.sleep(min(TICK_S, settings.pass_interval_s))
+
+    def _rests(self) -> bool:
+        """Return True during the pause after a pass; it is shorter while journals decide."""
+        if self._ended_at_ns is None:
+            return False
+        rest_s = REST_TO_WORK * self._took_s
+        if self._parts.registry.is_journaled:
+            rest_s = min(rest_s, JOURNALED_REST_MAX_S)
+        else:
+            rest_s = max(rest_s, self._parts.settings.pass_interval_s)
+        rested_ns = self._parts.runtime.clock.monotonic_ns() - self._ended_at_ns
+        return rested_ns < rest_s * NS_PER_S
+
+    async def _run_if_due(self) -> bool:
+        """Make a pass if one is due; return False if none was."""
+        health, metrics = self._parts.health, self._parts.metrics
+        try:
+            plan = await self._decide()
+            if not plan.start:
+                return False
+            health.last = await self.run_once(None, plan)
+        except SluiceError as error:
+            health.failures += 1
+            metrics.passes.labels("failed").inc()
+            log.warning("full_pass_failed", reason=str(error))
+        else:
+            health.passes += 1
+            health.failures = 0
+            metrics.passes.labels("done").inc()
+        return True
+
+    async def _decide(self) -> NextPass:
+        parts = self._parts
+        if self._rests():
+            return NextPass(start=False)
+        await parts.progress.read()
+        stored = parts.progress.record
+        if not parts.registry.is_journaled:
+            is_whole = stored is None or stored.ended or stored.left or parts.progress.rival_runs
+            return NextPass(start=True, resume=not is_whole, urgent=True)
+        return decide_next_pass(
+            parts.clock.now_ns(),
+            stored,
+            wanted_from_ns=parts.journals.wanted_pass_ns(),
+            interval_s=parts.settings.journaled_pass_interval_s,
+            rival_runs=parts.progress.rival_runs,
+        )
+
+    async def run_once(self, takeover: Takeover | None, plan: NextPass | None = None) -> PassReport:
+        """Make one pass, publish what it has shown, and set the metrics.
+
+        Args:
+            takeover: As in `BatchPipeline.process`.
+            plan: How the service runs it; None for a single pass without stored progress.
+
+        Raises:
+            StoreError: As `FullPass.run`.
+            OutcomeUnknown: As `FullPass.run`.
+        """
+        parts = self._parts
+        started_ns = parts.runtime.clock.monotonic_ns()
+        pending = parts.backlog.known()
+        parts.live.begin_pass()
+        parts.registry.begin_pass()
+        options = PassOptions() if plan is None else self._options(plan)
+        report = await parts.full_pass.run(takeover, options)
+        # Another process listed the first part of a pass that is resumed.
+        parts.live.end_pass(is_whole=plan is None or not plan.resume)
+        await self._publish(report)
+        if plan is not None:
+            await self._end_progress(report)
+        if not report.outcome.left:
+            for stage, keys in pending.items():
+                parts.backlog.end(stage, keys)
+        self._observe(report, parts.runtime.clock.monotonic_ns() - started_ns)
+        return report
+
+    def _options(self, plan: NextPass) -> PassOptions:
+        parts = self._parts
+        options = PassOptions(
+            resume=parts.progress.record if plan.resume else None, save=self._save
+        )
+        if parts.registry.is_journaled:
+            options.unnamed = parts.journals.named_batches().count_unnamed
+            options.retry_left = True
+            if not plan.urgent and parts.settings.pass_pages_per_s:
+                options.pace_s = 1 / parts.settings.pass_pages_per_s
+        return options
+
+    async def _save(self, record: PassRecord) -> None:
+        if self._parts.progress.is_due():
+            await self._parts.progress.save(record)
+
+    async def _publish(self, report: PassReport) -> None:
+        parts, through_ns = self._parts, report.complete_through_ns
+        if through_ns is None:
+            return
+        claim = DiscoveryClaim(
+            lanes=dict.fromkeys(range(parts.lanes), through_ns),
+            pass_began_ns=through_ns,
+            listed=report.listed,
+        )
+        await parts.discovery.claim(claim, step_s=PASS_STEP_S)
+        parts.registry.end_pass(through_ns)
+
+    async def _end_progress(self, report: PassReport) -> None:
+        """Store that the pass has ended, where that decides when the next one begins."""
+        parts = self._parts
+        stored = parts.progress.record
+        if parts.registry.is_journaled or (stored is not None and not stored.ended):
+            left = report.complete_through_ns is None
+            await parts.progress.save(
+                PassRecord(
+                    began_unix_ns=report.began_ns,
+                    spans=(),
+                    left=left,
+                    ended=True,
+                    missed=report.missed,
+                )
+            )
+
+    def _observe(self, report: PassReport, took_ns: int) -> None:
+        metrics, done = self._parts.metrics, report.outcome
+        metrics.pass_seconds.set(took_ns / NS_PER_S)
+        metrics.oldest_gap.set(max((boot.oldest_gap_s for boot in report.boots), default=0))
+        metrics.tail_missing.set(sum(boot.tail_missing for boot in report.boots))
+        metrics.unhealthy.set(report.held_back)
+        metrics.missed_by_journals.inc(report.missed)
+        if report.missed:
+            log.warning("batches_missed_by_journals", batches=report.missed)
+        if done.sound or done.held_back:
+            log.info(
+                "full_pass_done",
+                listed=report.listed,
+                enqueued=done.enqueued,
+                indexed=done.indexed,
+                left=done.left,
+                held=report.held_back,
+                took_ms=took_ns // 1_000_000,
+            )

@@ -1,0 +1,103 @@
+"""Real gateway processes: what their journals contain after a kill, a pause and a clean stop."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import aiohttp
+from support.gateway import Client, GatewayProcess, TestKey, frame_of, gateways, identity
+from support.gateway_journal import journals, named, registrations
+
+from sluice_protocol.journals import GatewayProcess as Registration
+from sluice_protocol.journals import Journal
+from sluice_store import open_store
+
+HOST = TestKey("host-1", ("host-1",))
+
+
+async def upload(port: int, seq: int) -> int:
+    async with aiohttp.ClientSession() as session:
+        return (await Client(session, port, HOST).upload(frame_of(identity(seq=seq)))).status
+
+
+def stored(folder: Path) -> tuple[dict[str, Registration], dict[str, list[Journal]]]:
+    async def read() -> tuple[dict[str, Registration], dict[str, list[Journal]]]:
+        async with open_store(f"file://{folder}/store") as store:
+            return await registrations(store), await journals(store)
+
+    return asyncio.run(read())
+
+
+def await_named(folder: Path, wanted: set[int]) -> dict[str, list[Journal]]:
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        found = stored(folder)[1]
+        if wanted <= {seq for objects in found.values() for seq in named(objects)}:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"not journaled: {wanted}, {stored(folder)[1]}")
+
+
+def events(server: GatewayProcess, name: str) -> list[dict[str, object]]:
+    lines = server.log.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if f'"{name}"' in line]
+
+
+def await_listening(server: GatewayProcess, workers: int) -> None:
+    until = time.monotonic() + 30
+    while len(events(server, "gateway_listening")) < workers:
+        assert time.monotonic() < until, server.log.read_text(encoding="utf-8")
+        time.sleep(0.05)
+
+
+def test_a_clean_stop_closes_the_journal_of_every_worker(tmp_path: Path) -> None:
+    with gateways(tmp_path, HOST, flags=("--workers", "2")) as (server,):
+        await_listening(server, 2)
+        for seq in range(6):
+            assert asyncio.run(upload(server.port, seq)) == 200
+        assert server.stop() == 0
+        records, found = stored(tmp_path)
+        assert len(records) == 2
+        assert set(found) == set(records)
+        assert sorted(seq for objects in found.values() for seq in named(objects)) == list(range(6))
+        assert all(objects[-1].header.closed for objects in found.values())
+
+
+def test_a_killed_gateway_leaves_its_journal_open_and_a_retry_is_journaled(tmp_path: Path) -> None:
+    """The second gateway journals every duplicate, whatever the first one had written."""
+    with gateways(tmp_path, HOST, count=2) as (victim, other):
+        for seq in range(4):
+            assert asyncio.run(upload(victim.port, seq)) == 200
+        victim.kill()
+        for seq in range(4):
+            assert asyncio.run(upload(other.port, seq)) == 200
+        await_named(tmp_path, set(range(4)))
+        assert other.stop() == 0
+        found = stored(tmp_path)[1]
+        (closed,) = [objects for objects in found.values() if objects[-1].header.closed]
+        assert sorted(named(closed)) == list(range(4))
+
+
+def test_a_gateway_stopped_longer_than_the_fence_registers_before_it_answers(
+    tmp_path: Path,
+) -> None:
+    """The first batch stays in the cache: its duplicate is fenced too."""
+    with gateways(tmp_path, HOST, flags=("--journal-fence-s", "2")) as (server,):
+        assert asyncio.run(upload(server.port, 0)) == 200
+        await_named(tmp_path, {0})
+        (first,) = stored(tmp_path)[0]
+        os.kill(server.process.pid, signal.SIGSTOP)
+        time.sleep(3)
+        os.kill(server.process.pid, signal.SIGCONT)
+        assert asyncio.run(upload(server.port, 0)) == 200
+        records = stored(tmp_path)[0]
+        assert len(records) >= 2, "it registered before it answered"
+        assert events(server, "journal_lapsed")
+        assert asyncio.run(upload(server.port, 1)) == 200
+        found = await_named(tmp_path, {0, 1})
+        assert 1 not in named(found[first])
+        assert server.stop() == 0
+        assert all(objects[-1].header.closed for objects in stored(tmp_path)[1].values())

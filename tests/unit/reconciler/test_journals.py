@@ -1,0 +1,443 @@
+"""The journal route: what it enqueues, what it publishes, and what it waits for."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+from msgspec.structs import replace
+from support.journal_writer import JournalWriter
+from support.queue_store import SimClock, SimIds, SimStore
+from support.reconciler_seed import enqueued
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
+from sluice_protocol.journals import LAPSE_S, journal_key, registration_key
+from sluice_protocol.keys import accepted_key, blob_key
+from sluice_protocol.manifests import decode_record
+from sluice_protocol.units import NS_PER_S
+from sluice_queue.lane import Runtime
+from sluice_reconciler.pass_progress import NextPass
+from sluice_reconciler.service import Reconciler
+from sluice_reconciler.settings import ReconcilerSettings
+
+Scene = Callable[[SimStore], Awaitable[None]]
+
+
+def make(store: SimStore, seed: int = 1, **settings: object) -> Reconciler:
+    runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
+    return Reconciler(
+        store,
+        Authority(authority_id="A", lanes=2, retry_horizon_s=600, margin_s=120),
+        settings=ReconcilerSettings(**settings),
+        runtime=runtime,
+    )
+
+
+def play(scene: Scene) -> None:
+    asyncio.run(scene(SimStore(clock=SimClock())))
+
+
+def pass_time(store: SimStore, seconds: float) -> None:
+    store.clock.at_ns += int(seconds * NS_PER_S)
+
+
+def now(store: SimStore) -> int:
+    return store.clock.at_ns
+
+
+def record(store: SimStore) -> DiscoveryRecord:
+    return decode_record(DISCOVERY, store.held[DISCOVERY].body, DiscoveryRecord)
+
+
+async def make_pass(subject: Reconciler, *, resume: bool = False) -> None:
+    """Make a pass as the service does."""
+    await subject.progress.read()
+    await subject._pass_loop.run_once(None, NextPass(start=True, resume=resume, urgent=True))
+
+
+async def journaled(store: SimStore, **settings: object) -> tuple[Reconciler, JournalWriter]:
+    """Return a reconciler for which journals decide, and one registered gateway."""
+    writer = JournalWriter(store, now(store))
+    await writer.register()
+    subject = make(store, **settings)
+    await subject.journals.round()
+    await make_pass(subject)
+    await writer.append([], through_ns=now(store))
+    await rounds(store, subject)
+    assert record(store).journaled_since_unix_ns is not None
+    return subject, writer
+
+
+async def rounds(store: SimStore, subject: Reconciler, count: int = 2) -> None:
+    """Make rounds, each after the interval of listings."""
+    for _ in range(count):
+        pass_time(store, 1.1)
+        await subject.journals.round()
+
+
+def test_journaled_batches_are_enqueued_without_a_listing_of_accepted() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        listed = subject.metrics.listed._value.get()
+        batches = [await writer.accept(seq, at_ns=now(store)) for seq in range(0, 50, 10)]
+        through = now(store)
+        number = await writer.append(batches, through_ns=through)
+        await rounds(store, subject)
+        assert {one.identity for one in await enqueued(store)} == {b.identity for b in batches}
+        assert record(store).complete_through_unix_ns == through
+        assert record(store).journals == {writer.process: number}
+        assert record(store).held_by == f"gw-1 (process {writer.process})"
+        assert subject.metrics.listed._value.get() == listed
+
+    play(scene)
+
+
+def test_requests_of_a_round_do_not_depend_on_the_number_of_manifests() -> None:
+    counts: list[dict[str, int]] = []
+
+    def of(manifests: int) -> Scene:
+        async def scene(store: SimStore) -> None:
+            subject, writer = await journaled(store)
+            old = [await writer.accept(10 * n, at_ns=now(store)) for n in range(manifests)]
+            await writer.append(old, through_ns=now(store))
+            await rounds(store, subject)
+            before = dict(store.counts)
+            await rounds(store, subject, 5)
+            counts.append({verb: store.counts[verb] - before[verb] for verb in ("get", "list")})
+
+        return scene
+
+    play(of(2))
+    play(of(200))
+    assert counts[0] == counts[1]
+    assert counts[0]["list"] == 5  # of the registrations
+
+
+def test_a_missing_number_is_not_skipped_until_a_full_pass_has_listed_what_it_named() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        through = record(store).complete_through_unix_ns
+        lost = await writer.accept(0, at_ns=now(store))
+        later = await writer.accept(10, at_ns=now(store))
+        writer.number += 1  # an object that does not exist
+        await writer.append([later], through_ns=now(store))
+        await rounds(store, subject, 30)
+        assert await enqueued(store) == []
+        assert record(store).complete_through_unix_ns == through
+        assert subject.journals.wanted_pass_ns() is not None
+        await make_pass(subject)
+        await rounds(store, subject, 3)
+        found = {one.identity for one in await enqueued(store)}
+        assert found == {lost.identity, later.identity}
+        assert record(store).complete_through_unix_ns > through
+        assert record(store).journals[writer.process] == writer.number
+
+    play(scene)
+
+
+@pytest.mark.parametrize("damage", [b"{torn", b""])
+def test_a_damaged_object_holds_the_frontier_until_a_full_pass(damage: bytes) -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        through = record(store).complete_through_unix_ns
+        one = await writer.accept(0, at_ns=now(store))
+        number = await writer.append([one], through_ns=now(store))
+        store.held[journal_key(writer.process, number)].body = damage
+        await rounds(store, subject, 3)
+        assert record(store).complete_through_unix_ns == through
+        assert subject.journals.wanted_pass_ns() is None  # the margin has not passed
+        pass_time(store, 20)
+        await rounds(store, subject, 1)
+        assert subject.journals.wanted_pass_ns() is not None
+        await make_pass(subject)
+        await writer.append([], through_ns=now(store))
+        await rounds(store, subject, 3)
+        assert [found.identity for found in await enqueued(store)] == [one.identity]
+        assert record(store).complete_through_unix_ns > through
+
+    play(scene)
+
+
+def test_an_entry_without_a_manifest_is_counted_and_stops_nothing() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        gone = await writer.accept(0, at_ns=now(store))
+        kept = await writer.accept(10, at_ns=now(store))
+        del store.held[accepted_key(gone.identity)]
+        through = now(store)
+        await writer.append([gone, kept], through_ns=through)
+        await rounds(store, subject)
+        assert [one.identity for one in await enqueued(store)] == [kept.identity]
+        assert subject.metrics.journal_entries_absent._value.get() == 1
+        assert record(store).complete_through_unix_ns == through
+
+    play(scene)
+
+
+def test_an_entry_that_differs_from_its_manifest_enqueues_the_manifest() -> None:
+    """An entry is a hint: what is stored decides."""
+
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        one = await writer.accept(0, at_ns=now(store))
+        await writer.append([replace(one, record_count=999)], through_ns=now(store))
+        await rounds(store, subject)
+        assert await enqueued(store) == [one]
+
+    play(scene)
+
+
+def test_a_held_batch_does_not_hold_the_frontier_and_is_checked_again() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        one = await writer.accept(0, at_ns=now(store))
+        blob = store.held.pop(blob_key(one.digest))
+        through = now(store)
+        await writer.append([one], through_ns=through)
+        await rounds(store, subject)
+        assert await enqueued(store) == []
+        assert record(store).complete_through_unix_ns == through
+        store.held[blob_key(one.digest)] = blob
+        await subject._held.check()
+        assert await enqueued(store) == [one]
+
+    play(scene)
+
+
+def test_a_duplicate_in_two_journals_is_enqueued_once() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        other = JournalWriter(
+            store, now(store), collector_id="gw-2", ulid="01J00000000000000000000001"
+        )
+        await other.register()
+        one = await writer.accept(0, at_ns=now(store))
+        await other.append([one], through_ns=now(store))
+        await writer.append([one], through_ns=now(store))
+        await rounds(store, subject, 3)
+        assert await enqueued(store) == [one]
+        assert subject.metrics.maybe_doubled.labels("spark")._value.get() == 0
+
+    play(scene)
+
+
+def test_a_restart_continues_after_the_published_number() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        for seq in range(0, 50, 10):
+            one = await writer.accept(seq, at_ns=now(store))
+            await writer.append([one], through_ns=now(store))
+            await rounds(store, subject)
+        through = record(store).complete_through_unix_ns
+        reads = store.counts["get"]
+        again = make(store, 2)
+        pass_time(store, 1.1)
+        await again.journals.round()
+        assert store.counts["get"] - reads < 10  # the last object, not the five before
+        assert record(store).complete_through_unix_ns >= through
+        assert len(await enqueued(store)) == 5
+        assert record(store).journaled_since_unix_ns is not None
+
+    play(scene)
+
+
+def test_a_lost_record_repeats_work_and_enqueues_nothing_twice() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        batches = [await writer.accept(seq, at_ns=now(store)) for seq in range(0, 50, 10)]
+        await writer.append(batches, through_ns=now(store))
+        await rounds(store, subject)
+        del store.held[DISCOVERY]
+        again = make(store, 2, takeover_after_s=0)
+        await rounds(store, again, 2)
+        assert record(store).journals == {writer.process: writer.number}
+        assert record(store).journaled_since_unix_ns is None
+        assert record(store).complete_through_unix_ns == 0  # a full pass decides first
+        assert len(await enqueued(store)) == 5
+
+    play(scene)
+
+
+def test_a_dead_process_holds_the_frontier_until_a_pass_that_began_later() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        named = await writer.accept(0, at_ns=now(store))
+        through = now(store)
+        await writer.append([named], through_ns=through)
+        await rounds(store, subject)
+        await writer.accept(10, at_ns=now(store))  # killed before its journal object
+        pass_time(store, 60)
+        await make_pass(subject)  # began too early: the process may still acknowledge
+        await rounds(store, subject, 25)
+        assert record(store).complete_through_unix_ns == record(store).pass_began_unix_ns
+        held_at = record(store).complete_through_unix_ns
+        pass_time(store, LAPSE_S)
+        await rounds(store, subject, 25)
+        assert record(store).complete_through_unix_ns == held_at
+        wanted = subject.journals.wanted_pass_ns()
+        assert wanted is not None
+        await writer.accept(20, at_ns=now(store))
+        await make_pass(subject)
+        await rounds(store, subject)
+        assert record(store).complete_through_unix_ns > wanted
+        assert record(store).held_by is None
+        assert len(await enqueued(store)) == 3
+        assert subject.journals.wanted_pass_ns() is None
+
+    play(scene)
+
+
+def test_a_full_pass_counts_what_a_dead_gateway_did_not_name() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        named = await writer.accept(0, at_ns=now(store))
+        await writer.append([named], through_ns=now(store))
+        await rounds(store, subject)
+        await make_pass(subject)
+        assert subject.metrics.missed_by_journals._value.get() == 0
+        await writer.accept(10, at_ns=now(store))
+        pass_time(store, LAPSE_S + 30)
+        await rounds(store, subject, 25)
+        await make_pass(subject)
+        assert subject.metrics.missed_by_journals._value.get() == 1
+
+    play(scene)
+
+
+def test_a_closed_process_holds_nothing_back() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        await writer.append([], through_ns=now(store), closed=True)
+        await rounds(store, subject, 30)
+        assert record(store).complete_through_unix_ns > now(store) - 15 * NS_PER_S
+        assert record(store).held_by is None
+        assert subject.journals.wanted_pass_ns() is None
+
+    play(scene)
+
+
+def test_a_new_process_bounds_the_frontier_before_its_first_object() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        await writer.append([], through_ns=now(store), closed=True)
+        await rounds(store, subject, 15)
+        started = now(store)
+        young = JournalWriter(store, started, ulid="01J00000000000000000000002")
+        await young.register()
+        await rounds(store, subject, 15)
+        assert record(store).complete_through_unix_ns <= started
+
+    play(scene)
+
+
+def test_a_gateway_without_a_journal_returns_the_decision_to_full_passes() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        silent = JournalWriter(store, now(store), collector_id="old-version")
+        one = await silent.accept(0, at_ns=now(store), agent="other")
+        subject.hint([accepted_key(one.identity)])
+        await subject.pipeline.process_new([accepted_key(one.identity)])
+        await rounds(store, subject)
+        assert record(store).journaled_since_unix_ns is None
+        through = record(store).complete_through_unix_ns
+        await writer.append([], through_ns=now(store))
+        await rounds(store, subject, 15)
+        assert record(store).complete_through_unix_ns == through
+        await make_pass(subject)  # meets no such batch
+        await rounds(store, subject)
+        assert record(store).journaled_since_unix_ns is not None
+
+    play(scene)
+
+
+def test_nothing_is_written_in_an_idle_store_except_a_bounded_heartbeat() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        await writer.append([], through_ns=now(store), closed=True)
+        await rounds(store, subject, 3)
+        writes = subject.discovery.writes
+        await rounds(store, subject, 100)
+        assert subject.discovery.writes - writes <= 110 * 1.1 / 10
+
+    play(scene)
+
+
+def test_two_reconcilers_never_lower_the_record() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        await writer.append([await writer.accept(1000, at_ns=now(store))], through_ns=now(store))
+        await rounds(store, subject)
+        standby = make(store, 2)
+        await standby.journals.round()
+        times = []
+        for seq in range(0, 100, 10):
+            one = await writer.accept(seq, at_ns=now(store))
+            await writer.append([one], through_ns=now(store))
+            for each in random.Random(seq).sample([subject, standby], 2):
+                pass_time(store, 0.6)
+                await each.journals.round()
+                times.append(record(store).complete_through_unix_ns)
+        assert times == sorted(times)
+        assert len(await enqueued(store)) == 11
+        assert standby.metrics.enqueued.labels("spark")._value.get() == 0
+        assert standby.journals.journals[0].processed >= 9
+
+    play(scene)
+
+
+def test_a_standby_takes_over_when_the_owner_stops() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        first = await writer.accept(0, at_ns=now(store))
+        await writer.append([first], through_ns=now(store))
+        await rounds(store, subject)
+        standby = make(store, 2)
+        await standby.journals.round()
+        one = await writer.accept(10, at_ns=now(store))
+        through = now(store)
+        await writer.append([one], through_ns=through)
+        await rounds(store, standby, 3)
+        assert len(await enqueued(store)) == 1
+        assert record(store).complete_through_unix_ns < through
+        await rounds(store, standby, 10)
+        assert len(await enqueued(store)) == 2
+        assert record(store).complete_through_unix_ns == through
+
+    play(scene)
+
+
+def test_journals_are_removed_after_the_horizon_and_a_later_pass() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        for _ in range(5):
+            await writer.append([], through_ns=now(store))
+        await writer.append([], through_ns=now(store), closed=True)
+        await rounds(store, subject, 3)
+        pass_time(store, 700)
+        await rounds(store, subject, 1)
+        assert await subject._journal_loop.remove() == 0  # no pass began after them
+        await make_pass(subject)
+        assert await subject._journal_loop.remove() == 8
+        assert not [key for key in store.held if key.startswith("gateways/")]
+        await rounds(store, subject, 2)
+        assert record(store).journals == {}
+
+    play(scene)
+
+
+def test_the_last_object_of_an_open_process_is_kept() -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        for _ in range(5):
+            await writer.append([], through_ns=now(store))
+        await rounds(store, subject, 3)
+        pass_time(store, 700)
+        young = await writer.append([], through_ns=now(store))
+        await rounds(store, subject, 2)
+        await make_pass(subject)
+        assert await subject._journal_loop.remove() == 6
+        kept = {key for key in store.held if key.startswith("gateways/")}
+        assert kept == {registration_key(writer.process), journal_key(writer.process, young)}
+
+    play(scene)

@@ -1,0 +1,179 @@
+"""Expired noncurrent versions are deleted, and no read of any key ever changes."""
+
+import asyncio
+from contextlib import suppress
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.marked_store import MarkedStore
+
+from sluice_protocol import keys
+from sluice_protocol.errors import StoreMisconfigured
+from sluice_protocol.units import NS_PER_S, ObjectKey, ObjectVersion, UnixNs
+from sluice_protocol.version_expiry import (
+    EXPIRING,
+    PERMANENT,
+    StoredVersion,
+    VersionRuling,
+    decide_version,
+)
+from sluice_store.port import ObjectStore, Versioning
+from sluice_store.version_expiry import ExpiryReport, ExpirySettings, expire_versions
+
+DAY = 86_400 * NS_PER_S
+KEEP = ExpirySettings(retention_s=3 * 86_400)
+LANE = "queue/v1/spark.00/manifest"
+FILE = "lake/v1/records/part-1.parquet"
+
+
+def run(store: MarkedStore, settings: ExpirySettings = KEEP, after: str = "") -> ExpiryReport:
+    port = cast(ObjectStore, store)
+    return asyncio.run(expire_versions(port, settings, start_after=after))
+
+
+def test_the_prefixes_are_disjoint_and_in_order() -> None:
+    assert list(EXPIRING) == sorted(EXPIRING)
+    for one in EXPIRING:
+        assert not any(one.startswith(other) or other.startswith(one) for other in PERMANENT)
+
+
+def test_a_version_counts_from_when_it_was_superseded() -> None:
+    """A register that was current for a year is superseded today: it stays for the retention."""
+    store = MarkedStore(now_ns=400 * DAY)
+    store.put(LANE, "old", 1 * DAY)
+    store.put(LANE, "now", 399 * DAY)
+    assert run(store).deleted == {}
+    store.now_ns = 402 * DAY
+    report = run(store)
+    assert report.deleted == {"queue/v1/": 1}
+    assert store.deleted == [(LANE, "old")]
+    assert report.resume_after is None
+
+
+def test_a_marker_goes_only_after_everything_below_it() -> None:
+    store = MarkedStore(now_ns=10 * DAY)
+    store.put(FILE, "bytes", 1 * DAY)
+    store.put(FILE, "marker", 2 * DAY, marker=True)
+    assert run(store).deleted == {"lake/v1/": 2}
+    assert store.deleted == [(FILE, "bytes"), (FILE, "marker")]
+
+
+def test_a_marker_stays_while_a_deletion_below_it_is_unknown() -> None:
+    store = MarkedStore(now_ns=10 * DAY, lost={"bytes"})
+    store.put(FILE, "bytes", 1 * DAY)
+    store.put(FILE, "marker", 2 * DAY, marker=True)
+    report = run(store)
+    assert (report.unknown, store.read(FILE)) == (1, None)
+    store.lost.clear()
+    assert run(store).deleted == {"lake/v1/": 2}
+    assert store.rows[FILE] == []
+
+
+def test_nothing_under_a_permanent_prefix_is_deleted() -> None:
+    store = MarkedStore(now_ns=1000 * DAY)
+    for prefix in PERMANENT:
+        store.put(f"{prefix}x", f"old {prefix}", 1)
+        store.put(f"{prefix}x", f"new {prefix}", 2)
+        store.put(f"{prefix}y", f"marker {prefix}", 2, marker=True)
+    assert run(store).deleted == {}
+    for prefix in PERMANENT:
+        version = StoredVersion(
+            key=ObjectKey(f"{prefix}x"),
+            incarnation=ObjectVersion("v"),
+            current=False,
+            marker=False,
+            hides=False,
+            last_modified_ns=UnixNs(1),
+            superseded_at_ns=UnixNs(2),
+        )
+        ruling = decide_version(version, now_ns=1000 * DAY, retention_ns=DAY)
+        assert ruling is VersionRuling.PERMANENT
+
+
+def test_the_null_version_stays() -> None:
+    store = MarkedStore(now_ns=10 * DAY)
+    store.put(LANE, "null", 1 * DAY)
+    store.put(LANE, "v1", 2 * DAY)
+    assert run(store).kept == {"null": 1}
+
+
+def test_a_version_that_became_current_after_the_listing_stays() -> None:
+    """The newest version is deleted by its id after the listing: the one below is current now."""
+    store = MarkedStore(now_ns=10 * DAY)
+    store.put(LANE, "v1", 1 * DAY)
+    store.put(LANE, "v2", 2 * DAY)
+    store.before_head = lambda key: store.rows.update({key: store.rows[key][1:]})
+    assert run(store).kept == {"changed": 1}
+    assert store.read(LANE) == "v1"
+
+
+def test_a_version_below_a_new_write_may_go() -> None:
+    store = MarkedStore(now_ns=10 * DAY)
+    store.put(LANE, "v1", 1 * DAY)
+    store.put(LANE, "v2", 2 * DAY)
+    store.before_head = lambda key: store.put(key, "v3", 10 * DAY)
+    run(store)
+    assert store.deleted == [(LANE, "v1")]
+
+
+def test_a_dry_run_counts_the_same_and_deletes_nothing() -> None:
+    store = MarkedStore(now_ns=10 * DAY)
+    store.put(FILE, "bytes", 1 * DAY)
+    store.put(FILE, "marker", 2 * DAY, marker=True)
+    dry = run(store, ExpirySettings(retention_s=KEEP.retention_s, dry_run=True))
+    assert store.deleted == []
+    assert dry == run(store)
+
+
+def test_suspended_versioning_is_refused() -> None:
+    with pytest.raises(StoreMisconfigured, match="suspended: enable it"):
+        run(MarkedStore(versioning=Versioning.SUSPENDED))
+
+
+def test_bounded_runs_reach_the_end() -> None:
+    store = MarkedStore(now_ns=10 * DAY, page=2)
+    for number in range(40):
+        for version in range(3):
+            store.put(f"{keys.QUEUE}{number:02d}", f"{number}-{version}", version * DAY)
+    store.put(f"{keys.ROLLUP}x", "v1", 1 * DAY)
+    store.put(f"{keys.ROLLUP}x", "v2", 2 * DAY)
+    after: str | None = ""
+    runs = 0
+    while after is not None:
+        bounds = ExpirySettings(retention_s=KEEP.retention_s, deletes_max=3, listed_max=10)
+        report = run(store, bounds, after)
+        assert sum(report.deleted.values()) <= 4
+        after, runs = report.resume_after, runs + 1
+    assert runs > 10
+    assert len(store.deleted) == 81
+    assert all(len(rows) == 1 for rows in store.rows.values())
+
+
+PLACES = st.sampled_from([f"{EXPIRING[0]}a", LANE, FILE, "accepted/v1/x", f"{keys.RAW_BLOBS}b"])
+WRITES = st.lists(st.tuples(PLACES, st.integers(0, 9), st.booleans()), max_size=24)
+
+
+@given(writes=WRITES, page=st.integers(1, 4), crashes=st.lists(st.integers(0, 3), max_size=3))
+def test_no_read_ever_changes_and_what_expired_goes(
+    writes: list[tuple[str, int, bool]], page: int, crashes: list[int]
+) -> None:
+    """Any history, any page size, killed at any deletion: reads are equal, the rest is S3's."""
+    store = MarkedStore(now_ns=10 * DAY, page=page)
+    for number, (key, day, marker) in enumerate(sorted(writes, key=lambda one: one[1])):
+        store.put(key, f"v{number}", day * DAY, marker=marker)
+    reads = {key: store.read(key) for key in store.rows}
+    before = {key: list(rows) for key, rows in store.rows.items()}
+    for deletes in [*crashes, None]:
+        store.die_after = None if deletes is None else len(store.deleted) + deletes
+        with suppress(BaseExceptionGroup):
+            run(store)
+        assert {key: store.read(key) for key in reads} == reads
+    for key, rows in before.items():
+        at = [row.at_ns for row in rows]
+        kept = [row for n, row in enumerate(rows) if n == 0 or at[n - 1] + 3 * DAY > store.now_ns]
+        if len(kept) == 1 and kept[0].marker and kept[0].at_ns + 3 * DAY <= store.now_ns:
+            kept = []
+        expected = kept if key.startswith(EXPIRING) else rows
+        assert store.rows[key] == expected
