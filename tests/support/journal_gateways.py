@@ -288,7 +288,7 @@ def _one_upload(
         case "noted":
             yield from _checks(world, index, one, upload, rules, name)
         case _:
-            yield "tell", f"{name} gets its 200", partial(_told, world, index, upload, rules)
+            yield "tell", f"{name} gets its 200", partial(_answered, world, index, upload, rules)
 
 
 def _spooled(world: SimWorld, index: int, upload: SimUpload) -> SimWorld:
@@ -346,14 +346,14 @@ def _checks(
         yield "check", f"{name} is checked", partial(_moved, world, index, upload, after)
 
 
-def _told(world: SimWorld, index: int, upload: SimUpload, rules: Rules) -> SimWorld:
+def _answered(world: SimWorld, index: int, upload: SimUpload, rules: Rules) -> SimWorld:
     acked = world.acked
     if upload.batch not in dict(acked):
         acked = (*acked, (upload.batch, world.now))
     after = replace(world, acked=acked)
     one = world.gateways[index]
     if upload.stage == "checked" and not rules.noted_before_answer and not one.is_spool:
-        return _moved(after, index, upload, replace(upload, stage="told"))
-    if upload.stage == "told":
+        return _moved(after, index, upload, replace(upload, stage="answered"))
+    if upload.stage == "answered":
         return _moved(after, index, upload, None, **_with_note(one, upload.batch))
     return _moved(after, index, upload, None)

@@ -84,7 +84,7 @@ PLANTED = {
     "in_order": _scene("x", 1, QUIET, fail=4, reconciler=0.7, collect=2),
     "closes_last": _scene("xy", 2, QUIET, stop=0.5, note=1, check=1),
     "spool_replaced_by_successor": _scene("z", 2, SILENT, die=0.2),
-    "spool_starts_at_its_frontier": _scene("z", 3, QUIET, die=0.5),
+    "spool_starts_at_its_frontier": _scene("z", 3, QUIET, die=0.5, **{"pass": 1}),
     "published_after_enqueueing": _scene("x", 1, QUIET, enqueue=0.2),
 }
 """Per omission, walks in which it matters often enough."""
