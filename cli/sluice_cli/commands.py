@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "maintain": ("sluice_cli.maintain:app", "Run all maintenance of a store by policies."),
     "policies": ("sluice_cli.policies:app", "Render, prove and apply bucket and IAM policies."),
     "config": ("sluice_cli.config_show:app", "Show each setting and its source."),
+    "completion": ("sluice_cli.completion:completion", "Print the completion script of a shell."),
 }
 """Each command, its module and its help; a module is imported only when its command runs."""
 

@@ -94,6 +94,15 @@ LOG_EVENTS: Final = (
         action="None.",
     ),
     LogEvent(
+        name="parked_file_corrupt",
+        level="ERROR",
+        component="agent",
+        meaning=(
+            "A parked batch does not contain the bytes that were written. It stays in `parked/`."
+        ),
+        action="Check the disk. Remove it with `sluice agent parked drop`.",
+    ),
+    LogEvent(
         name="records_dropped",
         level="ERROR",
         component="agent",

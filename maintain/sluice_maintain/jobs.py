@@ -33,6 +33,7 @@ from sluice_spark.session import Session
 from sluice_spark.stopping import JobStopped
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
+from sluice_store.version_expiry import ExpirySettings, expire_versions
 
 _DENIED: Final = re.compile(r"\b(AccessDenied|Access Denied|PermissionDenied|403 Forbidden)\b")
 """Part of an error of delta-rs or the JVM if the store denied a request."""
@@ -122,6 +123,7 @@ class StoreJobs:
         self._clock = clock
         self._ids = ids
         self._collector: Collector | None = None
+        self._expired_through = ""
 
     async def run(self, task: TaskName, settings: MaintainSettings) -> RunResult:
         """Run one task. It may be cancelled at any request, as if its process were killed.
@@ -134,6 +136,8 @@ class StoreJobs:
                 figures = await apply_retention(self._store, settings.retention)
             case TaskName.QUEUE:
                 figures = await self._collect(settings.queue.grace_s)
+            case TaskName.NONCURRENT:
+                return await self._expire(settings.noncurrent.job())
             case TaskName.AUDIT:
                 return await self._audit(settings)
             case _:
@@ -145,6 +149,19 @@ class StoreJobs:
             horizon_ns = (await read_authority(self._store)).retry_horizon_ns
             self._collector = Collector(self._store, retry_horizon_ns=horizon_ns, grace_s=grace_s)
         return figures_of(await self._collector.run())
+
+    async def _expire(self, job: ExpirySettings) -> RunResult:
+        """Expire versions in bounded steps; a run that was stopped continues where it ended."""
+        deleted, unknown = 0, 0
+        while True:
+            report = await expire_versions(self._store, job, start_after=self._expired_through)
+            self._expired_through = report.resume_after or ""
+            deleted += sum(report.deleted.values())
+            unknown += report.unknown
+            if report.resume_after is None:
+                break
+        figures = {"versions_deleted": float(deleted), "unknown": float(unknown)}
+        return RunResult(outcome=RunOutcome.DONE, figures=figures)
 
     async def _audit(self, settings: MaintainSettings) -> RunResult:
         job = settings.audit.job(self._clock.now_ns() // NS_PER_S)

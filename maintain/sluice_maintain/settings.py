@@ -10,6 +10,7 @@ from sluice_maintain.tasks import TaskName
 from sluice_maintain.time_windows import parse_windows
 from sluice_protocol.errors import BadUsage
 from sluice_spark.settings import CompactSettings, IngestSettings
+from sluice_store.version_expiry import ExpirySettings
 
 _DAY_S: Final = 86_400.0
 
@@ -173,6 +174,22 @@ class QueuePolicy(TaskPolicy):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoncurrentPolicy(TaskPolicy):
+    """Deletion of noncurrent versions of derived data, where the store has no lifecycle.
+
+    Attributes:
+        retention_s: Seconds for which a superseded version is kept.
+    """
+
+    task = TaskName.NONCURRENT
+    retention_s: int = ExpirySettings().retention_s
+
+    def job(self) -> ExpirySettings:
+        """Return the settings of one run."""
+        return ExpirySettings(retention_s=self.retention_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditPolicy(TaskPolicy):
     """Audits without garbage collection; each cycle of `gc` contains an audit.
 
@@ -259,6 +276,7 @@ class MaintainSettings:
         index: Index chunks.
         retention: Deletes of records by age.
         queue: Deletion of old work lists.
+        noncurrent: Deletion of noncurrent versions.
         audit: Audits without garbage collection.
         gc: Cycles of garbage collection.
     """
@@ -280,6 +298,7 @@ class MaintainSettings:
     index: IndexPolicy = field(default_factory=IndexPolicy)
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
     queue: QueuePolicy = field(default_factory=QueuePolicy)
+    noncurrent: NoncurrentPolicy = field(default_factory=NoncurrentPolicy)
     audit: AuditPolicy = field(default_factory=AuditPolicy)
     gc: GcPolicy = field(default_factory=GcPolicy)
 

@@ -14,6 +14,7 @@ class TaskName(StrEnum):
     INDEX = "index"
     RETENTION = "retention"
     QUEUE = "queue"
+    NONCURRENT = "noncurrent"
     AUDIT = "audit"
     GC = "gc"
 
@@ -51,6 +52,8 @@ TRAITS: Final = {
     TaskName.INDEX: TaskTraits(worker=WorkerKind.SPARK, touches=frozenset({"data files"})),
     TaskName.RETENTION: TaskTraits(worker=WorkerKind.PLAIN, touches=frozenset({"deletes"})),
     TaskName.QUEUE: TaskTraits(worker=WorkerKind.PLAIN, touches=frozenset({"queue"})),
+    # It deletes under no prefix under which garbage collection deletes.
+    TaskName.NONCURRENT: TaskTraits(worker=WorkerKind.PLAIN, touches=frozenset({"versions"})),
     # A cycle of garbage collection contains an audit.
     TaskName.AUDIT: TaskTraits(worker=WorkerKind.PLAIN, touches=frozenset({"audits"})),
     TaskName.GC: TaskTraits(worker=WorkerKind.PLAIN, touches=frozenset({"audits"})),

@@ -17,6 +17,7 @@ from sluice_maintain.settings import (
     IndexPolicy,
     IngestPolicy,
     MaintainSettings,
+    NoncurrentPolicy,
     QueuePolicy,
     RetentionPolicy,
     RollupPolicy,
@@ -34,6 +35,7 @@ SETTINGS = MaintainSettings(
     index=IndexPolicy(every_s=EVERY_S, backoff_s=5, backoff_max_s=40),
     retention=RetentionPolicy(every_s=EVERY_S, backoff_s=5, backoff_max_s=40),
     queue=QueuePolicy(every_s=EVERY_S, backoff_s=5, backoff_max_s=40),
+    noncurrent=NoncurrentPolicy(every_s=EVERY_S, backoff_s=5, backoff_max_s=40),
     audit=AuditPolicy(enabled=True, every_s=EVERY_S, backoff_s=5, backoff_max_s=40),
     gc=GcPolicy(every_s=EVERY_S, backoff_s=5, backoff_max_s=40),
 )
