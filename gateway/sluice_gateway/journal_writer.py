@@ -16,7 +16,7 @@ Source: `sluice_protocol.journals`, ADR 0029.
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -24,7 +24,6 @@ from sluice_gateway.journal_book import (
     ENTRIES_BYTES_MAX,
     JournalBook,
     MachineInstant,
-    PendingObject,
     is_lapsed,
 )
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
@@ -36,6 +35,7 @@ from sluice_protocol.journals import (
     HEARTBEAT_S,
     JOURNAL_INTERVAL_S,
     GatewayProcess,
+    ProcessStart,
     process_name,
     registration_key,
 )
@@ -76,6 +76,78 @@ class JournalOwner:
     fence_s: float = FENCE_S
 
 
+class UploadJournal(Protocol):
+    """What a worker needs of its journal, in either acceptance mode."""
+
+    async def open(self) -> None:
+        """Register; called before the worker accepts connections.
+
+        Raises:
+            SluiceError: The worker must not serve.
+        """
+        ...
+
+    def require_room(self) -> None:
+        """Refuse an upload whose batch could not be journaled; called before it is stored.
+
+        Raises:
+            HttpRefusal: Nothing was stored.
+        """
+        ...
+
+    def note(self, manifest: bytes) -> None:
+        """Add the manifest of an accepted upload; called before its 200."""
+        ...
+
+    async def require_current(self) -> None:
+        """Check that a noted batch may get its 200.
+
+        Raises:
+            HttpRefusal: It may be accepted; the same bytes may be sent to any gateway.
+        """
+        ...
+
+    def problem(self) -> str:
+        """Return why uploads are refused because of the journal; empty if they are not."""
+        ...
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        ...
+
+    async def close(self, *, landed: bool) -> None:
+        """Write the last object of a stopping worker.
+
+        Args:
+            landed: Whether the authority has every batch that this worker acknowledged.
+        """
+        ...
+
+
+class JournalTimes(Protocol):
+    """The times that a journal contains."""
+
+    def start(self, now_ns: UnixNs) -> ProcessStart:
+        """Return the times of a registration that is written after `now_ns`."""
+        ...
+
+    def through_ns(self, answered_ns: UnixNs) -> UnixNs:
+        """Return the time of an object whose entries are collected after `answered_ns`."""
+        ...
+
+
+class StoreTimes:
+    """The times of a worker that accepts in the store: those of the store's responses."""
+
+    def start(self, now_ns: UnixNs) -> ProcessStart:
+        """Return the time of the response before the registration."""
+        return ProcessStart(named_ns=now_ns, started_ns=now_ns)
+
+    def through_ns(self, answered_ns: UnixNs) -> UnixNs:
+        """Return the time of the response before the entries are collected."""
+        return answered_ns
+
+
 class AcceptanceJournal:
     """The journal of one worker, over the store that accepts."""
 
@@ -87,8 +159,10 @@ class AcceptanceJournal:
         clock: SuspendAwareClock,
         ids: IdSource,
         metrics: GatewayMetrics,
+        times: JournalTimes | None = None,
     ) -> None:
         self._store = store
+        self._times: JournalTimes = times or StoreTimes()
         self._owner = owner
         self._clock = clock
         self._ids = ids
@@ -97,6 +171,7 @@ class AcceptanceJournal:
         self._book = JournalBook("", None)
         self._superseded: list[JournalBook] = []
         self._registering = asyncio.Lock()
+        self._writing = asyncio.Lock()
         self._closing = False
         self._failure = ""
         metrics.journal_age.set_function(self.age_s)
@@ -180,14 +255,20 @@ class AcceptanceJournal:
             spent_s = (self._clock.monotonic_ns() - started_ns) / NS_PER_S
             await self._clock.sleep(max(PAUSE_S_MIN, JOURNAL_INTERVAL_S - spent_s))
 
-    async def write_due(self) -> None:
-        """Register again, close older journals and write objects, where that is due."""
+    async def write_due(self, *, also_time: bool = False) -> None:
+        """Register again, write objects and close older journals, where that is due.
+
+        Args:
+            also_time: Whether to write an object without entries before a heartbeat is due.
+        """
         try:
             if self._is_lapsed():
                 await self._renew()
-            while self._due():
-                await self._write(self._book, self._book.next_object(self._answered(), self._now()))
-            await self._close_superseded()
+            async with self._writing:
+                while also_time or self._due():
+                    await self._write(self._book)
+                    also_time = False
+                await self._close_superseded()
         except SluiceError as error:
             self._failure = str(error)
             self._metrics.journal_failures.inc()
@@ -200,14 +281,26 @@ class AcceptanceJournal:
         else:
             self._failure = ""
 
-    async def close(self) -> None:
+    async def flush(self) -> None:
+        """Write objects until every noted entry is durable.
+
+        Raises:
+            SluiceError: The store is unreachable; the entries are kept.
+        """
+        async with self._writing:
+            while self._book.waiting:
+                await self._write(self._book)
+
+    async def close(self, *, landed: bool) -> None:
         """Write the last object; called after the last upload ended and `run` was cancelled.
 
         From here on no upload gets a 200, so the object names every batch of this process.
         """
         self._closing = True
+        if not landed:
+            return
         try:
-            async with asyncio.timeout(CLOSE_S_MAX):
+            async with asyncio.timeout(CLOSE_S_MAX), self._writing:
                 await self._close_superseded()
                 if self.process:
                     await self._close_book(self._book)
@@ -221,9 +314,9 @@ class AcceptanceJournal:
     def _is_lapsed(self) -> bool:
         return is_lapsed(self._book.durable_from, self._now(), self._owner.fence_s)
 
-    def _answered(self) -> UnixNs:
-        """Return the store's clock in the newest response, received before this call."""
-        return self._store.answered_ns
+    def _through_ns(self) -> UnixNs:
+        """Return the time of an object, from the newest response: it was received before."""
+        return self._times.through_ns(self._store.answered_ns)
 
     def _due(self) -> bool:
         book = self._book
@@ -242,29 +335,30 @@ class AcceptanceJournal:
                 await self._register()
 
     async def _register(self) -> None:
-        started_ns = (await self._store.head(AUTHORITY_SETTINGS)).date_ns
+        start = self._times.start((await self._store.head(AUTHORITY_SETTINGS)).date_ns)
         record = GatewayProcess(
             collector_id=self._owner.collector_id,
-            process=process_name(started_ns, self._ids.ulid()),
+            process=process_name(start.named_ns, self._ids.ulid()),
             acceptance=self._owner.acceptance,
-            started_at_unix_ns=started_ns,
+            started_at_unix_ns=start.started_ns,
         )
         began = self._now()
         await self._create(registration_key(record.process), encode_record(record))
         old = self._book  # after the last await: it has every entry that was noted so far
-        self._book = old.succeed(record.process, began, started_ns)
+        self._book = old.succeed(record.process, began, start.started_ns)
         self._metrics.journal_registrations.inc()
         log.info("gateway_registered", process=record.process, replaces=old.process or None)
         if old.process:
             log.warning("journal_lapsed", process=old.process, waiting=old.waiting)
             self._superseded = [*self._superseded, old][-SUPERSEDED_MAX:]
 
-    async def _write(self, book: JournalBook, pending: PendingObject) -> None:
-        """Write one object of a journal.
+    async def _write(self, book: JournalBook, *, closes: bool = False) -> None:
+        """Write the next object of a journal.
 
         Raises:
             SluiceError: It is not known to be durable; it stays pending.
         """
+        pending = book.next_object(self._through_ns(), self._now(), closes=closes)
         await self._create(pending.key, pending.body)
         book.settle(pending)
         self._metrics.journal_objects.inc()
@@ -296,5 +390,4 @@ class AcceptanceJournal:
 
     async def _close_book(self, book: JournalBook) -> None:
         while not book.closed:
-            pending = book.next_object(self._answered(), self._now(), closes=True)
-            await self._write(book, pending)
+            await self._write(book, closes=True)

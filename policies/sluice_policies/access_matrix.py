@@ -104,9 +104,13 @@ MATRIX: Final = {
             Verb.READ: (
                 *(keys.RAW_BLOBS, keys.ACCEPTED, keys.ACCEPTED_BY_TIME, keys.WORK_LISTS),
                 *(keys.QUEUE, keys.AUTHORITY, keys.DELETES, keys.LAKE, keys.INDEX, keys.ROLLUP),
-                keys.ACTIVE_DELETES,
+                *(keys.MAINTAIN, keys.ACTIVE_DELETES),
             ),
-            Verb.WRITE: (*(keys.QUEUE, keys.LAKE, keys.INDEX, keys.ROLLUP), keys.ACTIVE_DELETES),
+            # The leases of `sluice maintain` save work and prove nothing.
+            Verb.WRITE: (
+                *(keys.QUEUE, keys.LAKE, keys.INDEX, keys.ROLLUP),
+                *(keys.MAINTAIN, keys.ACTIVE_DELETES),
+            ),
             Verb.MULTIPART: (keys.LAKE,),
             # Rollup chunks that contain deleted points are deleted (ADR 0057).
             Verb.DELETE: (keys.LAKE, keys.ROLLUP),
@@ -119,7 +123,7 @@ MATRIX: Final = {
             Verb.WRITE: (
                 # A copy in the trash can be restored under its former key.
                 *(keys.RAW_BLOBS, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
-                *(keys.AUDIT, GC),
+                *(keys.AUDIT, GC, keys.MAINTAIN),
             ),
             Verb.DELETE: (keys.GC_TRASH, keys.GC_EVIDENCE),
             # Where the store has no lifecycle, `sluice gc noncurrent` deletes what it would delete.

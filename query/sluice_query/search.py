@@ -12,8 +12,9 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.coverage import Completeness, Coverage, decide_completeness, read_coverage
+from sluice_query.dead_letters import DeadLetter, find_dead_letters, report_dead_letters
 from sluice_query.engine import LAKE, PENDING, QueryEngine, open_engine
-from sluice_query.ledger import find_dead_letters, read_ledger
+from sluice_query.ledger import read_ledger
 from sluice_query.pending import (
     FetchedBatches,
     PendingSnapshot,
@@ -128,7 +129,8 @@ class _Search:
         unqueued = await self._not_returned_yet(unqueued, pending, files)
         fetched = await fetch_batches(self._blob_stores(), [*missing, *unqueued.batches], settings)
         result = await self._bounded(lambda: self._evaluate(files, fetched, deletes))
-        problems = (*unqueued.problems, *pending.problems, *fetched.problems, *dead)
+        problems = (*unqueued.problems, *pending.problems, *fetched.problems)
+        problems += await report_dead_letters(store, dead, self.query, settings)
         problems += coverage.lost_lanes(pending.lanes)
         summary = self._complete(result.summary, files, fetched, problems, len(deletes))
         known = (*pending.manifests, *in_spool.batches, *unqueued.batches)
@@ -180,7 +182,7 @@ class _Search:
 
     def _open_tables(
         self, pending: PendingSnapshot, coverage: Coverage
-    ) -> tuple[SelectedFiles, list[Identity], tuple[str, ...]]:
+    ) -> tuple[SelectedFiles, list[Identity], tuple[DeadLetter, ...]]:
         # The ledger is read before the records: the later state of the records contains every
         # batch of the ledger. With the opposite order a batch that is ingested between the two
         # readings would be dropped as ingested and be missing from the records. A batch that is in

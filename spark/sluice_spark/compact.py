@@ -34,6 +34,7 @@ from sluice_spark.rewrite import FileRewrite, files_with_rows, read_files, rewri
 from sluice_spark.rollup_objects import ROLLUP_APP, read_source_range
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
+from sluice_spark.stopping import StopCheck, never_stop
 from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
@@ -109,6 +110,7 @@ class _Compactor:
         input: What was read from the store at the start.
         report: The result so far.
         failpoint: Where a test interrupts the run.
+        stop: Raises an error between two rewrites if the run must stop.
     """
 
     spark: Session
@@ -117,9 +119,11 @@ class _Compactor:
     input: MaintenanceInput
     report: CompactReport
     failpoint: FailPoint
+    stop: StopCheck
 
     def run(self, kind: Kind) -> None:
         """Compact one record table."""
+        self.stop()
         table = RECORD_TABLES[kind]
         opened = find_table(self.store_url, table, for_writing=True)
         if opened is None:
@@ -147,6 +151,7 @@ class _Compactor:
     def _rewrite(self, table: Table, plan: FileRewrite) -> None:
         if not plan.files or self.settings.dry_run:
             return
+        self.stop()
         try:
             added = rewrite(
                 self.spark,
@@ -232,6 +237,7 @@ class _Compactor:
 
     def vacuum(self, table: Table) -> None:
         """Remove uncommitted files, and files that were replaced before the retry horizon."""
+        self.stop()
         opened = find_table(self.store_url, table, for_writing=True)
         if opened is None or self.settings.vacuum_hours < 0:
             return
@@ -294,10 +300,13 @@ def find_overlaps(spark: Session, store_url: str, kind: str) -> list[SequenceOve
     ]
 
 
-def run_compact(spark: Session, store_url: str, settings: CompactSettings) -> CompactReport:
+def run_compact(
+    spark: Session, store_url: str, settings: CompactSettings, *, stop: StopCheck = never_stop
+) -> CompactReport:
     """Compact every table once; it may run concurrently with ingestion, and be repeated.
 
     Raises:
+        JobStopped: `stop` raised it between two rewrites.
         TableRefused: A table has another schema or a refused feature.
         InvalidRecord: A delete cannot be decoded.
         StoreError: The store is unreachable.
@@ -309,6 +318,7 @@ def run_compact(spark: Session, store_url: str, settings: CompactSettings) -> Co
         input=_read_input(store_url),
         report=CompactReport(),
         failpoint=read_failpoint(),
+        stop=stop,
     )
     for kind in RECORD_TABLES:
         compactor.run(kind)

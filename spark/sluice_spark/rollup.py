@@ -49,6 +49,7 @@ from sluice_spark.rollup_revision import (
     plan_revision,
 )
 from sluice_spark.session import Session
+from sluice_spark.stopping import StopCheck, never_stop
 from sluice_spark.written_files import WrittenFile, decode_result, encode_result
 from sluice_store import open_store, read_authority
 
@@ -192,15 +193,17 @@ def _points(spark: Session, store_url: str, source: SourceRange, inputs: RollupI
     return reached.selectExpr("*", f"{lanes_condition(source, inputs.lanes)} AS fresh")
 
 
-def run_rollup(spark: Session, store_url: str) -> RollupReport:
+def run_rollup(spark: Session, store_url: str, *, stop: StopCheck = never_stop) -> RollupReport:
     """Roll up every committed point that is in no source range yet.
 
     Raises:
+        JobStopped: `stop` raised it between two source ranges.
         TableRefused: A table has another schema or a refused feature.
         StoreError: The store is unreachable.
     """
     report = RollupReport()
     for _ in range(SOURCE_RANGES_MAX):
+        stop()
         table = open_or_create_table(store_url, ROLLUPS)
         done = table.transaction_version(ROLLUP_APP) or 0
         source = asyncio.run(_next_range(store_url, done))

@@ -257,8 +257,7 @@ async def running(
         principals = write_principals(tmp_path / "principals.toml", *keys)
         limits = GatewaySettings(principals=principals, **settings)
         gateway = build_gateway(counting, agreed, limits, "gw-test")
-        if gateway.uploads.journal is not None:
-            await gateway.uploads.journal.open()
+        await gateway.uploads.journal.open()
         counting.calls.clear()
         sock = bind_shared("127.0.0.1", 0)
         port = sock.getsockname()[1]
