@@ -15,13 +15,16 @@ from sluice_gateway.api import GatewayApi
 from sluice_gateway.connection_guard import ConnectionGuard, ConnectionLimits
 from sluice_gateway.frame_reader import BodyPace, FrameReader
 from sluice_gateway.high_water import HighWaterMarks
-from sluice_gateway.journal_writer import AcceptanceJournal, JournalOwner, UploadJournal
+from sluice_gateway.journal_ports import JournalOwner, StoreRules, UploadJournal
+from sluice_gateway.journal_writer import AcceptanceJournal
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_gateway.principals import PrincipalsFile
 from sluice_gateway.readiness import Readiness, WorkerConditions
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import claim_authority
-from sluice_gateway.spool_journal import SpoolJournal, SpoolTimes
+from sluice_gateway.spool_capacity import SpoolCapacity
+from sluice_gateway.spool_journal import SpoolJournal
+from sluice_gateway.spool_journal_state import SpoolRules
 from sluice_gateway.spool_records import SpoolStores
 from sluice_gateway.spool_transfer import SpoolTransfer
 from sluice_gateway.upload_service import UploadService
@@ -32,6 +35,7 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import UnixNs
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
+from sluice_store.url import parse_local_path
 from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_on, server_tls
 
@@ -124,14 +128,16 @@ def build_gateway(
         fence_s=settings.journal_fence_s if transfers_to is None else math.inf,
     )
     if transfers_to is None:
-        journal = AcceptanceJournal(observed, owner, clock=clock, ids=ids, metrics=metrics)
+        journal = AcceptanceJournal(
+            observed, owner, rules=StoreRules(ids), clock=clock, metrics=metrics
+        )
     else:
-        times = SpoolTimes(UnixNs(authority.created_at_unix_ns))
+        created_ns = UnixNs(authority.created_at_unix_ns)
+        rules = SpoolRules(store, ids=ids, clock=clock, created_ns=created_ns)
         remote = ObservedStore(transfers_to, metrics, clock)
         journal = SpoolJournal(
-            store,
-            AcceptanceJournal(remote, owner, clock=clock, ids=ids, metrics=metrics, times=times),
-            times,
+            AcceptanceJournal(remote, owner, rules=rules, clock=clock, metrics=metrics),
+            rules,
             clock=clock,
             claim=partial(claim_authority, store, transfers_to, ids, collector_id),
         )
@@ -142,6 +148,8 @@ def build_gateway(
             clock=clock,
             ids=ids,
             journal=journal,
+            capacity=_spool_capacity(settings, clock, metrics),
+            authority=authority,
         )
         transfer = SpoolTransfer(stores, metrics, settings.object_landing_interval_ms / 1000)
     uploads = UploadService(
@@ -191,6 +199,18 @@ def _gateway(
             store,
             allowed_hosts=parse_allowed_hosts(settings.allowed_hosts),
         ),
+    )
+
+
+def _spool_capacity(
+    settings: GatewaySettings, clock: Clock, metrics: GatewayMetrics
+) -> SpoolCapacity:
+    return SpoolCapacity(
+        parse_local_path(settings.spool),
+        bytes_max=settings.spool_bytes_max,
+        free_bytes_min=settings.spool_free_bytes_min,
+        clock=clock,
+        metrics=metrics,
     )
 
 

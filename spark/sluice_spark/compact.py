@@ -15,10 +15,10 @@ from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import find_table
 from sluice_lake.errors import CommitConflict
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
-from sluice_protocol.keys import DELETES
+from sluice_protocol.keys import ACTIVE_DELETES
 from sluice_protocol.manifests import Kind
-from sluice_protocol.outcomes import Found
-from sluice_protocol.record_deletes import DeleteRecord, decode_delete
+from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.commits import replace_files
 from sluice_spark.delete_conditions import any_condition
 from sluice_spark.failpoints import FailPoint, read_failpoint
@@ -31,11 +31,14 @@ from sluice_spark.file_selection import (
     small_files,
 )
 from sluice_spark.rewrite import FileRewrite, files_with_rows, read_files, rewrite
+from sluice_spark.rollup_objects import ROLLUP_APP, read_source_range
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
 from sluice_spark.stopping import StopCheck, never_stop
 from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff
+from sluice_store.stored_deletes import compact_deletes, read_all_deletes
 
 _log = structlog.get_logger("sluice.compact")
 OVERLAPS_MAX = 10_000
@@ -80,16 +83,11 @@ async def read_maintenance_input(store: ObjectStore) -> MaintenanceInput:
         StoreError: The store is unreachable.
     """
     authority = await read_authority(store)
-    found: list[DeleteRecord] = []
-    date_ns = 0
-    async for page in store.list(DELETES):
-        date_ns = page.date_ns
-        for listed in page.objects:
-            read = await store.get(listed.key)
-            if isinstance(read, Found):
-                found.append(decode_delete(listed.key, read.body))
+    date_ns = (await store.head(ACTIVE_DELETES)).date_ns
     return MaintenanceInput(
-        now_ns=date_ns, retry_horizon_s=authority.retry_horizon_s, deletes=tuple(found)
+        now_ns=date_ns,
+        retry_horizon_s=authority.retry_horizon_s,
+        deletes=tuple(await read_all_deletes(store)),
     )
 
 
@@ -247,6 +245,23 @@ class _Compactor:
         self.report.vacuumed += len(_vacuum(opened, hours, dry_run=self.settings.dry_run))
 
 
+def _compact_deletes(store_url: str) -> None:
+    """Write the register of deletes again, with what every committed rollup honours."""
+    rollups = find_table(store_url, ROLLUPS, for_writing=True)
+    done = (rollups.transaction_version(ROLLUP_APP) or 0) if rollups is not None else 0
+
+    async def compact() -> None:
+        clock = SystemClock()
+        async with open_store(store_url) as store:
+            source = await read_source_range(store, done) if done else None
+            honoured = frozenset(source.deletes if source is not None else ())
+            backoff = Backoff.seeded_by(clock)
+            found = await compact_deletes(store, backoff, SystemIds(), honoured=honoured)
+        _log.info("deletes_compacted", known=found.known, active=found.active)
+
+    asyncio.run(compact())
+
+
 def _vacuum(opened: DeltaTable, hours: int, *, dry_run: bool) -> list[str]:
     found: list[str] = opened.vacuum(
         retention_hours=hours, dry_run=dry_run, full=True, enforce_retention_duration=False
@@ -309,4 +324,6 @@ def run_compact(
         compactor.run(kind)
     for table in (*RECORD_TABLES.values(), BATCHES, DEAD_LETTERS, ROLLUPS):
         compactor.vacuum(table)
+    if not settings.dry_run:
+        _compact_deletes(store_url)
     return compactor.report

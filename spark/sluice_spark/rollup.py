@@ -33,6 +33,7 @@ from sluice_spark.delete_conditions import any_condition, retention_cut_ns, roll
 from sluice_spark.microbatch import open_snapshot
 from sluice_spark.rewrite import read_files, write_ordered
 from sluice_spark.rollup_objects import (
+    ROLLUP_APP,
     WHOLE,
     SourceRange,
     delete_superseded_chunks,
@@ -55,7 +56,6 @@ from sluice_store import open_store, read_authority
 WINDOWS: Final = (("1m", 60), ("1h", 3600))
 SKETCH_K: Final = 200
 _US_PER_S: Final = 1_000_000
-ROLLUP_APP: Final = "sluice-rollup"
 SOURCE_RANGES_MAX: Final = 100
 """Maximum number of source ranges of a run; the next run continues."""
 TASKS: Final = 8
