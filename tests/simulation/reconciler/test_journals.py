@@ -56,11 +56,11 @@ async def _store_position_first(self: JournalRoute) -> None:
     await self._parts.discovery.claim(DiscoveryClaim(journals=numbers))
 
 
-def _decide_with_present_time(self: JournalRoute) -> Any:
+def _decide_with_present_time(self: JournalRoute, *args: Any) -> Any:
     """Take the time of the publication for that of the listing of registrations."""
     if self._listed_ns is not None:
         self._listed_ns = self._parts.clock.now_ns()
-    return _DECIDE(self)
+    return _DECIDE(self, *args)
 
 
 def _count_pass_that_runs(self: JournalRoute) -> UnixNs:
