@@ -96,7 +96,7 @@ async def reconcile(folder: Path) -> None:
 
     async with open_local_store(folder) as store:
         counting = Counting(store)
-        subject = reconciler(counting)
+        subject = reconciler(counting, takeover_after_s=0.2)
         running = asyncio.create_task(subject.run())
         while not is_ready(subject):  # noqa: ASYNC110 - its state has no event
             await asyncio.sleep(0.05)

@@ -344,8 +344,6 @@ class JournalRoute:
             )
         self._lapsed = lapsed
 
-    # --- publishing ------------------------------------------------------------------------------
-
     def _progress(self, lane: int | None = None) -> list[ProcessProgress]:
         date_ns = self._parts.clock.now_ns()
         return [journal.progress(date_ns, lane) for journal in self._journals.values()]

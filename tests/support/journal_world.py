@@ -31,6 +31,8 @@ from sluice_reconciler.settings import ReconcilerSettings
 
 DEATHS_MAX = 3
 """Killed gateways in one simulation; each holds the time back until a full pass."""
+LOSS = 0.15
+"""Share of journal objects with entries that disappear before they are read."""
 AUTHORITY = Authority(authority_id="A", lanes=2, retry_horizon_s=600, margin_s=120)
 
 
@@ -167,7 +169,7 @@ async def append(
     with_faults, world.store.faults = world.store.faults, None
     number = await process.append(entries, through_ns=through_ns, closed=closed)
     world.store.faults = with_faults
-    if entries and not closed and world.rng.random() < 0.03:
+    if entries and not closed and world.rng.random() < LOSS:
         world.lost += 1
         world.store.held.pop(journal_key(process.process, number), None)
 

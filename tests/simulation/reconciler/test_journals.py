@@ -46,7 +46,6 @@ async def _publish_then_process(self: JournalRoute, due: Any) -> Any:
 
 _PROCESS = JournalRoute._process_objects
 _READ = JournalRoute._read_objects
-_DECIDE = JournalRoute.decide
 
 
 async def _store_position_first(self: JournalRoute) -> None:
@@ -54,13 +53,6 @@ async def _store_position_first(self: JournalRoute) -> None:
     await _READ(self)
     numbers = {process: one.read_through for process, one in self._journals.items()}
     await self._parts.discovery.claim(DiscoveryClaim(journals=numbers))
-
-
-def _decide_with_present_time(self: JournalRoute) -> Any:
-    """Take the time of the publication for that of the listing of registrations."""
-    if self._listed_ns is not None:
-        self._listed_ns = self._parts.clock.now_ns()
-    return _DECIDE(self)
 
 
 def _count_pass_that_runs(self: JournalRoute) -> UnixNs:
@@ -78,7 +70,7 @@ def _settle_unprocessed(self: ProcessJournal) -> None:
     "bug",
     [
         *("published before the append", "gap skipped", "position stored before processing"),
-        *("time after the listing", "dead process without a pass", "entries of a rival dropped"),
+        *("dead process without a pass", "entries of a rival dropped"),
     ],
 )
 def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,8 +81,6 @@ def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
             monkeypatch.setattr(BrokenJournal, "is_healed_by", lambda self, began: True)
         case "position stored before processing":
             monkeypatch.setattr(JournalRoute, "_read_objects", _store_position_first)
-        case "time after the listing":
-            monkeypatch.setattr(JournalRoute, "decide", _decide_with_present_time)
         case "dead process without a pass":
             monkeypatch.setattr(JournalRoute, "_pass_began_ns", _count_pass_that_runs)
         case _:

@@ -331,6 +331,21 @@ def test_a_new_process_bounds_the_frontier_before_its_first_object() -> None:
     play(scene)
 
 
+def test_the_time_is_never_later_than_the_listing_of_the_registrations() -> None:
+    """A process that registers after the listing may have acknowledged something already."""
+
+    async def scene(store: SimStore) -> None:
+        _, writer = await journaled(store)
+        await writer.append([], through_ns=now(store), closed=True)
+        again = make(store, 2, journal_interval_s=1000)
+        listed = now(store)
+        await rounds(store, again, 30)
+        assert record(store).journals[writer.process] == writer.number
+        assert record(store).complete_through_unix_ns <= listed + 2 * NS_PER_S
+
+    play(scene)
+
+
 def test_a_gateway_without_a_journal_returns_the_decision_to_full_passes() -> None:
     async def scene(store: SimStore) -> None:
         subject, writer = await journaled(store)

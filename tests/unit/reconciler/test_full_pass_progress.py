@@ -1,0 +1,156 @@
+"""When a full pass begins where journals make it rare, and how an interrupted one continues."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+from support.queue_store import SimClock, SimIds, SimStore
+from support.reconciler_seed import accept, enqueued
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import StoreUnavailable
+from sluice_protocol.keys import ACCEPTED
+from sluice_protocol.manifests import decode_record
+from sluice_protocol.outcomes import HeadOutcome
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_queue.lane import Runtime
+from sluice_reconciler.pass_progress import (
+    PASS,
+    RETRY_S,
+    NextPass,
+    PassProgress,
+    PassRecord,
+    PassSpan,
+    decide_next_pass,
+)
+from sluice_reconciler.service import Reconciler
+from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store.port import ListPage
+
+DAY_S = 86_400.0
+
+
+def at(seconds: float) -> UnixNs:
+    return UnixNs(int(seconds * NS_PER_S))
+
+
+def stored(began_s: float, *, left: bool = False, ended: bool = True) -> PassRecord:
+    span = PassSpan(after="", up_to=None)
+    return PassRecord(began_unix_ns=at(began_s), spans=(span,), left=left, ended=ended)
+
+
+@pytest.mark.parametrize(
+    ("now_s", "last", "wanted_s", "rival", "expected"),
+    [
+        (1000, None, None, False, NextPass(start=True)),
+        (1000, stored(500), None, False, NextPass(start=False)),
+        (500 + DAY_S, stored(500), None, False, NextPass(start=True)),
+        (1000, stored(500, ended=False), None, False, NextPass(start=True, resume=True)),
+        (1000, stored(500, ended=False), None, True, NextPass(start=False)),
+        (1000, stored(500), 900, False, NextPass(start=True, urgent=True)),
+        (1000, stored(500, ended=False), 900, False, NextPass(start=True, urgent=True)),
+        (1000, stored(950), 900, False, NextPass(start=False)),
+        (1000, stored(500), 1100, False, NextPass(start=False)),
+        (500 + RETRY_S - 1, stored(500, left=True), None, False, NextPass(start=False)),
+        (500 + RETRY_S, stored(500, left=True, ended=False), None, False, NextPass(start=True)),
+    ],
+)
+def test_the_next_pass_is_decided_by_the_last_one_and_by_what_waits_for_it(
+    now_s: float, last: PassRecord | None, wanted_s: float | None, rival: bool, expected: NextPass
+) -> None:
+    found = decide_next_pass(
+        at(now_s),
+        last,
+        wanted_from_ns=None if wanted_s is None else at(wanted_s),
+        interval_s=DAY_S,
+        rival_runs=rival,
+    )
+    assert found == expected
+
+
+class Interrupted(SimStore):
+    """A store that becomes unreachable after a number of verified batches."""
+
+    left = 10**9
+    listed_after: list[str]
+
+    async def head(self, key: ObjectKey) -> HeadOutcome:
+        self.left -= 1
+        if self.left < 0:
+            raise StoreUnavailable("head", key, "planned")
+        return await super().head(key)
+
+    async def list(
+        self, prefix: str, *, start_after: str = "", end_at: str | None = None
+    ) -> AsyncIterator[ListPage]:
+        if prefix == ACCEPTED:
+            self.listed_after.append(start_after)
+        async for page in super().list(prefix, start_after=start_after, end_at=end_at):
+            yield page
+
+
+def make(store: SimStore, seed: int) -> Reconciler:
+    runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
+    return Reconciler(
+        store,
+        Authority(authority_id="A", lanes=2),
+        settings=ReconcilerSettings(list_batches_max=2, takeover_after_s=0),
+        runtime=runtime,
+    )
+
+
+def test_an_interrupted_pass_continues_at_the_last_finished_boot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(PassProgress, "is_due", lambda self: True)
+
+    async def run() -> None:
+        store = Interrupted(clock=SimClock())
+        store.listed_after = []
+        for agent in ("a", "b", "c", "d"):
+            for seq in range(0, 50, 10):
+                await accept(store, seq, agent=agent)
+        first = make(store, 1)
+        store.left = 12
+        await first.progress.read()
+        with pytest.raises(StoreUnavailable):
+            await first._pass_loop.run_once(None, NextPass(start=True))
+        record = decode_record(PASS, store.held[PASS].body, PassRecord)
+        assert not record.ended
+        assert not record.left
+        assert record.spans[0].at != ""
+        store.left, store.listed_after = 10**9, []
+        again = make(store, 2)
+        await again.progress.read()
+        report = await again._pass_loop.run_once(None, NextPass(start=True, resume=True))
+        assert store.listed_after[0] == record.spans[0].at
+        assert report.began_ns == record.began_unix_ns
+        assert report.complete_through_ns == record.began_unix_ns
+        assert report.listed == 20
+        batches = [one.identity for one in await enqueued(store)]
+        assert len(batches) == len(set(batches)) == 20
+        assert decode_record(PASS, store.held[PASS].body, PassRecord).ended
+
+    asyncio.run(run())
+
+
+def test_a_process_that_sees_another_one_make_progress_waits() -> None:
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        runtimes = [
+            Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed)) for seed in (1, 2)
+        ]
+        mine, rival = (PassProgress(store, runtime) for runtime in runtimes)
+        await rival.read()
+        assert await rival.save(stored(1, ended=False))
+        await mine.read()
+        assert mine.rival_runs
+        assert not rival.rival_runs
+        store.clock.at_ns += 61 * NS_PER_S
+        await mine.read()
+        assert not mine.rival_runs
+        assert await mine.save(stored(1, ended=False))
+        assert not await rival.save(stored(1, ended=False))  # another process wrote it
+
+    asyncio.run(run())
