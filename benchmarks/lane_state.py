@@ -186,7 +186,7 @@ async def measure(many: int, flushes: int, rounds: int) -> int:
             costs[name] = await prepared(kind, store, lives, choose)
         for _ in range(rounds):
             for name, cost in costs.items():
-                count = max(2, flushes // 16) if "whole" in name else flushes
+                count = max(2, flushes // 64) if "whole" in name else flushes
                 samples[name].append(await cost.flush(count))
         lines = [_line(name, cost, samples[name]) for name, cost in costs.items()]
         lines.append(await _takeover(costs[f"parts, {many} lives"]))

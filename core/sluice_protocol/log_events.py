@@ -649,6 +649,13 @@ LOG_EVENTS: Final = (
         action="None. The batch is ingested as usual.",
     ),
     LogEvent(
+        name="member_record_unreadable",
+        level="WARN",
+        component="reconciler",
+        meaning="The member record of another reconciler cannot be decoded; it is ignored.",
+        action="Upgrade the reconcilers to the same release. Delete the record if it is old.",
+    ),
+    LogEvent(
         name="pass_record_unreadable",
         level="WARN",
         component="reconciler",

@@ -92,5 +92,6 @@ async def _serve(store: ObjectStore, settings: ReconcilerSettings) -> None:
     async with listening(
         make_app(reconciler), settings.listen, ServerOptions(decompress=True)
     ) as urls:
+        reconciler.share.url = settings.advertise_url or urls[0]
         log.info("reconciler_listening", urls=urls)
         await stop.wait()

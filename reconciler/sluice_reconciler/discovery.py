@@ -6,7 +6,7 @@ another has shown. The record is swapped with `If-Match`; a writer that loses th
 claim with what the winner stored.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,6 +26,9 @@ log = structlog.get_logger()
 
 PASS_STEP_S: Final = 3.0
 """Time by which a full pass moves the record, at least, unless something else changed."""
+LANE_STEP_S: Final = 1.0
+"""Time by which a lane moves the record while the lanes have different times: other reconcilers
+wait for it."""
 IDLE_STEP_S: Final = 10.0
 """Time by which journals move the record while no journal object was processed, at least."""
 
@@ -80,6 +83,12 @@ def merge_claim(record: DiscoveryRecord, claim: DiscoveryClaim, lanes: int) -> D
     )
 
 
+def lane_times(record: DiscoveryRecord, lanes: Iterable[int]) -> dict[int, int]:
+    """Return the published time of each of these lanes."""
+    through_ns = record.complete_through_unix_ns
+    return {lane: record.lanes.get(_lane(lane), through_ns) for lane in lanes}
+
+
 def _decides(record: DiscoveryRecord, claim: DiscoveryClaim, through_ns: int) -> bool:
     """Return True if the claim explains the time of the merged record."""
     if not claim.lanes:
@@ -108,10 +117,17 @@ def is_worth_writing(before: DiscoveryRecord, after: DiscoveryRecord, step_s: fl
     passed_ns = (after.pass_began_unix_ns or 0) - (before.pass_began_unix_ns or 0)
     return (
         max(moved_ns, passed_ns) >= step_s * NS_PER_S
+        or _lanes_moved_ns(before, after) >= LANE_STEP_S * NS_PER_S
         or before.journals != after.journals
         or before.held_by != after.held_by
         or before.journaled_since_unix_ns != after.journaled_since_unix_ns
     )
+
+
+def _lanes_moved_ns(before: DiscoveryRecord, after: DiscoveryRecord) -> int:
+    """Return how far a lane moved that is ahead of the others."""
+    start_ns = before.complete_through_unix_ns
+    return max((at - before.lanes.get(one, start_ns) for one, at in after.lanes.items()), default=0)
 
 
 _EMPTY: Final = DiscoveryRecord(complete_through_unix_ns=0, listed=0)

@@ -33,7 +33,6 @@ BREAK_MARGIN_S: Final = 15.0
 """Time from the Last-Modified of an object until a listing certainly contains what existed before
 it was written: an object appears at most 10 s after its Last-Modified."""
 
-
 NEVER: Final = UnixNs(0)
 
 
@@ -70,6 +69,27 @@ class WaitingObject:
     def is_left_in(self, lane: int) -> bool:
         """Return True if an entry of a lane is not done."""
         return lane in self.abandoned or lane in self.left.values()
+
+    def cover_lanes(self, through_ns: Mapping[int, int], pass_began_ns: int) -> list[ObjectKey]:
+        """Drop what other reconcilers have enqueued or held, and return it.
+
+        A time that journals decide and that is later than this object's shows that a later object
+        of the same process is done in that lane. A time that a full pass decided covers the object
+        if the pass began after it was written.
+
+        Args:
+            through_ns: The published time of each lane that another reconciler works on.
+            pass_began_ns: When the last complete full pass began.
+        """
+        listed_ns = self.written_ns + int(SKEW_S * NS_PER_S)
+        bound_ns = min(listed_ns, max(pass_began_ns, self.complete_through_ns))
+        done = [key for key, lane in self.left.items() if through_ns.get(lane, 0) > bound_ns]
+        for key in done:
+            del self.left[key]
+        self.abandoned = frozenset(
+            lane for lane in self.abandoned if through_ns.get(lane, 0) <= bound_ns
+        )
+        return done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

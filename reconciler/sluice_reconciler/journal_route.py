@@ -11,13 +11,13 @@ A number is published only after step 3, so a crash repeats work and never skips
 of a lane is `decide_frontier` over what was processed in that lane, with the store's clock from
 before the listing of step 1.
 
-Entries of a lane that another reconciler owns wait until that reconciler publishes their number.
-If it does not within `takeover_after_s`, they are processed here.
+Entries of a lane that another reconciler works on wait until that reconciler publishes a later time
+of the lane. They are processed here if the lane is handed over, or, if lanes are not shared, after
+`takeover_after_s`.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import structlog
 
@@ -31,10 +31,12 @@ from sluice_protocol.journals import (
 from sluice_protocol.keys import accepted_key, lane_of
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.lane import Runtime
-from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.discovery import IDLE_STEP_S, DiscoveryClaim, DiscoveryStore
-from sluice_reconciler.gateway_registry import GatewayRegistry
+from sluice_reconciler.discovery import (
+    IDLE_STEP_S,
+    DiscoveryClaim,
+    lane_times,
+)
+from sluice_reconciler.journal_parts import JournalParts
 from sluice_reconciler.journal_progress import (
     NamedBatches,
     ProcessJournal,
@@ -44,12 +46,8 @@ from sluice_reconciler.journal_progress import (
     lanes_left,
 )
 from sluice_reconciler.journal_reader import JournalObject, JournalReader, RegistrationReader
-from sluice_reconciler.lane_worker import LaneWorkers
-from sluice_reconciler.live_reader import LiveReader
-from sluice_reconciler.metrics import ReconcilerMetrics, Stage, StageBacklog, StoreClock
-from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
-from sluice_reconciler.settings import ReconcilerSettings
-from sluice_store.port import ObjectStore
+from sluice_reconciler.metrics import Stage
+from sluice_reconciler.pipeline import PipelineResult
 
 log = structlog.get_logger()
 
@@ -61,41 +59,6 @@ OTHER_GATEWAYS = "(other)"
 
 RETRY_S = 1.0
 """Pause before entries that could not be processed are tried again, seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalParts:
-    """What the journal route uses.
-
-    Attributes:
-        store: The acceptance authority.
-        lanes: Number of lanes of each queue.
-        pipeline: Verifies, indexes and enqueues.
-        workers: The lanes.
-        discovery: The published record.
-        registry: Which gateways write no journal.
-        backlog: Batches pending at each stage.
-        live: Is informed of batches that another reconciler enqueued.
-        requests: The bound on requests in flight.
-        clock: The store's time.
-        runtime: Time and ids.
-        metrics: Where the route counts.
-        settings: The settings of the reconciler.
-    """
-
-    store: ObjectStore
-    lanes: int
-    pipeline: BatchPipeline
-    workers: LaneWorkers
-    discovery: DiscoveryStore
-    registry: GatewayRegistry
-    backlog: StageBacklog
-    live: LiveReader
-    requests: RequestLimit
-    clock: StoreClock
-    runtime: Runtime
-    metrics: ReconcilerMetrics
-    settings: ReconcilerSettings
 
 
 class JournalRoute:
@@ -181,10 +144,14 @@ class JournalRoute:
     def _cover(self) -> None:
         """Drop waiting entries that another reconciler published as processed."""
         published = self._parts.discovery.record.journals
+        workers, record = self._parts.workers, self._parts.discovery.record
+        elsewhere = lane_times(record, workers.elsewhere if workers.shared is not None else ())
         covered: list[ObjectKey] = []
         for process, journal in self._journals.items():
             for one in journal.cover(published.get(process, 0)):
                 covered += one.left
+            for one in journal.waiting:
+                covered += one.cover_lanes(elsewhere, self._pass_began_ns() or 0)
         found = [self._wanted[key] for key in covered if key in self._wanted]
         self._parts.live.observe_elsewhere(found)
         self._forget(covered)
@@ -263,15 +230,16 @@ class JournalRoute:
         return result
 
     async def _process_objects(self, due: Sequence[WaitingObject]) -> PipelineResult:
-        if any(one.attempted for one in due):
+        shared = self._parts.workers.shared
+        if shared is None and any(one.attempted for one in due):
             # Their lanes were another reconciler's: it may have enqueued them since.
             await self._parts.workers.refresh()
-        rivals = self._rival_lanes()
+        elsewhere = self._parts.workers.elsewhere
         keys = {
             key: None
             for one in due
             for key, lane in one.left.items()
-            if one.attempted or lane not in rivals
+            if lane not in elsewhere or (one.attempted and shared is None)
         }
         result, step = PipelineResult(), self._parts.settings.list_batches_max
         ordered = list(keys)
@@ -290,17 +258,16 @@ class JournalRoute:
         self._schedule(due)
         return result
 
-    def _rival_lanes(self) -> frozenset[int]:
-        return frozenset(one.lane.lane for one in self._parts.workers if one.is_of_rival)
-
     def _count_absent(self, done: PipelineResult, chunk: Sequence[ObjectKey]) -> None:
         if done.absent:
             self._parts.metrics.journal_entries_absent.inc(done.absent)
             log.warning("journal_entries_absent", entries=done.absent, first_key=chunk[0])
 
     def _schedule(self, due: Sequence[WaitingObject]) -> None:
-        """Set when what is left is tried again; a rival has `takeover_after_s` for its lanes."""
-        patience_s = max(RETRY_S, self._parts.settings.takeover_after_s)
+        """Set when what is left is tried again: a rival has `takeover_after_s` for its lanes."""
+        patience_s = RETRY_S
+        if self._parts.workers.shared is None:
+            patience_s = max(RETRY_S, self._parts.settings.takeover_after_s)
         now_ns = self._parts.runtime.clock.monotonic_ns()
         for one in due:
             pause_s = RETRY_S if one.attempted else patience_s

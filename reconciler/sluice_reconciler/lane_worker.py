@@ -24,7 +24,7 @@ from sluice_reconciler.lane_log import PartCache, read_ledger
 from sluice_reconciler.lane_owner import LaneOwner, LaneTakenOver
 from sluice_reconciler.lane_state import LaneStateDamaged
 from sluice_reconciler.metrics import ReconcilerMetrics
-from sluice_reconciler.new_batches import ComparedRanges, new_batches
+from sluice_reconciler.new_batches import ComparedRanges, identity_of, new_batches
 from sluice_reconciler.sequence_ranges import EnqueueStatus
 from sluice_store.port import ObjectStore
 
@@ -54,6 +54,8 @@ class LaneWorker:
         self._owner: LaneOwner | None = None
         self._lock = asyncio.Lock()
         self._owned_by_rival = False
+        self.is_allowed = True
+        """Whether this process may take or use the lane; False if another member works on it."""
         self._ledger = Ledger()
         self._parts = PartCache()
 
@@ -95,13 +97,16 @@ class LaneWorker:
         """Enqueue the batches that the lane was not given yet.
 
         Returns:
-            How many were enqueued; None if a rival owns the lane, or the lane is halted.
+            How many were enqueued; None if a rival owns the lane or works on it, or the lane is
+            halted.
 
         Raises:
             OutcomeUnknown: The retries are spent; the next pass resolves the append.
             StoreError: The store is unreachable or refused the request.
         """
         async with self._lock:
+            if not self.is_allowed:
+                return None
             if self._owner is None and takeover is Takeover.IF_UNOWNED and self._owned_by_rival:
                 return None
             for _ in range(RIVALS_MAX):
@@ -184,6 +189,7 @@ class LaneWorkers:
             for lane in range(lanes)
         )
         self._by_lane = tuple(self._workers[lane::lanes] for lane in range(lanes))
+        self._shared: frozenset[int] | None = None
 
     def __iter__(self) -> Iterator[LaneWorker]:
         return iter(self._workers)
@@ -191,6 +197,54 @@ class LaneWorkers:
     def of_agent(self, agent_id: str) -> tuple[LaneWorker, ...]:
         """Return the worker of an agent's lane in every queue."""
         return self._by_lane[lane_of(agent_id, self._lanes)]
+
+    @property
+    def shared(self) -> frozenset[int] | None:
+        """The lanes that this process works on; None if it shares them with no other process."""
+        return self._shared
+
+    @property
+    def elsewhere(self) -> frozenset[int]:
+        """The lanes that other reconcilers work on."""
+        if self._shared is not None:
+            return frozenset(range(self._lanes)) - self._shared
+        return frozenset(one.lane.lane for one in self if one.is_of_rival)
+
+    def works_on(self, key: ObjectKey) -> bool:
+        """Return True if this process works on the lane of an accepted key, or shares no lanes."""
+        if self._shared is None:
+            return True
+        who = identity_of(key)
+        return who is None or lane_of(who.agent_id, self._lanes) in self._shared
+
+    def share(self, lanes: frozenset[int]) -> None:
+        """Work on these lanes only."""
+        self._shared = lanes
+        for worker in self:
+            worker.is_allowed = worker.lane.lane in lanes
+
+    async def share_with_refresh(self, lanes: frozenset[int]) -> None:
+        """Read the state of the lanes that are added, then work on these lanes only.
+
+        Raises:
+            StoreError: The store is unreachable or refused the request.
+        """
+        added = lanes - (self._shared or frozenset())
+        for worker in self:
+            if worker.lane.lane in added:
+                await worker.refresh()
+        self.share(lanes)
+
+    async def release(self, lanes: frozenset[int]) -> None:
+        """Store the ledger of lanes, so that their next owner has nothing to resolve.
+
+        Raises:
+            OutcomeUnknown: The retries are spent; the next owner resolves the write.
+            StoreError: The store is unreachable or refused the request.
+        """
+        for worker in self:
+            if worker.lane.lane in lanes:
+                await worker.close()
 
     async def refresh(self) -> None:
         """Read the state of every lane that this process does not own.

@@ -10,6 +10,7 @@
 | sluice_reconciler_hints_dropped_total | counter | none | event keys left to the next full pass |
 | sluice_reconciler_events_total | counter | kind | events: accepted, foreign, invalid |
 | sluice_reconciler_lanes_lost_total | counter | queue | lanes that another reconciler took over |
+| sluice_reconciler_lanes | gauge | none | lanes that this process works on |
 | sluice_reconciler_lost_registers | gauge | none | lanes that are halted until a rebuild |
 | sluice_reconciler_oldest_gap_seconds | gauge | none | age of the oldest gap, 0 for none |
 | sluice_reconciler_tail_missing_records | gauge | none | reported records that are not accepted |
@@ -79,6 +80,9 @@ class ReconcilerMetrics:
             "lanes that another reconciler took over",
             ["queue"],
             registry=on,
+        )
+        self.lanes_shared = Gauge(
+            "sluice_reconciler_lanes", "lanes that this process works on", registry=on
         )
         self.registers_lost = Gauge(
             "sluice_reconciler_lost_registers",

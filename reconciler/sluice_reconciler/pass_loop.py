@@ -59,14 +59,16 @@ class ReconcilerHealth:
     ended: bool = False
 
     @property
+    def is_failing(self) -> bool:
+        """Whether so many passes or rounds failed that another process should do the work."""
+        return (
+            self.failures >= FAILURES_READY_MAX or self.round_failures >= ROUND_FAILURES_READY_MAX
+        )
+
+    @property
     def ready(self) -> bool:
         """Whether the service works."""
-        return (
-            not self.ended
-            and self.passes + self.rounds > 0
-            and self.failures < FAILURES_READY_MAX
-            and self.round_failures < ROUND_FAILURES_READY_MAX
-        )
+        return not self.ended and self.passes + self.rounds > 0 and not self.is_failing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

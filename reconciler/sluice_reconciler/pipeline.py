@@ -132,6 +132,12 @@ class BatchPipeline:
             StoreError: The store is unreachable or refused a request; the keys may be retried.
             OutcomeUnknown: The retries of a write are spent; the keys may be retried.
         """
+        if takeover is None:
+            elsewhere = frozenset(key for key in keys if not self._parts.workers.works_on(key))
+            if elsewhere:
+                here = [key for key in keys if key not in elsewhere]
+                left = PipelineResult(left=len(elsewhere), left_keys=elsewhere)
+                return left.plus(await self.process(here, named=named)) if here else left
         busy = {done for key in keys if (done := self._in_progress.get(key)) is not None}
         mine = {key: None for key in keys if key not in self._in_progress}
         result = PipelineResult()
@@ -298,6 +304,8 @@ class BatchPipeline:
         return sum(count for count in done if count is not None), left, left_keys
 
     def _takeover_by_age(self, batches: Sequence[VerifiedBatch]) -> Takeover:
+        if self._parts.workers.shared is not None:
+            return Takeover.ALWAYS  # the members have agreed on the lane
         oldest_ns = min(one.manifest.accepted_at_ns for one in batches)
         waited_ns = max(one.date_ns for one in batches) - oldest_ns
         patience_ns = int(self._settings.takeover_after_s * NS_PER_S)

@@ -21,8 +21,10 @@ from sluice_reconciler.full_pass import FullPass, PassReport
 from sluice_reconciler.gateway_registry import GatewayRegistry
 from sluice_reconciler.http_queue import HttpQueue
 from sluice_reconciler.journal_loop import HeldBatches, JournalLoop
+from sluice_reconciler.journal_parts import JournalParts
 from sluice_reconciler.journal_removal import JournalRemoval
-from sluice_reconciler.journal_route import JournalParts, JournalRoute
+from sluice_reconciler.journal_route import JournalRoute
+from sluice_reconciler.lane_share import LaneShare
 from sluice_reconciler.lane_worker import LaneWorkers, Takeover
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.live_window import LiveWindow
@@ -80,6 +82,7 @@ class Reconciler:
         self._workers = LaneWorkers(
             store, authority.lanes, self.settings.queue_names, runtime, self.metrics
         )
+        self.share = LaneShare(store, authority.lanes, self._workers, runtime, self.metrics)
         self._clock = StoreClock(runtime.clock)
         self._backlog = StageBacklog(self._clock)
         self._backlog.export(self.metrics.oldest_waiting)
@@ -291,6 +294,8 @@ class Reconciler:
         settings = self.settings
         try:
             async with asyncio.TaskGroup() as tasks:
+                if settings.share_lanes:
+                    tasks.create_task(self.share.run(lambda: self.health.is_failing))
                 tasks.create_task(self._journal_loop.run())
                 tasks.create_task(self._pass_loop.run(self._journal_loop.tried))
                 self._create_scan_tasks(tasks)
@@ -306,6 +311,7 @@ class Reconciler:
                     )
         finally:
             await self._workers.close()
+            await self.share.leave()
 
     def _create_scan_tasks(self, tasks: asyncio.TaskGroup) -> None:
         """Start the scans that only a store without journals needs, and what replaces them."""

@@ -34,8 +34,12 @@ class ReconcilerSettings:
             seconds.
         hold_interval_s: Time between two checks of held batches, and of quarantined uploads without
             a reference, while full passes are rare, seconds.
+        share_lanes: Whether reconcilers divide the lanes among themselves. Otherwise a reconciler
+            takes a lane over when a batch of it was left for `takeover_after_s`.
+        advertise_url: URL of the operator API as other processes reach it; empty for the address
+            that the service listens on.
         takeover_after_s: How long another reconciler may leave a batch before this one takes its
-            lane over, seconds.
+            lane over, if lanes are not shared, seconds.
         shards: Spans of agents that a full pass lists concurrently, count. More spans are quicker
             if a LIST is slow; each costs one more LIST.
         concurrency: Store requests in flight, count. None means 4 on a directory, where more
@@ -76,6 +80,8 @@ class ReconcilerSettings:
     journal_interval_s: float = 1.0
     journal_poll_s: float = 0.25
     hold_interval_s: float = 60.0
+    share_lanes: bool = True
+    advertise_url: str = ""
     takeover_after_s: float = 10.0
     shards: int = 1
     concurrency: int | None = None

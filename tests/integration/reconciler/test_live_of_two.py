@@ -21,6 +21,7 @@ from sluice_store.port import ObjectStore
 def client_of(store: ObjectStore, pass_interval_s: float) -> TestClient[Any, Any]:
     settings = ReconcilerSettings(
         pass_interval_s=pass_interval_s,
+        share_lanes=False,
         takeover_after_s=3600,
         scan_interval_s=3600,
         live_bytes_max=1 << 20,

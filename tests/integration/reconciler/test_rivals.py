@@ -1,9 +1,12 @@
 """Two reconciler processes compete for the same lanes, on stores where one conditional write wins.
 
+They do not share the lanes, so each takes a lane whenever it has a batch for it.
+
 moto is not such a store (`sluice_store.deviations`), so no race is run on it.
 """
 
 import asyncio
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -62,9 +65,10 @@ async def race(url: str) -> None:
         options = [part for option in OPTIONS.items() for part in option]
         command = [sys.executable, "-m", "sluice_cli", "reconciler", "--store", url, *options]
         ports = (free_port(), free_port())
+        environment = {**os.environ, "SLUICE_RECONCILER_SHARE_LANES": "false"}
         rivals = [
             await asyncio.create_subprocess_exec(
-                *command, "--listen", f"127.0.0.1:{port}", **SILENT
+                *command, "--listen", f"127.0.0.1:{port}", env=environment, **SILENT
             )
             for port in ports
         ]

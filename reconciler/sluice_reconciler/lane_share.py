@@ -1,0 +1,231 @@
+"""The membership of one reconciler: it writes heartbeats, reads those of others, and shares lanes.
+
+The steps of one beat, and what happens if the process dies after it:
+
+    1 list the member records, read changed ones    another member takes its lanes when it lapses
+    2 decide, and stop work on released lanes       as above
+    3 store the ledgers of the released lanes       as above; nothing is left to resolve
+    4 write the record with the new lanes           the released lanes are taken immediately
+    5 start work on the new lanes                   another member takes them when it lapses
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from msgspec.structs import replace
+
+from sluice_protocol.errors import InvalidRecord, OutcomeUnknown, SluiceError, StoreError
+from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.outcomes import Found, ObjectInfo
+from sluice_protocol.units import NS_PER_S, ETag, ObjectKey
+from sluice_queue.lane import Runtime
+from sluice_reconciler.lane_worker import LaneWorkers
+from sluice_reconciler.membership import (
+    HANDOVER_MAX_S,
+    HEARTBEAT_S,
+    MEMBERS,
+    WORK_S,
+    MemberRecord,
+    decide_shares,
+    is_forgotten,
+    is_live,
+    member_key,
+)
+from sluice_reconciler.metrics import ReconcilerMetrics
+from sluice_store.port import ListedObject, ObjectStore
+from sluice_store.retry import WRITE_RETRY, overwrite_known
+
+log = structlog.get_logger()
+
+MEMBERS_MAX: Final = 1000
+"""Member records that are read, at most; more reconcilers than lanes have no work anyway."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SeenRecord:
+    etag: ETag
+    record: MemberRecord
+
+
+class LaneShare:
+    """One reconciler's share of the lanes.
+
+    Args:
+        store: The store that the reconcilers share.
+        lanes: Number of lanes of each queue.
+        workers: The lanes.
+        runtime: Time and ids.
+        metrics: Where lanes are counted.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        lanes: int,
+        workers: LaneWorkers,
+        runtime: Runtime,
+        metrics: ReconcilerMetrics,
+    ) -> None:
+        self._store = store
+        self._lanes = lanes
+        self._workers = workers
+        self._runtime = runtime
+        self._metrics = metrics
+        self._mine = MemberRecord(member=runtime.ids.ulid())
+        self._seen: dict[ObjectKey, _SeenRecord] = {}
+        self._others: tuple[MemberRecord, ...] = ()
+        self._awaited_since_ns: dict[int, int] = {}
+        self._beat_at_ns: int | None = None
+        self.url = ""
+        """Where this process is reached, as the record shows it."""
+
+    @property
+    def member(self) -> str:
+        """The id of this member."""
+        return self._mine.member
+
+    @property
+    def members(self) -> tuple[MemberRecord, ...]:
+        """The live members as last read, this one included, in order."""
+        return tuple(sorted((self._mine, *self._others), key=lambda one: one.member))
+
+    def owner_of(self, lane: int) -> MemberRecord | None:
+        """Return the live member that works on a lane; None while it is handed over."""
+        return next((one for one in self.members if lane in one.lanes), None)
+
+    async def run(self, is_failing: Callable[[], bool]) -> None:
+        """Beat until cancelled; a store error is logged, and the beat is repeated.
+
+        Args:
+            is_failing: Returns True while this process cannot do its work. It then does not beat,
+                so that others take its lanes.
+        """
+        self._workers.share(frozenset())
+        while True:
+            try:
+                if not is_failing():
+                    await self.beat()
+            except SluiceError as error:
+                log.warning("route_failed", route="members", reason=str(error))
+            if self._is_late():
+                self._workers.share(frozenset())
+            await self._runtime.clock.sleep(HEARTBEAT_S)
+
+    def _is_late(self) -> bool:
+        """Return True if other members may count this one as dead soon."""
+        now_ns = self._runtime.clock.monotonic_ns()
+        return self._beat_at_ns is None or now_ns - self._beat_at_ns > WORK_S * NS_PER_S
+
+    async def beat(self) -> None:
+        """Read the other members, hand over and take lanes, and write the heartbeat.
+
+        Raises:
+            OutcomeUnknown: The retries of a write are spent.
+            StoreError: The store is unreachable or refused a request.
+        """
+        began_ns = self._runtime.clock.monotonic_ns()
+        if self._is_late():
+            # Others may have taken the lanes: they are awaited again.
+            await self._hand_over(frozenset(self._mine.lanes))
+            self._mine = replace(self._mine, lanes=())
+        if self._beat_at_ns is None:
+            await self._write()  # others learn of this member before it reads what they do
+        await self._read_others()
+        shares = decide_shares(
+            self.member,
+            {one.member: one.lanes for one in self._others},
+            frozenset(self._mine.lanes),
+            self._lanes,
+            self._overdue(),
+        )
+        await self._hand_over(shares.released)
+        self._observe_awaited(shares.awaited)
+        before = self._mine.lanes
+        self._mine = replace(self._mine, lanes=tuple(sorted(shares.working)))
+        await self._write()
+        self._beat_at_ns = began_ns
+        await self._workers.share_with_refresh(shares.working)
+        self._metrics.lanes_shared.set(len(shares.working))
+        if before != self._mine.lanes:
+            log.info("lanes_shared", lanes=self._mine.lanes, members=len(self._others) + 1)
+
+    async def _hand_over(self, lanes: frozenset[int]) -> None:
+        """Stop work on lanes, and store their ledgers for the next owner."""
+        if lanes:
+            self._workers.share(frozenset(self._mine.lanes) - lanes)
+            await self._workers.release(lanes)
+
+    def _overdue(self) -> frozenset[int]:
+        now_ns = self._runtime.clock.monotonic_ns()
+        return frozenset(
+            lane
+            for lane, since_ns in self._awaited_since_ns.items()
+            if now_ns - since_ns > HANDOVER_MAX_S * NS_PER_S
+        )
+
+    def _observe_awaited(self, awaited: frozenset[int]) -> None:
+        now_ns = self._runtime.clock.monotonic_ns()
+        since_ns = self._awaited_since_ns
+        self._awaited_since_ns = {lane: since_ns.get(lane, now_ns) for lane in awaited}
+
+    async def _write(self) -> None:
+        self._mine = replace(self._mine, url=self.url)
+        await overwrite_known(
+            self._store,
+            member_key(self.member),
+            encode_record(self._mine),
+            self._runtime.backoff(WRITE_RETRY),
+        )
+
+    async def _read_others(self) -> None:
+        """Read the records of live members that changed; delete those of dead ones."""
+        live: list[ListedObject] = []
+        async for page in self._store.list(MEMBERS):
+            for one in page.objects:
+                if one.key == member_key(self.member):
+                    continue
+                if is_live(one.last_modified_ns, page.date_ns):
+                    live.append(one)
+                elif is_forgotten(one.last_modified_ns, page.date_ns):
+                    await self._delete(one.key)
+        seen: dict[ObjectKey, _SeenRecord] = {}
+        for one in live[:MEMBERS_MAX]:
+            before = self._seen.get(one.key)
+            found = before if before and before.etag == one.etag else await self._read(one.key)
+            if found is not None:
+                seen[one.key] = found
+        self._seen = seen
+        self._others = tuple(one.record for one in seen.values() if not one.record.leaving)
+
+    async def _read(self, key: ObjectKey) -> _SeenRecord | None:
+        read = await self._store.get(key)
+        if not isinstance(read, Found):
+            return None
+        try:
+            record = decode_record(key, read.body, MemberRecord)
+        except InvalidRecord as error:
+            log.warning("member_record_unreadable", key=key, reason=error.reason)
+            return None
+        return _SeenRecord(etag=read.info.etag, record=record)
+
+    async def _delete(self, key: ObjectKey) -> None:
+        found = await self._store.head(key)
+        if isinstance(found, ObjectInfo) and found.incarnation is not None:
+            await self._store.delete(key, found.incarnation)
+
+    async def leave(self) -> None:
+        """Let others take the lanes; call it after the ledgers were stored.
+
+        An error is ignored: the record lapses.
+        """
+        if self._beat_at_ns is None:
+            return
+        self._mine = replace(self._mine, lanes=(), leaving=True)
+        try:
+            async with asyncio.timeout(HEARTBEAT_S):
+                await self._write()
+        except (OutcomeUnknown, StoreError, TimeoutError):
+            return

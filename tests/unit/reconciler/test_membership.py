@@ -1,0 +1,234 @@
+"""Reconcilers share lanes: the pure decision, and members that beat against one store."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+
+import pytest
+from support.queue_store import SimClock, SimIds, SimStore
+
+from sluice_protocol.units import NS_PER_S
+from sluice_queue.lane import Runtime
+from sluice_reconciler.lane_share import LaneShare
+from sluice_reconciler.lane_worker import LaneWorkers
+from sluice_reconciler.membership import (
+    FORGET_S,
+    HANDOVER_MAX_S,
+    HEARTBEAT_S,
+    LAPSE_S,
+    WORK_S,
+    assign_lanes,
+    decide_shares,
+    member_key,
+)
+from sluice_reconciler.metrics import ReconcilerMetrics
+
+LANES = 4
+_IDS = SimIds(7)
+NAMES = tuple(_IDS.ulid() for _ in range(6))
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 7, 64])
+@pytest.mark.parametrize("count", range(1, 7))
+def test_every_lane_is_assigned_and_the_shares_are_equal(lanes: int, count: int) -> None:
+    members = NAMES[:count]
+    assigned = assign_lanes(members, lanes)
+    assert sorted(assigned) == list(range(lanes))
+    shares = Counter(assigned.values())
+    sizes = [shares[member] for member in members]
+    assert max(sizes) - min(sizes) <= 1
+    assert assign_lanes(tuple(reversed(members)), lanes) == assigned
+
+
+def test_few_lanes_move_when_a_member_joins() -> None:
+    """The new member gets its share, and few other lanes move."""
+    lanes = 64
+    for count in range(1, 6):
+        before = assign_lanes(NAMES[:count], lanes)
+        after = assign_lanes(NAMES[: count + 1], lanes)
+        moved = sum(before[lane] != after[lane] for lane in range(lanes))
+        assert moved <= 2 * lanes // (count + 1)
+
+
+def settle(working: dict[str, frozenset[int]], rng: random.Random, beats: int) -> None:
+    """Let members beat in any order, each with the view that the others' records show."""
+    for _ in range(beats):
+        me = rng.choice(sorted(working))
+        live = {one: lanes for one, lanes in working.items() if one != me}
+        working[me] = decide_shares(me, live, working[me], 7).working
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_members_converge_and_two_never_work_on_one_lane(seed: int) -> None:
+    """Members join and leave at any time; only one that left without notice is awaited."""
+    rng = random.Random(seed)
+    working: dict[str, frozenset[int]] = {}
+    for _ in range(12):
+        if len(working) < 2 or rng.random() < 0.6:
+            working[rng.choice(NAMES)] = frozenset()
+        else:
+            del working[rng.choice(sorted(working))]
+        settle(working, rng, rng.randrange(6))
+        named = [lane for lanes in working.values() for lane in lanes]
+        assert len(named) == len(set(named))
+    settle(working, rng, 60)
+    assigned = assign_lanes(working.keys(), 7)
+    assert {lane: one for one, lanes in working.items() for lane in lanes} == assigned
+    stable = dict(working)
+    settle(working, rng, 20)
+    assert working == stable
+
+
+def test_member_that_does_not_release_is_overruled_when_it_is_overdue() -> None:
+    me, other = NAMES[:2]
+    live = {other: range(LANES)}
+    first = decide_shares(me, live, frozenset(), LANES)
+    assert first.working == frozenset()
+    assert len(first.awaited) == LANES // 2
+    later = decide_shares(me, live, frozenset(), LANES, overdue=first.awaited)
+    assert later.working == first.awaited
+
+
+class World:
+    """Members of one store, with a clock for all of them."""
+
+    def __init__(self) -> None:
+        self.clock = SimClock()
+        self.store = SimStore(clock=self.clock)
+        self.shares: list[LaneShare] = []
+        self.workers: list[LaneWorkers] = []
+
+    def join(self) -> LaneShare:
+        runtime = Runtime(clock=self.clock, ids=SimIds(len(self.shares)), rng=random.Random(1))
+        metrics = ReconcilerMetrics()
+        workers = LaneWorkers(self.store, LANES, ["spark"], runtime, metrics)
+        workers.share(frozenset())
+        share = LaneShare(self.store, LANES, workers, runtime, metrics)
+        self.shares.append(share)
+        self.workers.append(workers)
+        return share
+
+    def wait(self, seconds: float) -> None:
+        self.clock.at_ns += int(seconds * NS_PER_S)
+
+    async def beats(self, *members: int, rounds: int = 1) -> None:
+        for _ in range(rounds):
+            for member in members:
+                await self.shares[member].beat()
+                working = [one.shared or frozenset() for one in self.workers]
+                for left, right in itertools.combinations(working, 2):
+                    assert not left & right
+            self.wait(HEARTBEAT_S)
+
+    def counts(self) -> list[int]:
+        return [len(one.shared or ()) for one in self.workers]
+
+
+def test_a_single_member_works_on_every_lane_immediately() -> None:
+
+    async def run() -> None:
+        world = World()
+        share = world.join()
+        await world.beats(0)
+        assert world.counts() == [LANES]
+        assert share.owner_of(3) == share.members[0]
+
+    asyncio.run(run())
+
+
+def test_two_share_a_third_joins_and_one_dies() -> None:
+
+    async def run() -> None:
+        world = World()
+        world.join()
+        await world.beats(0)
+        world.join().url = "http://two:8081"
+        await world.beats(1, 0, rounds=2)
+        assert world.counts() == [2, 2]
+        lane = min(world.workers[1].shared or ())
+        owner = world.shares[0].owner_of(lane)
+        assert owner is not None
+        assert owner.url == "http://two:8081"
+        world.join()
+        await world.beats(2, 0, 1, rounds=3)
+        assert sorted(world.counts()) == [1, 1, 2]
+        # The second one dies: its lanes are taken when its record lapses.
+        world.workers[1].share(frozenset())
+        await world.beats(0, 2, rounds=3)
+        assert sorted(world.counts()) != [0, 2, 2]
+        await world.beats(0, 2, rounds=4)
+        assert world.counts() == [2, 0, 2]
+        assert world.shares[0].owner_of(lane) is not None
+
+    asyncio.run(run())
+
+
+def test_a_member_that_leaves_hands_its_lanes_over_without_a_wait() -> None:
+
+    async def run() -> None:
+        world = World()
+        for _ in range(2):
+            world.join()
+        await world.beats(0, 1, rounds=3)
+        world.workers[1].share(frozenset())
+        await world.shares[1].leave()
+        await world.beats(0)
+        assert world.counts() == [LANES, 0]
+
+    asyncio.run(run())
+
+
+def test_a_member_that_was_suspended_works_on_nothing_until_it_has_beaten() -> None:
+    """The other one has taken its lanes; it gets its share back by a release."""
+
+    async def run() -> None:
+        world = World()
+        for _ in range(2):
+            world.join()
+        await world.beats(0, 1, rounds=3)
+        world.wait(LAPSE_S)
+        assert world.shares[1]._is_late()
+        world.workers[1].share(frozenset())  # as `run` does
+        await world.beats(0)
+        assert world.counts() == [LANES, 0]
+        await world.shares[1].beat()
+        assert world.counts() == [LANES, 0]
+        await world.beats(0, 1)
+        assert world.counts() == [2, 2]
+
+    asyncio.run(run())
+
+
+def test_records_of_dead_members_are_deleted() -> None:
+
+    async def run() -> None:
+        world = World()
+        dead = world.join().member
+        await world.beats(0)
+        world.workers[0].share(frozenset())
+        world.join()
+        world.wait(LAPSE_S)
+        await world.beats(1)
+        assert member_key(dead) in world.store.held
+        world.wait(FORGET_S)
+        await world.beats(1)
+        assert member_key(dead) not in world.store.held
+
+    asyncio.run(run())
+
+
+def test_a_damaged_record_stops_no_member() -> None:
+
+    async def run() -> None:
+        world = World()
+        world.join()
+        world.store._put(member_key(NAMES[0]), b"{")
+        await world.beats(0)
+        assert world.counts() == [LANES]
+
+    asyncio.run(run())
+
+
+def test_times_leave_room_for_two_missed_heartbeats() -> None:
+    assert 2 * HEARTBEAT_S < WORK_S < LAPSE_S < HANDOVER_MAX_S

@@ -1,0 +1,174 @@
+"""Two reconcilers with half of the lanes each follow the journals of one gateway."""
+
+import asyncio
+import random
+from collections import Counter
+
+from support.journal_writer import JournalWriter
+from support.queue_store import SimClock, SimIds, SimStore
+from support.reconciler_seed import accept, enqueued
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
+from sluice_protocol.keys import accepted_key, lane_of
+from sluice_protocol.manifests import decode_record
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_queue.lane import Runtime
+from sluice_reconciler.discovery import IDLE_STEP_S, is_worth_writing
+from sluice_reconciler.journal_progress import WaitingObject
+from sluice_reconciler.service import Reconciler
+
+AGENTS = ("host-1", "host-2", "host-3", "host-4")
+
+
+def make(store: SimStore, seed: int, lane: int) -> Reconciler:
+    runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
+    subject = Reconciler(store, Authority(authority_id="A", lanes=2), runtime=runtime)
+    subject._workers.share(frozenset({lane}))
+    return subject
+
+
+def record(store: SimStore) -> DiscoveryRecord:
+    return decode_record(DISCOVERY, store.held[DISCOVERY].body, DiscoveryRecord)
+
+
+async def rounds(store: SimStore, subjects: list[Reconciler], count: int) -> None:
+    for _ in range(count):
+        store.clock.at_ns += int(1.1 * NS_PER_S)
+        for one in subjects:
+            await one.journals.round()
+
+
+async def shared() -> tuple[SimStore, list[Reconciler], JournalWriter]:
+    """Return two reconcilers for which journals decide."""
+    store = SimStore(clock=SimClock())
+    writer = JournalWriter(store, store.clock.at_ns)
+    await writer.register()
+    first = make(store, 1, 0)
+    first._workers._shared = None  # it makes the first pass alone
+    for worker in first._workers:
+        worker.is_allowed = True
+    await first.journals.round()
+    await first.once()
+    first._workers.share(frozenset({0}))
+    subjects = [first, make(store, 2, 1)]
+    await writer.append([], through_ns=store.clock.at_ns)
+    await rounds(store, subjects, 3)
+    assert record(store).journaled_since_unix_ns is not None
+    return store, subjects, writer
+
+
+def test_each_enqueues_its_lane_and_the_record_follows_without_a_wait() -> None:
+
+    async def run() -> None:
+        store, subjects, writer = await shared()
+        assert {lane_of(agent, 2) for agent in AGENTS} == {0, 1}
+        for seq in range(0, 50, 10):
+            at_ns = store.clock.at_ns
+            batches = [await writer.accept(seq, at_ns=at_ns, agent=agent) for agent in AGENTS]
+            number = await writer.append(batches, through_ns=store.clock.at_ns)
+            await rounds(store, subjects, 1)
+        through_ns = store.clock.at_ns
+        # The next object shows that everything before it is done.
+        number = await writer.append([], through_ns=through_ns)
+        await rounds(store, subjects, 4)
+        counts = Counter(one.identity for one in await enqueued(store))
+        assert len(counts) == 20
+        assert set(counts.values()) == {1}
+        for subject in subjects:
+            (lane,) = subject._workers.shared or ()
+            verified = subject.metrics.enqueued.labels("spark")._value.get()
+            assert verified == 5 * sum(lane_of(agent, 2) == lane for agent in AGENTS)
+        assert record(store).complete_through_unix_ns == through_ns
+        assert record(store).journals == {writer.process: number}
+        assert record(store).lanes == {}
+
+    asyncio.run(run())
+
+
+def test_nothing_of_a_lane_is_claimed_that_its_member_has_not_done() -> None:
+    """The other member does not work: its lane holds the time back, and the first lane advances."""
+
+    async def run() -> None:
+        store, subjects, writer = await shared()
+        before_ns = record(store).complete_through_unix_ns
+        batches = [await writer.accept(0, at_ns=store.clock.at_ns, agent=one) for one in AGENTS]
+        await writer.append(batches, through_ns=store.clock.at_ns)
+        through_ns = store.clock.at_ns
+        await writer.append([], through_ns=through_ns)
+        await rounds(store, subjects[:1], 30)
+        assert {lane_of(one.agent_id, 2) for one in await enqueued(store)} == {0}
+        assert record(store).complete_through_unix_ns < through_ns
+        assert record(store).complete_through_unix_ns - before_ns < NS_PER_S
+        assert record(store).lanes == {"000": through_ns}
+        # The lane is handed over.
+        await subjects[0]._workers.share_with_refresh(frozenset({0, 1}))
+        await rounds(store, subjects[:1], 3)
+        assert len(await enqueued(store)) == 4
+        assert record(store).complete_through_unix_ns == through_ns
+
+    asyncio.run(run())
+
+
+def test_batches_of_other_lanes_are_left_by_every_route() -> None:
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        batches = [await accept(store, 0, agent=agent) for agent in AGENTS]
+        subject = make(store, 1, 0)
+        keys = [accepted_key(one.identity) for one in batches]
+        elsewhere = {
+            key for key, one in zip(keys, batches, strict=True) if lane_of(one.agent_id, 2) == 1
+        }
+        done = await subject.pipeline.process_new(keys)
+        assert done.left_keys == elsewhere
+        assert (done.left, done.enqueued) == (len(elsewhere), len(keys) - len(elsewhere))
+        report = await subject._pass_loop.run_once(None)
+        assert report.complete_through_ns is None
+        # The other member enqueues them; the ledger of its lane shows it.
+        other = make(store, 2, 1)
+        await other.pipeline.process_new(keys)
+        report = await subject._pass_loop.run_once(None)
+        assert report.complete_through_ns is not None
+        assert len(await enqueued(store)) == len(keys)
+
+    asyncio.run(run())
+
+
+def test_an_object_is_covered_by_a_time_that_proves_that_its_lane_is_done() -> None:
+    key, other = accepted_key_of(0), accepted_key_of(1)
+
+    def left(through_ns: int, pass_began_ns: int) -> set[str]:
+        one = WaitingObject(
+            number=3,
+            complete_through_ns=UnixNs(100 * NS_PER_S),
+            closed=False,
+            left={key: 0, other: 1},
+            due_ns=0,
+            written_ns=UnixNs(101 * NS_PER_S),
+        )
+        one.cover_lanes({1: through_ns}, pass_began_ns)
+        return set(one.left)
+
+    second = NS_PER_S
+    assert left(100 * second, 50 * second) == {key, other}
+    assert left(100 * second + 1, 50 * second) == {key}
+    # A full pass decided the time: it may have begun before the last batch was accepted.
+    assert left(105 * second, 105 * second) == {key, other}
+    assert left(112 * second, 112 * second) == {key}
+
+
+def accepted_key_of(number: int) -> ObjectKey:
+    return ObjectKey(f"accepted/v1/{number}")
+
+
+def test_a_lane_that_is_ahead_moves_the_record_every_second() -> None:
+    """The reconcilers of the other lanes wait for it; a single one writes when it is idle."""
+    before = DiscoveryRecord(complete_through_unix_ns=NS_PER_S, listed=0)
+    ahead = DiscoveryRecord(
+        complete_through_unix_ns=NS_PER_S, listed=0, lanes={"001": 3 * NS_PER_S}
+    )
+    assert is_worth_writing(before, ahead, IDLE_STEP_S)
+    assert not is_worth_writing(ahead, ahead, IDLE_STEP_S)
+    idle = DiscoveryRecord(complete_through_unix_ns=3 * NS_PER_S, listed=0)
+    assert not is_worth_writing(before, idle, IDLE_STEP_S)
