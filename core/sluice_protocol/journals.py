@@ -48,7 +48,9 @@ class GatewayProcess(msgspec.Struct, frozen=True, kw_only=True):
         collector_id: The name of the gateway.
         process: `<started, 20 digits>-<ULID>`; the last part of the key.
         acceptance: Where this process accepts: in the store, or in its own spool.
-        started_at_unix_ns: The store's clock before the registration was written.
+        started_at_unix_ns: The store's clock before the registration was written. For a spool, a
+            time before which every batch that the spool acknowledged is in the authority; it may be
+            much older than the registration.
     """
 
     schema: Literal["sluice.gateway_process.v1"] = "sluice.gateway_process.v1"
@@ -97,6 +99,17 @@ class Journal:
 def process_name(started_ns: UnixNs, ulid: str) -> str:
     """Return the name of a gateway process in keys."""
     return f"{started_ns:020d}-{ulid}"
+
+
+def started_ns_of(process: str) -> UnixNs:
+    """Return the time in the name of a process.
+
+    Raises:
+        InvalidRecord: The name has another form.
+    """
+    if _PROCESS.fullmatch(process) is None:
+        raise InvalidRecord(process, "name of a gateway process is not <started>-<ulid>")
+    return UnixNs(int(process[:20]))
 
 
 def registration_key(process: str) -> ObjectKey:
@@ -221,18 +234,26 @@ class Frontier:
 
 
 def decide_frontier(
-    listed_ns: UnixNs, processes: Iterable[ProcessProgress], pass_began_ns: UnixNs | None
+    listed_ns: UnixNs,
+    processes: Iterable[ProcessProgress],
+    pass_began_ns: UnixNs | None,
+    spool_left_ns: UnixNs | None = None,
 ) -> Frontier:
     """Decide through which time every acknowledged batch is enqueued or held.
+
+    The journals of each process must be listed after `listed_ns` was read. Otherwise a process that
+    resumed in between appears to be older than it is.
 
     Args:
         listed_ns: The store's clock before the listing of the registrations: a process that is
             registered later acknowledges later.
         processes: Every registered process.
         pass_began_ns: The store's clock before the last complete full pass; None if there is none.
+        spool_left_ns: The time in the newest switch of the authority away from `local_spool`
+            (`switched_at_unix_ns`); None if there is none.
     """
     known = list(processes)
-    ended = ended_processes(known, pass_began_ns)
+    ended = ended_processes(known, pass_began_ns, spool_left_ns)
     bounds = [one for one in known if one.process not in ended]
     slowest = min(bounds, key=lambda one: one.complete_through_ns, default=None)
     if slowest is None or slowest.complete_through_ns >= listed_ns:
@@ -241,30 +262,60 @@ def decide_frontier(
 
 
 def ended_processes(
-    processes: Iterable[ProcessProgress], pass_began_ns: UnixNs | None
+    processes: Iterable[ProcessProgress],
+    pass_began_ns: UnixNs | None,
+    spool_left_ns: UnixNs | None = None,
 ) -> frozenset[str]:
     """Return the processes whose journals no longer bound the frontier.
 
     Args:
         processes: Every registered process.
         pass_began_ns: As in `decide_frontier`.
+        spool_left_ns: As in `decide_frontier`.
     """
     known = list(processes)
     spools = [one.process for one in known if one.acceptance == "local_spool"]
-    newest_spool = max(spools, default="")
-    return frozenset(
-        one.process for one in known if one.closed or _is_replaced(one, newest_spool, pass_began_ns)
+    evidence = _Evidence(
+        newest_spool=max(spools, default=""),
+        pass_began_ns=pass_began_ns,
+        spool_left_ns=spool_left_ns,
     )
+    return frozenset(one.process for one in known if one.closed or _is_replaced(one, evidence))
 
 
-def _is_replaced(one: ProcessProgress, newest_spool: str, pass_began_ns: UnixNs | None) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Evidence:
+    """What may show the batches that a process acknowledged after its last object."""
+
+    newest_spool: str
+    pass_began_ns: UnixNs | None
+    spool_left_ns: UnixNs | None
+
+
+def _is_replaced(one: ProcessProgress, evidence: _Evidence) -> bool:
     """Return True if something else shows what a process acknowledged after its last object.
 
     A process that accepts in the store acknowledges nothing after `FENCE_S`, so a full pass that
-    began later lists all of it. A spool may acknowledge without the store for days. Its next
-    process takes over what it has not transferred yet.
+    began later lists all of it.
+
+    A spool may acknowledge without the store for days, so its age proves nothing. Its gateways
+    continue one journal. Two facts end a journal that was not closed:
+
+    - A later registration of the spool, and a full pass that began after it. Only one process of a
+      spool runs, so the earlier one had ended. What it had transferred is in the listing of that
+      pass. What it had not transferred bounds the times of the later journal.
+    - A switch of the authority away from the spool, and a full pass that began after it. The
+      command locks the spool, so no process of it runs. It checks that the authority has every
+      batch, and only then reads the time of the switch. From then on the spool accepts nothing. So
+      every batch that the spool ever acknowledged is in the listing of that pass. A process that
+      registered after the switch belongs to a later switch back.
     """
+    began_ns = evidence.pass_began_ns
+    if began_ns is None:
+        return False
     if one.acceptance == "local_spool":
-        return one.process < newest_spool
-    lapsed_ns = one.newest_ns + int(LAPSE_S * NS_PER_S)
-    return pass_began_ns is not None and pass_began_ns >= lapsed_ns
+        later, left_ns = evidence.newest_spool, evidence.spool_left_ns
+        is_followed = one.process < later and f"{began_ns:020d}" >= later[:20]
+        is_left = left_ns is not None and one.process < f"{left_ns:020d}" and began_ns >= left_ns
+        return is_followed or is_left
+    return began_ns >= one.newest_ns + int(LAPSE_S * NS_PER_S)

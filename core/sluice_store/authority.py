@@ -20,6 +20,7 @@ from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Applied, Exists, Found
 from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import UnixNs
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, create_known
 
@@ -97,6 +98,16 @@ class AuthorityHistory:
         for switch, _ in self.switches:
             settings = apply_mode_switch(settings, switch)
         return settings
+
+    @property
+    def spool_left_ns(self) -> UnixNs | None:
+        """The time of the newest switch away from `local_spool`; None if there is none."""
+        times = [
+            switch.switched_at_unix_ns
+            for switch, _ in self.switches
+            if switch.acceptance != "local_spool"
+        ]
+        return UnixNs(times[-1]) if times else None
 
     @property
     def next_number(self) -> int:

@@ -1,5 +1,6 @@
 """The composition root of a gateway: the parts of one worker, and how they are served."""
 
+import math
 import random  # noqa: TID251 - the seeded source is created here
 import socket
 from collections.abc import AsyncIterator
@@ -14,20 +15,27 @@ from sluice_gateway.api import GatewayApi
 from sluice_gateway.connection_guard import ConnectionGuard, ConnectionLimits
 from sluice_gateway.frame_reader import BodyPace, FrameReader
 from sluice_gateway.high_water import HighWaterMarks
-from sluice_gateway.journal_writer import AcceptanceJournal, JournalOwner
+from sluice_gateway.journal_ports import JournalOwner, StoreRules, UploadJournal
+from sluice_gateway.journal_writer import AcceptanceJournal
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_gateway.principals import PrincipalsFile
 from sluice_gateway.readiness import Readiness, WorkerConditions
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import claim_authority
-from sluice_gateway.spool_transfer import SpoolStores, SpoolTransfer
+from sluice_gateway.spool_capacity import SpoolCapacity
+from sluice_gateway.spool_journal import SpoolJournal
+from sluice_gateway.spool_journal_state import SpoolRules
+from sluice_gateway.spool_records import SpoolStores
+from sluice_gateway.spool_transfer import SpoolTransfer
 from sluice_gateway.upload_service import UploadService
 from sluice_protocol.authority import Authority
-from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import UnixNs
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
+from sluice_store.url import parse_local_path
 from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_on, server_tls
 
@@ -112,22 +120,37 @@ def build_gateway(
         rng=rng,
         time_s_max=settings.upload_time_s_max,
     )
-    transfer, journal = None, None
+    transfer: SpoolTransfer | None = None
+    journal: UploadJournal
+    owner = JournalOwner(
+        collector_id=collector_id,
+        acceptance=authority.acceptance,
+        fence_s=settings.journal_fence_s if transfers_to is None else math.inf,
+    )
     if transfers_to is None:
         journal = AcceptanceJournal(
-            observed,
-            JournalOwner(
-                collector_id=collector_id,
-                acceptance=authority.acceptance,
-                fence_s=settings.journal_fence_s,
-            ),
-            clock=clock,
-            ids=ids,
-            metrics=metrics,
+            observed, owner, rules=StoreRules(ids), clock=clock, metrics=metrics
         )
     else:
-        acceptor = acceptor_into(store=transfers_to)
-        stores = _spool_stores(store, transfers_to, acceptor, clock, ids, collector_id)
+        created_ns = UnixNs(authority.created_at_unix_ns)
+        rules = SpoolRules(store, ids=ids, clock=clock, created_ns=created_ns)
+        remote = ObservedStore(transfers_to, metrics, clock)
+        journal = SpoolJournal(
+            AcceptanceJournal(remote, owner, rules=rules, clock=clock, metrics=metrics),
+            rules,
+            clock=clock,
+            claim=partial(claim_authority, store, transfers_to, ids, collector_id),
+        )
+        stores = SpoolStores(
+            local=store,
+            remote=transfers_to,
+            acceptor=acceptor_into(store=transfers_to),
+            clock=clock,
+            ids=ids,
+            journal=journal,
+            capacity=_spool_capacity(settings, clock, metrics),
+            authority=authority,
+        )
         transfer = SpoolTransfer(stores, metrics, settings.object_landing_interval_ms / 1000)
     uploads = UploadService(
         frame_bytes_max=settings.frame_bytes_max,
@@ -179,21 +202,15 @@ def _gateway(
     )
 
 
-def _spool_stores(
-    local: ObjectStore,
-    remote: ObjectStore,
-    acceptor: Acceptor,
-    clock: Clock,
-    ids: IdSource,
-    collector_id: str,
-) -> SpoolStores:
-    return SpoolStores(
-        local=local,
-        remote=remote,
-        acceptor=acceptor,
+def _spool_capacity(
+    settings: GatewaySettings, clock: Clock, metrics: GatewayMetrics
+) -> SpoolCapacity:
+    return SpoolCapacity(
+        parse_local_path(settings.spool),
+        bytes_max=settings.spool_bytes_max,
+        free_bytes_min=settings.spool_free_bytes_min,
         clock=clock,
-        ids=ids,
-        claim=partial(claim_authority, local, remote, ids, collector_id),
+        metrics=metrics,
     )
 
 

@@ -36,9 +36,8 @@ def start_background_tasks(
         follow_decisions(gateway),
         follow_doctor(gateway),
         write_high_water(gateway),
+        gateway.uploads.journal.run(),
     ]
-    if gateway.uploads.journal is not None:
-        tasks.append(gateway.uploads.journal.run())
     if gateway.uploads.transfer is not None:
         tasks.append(gateway.uploads.transfer.run())
     else:  # a spool is locked while it runs: no command can switch away from it

@@ -15,7 +15,6 @@ Source: `sluice_protocol.journals`, ADR 0029.
 """
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -24,23 +23,21 @@ from sluice_gateway.journal_book import (
     ENTRIES_BYTES_MAX,
     JournalBook,
     MachineInstant,
-    PendingObject,
     is_lapsed,
 )
+from sluice_gateway.journal_ports import JournalOwner, JournalRules
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
-from sluice_protocol.authority import AcceptanceMode
-from sluice_protocol.clock import IdSource, SuspendAwareClock
+from sluice_protocol.clock import SuspendAwareClock
 from sluice_protocol.errors import ErrorCode, SluiceError, StoreUnavailable
 from sluice_protocol.journals import (
-    FENCE_S,
     HEARTBEAT_S,
     JOURNAL_INTERVAL_S,
     GatewayProcess,
-    process_name,
     registration_key,
 )
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.manifests import encode_record
+from sluice_protocol.outcomes import Applied, Exists
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_store.retry import Backoff, RetrySettings, create_known
 from sluice_web.problems import HttpRefusal
@@ -61,21 +58,6 @@ registration of an older one may have been removed."""
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalOwner:
-    """Whose journal it is.
-
-    Attributes:
-        collector_id: The name of the gateway.
-        acceptance: Where it accepts.
-        fence_s: Largest age of the newest durable object when a 200 is decided, seconds.
-    """
-
-    collector_id: str
-    acceptance: AcceptanceMode
-    fence_s: float = FENCE_S
-
-
 class AcceptanceJournal:
     """The journal of one worker, over the store that accepts."""
 
@@ -84,19 +66,20 @@ class AcceptanceJournal:
         store: ObservedStore,
         owner: JournalOwner,
         *,
+        rules: JournalRules,
         clock: SuspendAwareClock,
-        ids: IdSource,
         metrics: GatewayMetrics,
     ) -> None:
         self._store = store
+        self._rules = rules
         self._owner = owner
         self._clock = clock
-        self._ids = ids
         self._metrics = metrics
         self._backoff = Backoff.seeded_by(clock, WRITE_RETRY)
         self._book = JournalBook("", None)
         self._superseded: list[JournalBook] = []
         self._registering = asyncio.Lock()
+        self._writing = asyncio.Lock()
         self._closing = False
         self._failure = ""
         metrics.journal_age.set_function(self.age_s)
@@ -106,6 +89,11 @@ class AcceptanceJournal:
     def process(self) -> str:
         """The name under which this worker is registered; empty before the first registration."""
         return self._book.process
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the last object of this journal is durable."""
+        return self._book.closed
 
     @property
     def is_current(self) -> bool:
@@ -134,6 +122,12 @@ class AcceptanceJournal:
             SluiceError: The store is unreachable or refused the record.
         """
         await self._renew()
+
+    def resume(self, process: str, *, number: int, through_ns: UnixNs) -> None:
+        """Continue a journal that an earlier process began, at a number that it may have used."""
+        old = self._book
+        self._book = JournalBook.resume(process, self._now(), through_ns, number=number)
+        old.move_to(self._book)
 
     def require_room(self) -> None:
         """Refuse an upload if its entry would exceed the memory of the journal.
@@ -180,14 +174,20 @@ class AcceptanceJournal:
             spent_s = (self._clock.monotonic_ns() - started_ns) / NS_PER_S
             await self._clock.sleep(max(PAUSE_S_MIN, JOURNAL_INTERVAL_S - spent_s))
 
-    async def write_due(self) -> None:
-        """Register again, close older journals and write objects, where that is due."""
+    async def write_due(self, *, also_time: bool = False) -> None:
+        """Register again, write objects and close older journals, where that is due.
+
+        Args:
+            also_time: Whether to write an object without entries before a heartbeat is due.
+        """
         try:
             if self._is_lapsed():
                 await self._renew()
-            while self._due():
-                await self._write(self._book, self._book.next_object(self._answered(), self._now()))
-            await self._close_superseded()
+            async with self._writing:
+                while also_time or self._due():
+                    await self._write(self._book)
+                    also_time = False
+                await self._close_superseded()
         except SluiceError as error:
             self._failure = str(error)
             self._metrics.journal_failures.inc()
@@ -200,30 +200,52 @@ class AcceptanceJournal:
         else:
             self._failure = ""
 
-    async def close(self) -> None:
+    async def flush(self) -> None:
+        """Write objects until every noted entry is durable.
+
+        Raises:
+            SluiceError: The store is unreachable; the entries are kept.
+        """
+        async with self._writing:
+            while self._book.waiting:
+                await self._write(self._book)
+
+    async def close(self, *, landed: bool) -> None:
         """Write the last object; called after the last upload ended and `run` was cancelled.
 
         From here on no upload gets a 200, so the object names every batch of this process.
         """
         self._closing = True
+        if not landed:
+            return
         try:
             async with asyncio.timeout(CLOSE_S_MAX):
-                await self._close_superseded()
-                if self.process:
-                    await self._close_book(self._book)
+                await self.end()
         except (SluiceError, TimeoutError) as error:
             reason = str(error) or "no time is left"
             log.warning("journal_not_closed", process=self.process, reason=reason)
+
+    async def end(self) -> None:
+        """Write the last object of this journal, and of earlier registrations.
+
+        Raises:
+            SluiceError: The store is unreachable; call again.
+        """
+        async with self._writing:
+            await self._close_superseded()
+            if self.process:
+                await self._close_book(self._book)
 
     def _now(self) -> MachineInstant:
         return MachineInstant(boottime_ns=self._clock.boottime_ns(), wall_ns=self._clock.now_ns())
 
     def _is_lapsed(self) -> bool:
-        return is_lapsed(self._book.durable_from, self._now(), self._owner.fence_s)
+        book = self._book
+        return book.closed or is_lapsed(book.durable_from, self._now(), self._owner.fence_s)
 
-    def _answered(self) -> UnixNs:
-        """Return the store's clock in the newest response, received before this call."""
-        return self._store.answered_ns
+    def _through_ns(self) -> UnixNs:
+        """Return the time of an object, from the newest response: it was received before."""
+        return self._rules.through_ns(self._store.answered_ns)
 
     def _due(self) -> bool:
         book = self._book
@@ -242,42 +264,48 @@ class AcceptanceJournal:
                 await self._register()
 
     async def _register(self) -> None:
-        started_ns = (await self._store.head(AUTHORITY_SETTINGS)).date_ns
+        start = await self._rules.start((await self._store.head(AUTHORITY_SETTINGS)).date_ns)
         record = GatewayProcess(
             collector_id=self._owner.collector_id,
-            process=process_name(started_ns, self._ids.ulid()),
+            process=start.process,
             acceptance=self._owner.acceptance,
-            started_at_unix_ns=started_ns,
+            started_at_unix_ns=start.started_ns,
         )
         began = self._now()
         await self._create(registration_key(record.process), encode_record(record))
         old = self._book  # after the last await: it has every entry that was noted so far
-        self._book = old.succeed(record.process, began, started_ns)
+        self._book = old.succeed(record.process, began, start.started_ns)
         self._metrics.journal_registrations.inc()
         log.info("gateway_registered", process=record.process, replaces=old.process or None)
-        if old.process:
+        if old.process and not old.closed:
             log.warning("journal_lapsed", process=old.process, waiting=old.waiting)
             self._superseded = [*self._superseded, old][-SUPERSEDED_MAX:]
 
-    async def _write(self, book: JournalBook, pending: PendingObject) -> None:
-        """Write one object of a journal.
+    async def _write(self, book: JournalBook, *, closes: bool = False) -> None:
+        """Write the next object of a journal.
 
         Raises:
             SluiceError: It is not known to be durable; it stays pending.
         """
-        await self._create(pending.key, pending.body)
+        pending = book.next_object(self._through_ns(), self._now(), closes=closes)
+        await self._rules.begin_object(pending.number)
+        while isinstance(await self._create(pending.key, pending.body), Exists) and book.resumed:
+            book.skip(pending)
+            pending = book.next_object(self._through_ns(), self._now(), closes=closes)
+            await self._rules.begin_object(pending.number)
         book.settle(pending)
         self._metrics.journal_objects.inc()
         self._metrics.journal_entries.inc(len(pending.entries))
 
-    async def _create(self, key: ObjectKey, body: bytes) -> None:
+    async def _create(self, key: ObjectKey, body: bytes) -> Applied | Exists:
         """Create an object under a key that contains the name of this process.
 
-        The key determines the bytes, so an object that exists is from an earlier try.
+        The key determines the bytes, so an object that exists is from an earlier try, except in a
+        resumed journal.
         """
         try:
             async with asyncio.timeout(WRITE_S_MAX):
-                await create_known(self._store, key, body, self._backoff, retry_unsent=True)
+                return await create_known(self._store, key, body, self._backoff, retry_unsent=True)
         except TimeoutError as error:
             raise StoreUnavailable("create", key, f"no response in {WRITE_S_MAX:g} s") from error
 
@@ -296,5 +324,4 @@ class AcceptanceJournal:
 
     async def _close_book(self, book: JournalBook) -> None:
         while not book.closed:
-            pending = book.next_object(self._answered(), self._now(), closes=True)
-            await self._write(book, pending)
+            await self._write(book, closes=True)

@@ -20,7 +20,7 @@ import structlog
 
 from sluice_gateway.admission import NOTICE_S_MAX
 from sluice_gateway.spool import CLAIM, SpoolClaim
-from sluice_gateway.spool_transfer import untransferred_keys
+from sluice_gateway.spool_records import untransferred_keys
 from sluice_protocol.authority import (
     UPLOAD_TIME_S_MAX,
     Authority,

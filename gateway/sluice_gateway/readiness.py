@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from sluice_gateway.admission import ModeWatch, RunningUploads
-from sluice_gateway.journal_writer import AcceptanceJournal
+from sluice_gateway.journal_ports import UploadJournal
 from sluice_gateway.metrics import ObservedStore
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.write_probe import WriteProbe
@@ -41,12 +41,12 @@ class WorkerConditions:
     Attributes:
         running: Whether the worker is draining.
         mode: Whether the acceptance mode of the authority is known.
-        journal: Whether the acceptance journal can be written; None in `local_spool`.
+        journal: Whether accepted batches can be journaled.
     """
 
     running: RunningUploads
     mode: ModeWatch
-    journal: AcceptanceJournal | None = None
+    journal: UploadJournal
 
 
 class Readiness:
@@ -80,12 +80,11 @@ class Readiness:
     def _reason(self) -> str:
         if self._authority_missing:
             return f"the authority record is missing: restore it, key=`{AUTHORITY_SETTINGS}`"
-        journal = self._conditions.journal
         return (
             self._store.health.problem(self._clock.monotonic_ns())
             or self._doctor_problem
             or self._conditions.mode.problem()
-            or ("" if journal is None else journal.problem())
+            or self._conditions.journal.problem()
         )
 
     async def check_doctor(self) -> None:

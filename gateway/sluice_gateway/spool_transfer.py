@@ -4,20 +4,21 @@ A transfer is an upload to the authority with the bytes of the local manifest, t
 acceptance machine. So the rules on age and date apply, also after days without a connection.
 A spooled record passes these states:
 
-    accepted here ── transferred ──► local blob deleted ──► marker `landed/v1/<key>` here
+    accepted here ── transferred ──► local blob deleted ── named in the acceptance journal of the
+      authority ──► marker `landed/v1/<key>` here
 
 A crash between two steps repeats the last one; every step is idempotent. The local blob is deleted
 only after a verdict with proof. The marker is written last, because only the deletion of the blob
 frees the space for it on a full disk. A record without blob and marker is therefore looked up in
-the authority. The local manifest is kept permanently: the spool decides duplicates and conflicts. A
-conflict during a transfer creates a quarantine record in the authority and an alert here; nothing
-in the authority is overwritten.
+the authority. A batch with a marker is in a journal, so the next process journals the others only.
+The local manifest decides duplicates and conflicts until it expires; then the authority decides
+(`spool_expiry`). A conflict during a transfer creates a quarantine record in the authority and an
+alert here; nothing in the authority is overwritten.
 Source: ADR 0024.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
@@ -25,10 +26,20 @@ import structlog
 from sluice_gateway.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.spool_blobs import SpoolBlobs
+from sluice_gateway.spool_expiry import SpoolExpiry
+from sluice_gateway.spool_records import (
+    RECORDS,
+    SpoolStores,
+    has_landed,
+    is_transferred,
+    mark_transferred,
+    read_spooled_blob,
+    read_spooled_record,
+    untransferred_keys,
+)
 from sluice_gateway.uploads import Upload
 from sluice_protocol.acceptance import Accepted, Conflict
-from sluice_protocol.clock import Clock, IdSource
-from sluice_protocol.errors import BadUsage, InvalidRecord, SluiceError, StoreError
+from sluice_protocol.errors import BadUsage, ErrorCode, InvalidRecord, SluiceError, StoreError
 from sluice_protocol.frame import decode_head
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
@@ -37,26 +48,21 @@ from sluice_protocol.keys import (
     QUARANTINE_CONFLICTS,
     accepted_key,
     blob_key,
-    digest_of,
     parse_accepted_key,
     parse_quarantine_key,
     quarantine_key,
 )
 from sluice_protocol.manifests import (
-    TRANSFER_MARKERS,
-    TransferMarker,
     TransferResult,
     decode_accepted,
-    encode_record,
-    transfer_marker_key,
 )
 from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
-from sluice_store.port import ObjectStore
+from sluice_web.problems import HttpRefusal
 
-RECORDS: Final = (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS)
-"""The prefixes of the records that are transferred, in this order."""
 CONCURRENCY: Final = 8
+LANDED_MAX: Final = 512
+"""Batches that have reached the authority and share one journal object, before their markers."""
 FINISH_PASSES_MAX: Final = 3
 """Consecutive passes without progress after which a stopping gateway gives up."""
 FINISH_PAUSE_S: Final = 0.2
@@ -66,32 +72,12 @@ SCAN_INTERVAL_S: Final = 600.0
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolStores:
-    """The two stores of a spooling gateway, and what a transfer between them needs.
-
-    Attributes:
-        local: The store that accepts.
-        remote: The authority.
-        acceptor: Accepts into the authority.
-        clock: The clocks of this machine.
-        ids: The source of attempt ids.
-        claim: Claims the authority for this spool; called before the first transfer.
-    """
-
-    local: ObjectStore
-    remote: ObjectStore
-    acceptor: Acceptor
-    clock: Clock
-    ids: IdSource
-    claim: Callable[[], Awaitable[None]]
-
-
 class SpoolTransfer:
     """Transfers records: accepted ones before the conflicts that refer to them.
 
     Attributes:
         blobs: The blobs of the spool.
+        expiry: The manifests that were removed after the retry horizon.
     """
 
     def __init__(self, spool: SpoolStores, metrics: GatewayMetrics, interval_s: float) -> None:
@@ -99,11 +85,17 @@ class SpoolTransfer:
         self._spool = spool
         self._metrics = metrics
         self._interval_s = interval_s
-        self._pending: dict[ObjectKey, None] = {}
+        self._pending: dict[ObjectKey, int] = {}
         self._scanned_ns: int | None = None
-        self._claimed = False
+        self._landed: dict[ObjectKey, int] = {}
         self._unsure: dict[ObjectKey, None] = {}
-        self.blobs = SpoolBlobs(spool.local)
+        self.blobs = SpoolBlobs(spool.local, spool.capacity)
+        self.expiry = SpoolExpiry(
+            spool.local,
+            spool.authority,
+            spool.clock,
+            lambda key: key in self._pending or key in self._unsure,
+        )
 
     @property
     def pending(self) -> int:
@@ -116,11 +108,31 @@ class SpoolTransfer:
         return self._scanned_ns is not None and not self._pending and not self._unsure
 
     async def accept(self, upload: Upload, acceptor: Acceptor) -> AcceptanceRun:
-        """Accept an upload into the spool and add its record.
+        """Accept an upload: into the spool, or into the authority if its manifest may have expired.
 
         Raises:
-            StoreError: The spool refused in a way that no further try can change.
+            SluiceError: The store that decides is unreachable, or refused in a way that no further
+                try can change.
         """
+        async with self.expiry.uploading(upload.identity):
+            if await self.expiry.may_have_expired(upload.identity):
+                return await self._accept_remotely(upload)
+            return await self._accept_here(upload, acceptor)
+
+    async def _accept_remotely(self, upload: Upload) -> AcceptanceRun:
+        """Accept an upload into the authority; the journal names it before the response."""
+        try:
+            await self._spool.journal.prepare()
+        except BadUsage as error:  # another spool claimed the authority: this gateway will stop
+            raise HttpRefusal(ErrorCode.STORE_UNAVAILABLE, str(error)) from error
+        run = await self._spool.acceptor.accept(upload)
+        if isinstance(run.verdict, Accepted):
+            self._spool.journal.note_landed(run.manifest)
+            await self._spool.journal.flush()
+        return run
+
+    async def _accept_here(self, upload: Upload, acceptor: Acceptor) -> AcceptanceRun:
+        self._spool.capacity.require_room(len(upload.frame))
         created = False
         async with self.blobs.uploading(upload.digest):
             try:
@@ -135,16 +147,20 @@ class SpoolTransfer:
     def _add(self, upload: Upload, run: AcceptanceRun) -> bool:
         """Add the record that an upload created in the spool; return False if that is unknown."""
         match run.verdict:
-            case Accepted():
+            case Accepted(duplicate=duplicate):
+                self._spool.capacity.stored(0 if duplicate else len(upload.frame))
                 self._add_key(accepted_key(upload.identity))
             case Conflict():
+                self._spool.capacity.stored(len(upload.frame))
                 self._add_key(quarantine_key(upload.identity, upload.digest))
             case _:
                 return False
         return True
 
     def _add_key(self, key: ObjectKey) -> None:
-        self._pending[key] = None
+        self._pending[key] = self._pending.get(key, 0) + 1
+        if key.startswith(ACCEPTED):
+            self._spool.journal.rules.landed.add(key)
         self._metrics.spool_pending.set(self.pending)
 
     async def run(self) -> None:
@@ -164,10 +180,10 @@ class SpoolTransfer:
             await self._spool.clock.sleep(self._interval_s)
 
     async def _sweep(self) -> None:
-        if self.blobs.swept:
-            return
         try:
-            await self.blobs.sweep_page()
+            if not self.blobs.swept:
+                await self.blobs.sweep_page()
+            self._metrics.spool_expired.inc(await self.expiry.expire_page())
         except SluiceError as error:
             log.warning("spool_sweep_delayed", reason=str(error))
 
@@ -200,17 +216,52 @@ class SpoolTransfer:
         """
         if self._due():
             await self._scan(RECORDS)
+            await self.blobs.count()
             self._scanned_ns = self._spool.clock.monotonic_ns()
+            self._spool.journal.rules.landed.scanned = True
         await self._find_unsure()
-        if not self._claimed:
-            await self._spool.claim()
-            self._claimed = True
+        await self._spool.journal.prepare()
         for prefix in RECORDS:
-            keys = [key for key in self._pending if key.startswith(prefix)]
-            for first in range(0, len(keys), CONCURRENCY):
-                await asyncio.gather(
-                    *(self._transfer(key) for key in keys[first : first + CONCURRENCY])
-                )
+            left = [key for key in self._pending if key.startswith(prefix)]
+            keys = [key for key in left if key not in self._landed]
+            for first in range(0, max(1, len(keys)), LANDED_MAX):
+                await self._each(self._transfer, keys[first : first + LANDED_MAX])
+                await self._mark_landed()
+
+    async def _each(
+        self, call: Callable[[ObjectKey], Awaitable[None]], keys: Sequence[ObjectKey]
+    ) -> None:
+        for first in range(0, len(keys), CONCURRENCY):
+            await asyncio.gather(*map(call, keys[first : first + CONCURRENCY]))
+
+    async def _mark_landed(self) -> None:
+        """Write the journal, then the markers of the batches that it names."""
+        landed = list(self._landed)
+        if not landed:
+            return
+        try:
+            await self._spool.journal.flush()
+        except SluiceError as error:
+            log.warning("spool_journal_not_written", batches=len(landed), reason=str(error))
+            return
+        await self._each(self._mark_one, landed)
+
+    async def _mark_one(self, key: ObjectKey) -> None:
+        try:
+            await mark_transferred(self._spool.local, self._spool.clock, key, "accepted")
+        except StoreError as error:
+            log.warning("spool_record_pending", key=key, reason=str(error))
+            return
+        self._spool.journal.rules.landed.land(key)
+        self._finish(key, "accepted", self._landed.pop(key))
+
+    def _finish(self, key: ObjectKey, result: TransferResult, added: int) -> None:
+        """Forget a record, unless an upload added it again: then a further pass drops its blob."""
+        if self._pending.get(key) != added:
+            return
+        del self._pending[key]
+        self._metrics.spool_landed.labels(result).inc()
+        self._metrics.spool_pending.set(self.pending)
 
     def _due(self) -> bool:
         if self._scanned_ns is None:
@@ -230,17 +281,23 @@ class SpoolTransfer:
             self._unsure.pop(key, None)
 
     async def _transfer(self, key: ObjectKey) -> None:
-        """Transfer one record; it stays pending where that fails."""
+        """Transfer one record; it stays pending where that fails, or until it is journaled."""
+        added = self._pending[key]
         try:
             result = await self._transfer_kind(key)
         except (StoreError, InvalidRecord) as error:
             log.warning("spool_record_pending", key=key, reason=str(error))
             return
-        if result is None:
-            return
-        self._metrics.spool_landed.labels(result).inc()
-        self._pending.pop(key, None)
-        self._metrics.spool_pending.set(self.pending)
+        if key in self._landed:
+            self._landed[key] = added
+        elif result is not None:
+            self._spool.journal.rules.landed.land(key)
+            self._finish(key, result, added)
+
+    def _land(self, key: ObjectKey, manifest: bytes) -> None:
+        """Note a batch that the authority has; it stays pending until its marker is written."""
+        self._landed[key] = 0
+        self._spool.journal.note_landed(manifest)
 
     async def _transfer_kind(self, key: ObjectKey) -> TransferResult | None:
         if key.startswith(ACCEPTED):
@@ -251,12 +308,12 @@ class SpoolTransfer:
 
     async def _transfer_accepted(self, key: ObjectKey) -> TransferResult | None:
         identity = parse_accepted_key(key)
-        found = await self._read(key)
+        found = await read_spooled_record(self._spool.local, key)
         manifest = decode_accepted(key, found.body)
-        if await self._is_transferred(key):
+        if await is_transferred(self._spool.local, key):
             await self.blobs.drop(manifest.digest)
             return "accepted"
-        frame = await self._read_blob(manifest.digest)
+        frame = await read_spooled_blob(self._spool.local, manifest.digest)
         if frame is None:
             return await self._confirm(key, identity, manifest.digest)
         upload = Upload(
@@ -274,12 +331,12 @@ class SpoolTransfer:
     async def _transfer_conflict(self, key: ObjectKey) -> TransferResult | None:
         """Upload refused bytes to the authority, which refuses and records them too."""
         identity, submitted = parse_quarantine_key(key)
-        if await self._is_transferred(key):
+        if await is_transferred(self._spool.local, key):
             await self.blobs.drop(submitted)
             return "conflict"
-        if not await self._is_transferred(accepted_key(identity)):
+        if not await has_landed(self._spool.local, accepted_key(identity)):
             return None
-        frame = await self._read_blob(submitted)
+        frame = await read_spooled_blob(self._spool.local, submitted)
         if frame is None:
             return await self._confirm(key, identity, submitted)
         upload = Upload(
@@ -301,16 +358,19 @@ class SpoolTransfer:
             InvalidRecord: The authority does not have these bytes either.
         """
         remote, owner = self._spool.remote, accepted_key(identity)
-        result: TransferResult | None = None
         found = await remote.get(owner)
-        if isinstance(found, Found) and decode_accepted(owner, found.body).digest == digest:
-            result = "accepted"
-        elif isinstance(await remote.head(quarantine_key(identity, digest)), ObjectInfo):
-            result = "conflict"
-        if result is None or not isinstance(await remote.head(blob_key(digest)), ObjectInfo):
+        accepted = isinstance(found, Found) and decode_accepted(owner, found.body).digest == digest
+        known = accepted or isinstance(
+            await remote.head(quarantine_key(identity, digest)), ObjectInfo
+        )
+        if not known or not isinstance(await remote.head(blob_key(digest)), ObjectInfo):
             reason = "the spool lost this blob: restore it; its record is not transferred"
             raise InvalidRecord(blob_key(digest), reason)
-        await self._mark(key, result)
+        if isinstance(found, Found) and accepted and key.startswith(ACCEPTED):
+            self._land(key, found.body)
+            return None
+        result: TransferResult = "accepted" if accepted else "conflict"
+        await mark_transferred(self._spool.local, self._spool.clock, key, result)
         return result
 
     async def _settle(
@@ -327,61 +387,17 @@ class SpoolTransfer:
                 log.warning("spool_record_pending", key=key, verdict=repr(run.verdict))
                 return None
         await self.blobs.drop(upload.digest)
-        await self._mark(key, result)
+        if result == "accepted" and key.startswith(ACCEPTED):
+            self._land(key, run.manifest)
+            return None
+        await mark_transferred(self._spool.local, self._spool.clock, key, result)
         return result
 
     async def _copy(self, key: ObjectKey) -> TransferResult | None:
-        found = await self._read(key)
+        found = await read_spooled_record(self._spool.local, key)
         match await self._spool.remote.create(key, found.body):
             case Applied() | Exists():
-                await self._mark(key, "copied")
+                await mark_transferred(self._spool.local, self._spool.clock, key, "copied")
                 return "copied"
             case _:
                 return None
-
-    async def _mark(self, key: ObjectKey, result: TransferResult) -> None:
-        marker = TransferMarker(result=result, landed_at_unix_ns=self._spool.clock.now_ns())
-        outcome = await self._spool.local.create(transfer_marker_key(key), encode_record(marker))
-        if not isinstance(outcome, Applied | Exists):
-            raise StoreError(
-                "create",
-                transfer_marker_key(key),
-                "the outcome of the marker is unknown: it is tried again",
-            )
-
-    async def _is_transferred(self, key: ObjectKey) -> bool:
-        return isinstance(await self._spool.local.head(transfer_marker_key(key)), ObjectInfo)
-
-    async def _read(self, key: ObjectKey) -> Found:
-        found = await self._spool.local.get(key)
-        if isinstance(found, Found):
-            return found
-        raise InvalidRecord(key, "the spool lost this record: restore it; it is not transferred")
-
-    async def _read_blob(self, digest: Digest) -> bytes | None:
-        """Return the bytes of a blob, or None if the spool does not have it."""
-        found = await self._spool.local.get(blob_key(digest))
-        if not isinstance(found, Found):
-            return None
-        if await asyncio.to_thread(digest_of, found.body) != digest:
-            raise InvalidRecord(
-                found.info.key, "the spool damaged this blob: it is not transferred"
-            )
-        return found.body
-
-
-async def untransferred_keys(
-    local: ObjectStore, prefixes: tuple[str, ...] = RECORDS
-) -> AsyncIterator[ObjectKey]:
-    """Yield every record of a spool without a marker; keeps the keys of one prefix in memory."""
-    for prefix in prefixes:
-        transferred = {key async for key in _keys(local, f"{TRANSFER_MARKERS}{prefix}")}
-        async for key in _keys(local, prefix):
-            if transfer_marker_key(key) not in transferred:
-                yield key
-
-
-async def _keys(store: ObjectStore, prefix: str) -> AsyncIterator[ObjectKey]:
-    async for page in store.list(prefix):
-        for item in page.objects:
-            yield item.key

@@ -10,16 +10,16 @@ from sluice_gateway.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.admission import BodyBudget, ModeWatch, RunningUploads, check_head
 from sluice_gateway.frame_reader import FrameReader, ReceivedBody
 from sluice_gateway.high_water import HighWaterMarks
-from sluice_gateway.journal_writer import AcceptanceJournal
+from sluice_gateway.journal_ports import UploadJournal
 from sluice_gateway.metrics import GatewayMetrics, UploadPhases
 from sluice_gateway.principals import PrincipalsFile, VerifiedSender, authenticate
 from sluice_gateway.spool_transfer import SpoolTransfer
 from sluice_gateway.uploads import AcceptedResponse, Upload, accepted_response, conflict_problem
 from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, RetriesExhausted
 from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.conflicts import ConflictName, Decisions
 from sluice_protocol.errors import ErrorCode, InvariantViolated
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import quarantine_key
 from sluice_protocol.units import NS_PER_S
 from sluice_protocol.upload_http import HIGH_WATER_HEADER, RETRY_HEADER, parse_high_water
 from sluice_store.conflicts import DecisionsReader
@@ -48,8 +48,7 @@ class UploadService:
         decisions: The decisions of operators, among them quarantined agents.
         high_water: The marks that agents report.
         transfer: In `local_spool`, transfers accepted records to the authority.
-        journal: The acceptance journal of this worker; None in `local_spool`, where the transfer
-            writes it.
+        journal: The acceptance journal of this worker.
     """
 
     frame_bytes_max: int
@@ -67,7 +66,7 @@ class UploadService:
     decisions: DecisionsReader
     high_water: HighWaterMarks
     transfer: SpoolTransfer | None
-    journal: AcceptanceJournal | None
+    journal: UploadJournal
 
     def sender_of(self, request: web.Request) -> VerifiedSender:
         """Return the sender of a request.
@@ -95,7 +94,7 @@ class UploadService:
                 known = self.cache.find(received.digest)
                 if known is not None:
                     response = self._accept_known(sender, received, known)
-                    await self._require_current_journal()
+                    await self.journal.require_current()
                     self._note_high_water(request, known.identity)
                     return response
                 upload = await self._validate(request, sender, received, phases)
@@ -150,8 +149,7 @@ class UploadService:
 
     async def _store(self, upload: Upload, phases: UploadPhases) -> AcceptedResponse | Problem:
         self.mode.require_known()  # here, because the body may have begun before a switch
-        if self.journal is not None:
-            self.journal.require_room()
+        self.journal.require_room()
         if self.transfer is None:
             run = await self.acceptor.accept(upload)
         else:
@@ -163,23 +161,13 @@ class UploadService:
             self.metrics.healed.inc()
         result = self._result(upload, run)
         if isinstance(result, AcceptedResponse):
-            await self._require_current_journal()
+            await self.journal.require_current()  # its manifest exists, and its entry was noted
         return result
-
-    async def _require_current_journal(self) -> None:
-        """Check that this worker may respond 200; its entry was noted and its manifest exists.
-
-        Raises:
-            HttpRefusal: The journal lapsed and the worker could not register again.
-        """
-        if self.journal is not None:
-            await self.journal.require_current()
 
     def _result(self, upload: Upload, run: AcceptanceRun) -> AcceptedResponse | Problem:
         match run.verdict:
             case Accepted() as verdict:
-                if self.journal is not None:  # before the cache: a frame in it was noted
-                    self.journal.note(run.manifest)
+                self.journal.note(run.manifest)  # before the cache: a frame in it was noted
                 entry = AcceptedFrame(
                     identity=upload.identity,
                     accepted_at_ns=verdict.accepted_at_ns,
@@ -190,7 +178,7 @@ class UploadService:
                     self.metrics.accepted_bytes.inc(len(upload.frame))
                 return accepted_response(upload.identity, upload.digest, verdict, self.collector_id)
             case Conflict():
-                return _conflict(upload, run)
+                return _conflict(upload, run, self.decisions.current)
             case Corrupt(reason=reason):
                 log.error("stored_object_corrupt", identity=upload.identity, reason=reason)
                 raise HttpRefusal(
@@ -200,11 +188,16 @@ class UploadService:
                 raise unfinished_refusal(run)
 
 
-def _conflict(upload: Upload, run: AcceptanceRun) -> Problem:
+def _conflict(upload: Upload, run: AcceptanceRun, decisions: Decisions) -> Problem:
     if run.conflict is None:
         raise InvariantViolated("a conflict has a quarantine manifest")
-    log.warning("identity_conflict", identity=upload.identity, submitted=upload.digest)
-    return conflict_problem(run.conflict, quarantine_key(upload.identity, upload.digest))
+    name = ConflictName(identity=upload.identity, submitted=upload.digest)
+    problem = conflict_problem(run.conflict, name, decisions)
+    if problem.resolution is None:
+        log.warning("identity_conflict", identity=upload.identity, submitted=upload.digest)
+    else:
+        log.info("decided_conflict_uploaded", conflict=name.id, resolution=problem.resolution)
+    return problem
 
 
 def unfinished_refusal(run: AcceptanceRun) -> HttpRefusal:

@@ -18,8 +18,8 @@ from sluice_gateway.background import start_background_tasks
 from sluice_gateway.mode_switch import adopt_records
 from sluice_gateway.readiness import require_proof
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.spool import claim_authority, lock_spool, mirror_authority
-from sluice_protocol.errors import SluiceError, StoreError
+from sluice_gateway.spool import lock_spool, mirror_authority
+from sluice_protocol.errors import SluiceError
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
 from sluice_store.authority import read_history
@@ -84,8 +84,7 @@ async def _serve(plan: WorkerPlan) -> bool:
         gateway, next_number = await _open(plan, stack)
         await gateway.uploads.decisions.refresh()
         await gateway.readiness.check_store()
-        if gateway.uploads.journal is not None:
-            await gateway.uploads.journal.open()
+        await gateway.uploads.journal.open()
         await stack.enter_async_context(serving(gateway, bind_shared(plan.host, plan.port)))
         if plan.settings.metrics_port:
             port = plan.settings.metrics_port + plan.index
@@ -135,10 +134,6 @@ async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway,
         local, history.current, plan.settings, plan.collector_id, transfers_to=remote
     )
     await adopt_records(local, remote, history, gateway.clock, plan.settings.switch_settle_s)
-    try:
-        await claim_authority(local, remote, gateway.uploads.ids, plan.collector_id)
-    except StoreError as error:
-        log.warning("authority_unreachable", reason=str(error), batches="kept in the spool")
     return gateway, history.next_number
 
 
@@ -158,8 +153,9 @@ async def _until_drained(gateway: Gateway, next_number: int, stop: asyncio.Event
         for task in tasks:
             task.cancel()
     transferred = await _transfer_rest(gateway)
-    if gateway.uploads.journal is not None:
-        await gateway.uploads.journal.close()
+    # A worker without a spool refuses what still runs; a spool may still accept it.
+    landed = transferred and (drained or gateway.uploads.transfer is None)
+    await gateway.uploads.journal.close(landed=landed)
     log.info("gateway_drained", complete=drained, transferred=transferred)
     return drained and transferred
 

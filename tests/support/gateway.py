@@ -257,8 +257,7 @@ async def running(
         principals = write_principals(tmp_path / "principals.toml", *keys)
         limits = GatewaySettings(principals=principals, **settings)
         gateway = build_gateway(counting, agreed, limits, "gw-test")
-        if gateway.uploads.journal is not None:
-            await gateway.uploads.journal.open()
+        await gateway.uploads.journal.open()
         counting.calls.clear()
         sock = bind_shared("127.0.0.1", 0)
         port = sock.getsockname()[1]
@@ -294,7 +293,12 @@ def start_gateway(directory: Path, store_url: str, principals: Path, *flags: str
     ]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stderr=out, stdout=out, cwd=directory, env=clean_env())
-    return GatewayProcess(process, _await_port(process, log), log)
+    try:
+        return GatewayProcess(process, _await_port(process, log), log)
+    except AssertionError:
+        process.kill()
+        process.wait()
+        raise
 
 
 def clean_env() -> dict[str, str]:
@@ -302,7 +306,7 @@ def clean_env() -> dict[str, str]:
 
 
 def _await_port(process: subprocess.Popen[bytes], log: Path) -> int:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 90
     while time.monotonic() < until and process.poll() is None:
         for line in log.read_text(encoding="utf-8").splitlines():
             if '"gateway_listening"' in line:

@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from support.builders import manifest
 from support.gc_world import MovedClock
 
-from sluice_gateway.journal_writer import AcceptanceJournal, JournalOwner
+from sluice_gateway.journal_ports import JournalOwner, StoreRules
+from sluice_gateway.journal_writer import AcceptanceJournal
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_protocol.journals import (
+    Frontier,
     GatewayProcess,
     Journal,
+    ProcessProgress,
+    decide_frontier,
     decode_journal,
     parse_journal_key,
     parse_registration_key,
@@ -20,6 +24,7 @@ from sluice_protocol.keys import GATEWAY_JOURNALS, GATEWAY_PROCESSES
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.system_clock import SystemIds
+from sluice_protocol.units import UnixNs
 from sluice_store import create_authority
 from sluice_store.memory import Fault, MemoryBucket, open_memory_store
 from sluice_store.memory.faults import Call
@@ -82,7 +87,9 @@ async def open_world(*, registered: bool = True) -> JournalWorld:
     await create_authority(inner, clock=authority)
     store = ObservedStore(inner, metrics, machine)
     owner = JournalOwner(collector_id="gw", acceptance="s3_manifest")
-    journal = AcceptanceJournal(store, owner, clock=machine, ids=SystemIds(), metrics=metrics)
+    journal = AcceptanceJournal(
+        store, owner, rules=StoreRules(SystemIds()), clock=machine, metrics=metrics
+    )
     if registered:
         await journal.open()
     return JournalWorld(journal, store, inner, transport.bucket, machine, authority, plan, metrics)
@@ -121,3 +128,30 @@ async def journals(store: ObjectStore) -> dict[str, list[Journal]]:
 def named(objects: list[Journal]) -> list[int]:
     """Return the first sequence numbers of the batches that a journal names."""
     return [one.seq_start for journal in objects for one in journal.manifests]
+
+
+async def frontier(store: ObjectStore, listed_ns: UnixNs) -> Frontier:
+    """Return what a reader without full passes decides from the journals of a store."""
+    found = await journals(store)
+    processes = []
+    for process, record in (await registrations(store)).items():
+        objects = found.get(process, [])
+        through = record.started_at_unix_ns
+        if objects:
+            through = objects[-1].header.complete_through_unix_ns
+        processes.append(
+            ProcessProgress(
+                collector_id=record.collector_id,
+                process=process,
+                acceptance=record.acceptance,
+                complete_through_ns=UnixNs(through),
+                newest_ns=listed_ns,
+                closed=bool(objects) and objects[-1].header.closed,
+            )
+        )
+    return decide_frontier(listed_ns, processes, None)
+
+
+async def all_named(store: ObjectStore) -> set[int]:
+    """Return the first sequence numbers of the batches that any journal names."""
+    return {seq for objects in (await journals(store)).values() for seq in named(objects)}

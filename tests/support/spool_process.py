@@ -8,7 +8,8 @@ from support.gateway import TestKey, frame_of, write_principals
 from sluice_gateway.acceptor import Acceptor
 from sluice_gateway.app import build_gateway
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.spool import claim_authority, mirror_authority
+from sluice_gateway.spool import mirror_authority
+from sluice_gateway.spool_journal import SpoolJournal
 from sluice_gateway.spool_transfer import SpoolTransfer
 from sluice_gateway.uploads import Upload
 from sluice_protocol.acceptance import Verdict
@@ -32,6 +33,7 @@ class SpoolProcess:
 
     transfer: SpoolTransfer
     acceptor: Acceptor
+    journal: SpoolJournal
 
     @classmethod
     async def start(cls, folder: Path, local: ObjectStore, remote: ObjectStore) -> "SpoolProcess":
@@ -46,10 +48,12 @@ class SpoolProcess:
             upload_time_s_max=5.0,
         )
         gateway = build_gateway(local, history.current, settings, WRITER, transfers_to=remote)
-        await claim_authority(local, remote, SystemIds(), WRITER)
+        await gateway.uploads.journal.open()
         transfer = gateway.uploads.transfer
         assert transfer is not None
-        return cls(transfer, gateway.uploads.acceptor)
+        journal = gateway.uploads.journal
+        assert isinstance(journal, SpoolJournal)
+        return cls(transfer, gateway.uploads.acceptor, journal)
 
     async def sweep(self) -> int:
         """Check every blob of the spool."""
@@ -60,6 +64,7 @@ class SpoolProcess:
 
     async def upload(self, who: Identity, text: str = "hello") -> Verdict:
         """Upload a frame as the HTTP service does."""
+        self.journal.require_room()
         frame = frame_of(who, text)
         upload = Upload(
             frame=frame,

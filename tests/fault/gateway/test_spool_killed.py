@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from support.gateway import CountingStore, frame_of, identity
+from support.gateway_journal import all_named, frontier
 from support.spool_process import AGREED, SpoolProcess
 
-from sluice_gateway.spool_transfer import untransferred_keys
+from sluice_gateway.spool_records import untransferred_keys
 from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.errors import StoreMisconfigured
 from sluice_protocol.keys import (
@@ -57,6 +58,7 @@ class Machine:
     remote: MemoryBucket
     accepted: set[int] = field(default_factory=set)
     conflicts: set[int] = field(default_factory=set)
+    acknowledged_ns: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def create(cls, folder: Path) -> "Machine":
@@ -75,6 +77,7 @@ class Machine:
         self.clock.ahead_ns += 2 * NS_PER_S
         with suppress(Crashed):
             asyncio.run(self._live(_plan(kill_local, fault), _plan(kill_remote, fault)))
+        asyncio.run(self.check_journals())
 
     async def _live(self, local_plan: Scripted, remote_plan: Scripted) -> None:
         local, self.local_calls = open_memory_store(self.local, plan=local_plan)
@@ -84,13 +87,18 @@ class Machine:
             await self._upload(process, seq)
         await self._upload_other(process, 1)
         await process.transfer.transfer_once()
+        self.clock.ahead_ns += 2 * NS_PER_S
+        await process.journal.write_due()
         await self._upload(process, 0)  # a duplicate stores its bytes again
         await process.transfer.transfer_once()
         await process.sweep()
+        await process.journal.close(landed=await process.transfer.finish())
 
     async def _upload(self, process: SpoolProcess, seq: int) -> None:
         if isinstance(await process.upload(identity(seq=seq)), Accepted):
             self.accepted.add(seq)
+            self.acknowledged_ns.setdefault(seq, self.clock.now_ns())
+            self.clock.ahead_ns += 2 * NS_PER_S
 
     async def _upload_other(self, process: SpoolProcess, seq: int) -> None:
         if isinstance(await process.upload(identity(seq=seq), "other"), Conflict):
@@ -104,7 +112,18 @@ class Machine:
         assert await process.transfer.finish()
         await process.sweep()
 
+    async def check_journals(self) -> None:
+        """Check that journals name every batch that was acknowledged before their time."""
+        remote = open_memory_store(self.remote)[0]
+        known, later_ns = await all_named(remote), UnixNs(self.clock.now_ns() + 3600 * NS_PER_S)
+        through_ns = (await frontier(remote, later_ns)).complete_through_ns
+        if through_ns == later_ns:  # no open registration: nothing may be missing
+            assert set(self.acknowledged_ns) <= known
+        for seq, at_ns in self.acknowledged_ns.items():
+            assert seq in known or at_ns >= through_ns, (seq, at_ns, through_ns)
+
     async def check(self) -> None:
+        assert self.accepted <= await all_named(open_memory_store(self.remote)[0])
         local, remote = open_memory_store(self.local)[0], open_memory_store(self.remote)[0]
         assert [key async for key in untransferred_keys(local)] == []
         assert await _keys(local, RAW_BLOBS) == [], "blobs that no record needs"

@@ -6,6 +6,7 @@ import cbor2
 import msgspec
 import pytest
 import zstandard
+from support.builders import manifest
 from support.frames import assert_same, entries, identity, logs, metrics
 from support.golden import GOLDEN, golden
 
@@ -20,12 +21,29 @@ from sluice_protocol.discovery import (
 from sluice_protocol.envelope import Resource
 from sluice_protocol.frame import HEADER_BYTES, decode_frame, decode_head, encode_frame
 from sluice_protocol.identity import Identity
+from sluice_protocol.journals import (
+    GatewayProcess,
+    JournalHeader,
+    decode_journal,
+    encode_journal,
+    journal_key,
+    process_name,
+    registration_key,
+)
 from sluice_protocol.keys import (
     accepted_key,
     blob_key,
     digest_of,
     manifest_id,
     quarantine_key,
+)
+from sluice_protocol.maintenance import (
+    RunOutcome,
+    TaskLease,
+    TaskRecord,
+    TaskRun,
+    decode_task_record,
+    task_record_key,
 )
 from sluice_protocol.manifests import (
     AcceptedManifest,
@@ -209,7 +227,55 @@ def test_hold_record_is_pinned() -> None:
     assert decode_record(hold_record_key(key), body, HoldRecord) == record
 
 
+def test_maintenance_record_is_pinned() -> None:
+    """The lease and the history of a maintenance task."""
+    lease = TaskLease(
+        owner="host-17-ab", nonce="n1", started_at_unix_ns=AT_NS, expires_at_unix_ns=AT_NS + 1
+    )
+    run = TaskRun(
+        started_at_unix_ns=AT_NS,
+        ended_at_unix_ns=AT_NS + 5,
+        outcome=RunOutcome.FAILED.value,
+        owner="host-16-cd",
+        reason="object store: timeout",
+        figures={"files": 3},
+    )
+    record = TaskRecord(
+        task="compact",
+        revision=4,
+        nonce="n2",
+        lease=lease,
+        failures=1,
+        last_success_unix_ns=AT_NS - 1,
+        due_at_unix_ns=AT_NS + 9,
+        every_s=86_400.0,
+        runs=(run,),
+    )
+    body = golden("protocol/maintenance.json", encode_record(record))
+    assert encode_record(record) == body
+    assert decode_task_record(task_record_key("compact"), body) == record
+
+
 def test_readers_ignore_unknown_fields() -> None:
     """A stored record with an unknown field is still read."""
     future = msgspec.json.decode(encode_record(_accepted())) | {"of_the_future": [1]}
     assert decode_accepted(accepted_key(WHO), msgspec.json.encode(future)) == _accepted()
+
+
+def test_journals_are_pinned() -> None:
+    """The registration of a gateway process, and one of its journal objects."""
+    process = process_name(AT_NS, "01J00000000000000000000000")
+    record = GatewayProcess(
+        collector_id="gw-1", process=process, acceptance="s3_manifest", started_at_unix_ns=AT_NS
+    )
+    made = encode_record(record)
+    assert made == golden("protocol/gateway-process.json", made)
+    assert decode_record(registration_key(process), made, GatewayProcess) == record
+    header = JournalHeader(
+        process=process, number=7, complete_through_unix_ns=AT_NS, closed=True, batches=2
+    )
+    manifests = (manifest(0), manifest(10))
+    body = encode_journal(header, map(encode_record, manifests))
+    assert body == golden("protocol/journal.ndjson", body)
+    read = decode_journal(journal_key(process, 7), body)
+    assert (read.header, read.manifests) == (header, manifests)

@@ -31,7 +31,7 @@ HOST = TestKey("host-1", ("host-1",))
 
 def journal_of(served: Running) -> AcceptanceJournal:
     journal = served.gateway.uploads.journal
-    assert journal is not None
+    assert isinstance(journal, AcceptanceJournal)
     return journal
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from sluice_gateway.admission import ModeWatch, RunningUploads
+from sluice_gateway.journal_ports import JournalOwner, StoreRules
+from sluice_gateway.journal_writer import AcceptanceJournal
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_gateway.readiness import AUTHORITY_INTERVAL_S, Readiness, WorkerConditions
 from sluice_gateway.store_health import (
@@ -19,7 +21,7 @@ from sluice_gateway.write_probe import WriteProbe
 from sluice_protocol.errors import ChecksumRefused, StoreDenied, StoreMisconfigured
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.outcomes import Applied, Unknown, UnknownReason
-from sluice_protocol.system_clock import SystemClock
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey, UnixNs
 from sluice_store import create_authority
 from sluice_store.memory import Fault, open_memory_store
@@ -36,6 +38,9 @@ class SetClock(SystemClock):
 
     def monotonic_ns(self) -> int:
         return int(self.now_s * NS_PER_S)
+
+    def boottime_ns(self) -> int:
+        return 0
 
 
 @dataclass
@@ -78,9 +83,18 @@ async def watched(*, authority: bool = True) -> Watched:
     if authority:
         await create_authority(inner)
     store = ObservedStore(inner, metrics, clock)
+    owner = JournalOwner(collector_id="gw", acceptance="s3_manifest")
+    # Over another store: its writes would count as those of the worker.
+    elsewhere = ObservedStore(open_memory_store()[0], metrics, clock)
+    journal = AcceptanceJournal(
+        elsewhere, owner, rules=StoreRules(SystemIds()), clock=clock, metrics=metrics
+    )
+    await journal.open()
     readiness = Readiness(
         store=store,
-        conditions=WorkerConditions(running=RunningUploads(metrics), mode=ModeWatch(clock)),
+        conditions=WorkerConditions(
+            running=RunningUploads(metrics), mode=ModeWatch(clock), journal=journal
+        ),
         clock=clock,
         skip_probe=True,
         name="gw",

@@ -19,6 +19,7 @@ from sluice_protocol.journals import (
     parse_registration_key,
     process_name,
     registration_key,
+    started_ns_of,
 )
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -120,8 +121,43 @@ def test_a_full_pass_never_replaces_the_journal_of_a_spool() -> None:
     assert decide_frontier(at(9000), [spool], at(8000)).complete_through_ns == at(10)
 
 
-def test_the_next_process_of_a_spool_takes_over_what_the_last_one_left() -> None:
-    old = progress("a", 10, acceptance="local_spool")
-    new = progress("b", 20, acceptance="local_spool")
-    found = decide_frontier(at(9000), [old, new], None)
-    assert found.complete_through_ns == at(20)
+def test_a_later_registration_of_a_spool_and_a_full_pass_replace_the_earlier_one() -> None:
+    """Objects of the earlier journal may not be processed yet; the pass lists what they name."""
+    old = progress(process_name(at(5), ULID), 10, acceptance="local_spool")
+    new = progress(process_name(at(50), ULID), 20, acceptance="local_spool")
+    for pass_s, through_s in ((None, 10), (49, 10), (50, 20)):
+        began = None if pass_s is None else at(pass_s)
+        assert decide_frontier(at(9000), [old, new], began).complete_through_ns == at(through_s)
+
+
+def test_a_switch_away_and_a_later_full_pass_replace_a_spool() -> None:
+    """The spool was empty and locked at the switch, so a later pass lists what it accepted."""
+    spool = progress(process_name(at(5), ULID), 10, acceptance="local_spool")
+    left = at(100)
+
+    def through(pass_s: float | None) -> UnixNs:
+        began = None if pass_s is None else at(pass_s)
+        return decide_frontier(at(500), [spool], began, left).complete_through_ns
+
+    assert through(None) == at(10)
+    assert through(99) == at(10), "the pass began before the switch"
+    assert through(100) == at(500)
+
+
+def test_a_spool_registered_after_the_switch_is_not_replaced_by_it() -> None:
+    """The authority was switched back: its batches may be in the spool only."""
+    spool = progress(process_name(at(101), ULID), 110, acceptance="local_spool")
+    found = decide_frontier(at(500), [spool], at(400), at(100))
+    assert found.complete_through_ns == at(110)
+
+
+def test_a_switch_does_not_replace_a_process_that_accepts_in_the_store() -> None:
+    process = progress(process_name(at(5), ULID), 450, newest_s=450)
+    found = decide_frontier(at(500), [process], at(480), at(100))
+    assert found.complete_through_ns == at(450)
+
+
+def test_the_time_in_the_name_of_a_process_is_parsed() -> None:
+    assert started_ns_of(PROCESS) == 5
+    with pytest.raises(InvalidRecord):
+        started_ns_of("5-x")
