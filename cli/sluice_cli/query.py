@@ -238,10 +238,12 @@ async def _with_searcher(
     settings: QuerySettings,
     work: Callable[["Searcher"], Awaitable[_Result]],
 ) -> _Result:
-    from sluice_query.search import Searcher  # noqa: PLC0415 - imports numpy, pyarrow and DuckDB
+    from sluice_query.engine import keep_pandas_out  # noqa: PLC0415 - imports pyarrow and DuckDB
+    from sluice_query.search import Searcher  # noqa: PLC0415 - imports numpy
     from sluice_query.spool import attach_spool  # noqa: PLC0415
     from sluice_store import open_store, read_authority  # noqa: PLC0415
 
+    keep_pandas_out()
     store_url, spool_url = urls
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(store_url))

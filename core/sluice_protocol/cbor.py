@@ -17,7 +17,7 @@ _MAJOR_SHIFT: Final = 5
 _INFO_MASK: Final = 31
 _INLINE_MAX: Final = 23
 _WIDEST_INFO: Final = 27
-_SHORTEST: Final = (24, 1 << 8, 1 << 16, 1 << 32)
+SHORTEST_ARGUMENTS: Final = (24, 1 << 8, 1 << 16, 1 << 32)
 """Smallest argument that a head of 1, 2, 4 or 8 further bytes may contain."""
 _SHORT_TEXT: Final = range(_TEXT << _MAJOR_SHIFT, (_TEXT << _MAJOR_SHIFT) + _INLINE_MAX + 1)
 _NAME_SHOWN_MAX: Final = 40
@@ -140,7 +140,7 @@ class CborReader:
         if self._at > len(self._view):
             raise self.refuse("ends too early")
         value = int.from_bytes(self._view[start : self._at], "big")
-        if value < _SHORTEST[width_index]:
+        if value < SHORTEST_ARGUMENTS[width_index]:
             raise self.refuse("head is not the shortest")
         return value
 
@@ -163,7 +163,7 @@ def encode_head(major: int, argument: int) -> bytes:
     """Return the shortest head of a major type and its argument, 0 to 2**64 - 1."""
     if argument <= _INLINE_MAX:
         return bytes((major << _MAJOR_SHIFT | argument,))
-    width_index = sum(argument >= least for least in _SHORTEST[1:])
+    width_index = sum(argument >= least for least in SHORTEST_ARGUMENTS[1:])
     head = bytes((major << _MAJOR_SHIFT | (_INLINE_MAX + 1 + width_index),))
     return head + argument.to_bytes(1 << width_index, "big")
 
@@ -193,9 +193,14 @@ def encode_bytes_head(size_bytes: int) -> bytes:
     return encode_head(_BYTES, size_bytes)
 
 
+def encode_tag_head(tag: int) -> bytes:
+    """Return the head of a tag; the tagged item follows it."""
+    return encode_head(_TAG, tag)
+
+
 def encode_typed_array_head(tag: int, size_bytes: int) -> bytes:
     """Return the tag and head of an RFC 8746 typed array; the bytes follow it."""
-    return encode_head(_TAG, tag) + encode_bytes_head(size_bytes)
+    return encode_tag_head(tag) + encode_bytes_head(size_bytes)
 
 
 def encode_map_head(pairs: int) -> bytes:

@@ -220,7 +220,7 @@ def _check_offsets(field: str, offsets: npt.NDArray[np.int32], count: int, end: 
         raise InvalidFrame(field, f"must have {count + 1} offsets, has {len(offsets)}")
     if offsets[0] != 0:
         raise InvalidFrame(field, "does not start at 0")
-    if np.any(offsets[1:] < offsets[:-1]):
+    if (offsets[1:] < offsets[:-1]).any():
         raise InvalidFrame(field, "falls")
     if offsets[-1] != end:
         raise InvalidFrame(field, f"does not end at {end}")
@@ -254,8 +254,11 @@ def _check_names(field: str, names: tuple[str, ...], index_field: str, index: U3
         raise InvalidFrame(field, "contains an empty name")
     if len(set(names)) != len(names):
         raise InvalidFrame(field, "contains a name twice")
-    if len(index) and int(index.max()) >= len(names):
+    last = int(index.max()) if len(index) else -1
+    if last >= len(names):
         raise InvalidFrame(index_field, f"points past the {len(names)} names")
+    if len(names) == 1 and last == 0:
+        return  # the one name is used
     used = np.zeros(len(names), np.bool_)
     used[index] = True
     if not used.all():

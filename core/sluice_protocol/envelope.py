@@ -15,6 +15,7 @@ from sluice_protocol.cbor import (
 from sluice_protocol.errors import InvalidFrame, UnsupportedVersion
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import Kind
+from sluice_protocol.short_cbor import ShortForm, read_short_map, short_keys
 
 WIRE_VERSION: Final = 1
 RESOURCE_ENTRIES_MAX: Final = 64
@@ -108,6 +109,9 @@ def decode_envelope(view: memoryview) -> Envelope:
         InvalidFrame: It breaks a rule; the error names the field.
         UnsupportedVersion: `wire_version` is not 1.
     """
+    short = _read_short(view)
+    if short is not None:
+        return _build(short)
     reader = CborReader(view, "envelope")
     found: dict[str, object] = {}
     key: str | None = None
@@ -164,6 +168,34 @@ _READERS: Final[dict[str, Callable[[CborReader], object]]] = {
     "max_ts": _read_i64,
     "resource": _read_resource,
 }
+_SHORT_FORMS: Final = {
+    "agent_id": ShortForm.TEXT,
+    "boot_id": ShortForm.TEXT,
+    "kind": ShortForm.TEXT,
+    "resource": ShortForm.TEXT_MAP,
+}
+_SHORT_KEYS: Final = short_keys(
+    (name, _SHORT_FORMS.get(name, ShortForm.INTEGER), None) for name in _READERS
+)
+
+
+def _read_short(view: memoryview) -> dict[str, object] | None:
+    """Return the values of an envelope that breaks no rule of a reader; None if it may."""
+    found = read_short_map(view, _SHORT_KEYS)
+    if (
+        found is None
+        or found.get("wire_version") != WIRE_VERSION
+        or found.get("kind") not in _KINDS
+    ):
+        return None
+    for value in found.values():
+        if isinstance(value, int) and value not in _I64:
+            return None
+        if isinstance(value, tuple) and len(value) > RESOURCE_ENTRIES_MAX:
+            return None
+    return dict(found)
+
+
 _REQUIRED: Final = tuple(key for key in _READERS if key not in ("min_ts", "max_ts"))
 
 

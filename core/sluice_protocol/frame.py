@@ -124,10 +124,13 @@ def _check_payload_sizes(flags: int, stored: int, raw: int) -> None:
 
 
 def _decode_columns_v1(head: FrameHead, stored: memoryview) -> Columns:
-    payload = stored
+    return decode_payload(head.envelope.kind, _raw_payload_v1(head, stored), head.envelope.count)
+
+
+def _raw_payload_v1(head: FrameHead, stored: memoryview) -> memoryview:
     if head.flags & FLAG_ZSTD:
-        payload = memoryview(decompress_payload(stored, head.payload_raw_bytes))
-    return decode_payload(head.envelope.kind, payload, head.envelope.count)
+        return memoryview(decompress_payload(stored, head.payload_raw_bytes))
+    return stored
 
 
 def span_of(columns: Columns) -> tuple[int, int] | tuple[None, None]:
@@ -165,6 +168,24 @@ def _version_decoder(
     if magic != MAGIC:
         raise InvalidFrame("magic", "is not LMB1")
     return decoder_for(decoders, version, field="frame_version")
+
+
+def frame_version(data: bytes) -> int:
+    """Return the version of a frame whose head was decoded."""
+    return int(_VERSION.unpack_from(data)[1])
+
+
+def raw_payload(head: FrameHead, data: bytes) -> memoryview:
+    """Return the payload of a frame of version 1 after decompression.
+
+    Args:
+        head: The head of the frame.
+        data: The whole frame.
+
+    Raises:
+        InvalidFrame: The payload is not one zstd frame of the stated size.
+    """
+    return _raw_payload_v1(head, memoryview(data)[head.payload_start :])
 
 
 def decode_head(

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from sluice_protocol.errors import InvalidFrame
@@ -36,6 +37,7 @@ class Identity:
         return self.seq_end - self.seq_start + 1
 
 
+@lru_cache(maxsize=4096)  # the ids of many batches repeat
 def check_id(field: str, text: str, limit_bytes: int) -> None:
     """Reject an id that is empty, too long in UTF-8, or contains control characters.
 

@@ -6,7 +6,7 @@ other is copied in one piece.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,13 @@ from sluice_protocol.columns import (
 )
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.manifests import Kind
+from sluice_protocol.short_cbor import (
+    ShortForm,
+    ShortKey,
+    ShortValue,
+    read_short_map,
+    short_keys,
+)
 
 _TAG_OF: Final = {"<u1": 64, "<u4": 70, "<i4": 78, "<i8": 79, "<f8": 86}
 """RFC 8746 tags of the little-endian arrays that version 1 defines."""
@@ -121,7 +128,7 @@ def decode_payload(kind: Kind, payload: memoryview, count: int) -> Columns:
     Raises:
         InvalidFrame: The payload breaks a rule; the error names the column.
     """
-    raw = _read(kind, payload)
+    raw = _read_short(kind, payload) or _read(kind, payload)
     columns: Columns
     match kind:
         case "logs":
@@ -132,6 +139,48 @@ def decode_payload(kind: Kind, payload: memoryview, count: int) -> Columns:
             columns = _entries(raw)
     check_columns(columns, count)
     return columns
+
+
+def _short_keys(kind: Kind) -> tuple[ShortKey, ...]:
+    forms = {_BYTES: ShortForm.BYTES, _TEXTS: ShortForm.TEXTS}
+    return short_keys(
+        (name, forms.get(form, ShortForm.BYTES), _TAG_OF.get(form))
+        for name, form in _FORMS[kind].items()
+    )
+
+
+_SHORT_KEYS: Final[Mapping[Kind, tuple[ShortKey, ...]]] = {
+    kind: _short_keys(kind) for kind in _FORMS
+}
+
+
+def read_short_payload(kind: Kind, payload: memoryview) -> dict[str, ShortValue] | None:
+    """Return the columns of a small payload by name, unchecked; None if `_read` has to decide.
+
+    Args:
+        kind: The kind that the envelope names.
+        payload: The payload after decompression.
+    """
+    found = read_short_map(payload, _SHORT_KEYS[kind])
+    if found is None:
+        return None
+    for names, index in _USED_BY.items():
+        if names in found:
+            # The index bounds the number of names, as in `_read`.
+            listed = cast("tuple[str, ...]", found[names])
+            if len(listed) > len(cast("memoryview", found.get(index, b""))) // _INDEX_BYTES:
+                return None
+    return found
+
+
+def _read_short(kind: Kind, payload: memoryview) -> _Raw | None:
+    found = read_short_payload(kind, payload)
+    if found is None:
+        return None
+    return _Raw(
+        {name: one for name, one in found.items() if isinstance(one, memoryview)},
+        {name: cast("tuple[str, ...]", found[name]) for name in _USED_BY if name in found},
+    )
 
 
 def _read(kind: Kind, payload: memoryview) -> _Raw:

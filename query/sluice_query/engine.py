@@ -141,17 +141,34 @@ def _open_dataset(location: TableLocation, paths: Sequence[str]) -> Any:  # noqa
     return ds.dataset(keys, format="parquet", filesystem=filesystem)
 
 
+def keep_pandas_out() -> None:
+    """Let pyarrow find no pandas: it imports pandas with the first array, which takes a second.
+
+    For a process that only queries. In any other one a later conversion to pandas would fail.
+    """
+    with _pandas_hidden():
+        import pyarrow as pa  # noqa: PLC0415 - before its first array
+
+        pa.array([0])
+
+
+class _PandasHider:
+    """A finder for which pandas is not installed."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
 @contextmanager
 def _pandas_hidden() -> Iterator[None]:
-    """Import pyarrow's datasets without pandas: they use it if it exists, which takes a second."""
-    if "pandas" in sys.modules:
-        yield
-        return
-    sys.modules["pandas"] = None  # type: ignore[assignment]
+    """Import libraries without pandas: they use it if it exists, which takes a second."""
+    sys.meta_path.insert(0, _PandasHider)
     try:
         yield
     finally:
-        del sys.modules["pandas"]
+        sys.meta_path.remove(_PandasHider)
 
 
 @contextmanager

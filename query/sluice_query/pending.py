@@ -10,20 +10,34 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Final
+
+import pyarrow as pa
 
 from sluice_lake.blobs import RejectedBlob, fetch_frame
-from sluice_lake.records import DecodedBatch
+from sluice_lake.records import DecodedBatch, records_table
+from sluice_lake.small_blobs import small_blobs_table
 from sluice_protocol.errors import SluiceError
+from sluice_protocol.frame import Frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.units import ObjectKey
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
 from sluice_queue.entries import Descriptor
 from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.lane import Lane
 from sluice_queue.pending import PendingBatch, read_pending_batches
+from sluice_store.bulk_reads import read_bodies
 from sluice_store.port import ObjectStore
+
+GROUP_MAX: Final = 256
+"""Small batches that are read together."""
+GROUP_BYTES_MAX: Final = 1 << 20
+"""Size of the blobs that are read together."""
+GROUPS_CONCURRENT: Final = 2
+"""Groups that are read or decoded concurrently; decoding holds the interpreter's lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +65,14 @@ class FetchedBatches:
     """Pending batches that were read from their blobs.
 
     Attributes:
-        batches: The decoded batches.
+        tables: Their records, as tables of the lake's schema.
+        batches: Number of batches.
         size_bytes: Total size of their blobs.
         problems: What could not be read, one sentence each.
     """
 
-    batches: tuple[DecodedBatch, ...] = ()
+    tables: tuple[pa.Table, ...] = ()
+    batches: int = 0
     size_bytes: int = 0
     problems: tuple[str, ...] = ()
 
@@ -129,17 +145,17 @@ def choose_pending(
         Each identity once, in the order of the lanes.
     """
     ingested = set(ledger)
-    # The records of these entries are in the table, even if the ledger is one commit behind.
-    ingested |= {
-        batch.identity
-        for batch in pending.batches
-        if batch.manifest.kind == query.kind and batch.sequence <= lane_versions.get(batch.lane, 0)
-    }
     chosen: dict[Identity, AcceptedManifest] = {}
     for batch in pending.batches:
-        if batch.identity not in ingested and may_match(batch.manifest, query):
-            chosen.setdefault(batch.identity, batch.manifest)
-    return list(chosen.values())
+        if batch.manifest.kind != query.kind:
+            continue
+        who = batch.identity
+        if batch.sequence <= lane_versions.get(batch.lane, 0):
+            # The records of this entry are in the table, even if the ledger is one commit behind.
+            ingested.add(who)
+        elif may_match(batch.manifest, query):
+            chosen.setdefault(who, batch.manifest)
+    return [one for who, one in chosen.items() if who not in ingested]
 
 
 def may_match(manifest: AcceptedManifest, query: Query) -> bool:
@@ -165,24 +181,23 @@ async def fetch_batches(
     """
     chosen = choose_newest(manifests, settings)
     limit = asyncio.Semaphore(settings.fetches)
+    together = asyncio.Semaphore(GROUPS_CONCURRENT)
     async with asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(_fetch(stores, manifest, limit)) for manifest in chosen.manifests
+            group.create_task(_fetch_group(stores, manifests, limit, together))
+            for manifests in _group_small(chosen.manifests)
         ]
     found = [task.result() for task in tasks]
-    problems = [result for result in found if isinstance(result, str)]
+    problems = [problem for one in found for problem in one.problems]
     if chosen.left_out:
         problems.append(
             f"{chosen.left_out} older batches that are not in the lake yet were left out: wait for"
             f" ingestion, or raise {chosen.bound}"
         )
     return FetchedBatches(
-        batches=tuple(result for result in found if not isinstance(result, str)),
-        size_bytes=sum(
-            manifest.frame_bytes
-            for manifest, result in zip(chosen.manifests, found, strict=True)
-            if not isinstance(result, str)
-        ),
+        tables=tuple(table for one in found for table in one.tables),
+        batches=sum(one.batches for one in found),
+        size_bytes=sum(one.size_bytes for one in found),
         problems=tuple(problems),
     )
 
@@ -225,14 +240,67 @@ def choose_newest(manifests: Sequence[AcceptedManifest], settings: QuerySettings
     return ChosenBatches(manifests=tuple(newest))
 
 
+def _group_small(manifests: Sequence[AcceptedManifest]) -> list[list[AcceptedManifest]]:
+    """Divide batches into groups that are read together; a large batch is a group of one."""
+    groups: list[list[AcceptedManifest]] = []
+    room = 0
+    for one in manifests:
+        if not groups or one.frame_bytes > room or len(groups[-1]) == GROUP_MAX:
+            groups.append([])
+            room = GROUP_BYTES_MAX
+        groups[-1].append(one)
+        room -= one.frame_bytes
+    return groups
+
+
+async def _fetch_group(
+    stores: Sequence[ObjectStore],
+    manifests: Sequence[AcceptedManifest],
+    limit: asyncio.Semaphore,
+    together: asyncio.Semaphore,
+) -> FetchedBatches:
+    if len(manifests) > 1:
+        async with together:
+            table = await _fetch_together(stores[0], manifests, limit)
+        if table is not None:
+            size_bytes = sum(one.frame_bytes for one in manifests)
+            return FetchedBatches(tables=(table,), batches=len(manifests), size_bytes=size_bytes)
+    alone = await asyncio.gather(*(_fetch(stores, one, limit) for one in manifests))
+    read = [
+        (one, frame)
+        for one, frame in zip(manifests, alone, strict=True)
+        if not isinstance(frame, str)
+    ]
+    decoded = [
+        DecodedBatch(frame=frame, accepted_at_ns=one.accepted_at_unix_ns, sequence=0)
+        for one, frame in read
+    ]
+    return FetchedBatches(
+        tables=(records_table(manifests[0].kind, decoded, plain=True),) if decoded else (),
+        batches=len(decoded),
+        size_bytes=sum(one.frame_bytes for one, _ in read),
+        problems=tuple(one for one in alone if isinstance(one, str)),
+    )
+
+
+async def _fetch_together(
+    store: ObjectStore, manifests: Sequence[AcceptedManifest], limit: asyncio.Semaphore
+) -> pa.Table | None:
+    """Return the records of small batches; None if each of them has to be read alone."""
+    try:
+        keys = [ObjectKey(one.raw_blob_key) for one in manifests]
+        bodies = await read_bodies(store, keys, limit)
+    except SluiceError:
+        return None
+    return await asyncio.to_thread(small_blobs_table, manifests[0].kind, manifests, bodies)
+
+
 async def _fetch(
     stores: Sequence[ObjectStore], manifest: AcceptedManifest, limit: asyncio.Semaphore
-) -> DecodedBatch | str:
+) -> Frame | str:
     async with limit:
         try:
             frame = await fetch_frame(stores, manifest)
         except SluiceError as error:
             return str(error)
-    if isinstance(frame, RejectedBlob):
-        return frame.detail
-    return DecodedBatch(frame=frame, accepted_at_ns=manifest.accepted_at_unix_ns, sequence=0)
+    return frame.detail if isinstance(frame, RejectedBlob) else frame

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from sluice_lake.records import records_table
+import pyarrow as pa
+
 from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.clock import Clock
 from sluice_protocol.identity import Identity
@@ -133,9 +134,11 @@ class _Search:
         problems += await report_dead_letters(store, dead, self.query, settings)
         problems += coverage.lost_lanes(pending.lanes)
         summary = self._complete(result.summary, files, fetched, problems, len(deletes))
-        known = (*pending.manifests, *in_spool.batches, *unqueued.batches)
-        shown = {manifest.identity for manifest in known}
-        complete = decide_completeness(coverage, self.query, settings, shown.union(ledger))
+        shown: set[Identity] = set()
+        if coverage.new:  # listed batches are looked up in what is shown
+            known = (*pending.manifests, *in_spool.batches, *unqueued.batches)
+            shown = {manifest.identity for manifest in known}.union(ledger)
+        complete = decide_completeness(coverage, self.query, settings, shown)
         return replace(result, summary=_with_completeness(summary, complete))
 
     async def _read_coverage(self) -> Coverage:
@@ -153,6 +156,8 @@ class _Search:
     async def _not_returned_yet(
         self, unqueued: UnqueuedBatches, pending: PendingSnapshot, files: SelectedFiles
     ) -> UnqueuedBatches:
+        if not unqueued.batches:
+            return unqueued
         queued = {batch.identity for batch in pending.batches}
         if all(one.identity in queued for one in unqueued.batches):
             return UnqueuedBatches(problems=unqueued.problems)
@@ -201,9 +206,8 @@ class _Search:
         if files.read:
             self.engine.register_files(LAKE, files.read, files.location)
             names.append(LAKE)
-        if fetched.batches:
-            table = records_table(self.query.kind, fetched.batches, plain=True)
-            self.engine.register_table(PENDING, table)
+        if fetched.tables:
+            self.engine.register_table(PENDING, pa.concat_tables(fetched.tables))
             names.append(PENDING)
         if not names:
             return QueryResult(kind=self.query.kind, summary=QuerySummary())
@@ -239,7 +243,7 @@ class _Search:
             segments_read=len(files.read),
             segments_pruned=files.pruned,
             bytes_read=files.size_bytes + fetched.size_bytes,
-            waiting_batches=len(fetched.batches),
+            waiting_batches=fetched.batches,
             deletes_applied=deletes,
             partial=bool(problems),
             reasons=problems,

@@ -135,14 +135,25 @@ class LocalFiles:
     def get(self, key: ObjectKey, first: int, last: int | None) -> GetOutcome:
         """Read an object or a range of it, all from one object version."""
         with translated("get", key):
-            fd = _open(self._layout.object_of(key))
+            path = self._layout.object_of(key)
+            fd = _open(path)
             if fd is None:
                 return NotFound(date_ns=self._stamps.now_ns())
             with os.fdopen(fd, "rb", buffering=0):
-                path = self._layout.object_of(key)
                 info = self._info(key, fd, path, self._visible.settle(fd))
                 end = info.size_bytes if last is None else min(last + 1, info.size_bytes)
                 return Found(info=info, body=_read_exactly(fd, first, end))
+
+    def read_body(self, key: ObjectKey) -> bytes | None:
+        """Read an object without its metadata; None if it does not exist."""
+        with translated("get", key):
+            fd = _open(self._layout.object_of(key))
+            if fd is None:
+                return None
+            try:
+                return _read_exactly(fd, 0, os.fstat(fd).st_size)
+            finally:
+                os.close(fd)
 
     def head(self, key: ObjectKey) -> HeadOutcome:
         """Read the metadata of the current object."""

@@ -1,0 +1,163 @@
+"""Small blobs that are decoded together are the same table as blobs that are decoded alone."""
+
+import hashlib
+import struct
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.builders import manifest_of
+
+from sluice_lake.records import DecodedBatch, records_table
+from sluice_lake.small_blobs import small_blobs_table
+from sluice_protocol.errors import SluiceError
+from sluice_protocol.frame import decode_frame, decode_head, encode_frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.manifests import AcceptedManifest, Kind
+from sluice_protocol.payload import encode_payload
+from sluice_protocol.records import (
+    EntryRecord,
+    LogRecord,
+    MetricPoint,
+    entries_from_records,
+    logs_from_records,
+    metrics_from_records,
+)
+
+TIMES = st.integers(-(2**62), 2**62)
+TEXTS = st.text(max_size=5)
+NAMES = st.text(min_size=1, max_size=3)
+PAIRS = st.dictionaries(NAMES, TEXTS, max_size=3)
+RECORDS = {
+    "logs": st.builds(
+        LogRecord,
+        ts_ns=TIMES,
+        body=TEXTS,
+        severity=st.integers(0, 24),
+        attributes=PAIRS,
+    ),
+    "metrics": st.builds(
+        MetricPoint,
+        ts_ns=TIMES,
+        name=NAMES,
+        value=st.floats(),
+        type=st.integers(0, 2),
+        attributes=PAIRS,
+    ),
+    "entries": st.builds(
+        EntryRecord, key=st.binary(max_size=4), value=st.binary(max_size=4), ts_ns=st.none()
+    ),
+}
+MAKERS = {
+    "logs": logs_from_records,
+    "metrics": metrics_from_records,
+    "entries": entries_from_records,
+}
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[Kind, list[tuple[AcceptedManifest, bytes]]]:
+    kind = draw(st.sampled_from(["logs", "metrics", "entries"]))
+    found = []
+    for _ in range(draw(st.integers(1, 6))):
+        records = draw(st.lists(RECORDS[kind], min_size=1, max_size=4))
+        if kind == "entries" and draw(st.booleans()):
+            records = [EntryRecord(key=one.key, value=one.value, ts_ns=7) for one in records]
+        start = draw(st.integers(0, 2**40))
+        who = Identity(
+            agent_id=draw(st.sampled_from(["a", "ä"])),
+            boot_id="b",
+            seq_start=start,
+            seq_end=start + len(records) - 1,
+        )
+        resource = tuple(draw(PAIRS).items())
+        frame = encode_frame(identity=who, columns=MAKERS[kind](records), resource=resource)
+        found.append((manifest_of(frame, at_ns=draw(st.integers(0, 2**60))), frame))
+    return kind, found
+
+
+def alone(kind: Kind, manifest: AcceptedManifest, frame: bytes) -> pa.Table:
+    decoded = DecodedBatch(
+        frame=decode_frame(frame), accepted_at_ns=manifest.accepted_at_unix_ns, sequence=0
+    )
+    return records_table(kind, [decoded], plain=True)
+
+
+def rows(table: pa.Table) -> list[str]:
+    return sorted(map(repr, table.to_pylist()))
+
+
+@settings(max_examples=60)
+@given(batches())
+def test_blobs_decoded_together_equal_blobs_decoded_alone(
+    made: tuple[Kind, list[tuple[AcceptedManifest, bytes]]],
+) -> None:
+    kind, found = made
+    table = small_blobs_table(kind, [one for one, _ in found], [frame for _, frame in found])
+    assert table is not None
+    table.validate(full=True)
+    single = pa.concat_tables([alone(kind, *one) for one in found])
+    assert table.schema == single.schema
+    assert rows(table) == rows(single)
+
+
+def raw(payload: bytes, frame: bytes) -> bytes:
+    """Return an uncompressed frame with another payload."""
+    head = decode_head(frame)
+    start = head.payload_start
+    sizes = struct.pack("<II", len(payload), len(payload))
+    return frame[:6] + b"\0\0" + frame[8:12] + sizes + frame[20:start] + payload
+
+
+@pytest.mark.parametrize("kind", ["logs", "metrics", "entries"])
+def test_a_frame_that_is_refused_alone_is_refused_in_a_group(kind: Kind) -> None:
+    """Each byte of a payload is changed; a group with the frame is refused, or is equal."""
+    made: dict[str, list[object]] = {
+        "logs": [LogRecord(ts_ns=n, body="äb", attributes={"k": "v", "l": "€"}) for n in (1, 2)],
+        "metrics": [MetricPoint(ts_ns=n, name=f"m{n}", value=1.0) for n in (1, 2)],
+        "entries": [EntryRecord(key=b"k", value=b"v", ts_ns=n) for n in (1, 2)],
+    }
+    who = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=1)
+    other = Identity(agent_id="a", boot_id="b", seq_start=2, seq_end=3)
+    columns = MAKERS[kind](made[kind])
+    good = encode_frame(identity=who, columns=columns)
+    payload = encode_payload(columns)
+    target = encode_frame(identity=other, columns=columns)
+    refused = 0
+    for place in range(len(payload)):
+        for value in {payload[place] ^ 1, payload[place] ^ 0x80, 0, 0xFF}:
+            changed = raw(payload[:place] + bytes([value]) + payload[place + 1 :], target)
+            manifests = [manifest_of(good), replace_digest(manifest_of(target), changed)]
+            table = small_blobs_table(kind, manifests, [good, changed])
+            try:
+                single = alone(kind, manifests[1], changed)
+            except SluiceError:
+                assert table is None
+                refused += 1
+            else:
+                if table is not None:
+                    expected = pa.concat_tables([alone(kind, manifests[0], good), single])
+                    assert rows(table) == rows(expected)
+    assert refused > len(payload)
+
+
+def replace_digest(manifest: AcceptedManifest, frame: bytes) -> AcceptedManifest:
+    digest = hashlib.sha256(frame).hexdigest()
+    return msgspec.structs.replace(manifest, frame_sha256=digest, frame_bytes=len(frame))
+
+
+def test_a_missing_damaged_or_foreign_blob_is_refused() -> None:
+    columns = logs_from_records([LogRecord(ts_ns=1, body="a")])
+    who = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=0)
+    frame = encode_frame(identity=who, columns=columns)
+    other = encode_frame(
+        identity=Identity(agent_id="c", boot_id="b", seq_start=0, seq_end=0), columns=columns
+    )
+    manifest = manifest_of(frame)
+    assert small_blobs_table("logs", [manifest], [frame]) is not None
+    assert small_blobs_table("logs", [manifest], [None]) is None
+    assert small_blobs_table("logs", [manifest], [other]) is None
+    assert small_blobs_table("logs", [replace_digest(manifest, other)], [other]) is None
+    assert small_blobs_table("metrics", [manifest], [frame]) is None
