@@ -299,14 +299,14 @@ LOG_EVENTS: Final = (
         action="Check the disk of the spool.",
     ),
     LogEvent(
-        name="spool_journal_not_saved",
+        name="spool_journal_not_written",
         level="WARN",
         component="gateway",
         meaning=(
-            "The spool could not store the state of its journal. If no earlier state permits it, "
-            "uploads are refused."
+            "Transferred batches could not be named in the acceptance journal. They stay pending "
+            "and are named by a later pass."
         ),
-        action="Free space on the disk of the spool.",
+        action="Check the connection to the store, and the free space of the spool's disk.",
     ),
     LogEvent(
         name="spool_record_pending",
@@ -428,6 +428,72 @@ LOG_EVENTS: Final = (
         component="gc",
         meaning="A safety rule refused a garbage collection cycle.",
         action="Follow the rule's reason; see `docs/gc.md`.",
+    ),
+    LogEvent(
+        name="maintenance_job_failed",
+        level="ERROR",
+        component="maintain",
+        meaning="A job failed with an error that sluice did not raise. It is tried again.",
+        action="Report the traceback.",
+    ),
+    LogEvent(
+        name="maintenance_lease_lost",
+        level="WARN",
+        component="maintain",
+        meaning=(
+            "The lease of a running task could not be renewed in time. The job was stopped; "
+            "another process runs the task."
+        ),
+        action="None. Check store and machine if it repeats.",
+    ),
+    LogEvent(
+        name="maintenance_problem_found",
+        level="ERROR",
+        component="maintain",
+        meaning="A task succeeded and found a problem, for example an audit with findings.",
+        action="Follow the `reason`.",
+    ),
+    LogEvent(
+        name="maintenance_result_not_recorded",
+        level="WARN",
+        component="maintain",
+        meaning="The result of a run could not be stored. The next run counts it as lost.",
+        action="None. Check the store if it repeats.",
+    ),
+    LogEvent(
+        name="maintenance_store_unreachable",
+        level="WARN",
+        component="maintain",
+        meaning="The records of the tasks cannot be read or written. Nothing new starts.",
+        action="Check the store, the credentials and the role; it continues automatically.",
+    ),
+    LogEvent(
+        name="maintenance_task_failed",
+        level="WARN",
+        component="maintain",
+        meaning="A run failed. It is tried again after a pause that doubles.",
+        action="Follow the `reason` if it repeats.",
+    ),
+    LogEvent(
+        name="maintenance_task_halted",
+        level="ERROR",
+        component="maintain",
+        meaning="A safety rule refused. The task does not run until it is resumed.",
+        action="Remove the cause in `reason`, then run `sluice maintain resume TASK`.",
+    ),
+    LogEvent(
+        name="maintenance_task_not_permitted",
+        level="ERROR",
+        component="maintain",
+        meaning="The store denied a request of a task. It is tried again after its interval.",
+        action="Use a role with the rights of the task, or set `enabled = false` for it.",
+    ),
+    LogEvent(
+        name="maintenance_worker_killed",
+        level="WARN",
+        component="maintain",
+        meaning="A job did not stop in `stop_grace_s`. Its worker process was killed.",
+        action="None. Its other jobs are tried again.",
     ),
     LogEvent(
         name="accepted_manifests_missing",

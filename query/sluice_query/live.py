@@ -161,7 +161,7 @@ async def select_lines(
     """
     if not lines:
         return []
-    deletes = await read_deletes(searcher.store, query)
+    deletes = await read_deletes(searcher.store, query, searcher.deletes)
     with open_engine(searcher.settings) as engine:
         if query.regex and query.text is not None:
             engine.check_pattern(query.text)

@@ -198,6 +198,11 @@ class JournalRoute:
     async def _read_objects(self) -> None:
         space = WAITING_MAX - entries_waiting(self.journals)
         if space <= 0:
+            # Halted lanes must not stop the others: a full pass enqueues their batches later.
+            for journal in self._journals.values():
+                self._forget(journal.abandon())
+            space = WAITING_MAX - entries_waiting(self.journals)
+        if space <= 0:
             return
         unread = [
             journal
@@ -232,6 +237,7 @@ class JournalRoute:
             closed=header.closed,
             left=left,
             due_ns=self._parts.runtime.clock.monotonic_ns(),
+            written_ns=one.written_ns,
             attempted=not left,
         )
 
