@@ -15,9 +15,16 @@ from typing import Final, Literal
 
 import msgspec
 
-from sluice_lake.blobs import RejectedBlob, decode_blob
-from sluice_protocol.errors import ErrorCode, SluiceError
-from sluice_protocol.frame import Frame
+from sluice_protocol.errors import (
+    ErrorCode,
+    InvalidFrame,
+    SluiceError,
+    TooLarge,
+    UnsupportedVersion,
+)
+from sluice_protocol.frame import Frame, decode_frame
+from sluice_protocol.keys import digest_of
+from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
@@ -82,9 +89,7 @@ async def entry_chunks(
     for manifest in entry.batches:
         found = await store.get(ObjectKey(manifest.raw_blob_key))
         body = found.body if isinstance(found, Found) else None
-        frame = await asyncio.to_thread(decode_blob, manifest, body)
-        if isinstance(frame, RejectedBlob):
-            raise BatchUnreadable(frame.detail)
+        frame = await asyncio.to_thread(_decode, manifest, body)
         if form == "frame":
             yield await asyncio.to_thread(_line, {"batch": manifest, "frame": body})
         else:
@@ -104,6 +109,17 @@ def summary_line(count: DataCount) -> bytes:
 def error_line(error: SluiceError) -> bytes:
     """Return the last line of a response that could not be completed."""
     return _line({"error": {"code": error.code, "detail": str(error)}})
+
+
+def _decode(manifest: AcceptedManifest, body: bytes | None) -> Frame:
+    """Return the frame of a blob that is exactly what its manifest names."""
+    if body is None or digest_of(body) != manifest.frame_sha256:
+        reason = "missing" if body is None else "not the accepted bytes"
+        raise BatchUnreadable(f"its blob is {reason}, key=`{manifest.raw_blob_key}`")
+    try:
+        return decode_frame(body)
+    except (InvalidFrame, UnsupportedVersion, TooLarge) as error:
+        raise BatchUnreadable(f"{error}, key=`{manifest.raw_blob_key}`") from error
 
 
 def _record_chunks(frame: Frame) -> Iterator[bytes]:
