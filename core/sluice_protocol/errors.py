@@ -21,6 +21,7 @@ class ErrorCode(StrEnum):
     IDENTITY_QUARANTINED = "identity_quarantined"
     NOT_FOUND = "not_found"
     IDENTITY_CONFLICT = "identity_conflict"
+    FENCED = "fenced"
     LENGTH_REQUIRED = "length_required"
     TOO_LARGE = "too_large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
@@ -64,7 +65,7 @@ def status_of(code: ErrorCode) -> int:  # noqa: C901, PLR0911 - mypy checks that
             return 403
         case ErrorCode.NOT_FOUND:
             return 404
-        case ErrorCode.IDENTITY_CONFLICT:
+        case ErrorCode.IDENTITY_CONFLICT | ErrorCode.FENCED:
             return 409
         case ErrorCode.LENGTH_REQUIRED:
             return 411

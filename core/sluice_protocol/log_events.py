@@ -665,6 +665,16 @@ LOG_EVENTS: Final = (
         action="None. Investigate the store if it repeats.",
     ),
     LogEvent(
+        name="queue_data_incomplete",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "The data of a claimed queue entry could not be read while it was sent. The entry was "
+            "returned to the queue."
+        ),
+        action="Check the blob that the reason names, and the store.",
+    ),
+    LogEvent(
         name="reconciler_work_ended",
         level="ERROR",
         component="reconciler",

@@ -160,7 +160,7 @@ class OperatorApi:
             *self._reports(),
             *api.endpoints(),
             *self._streams(),
-            *QueueApi(self._reconciler.http_queues).endpoints(),
+            *QueueApi(self._reconciler.http_queues, self._store).endpoints(),
         )
 
     def _reports(self) -> tuple[Endpoint, ...]:

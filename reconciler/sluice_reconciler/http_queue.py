@@ -7,9 +7,9 @@ request opens it again: entries that are leased are delivered twice, and none is
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -44,6 +44,39 @@ class LeaseLost(SluiceError):
         return f"lease has ended: claim the entry again, lease_ids=`{', '.join(self.lease_ids)}`"
 
 
+class LeaseFenced(SluiceError):
+    """Another process opened the lane of a lease: nothing was acknowledged."""
+
+    code = ErrorCode.FENCED
+
+    def __init__(self, lease_ids: tuple[str, ...]) -> None:
+        super().__init__(lease_ids)
+        self.lease_ids = lease_ids
+
+    def __str__(self) -> str:
+        return (
+            "another reconciler opened the lane, and the entry will be delivered again: drop its"
+            f" result or make it idempotent, lease_ids=`{', '.join(self.lease_ids)}`"
+        )
+
+
+class LaneOwners(Protocol):
+    """Which reconciler owns a lane."""
+
+    def owner_url(self, lane: int) -> str:
+        """Return the base URL of another owner; empty if it is this process, or is unknown."""
+        ...
+
+
+class OneReconciler:
+    """Every lane belongs to this process."""
+
+    def owner_url(self, lane: int) -> str:
+        """Return no other owner."""
+        del lane
+        return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedEntry:
     """One entry claimed over HTTP.
@@ -72,7 +105,12 @@ class _Lane:
 
 
 class HttpQueue:
-    """The entries of one queue, claimed under leases."""
+    """The entries of one queue, claimed under leases.
+
+    Attributes:
+        queue: Its name.
+        owners: Which reconciler owns a lane; only own lanes are opened.
+    """
 
     def __init__(self, store: ObjectStore, queue: str, runtime: Runtime, *, lease_s: float) -> None:
         self.queue = queue
@@ -80,10 +118,12 @@ class HttpQueue:
         self._runtime = runtime
         self._lease_s = lease_s
         self._lanes: dict[int, _Lane] = {}
+        self._fenced: dict[int, frozenset[str]] = {}
+        self.owners: LaneOwners = OneReconciler()
         self._lock = asyncio.Lock()
 
-    async def claim(self, count: int, consumer: str) -> list[ClaimedEntry]:
-        """Claim up to `count` entries, oldest first within a lane.
+    async def claim(self, count: int, consumer: str, lane: int | None = None) -> list[ClaimedEntry]:
+        """Claim up to `count` entries of one lane or of all, oldest first within a lane.
 
         Raises:
             BadUsage: The count is not 1 to 100.
@@ -95,6 +135,8 @@ class HttpQueue:
         async with self._lock:
             found: list[ClaimedEntry] = []
             for number in await self._known_lanes():
+                if lane not in (None, number) or self.owners.owner_url(number):
+                    continue
                 found += await self._claim_lane(number, count - len(found), consumer)
                 if len(found) == count:
                     break
@@ -110,8 +152,7 @@ class HttpQueue:
             if lane.leases.pending < count and len(lane.leases.leases) < LEASES_MAX:
                 lane.leases.offer(await lane.consumer.next_descriptors(READ_AHEAD))
         except Fenced:
-            log.warning("http_queue_fenced", queue=self.queue, lane=number)
-            self._lanes.pop(number, None)
+            self._drop_fenced(number)
             return []
         found: list[ClaimedEntry] = []
         for _ in range(count):
@@ -152,6 +193,8 @@ class HttpQueue:
         """Commit entries and acknowledge the contiguous ones; return how many were committed.
 
         Raises:
+            LeaseFenced: Another process opened the lane of some of the leases; those are not
+                committed, the entries of the others are.
             LeaseLost: Some of the leases have ended; the entries of the others are committed.
             StoreError: The store is unreachable or refused the request; the commits are kept in
                 memory.
@@ -160,22 +203,56 @@ class HttpQueue:
             lost = [one for one in lease_ids if not self._with(one, LaneLeases.commit)]
             for number in {self._number(one) for one in lease_ids} & set(self._lanes):
                 await self._acknowledge(number)
+            fenced = [one for one in lease_ids if self._is_fenced(one)]
+        if fenced:
+            raise LeaseFenced(tuple(fenced))
         if lost:
             raise LeaseLost(tuple(lost))
         return len(lease_ids)
 
     async def _acknowledge(self, number: int) -> None:
+        """Acknowledge what is committed; also if that is nothing, detect another consumer."""
         lane = self._lanes[number]
         through = lane.leases.acknowledgeable()
-        if through <= lane.leases.acked_through:
-            return
         try:
+            if through <= lane.leases.acked_through:
+                await lane.consumer.next_descriptors(0)  # reads the register
+                return
             await lane.consumer.ack_through(through)
         except Fenced:
-            log.warning("http_queue_fenced", queue=self.queue, lane=number)
-            self._lanes.pop(number, None)
+            self._drop_fenced(number)
             return
         lane.leases.acknowledged(through)
+
+    def _drop_fenced(self, number: int) -> None:
+        """Forget a lane that another process opened, except which leases it had."""
+        log.warning("http_queue_fenced", queue=self.queue, lane=number)
+        lane = self._lanes.pop(number, None)
+        if lane is not None:
+            self._fenced[number] = frozenset(lane.leases.claimed)
+
+    def _is_fenced(self, lease_id: str) -> bool:
+        ids = self._fenced.get(self._number(lease_id), frozenset())
+        return lease_id.partition(".")[2] in ids
+
+    def redirect_url(self, lanes: Iterable[int]) -> str:
+        """Return the base URL of the other process that owns lanes; empty if this one does.
+
+        Raises:
+            BadUsage: The lanes have different owners.
+        """
+        urls = {self.owners.owner_url(lane) for lane in lanes}
+        if len(urls) > 1:
+            raise BadUsage("the leases are of lanes with different owners: send them separately")
+        return urls.pop() if urls else ""
+
+    def lanes_of(self, lease_ids: Iterable[str]) -> set[int]:
+        """Return the lanes of leases.
+
+        Raises:
+            BadUsage: One is not a lease id.
+        """
+        return {self._number(one) for one in lease_ids}
 
     async def fail(self, lease_ids: list[str]) -> None:
         """Return claimed entries to the queue.

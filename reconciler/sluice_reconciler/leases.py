@@ -47,12 +47,17 @@ class LaneLeases:
     acked_through: int
     _pending: list[tuple[int, Descriptor]] = field(default_factory=list)
     _leased: dict[int, Lease] = field(default_factory=dict)
-    _committed: set[int] = field(default_factory=set)
+    _committed: dict[int, str] = field(default_factory=dict)
 
     @property
     def pending(self) -> int:
         """Number of entries that are not claimed."""
         return len(self._pending)
+
+    @property
+    def claimed(self) -> tuple[str, ...]:
+        """The ids of all leases, and of those committed and not acknowledged."""
+        return (*(one.lease_id for one in self._leased.values()), *self._committed.values())
 
     @property
     def leases(self) -> tuple[Lease, ...]:
@@ -92,7 +97,7 @@ class LaneLeases:
         if lease is None:
             return False
         del self._leased[lease.entry.sequence]
-        self._committed.add(lease.entry.sequence)
+        self._committed[lease.entry.sequence] = lease_id
         return True
 
     def fail(self, lease_id: str) -> bool:
@@ -122,4 +127,6 @@ class LaneLeases:
     def acknowledged(self, through: int) -> None:
         """Record that the lane was acknowledged through a sequence."""
         self.acked_through = max(self.acked_through, through)
-        self._committed = {one for one in self._committed if one > self.acked_through}
+        self._committed = {
+            one: lease_id for one, lease_id in self._committed.items() if one > self.acked_through
+        }

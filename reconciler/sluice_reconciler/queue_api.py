@@ -1,20 +1,45 @@
 """Queues over HTTP: claim entries under a lease, commit them, return them, extend the lease."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 import msgspec
+import structlog
 from aiohttp import web
 
-from sluice_protocol.errors import BadUsage
-from sluice_reconciler.http_queue import CLAIMS_MAX, ClaimedEntry, HttpQueue
+from sluice_protocol.errors import BadUsage, StoreError
+from sluice_reconciler.http_queue import CLAIMS_MAX, ClaimedEntry, HttpQueue, LeaseLost
+from sluice_reconciler.queue_data import (
+    BatchUnreadable,
+    DataCount,
+    DataForm,
+    entry_chunks,
+    error_line,
+    summary_line,
+)
+from sluice_store.port import ObjectStore
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import decode_body, json_response
-from sluice_web.parameters import IntegerParameter, TextParameter
+from sluice_web.parameters import ChoiceParameter, IntegerParameter, TextParameter
 
+ANY_LANE: Final = 9999
+"""No lane has this number."""
+NDJSON: Final = "application/x-ndjson"
+_ENTRIES: Final = (
+    "The entries; with `data` other than `none` NDJSON, whose last line is a summary or an error"
+)
+_FENCED: Final = {
+    "307": "Another reconciler owns the lane: repeat the request there",
+    "409": "Another reconciler opened the lane: the entries will be delivered again",
+}
 QUEUE: Final = TextParameter(name="queue")
 _CONSUMER: Final = TextParameter(name="consumer")
 _COUNT: Final = IntegerParameter(name="max", default=1, maximum=CLAIMS_MAX)
+_LANE: Final = IntegerParameter(name="lane", default=ANY_LANE, minimum=0, maximum=ANY_LANE)
+_DATA: Final = ChoiceParameter(name="data", choices=("none", "records", "frame"), default="none")
+
+log = structlog.get_logger()
 
 
 class LeaseIds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,8 +77,9 @@ class ExtendedCount(msgspec.Struct, frozen=True):
 class QueueApi:
     """The endpoints over the queues that one reconciler serves."""
 
-    def __init__(self, queues: Mapping[str, HttpQueue]) -> None:
+    def __init__(self, queues: Mapping[str, HttpQueue], store: ObjectStore) -> None:
         self._queues = queues
+        self._store = store
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the endpoints."""
@@ -63,8 +89,9 @@ class QueueApi:
                 path="/v1/queue/next",
                 handler=self._next,
                 summary="Claim entries under a lease",
-                parameters=(QUEUE, _COUNT, _CONSUMER),
+                parameters=(QUEUE, _COUNT, _CONSUMER, _LANE, _DATA),
                 result=ClaimedEntries,
+                result_summary=_ENTRIES,
             ),
             Endpoint(
                 method="POST",
@@ -73,6 +100,7 @@ class QueueApi:
                 summary="Commit claimed entries",
                 body=LeaseIds,
                 result=CommittedCount,
+                problems=_FENCED,
             ),
             Endpoint(
                 method="POST",
@@ -101,26 +129,69 @@ class QueueApi:
             raise BadUsage(f"no such queue over HTTP, queue=`{name}`, known=`{known}`")
         return self._queues[name]
 
-    async def _next(self, request: web.Request) -> web.Response:
-        count = _COUNT.read(request.query)
+    async def _next(self, request: web.Request) -> web.StreamResponse:
+        count, lane = _COUNT.read(request.query), _LANE.read(request.query)
+        form = _DATA.read(request.query)
         queue = self._queue(QUEUE.read(request.query))
-        claims = await queue.claim(count, _CONSUMER.read(request.query) or "")
-        return json_response(ClaimedEntries(queue.queue, claims))
+        wanted = None if lane == ANY_LANE else lane
+        elsewhere = queue.redirect_url(() if wanted is None else (wanted,))
+        if elsewhere:
+            return _redirect(elsewhere, request)
+        claims = await queue.claim(count, _CONSUMER.read(request.query) or "", wanted)
+        match form:
+            case "records" | "frame":
+                return await self._send_data(request, queue, claims, form)
+            case _:
+                return json_response(ClaimedEntries(queue.queue, claims))
 
-    async def _leases(self, request: web.Request) -> tuple[HttpQueue, list[str]]:
+    async def _send_data(
+        self, request: web.Request, queue: HttpQueue, claims: list[ClaimedEntry], form: DataForm
+    ) -> web.StreamResponse:
+        """Send the data of claimed entries; return those that cannot be read to the queue."""
+        response = web.StreamResponse(headers={"Content-Type": NDJSON})
+        await response.prepare(request)
+        count = DataCount()
+        try:
+            for entry in claims:
+                async for chunk in entry_chunks(self._store, entry, form, count):
+                    await response.write(chunk)
+            await response.write(summary_line(count))
+        except (BatchUnreadable, StoreError) as error:
+            unsent = [entry.lease_id for entry in claims[count.entries :]]
+            with suppress(LeaseLost):
+                await queue.fail(unsent)
+            log.warning("queue_data_incomplete", queue=queue.queue, reason=str(error))
+            await response.write(error_line(error))
+        await response.write_eof()
+        return response
+
+    async def _leases(self, request: web.Request) -> tuple[HttpQueue, list[str], str]:
+        """Return the queue, the leases, and where the request belongs if not here."""
         body = decode_body(await request.read(), LeaseIds)
-        return self._queue(body.queue), body.lease_ids
+        queue = self._queue(body.queue)
+        return queue, body.lease_ids, queue.redirect_url(queue.lanes_of(body.lease_ids))
 
     async def _commit(self, request: web.Request) -> web.Response:
-        queue, lease_ids = await self._leases(request)
+        queue, lease_ids, elsewhere = await self._leases(request)
+        if elsewhere:
+            return _redirect(elsewhere, request)
         return json_response(CommittedCount(await queue.commit(lease_ids)))
 
     async def _failed(self, request: web.Request) -> web.Response:
-        queue, lease_ids = await self._leases(request)
+        queue, lease_ids, elsewhere = await self._leases(request)
+        if elsewhere:
+            return _redirect(elsewhere, request)
         await queue.fail(lease_ids)
         return json_response(ReturnedCount(len(lease_ids)))
 
     async def _heartbeat(self, request: web.Request) -> web.Response:
-        queue, lease_ids = await self._leases(request)
+        queue, lease_ids, elsewhere = await self._leases(request)
+        if elsewhere:
+            return _redirect(elsewhere, request)
         await queue.extend(lease_ids)
         return json_response(ExtendedCount(len(lease_ids)))
+
+
+def _redirect(owner_url: str, request: web.Request) -> web.Response:
+    """Return a 307 to the owner of a lane; method and body stay the same (RFC 9110, 15.4.8)."""
+    return web.Response(status=307, headers={"Location": owner_url.rstrip("/") + request.path_qs})

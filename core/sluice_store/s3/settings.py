@@ -1,5 +1,6 @@
 """Settings of an S3 store and its URL. Credentials are those of the AWS SDK."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -48,6 +49,7 @@ class S3Settings:
     connections_max: int = 256
 
 
+_MULTI_REGION_ARN: Final = re.compile(r"arn:[^:]+:s3::[^:]*:accesspoint", re.IGNORECASE)
 _OPTIONS: Final = frozenset({"endpoint", "region", "addressing", "profile", "ca_bundle"})
 
 
@@ -55,13 +57,19 @@ def parse_s3_url(url: str) -> S3Settings:
     """Parse `s3://bucket/prefix?endpoint=…&region=…&addressing=path|virtual&profile=…&ca_bundle=…`.
 
     Raises:
-        BadUsage: The URL has no bucket, or an unknown option.
+        BadUsage: The URL has no bucket or an unknown option, or names several buckets.
     """
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme != "s3" or not parts.netloc or "@" in parts.netloc:
         raise BadUsage(
             f"invalid store URL: use s3://bucket/prefix without credentials, url=`{url}`"
+        )
+    if _names_several_buckets(parts.netloc, options.get("endpoint", "")):
+        raise BadUsage(
+            "a Multi-Region Access Point cannot be the store: its buckets copy objects later, so"
+            " two of them could decide an identity differently; use one of its buckets,"
+            f" url=`{url}`"
         )
     unknown = sorted(options.keys() - _OPTIONS)
     if unknown:
@@ -79,6 +87,17 @@ def parse_s3_url(url: str) -> S3Settings:
         profile=options.get("profile") or None,
         ca_bundle=options.get("ca_bundle") or None,
     )
+
+
+def _names_several_buckets(place: str, endpoint: str) -> bool:
+    """Return True for a Multi-Region Access Point: its alias, its ARN without region, or its host.
+
+    Source: Amazon S3 User Guide, "Making requests through a Multi-Region Access Point".
+    """
+    is_alias = place.lower().endswith(".mrap")
+    is_arn = _MULTI_REGION_ARN.match(place) is not None
+    host = (urlsplit(endpoint).hostname or "") if endpoint else ""
+    return is_alias or is_arn or ".accesspoint.s3-global." in f"{place}.{host}."
 
 
 def _endpoint(text: str | None) -> str | None:

@@ -24,6 +24,7 @@ PARKED = {
     ErrorCode.UNSUPPORTED_VERSION,
     ErrorCode.IDENTITY_QUARANTINED,
     ErrorCode.IDENTITY_CONFLICT,
+    ErrorCode.FENCED,
     ErrorCode.TOO_LARGE,
     ErrorCode.BAD_REQUEST,
     ErrorCode.FORBIDDEN,
