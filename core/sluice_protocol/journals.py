@@ -49,8 +49,8 @@ class GatewayProcess(msgspec.Struct, frozen=True, kw_only=True):
         process: `<started, 20 digits>-<ULID>`; the last part of the key.
         acceptance: Where this process accepts: in the store, or in its own spool.
         started_at_unix_ns: The store's clock before the registration was written. For a spool, a
-            time before which every batch that the spool acknowledged is named by a journal, also
-            those of its earlier processes; it may be older than the registration.
+            time before which every batch that the spool acknowledged is in the authority; it may be
+            much older than the registration.
     """
 
     schema: Literal["sluice.gateway_process.v1"] = "sluice.gateway_process.v1"
@@ -94,19 +94,6 @@ class Journal:
 
     header: JournalHeader
     manifests: tuple[AcceptedManifest, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessStart:
-    """The times of a registration.
-
-    Attributes:
-        named_ns: The time in the name; the names of the processes of a spool rise with it.
-        started_ns: `started_at_unix_ns` of the record.
-    """
-
-    named_ns: UnixNs
-    started_ns: UnixNs
 
 
 def process_name(started_ns: UnixNs, ulid: str) -> str:

@@ -299,14 +299,14 @@ LOG_EVENTS: Final = (
         action="Check the disk of the spool.",
     ),
     LogEvent(
-        name="spool_journal_not_saved",
+        name="spool_journal_not_written",
         level="WARN",
         component="gateway",
         meaning=(
-            "The spool could not store the state of its journal. If no earlier state permits it, "
-            "uploads are refused."
+            "Transferred batches could not be named in the acceptance journal. They stay pending "
+            "and are named by a later pass."
         ),
-        action="Free space on the disk of the spool.",
+        action="Check the connection to the store, and the free space of the spool's disk.",
     ),
     LogEvent(
         name="spool_record_pending",

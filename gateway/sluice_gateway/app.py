@@ -15,14 +15,16 @@ from sluice_gateway.api import GatewayApi
 from sluice_gateway.connection_guard import ConnectionGuard, ConnectionLimits
 from sluice_gateway.frame_reader import BodyPace, FrameReader
 from sluice_gateway.high_water import HighWaterMarks
-from sluice_gateway.journal_writer import AcceptanceJournal, JournalOwner, UploadJournal
+from sluice_gateway.journal_ports import JournalOwner, StoreRules, UploadJournal
+from sluice_gateway.journal_writer import AcceptanceJournal
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_gateway.principals import PrincipalsFile
 from sluice_gateway.readiness import Readiness, WorkerConditions
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import claim_authority
 from sluice_gateway.spool_capacity import SpoolCapacity
-from sluice_gateway.spool_journal import SpoolJournal, SpoolTimes
+from sluice_gateway.spool_journal import SpoolJournal
+from sluice_gateway.spool_journal_state import SpoolRules
 from sluice_gateway.spool_records import SpoolStores
 from sluice_gateway.spool_transfer import SpoolTransfer
 from sluice_gateway.upload_service import UploadService
@@ -126,14 +128,16 @@ def build_gateway(
         fence_s=settings.journal_fence_s if transfers_to is None else math.inf,
     )
     if transfers_to is None:
-        journal = AcceptanceJournal(observed, owner, clock=clock, ids=ids, metrics=metrics)
+        journal = AcceptanceJournal(
+            observed, owner, rules=StoreRules(ids), clock=clock, metrics=metrics
+        )
     else:
-        times = SpoolTimes(UnixNs(authority.created_at_unix_ns))
+        created_ns = UnixNs(authority.created_at_unix_ns)
+        rules = SpoolRules(store, ids=ids, clock=clock, created_ns=created_ns)
         remote = ObservedStore(transfers_to, metrics, clock)
         journal = SpoolJournal(
-            store,
-            AcceptanceJournal(remote, owner, clock=clock, ids=ids, metrics=metrics, times=times),
-            times,
+            AcceptanceJournal(remote, owner, rules=rules, clock=clock, metrics=metrics),
+            rules,
             clock=clock,
             claim=partial(claim_authority, store, transfers_to, ids, collector_id),
         )

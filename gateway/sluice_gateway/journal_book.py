@@ -3,7 +3,8 @@
 An entry passes these states:
 
     noted ── next_object ──► in the pending object ── settle ──► durable
-      └───────────── succeed ─────────────┘ moves both to the book of the next registration
+      ▲                                  │ └─ skip: another number
+      └──────────────────────────────────┘    succeed: to the book of the next registration
 
 At most one object is pending. It keeps its number and bytes until it is durable, so a write with an
 unknown outcome is repeated without a risk. Source: ADR 0029.
@@ -56,6 +57,7 @@ class PendingObject:
     """A journal object whose bytes are decided and that is not known to be durable.
 
     Attributes:
+        number: Its number.
         key: Its key.
         body: Its bytes, the same in every try.
         entries: The manifests in it.
@@ -63,6 +65,7 @@ class PendingObject:
         closed: Whether it is the last object of its process.
     """
 
+    number: int
     key: ObjectKey
     body: bytes
     entries: tuple[bytes, ...]
@@ -80,6 +83,8 @@ class JournalBook:
         pending: The object that is not known to be durable.
         closed: Whether the last object is durable.
         held_bytes: Bytes of all entries that are not durable.
+        resumed: Whether an earlier process began this journal, and this one has not written yet: a
+            number may be taken.
     """
 
     def __init__(
@@ -98,9 +103,20 @@ class JournalBook:
         self.pending: PendingObject | None = None
         self.closed = False
         self.held_bytes = 0
+        self.resumed = False
         self._through_ns = started_ns or UnixNs(0)
         self._number = 0
         self._entries: deque[bytes] = deque()
+
+    @classmethod
+    def resume(
+        cls, process: str, began: MachineInstant, through_ns: UnixNs, *, number: int
+    ) -> "JournalBook":
+        """Return the book of a journal of an earlier process, at a number that it may have used."""
+        book = cls(process, began, through_ns)
+        book.resumed = True
+        book._number = number - 1
+        return book
 
     @property
     def waiting(self) -> int:
@@ -145,6 +161,7 @@ class JournalBook:
             batches=len(entries),
         )
         self.pending = PendingObject(
+            number=self._number,
             key=journal_key(self.process, self._number),
             body=encode_journal(header, entries),
             entries=entries,
@@ -167,9 +184,20 @@ class JournalBook:
         if self.pending is not written:
             return
         self.pending = None
+        self.resumed = False
         self.durable_from = written.began
         self.closed = written.closed
         self.held_bytes -= sum(map(len, written.entries))
+
+    def skip(self, taken: PendingObject) -> None:
+        """Give the entries of the pending object another number.
+
+        In a resumed journal an object that exists may be of the earlier process, so it does not
+        prove that the entries are durable. At worst they are named twice.
+        """
+        if self.pending is taken:
+            self.pending = None
+            self._entries.extendleft(reversed(taken.entries))
 
     def succeed(self, process: str, began: MachineInstant, started_ns: UnixNs) -> "JournalBook":
         """Return the book of the next registration, with every entry that is not durable.
@@ -177,6 +205,10 @@ class JournalBook:
         This book keeps them too: its closing object must name what it acknowledged.
         """
         after = JournalBook(process, began, started_ns)
+        self.move_to(after)
+        return after
+
+    def move_to(self, after: "JournalBook") -> None:
+        """Note every entry that is not durable in another book too."""
         for manifest in (*(self.pending.entries if self.pending else ()), *self._entries):
             after.note(manifest)
-        return after

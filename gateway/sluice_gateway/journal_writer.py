@@ -15,8 +15,7 @@ Source: `sluice_protocol.journals`, ADR 0029.
 """
 
 import asyncio
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -26,21 +25,19 @@ from sluice_gateway.journal_book import (
     MachineInstant,
     is_lapsed,
 )
+from sluice_gateway.journal_ports import JournalOwner, JournalRules
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
-from sluice_protocol.authority import AcceptanceMode
-from sluice_protocol.clock import IdSource, SuspendAwareClock
+from sluice_protocol.clock import SuspendAwareClock
 from sluice_protocol.errors import ErrorCode, SluiceError, StoreUnavailable
 from sluice_protocol.journals import (
-    FENCE_S,
     HEARTBEAT_S,
     JOURNAL_INTERVAL_S,
     GatewayProcess,
-    ProcessStart,
-    process_name,
     registration_key,
 )
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.manifests import encode_record
+from sluice_protocol.outcomes import Applied, Exists
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_store.retry import Backoff, RetrySettings, create_known
 from sluice_web.problems import HttpRefusal
@@ -61,93 +58,6 @@ registration of an older one may have been removed."""
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalOwner:
-    """Whose journal it is.
-
-    Attributes:
-        collector_id: The name of the gateway.
-        acceptance: Where it accepts.
-        fence_s: Largest age of the newest durable object when a 200 is decided, seconds.
-    """
-
-    collector_id: str
-    acceptance: AcceptanceMode
-    fence_s: float = FENCE_S
-
-
-class UploadJournal(Protocol):
-    """What a worker needs of its journal, in either acceptance mode."""
-
-    async def open(self) -> None:
-        """Register; called before the worker accepts connections.
-
-        Raises:
-            SluiceError: The worker must not serve.
-        """
-        ...
-
-    def require_room(self) -> None:
-        """Refuse an upload whose batch could not be journaled; called before it is stored.
-
-        Raises:
-            HttpRefusal: Nothing was stored.
-        """
-        ...
-
-    def note(self, manifest: bytes) -> None:
-        """Add the manifest of an accepted upload; called before its 200."""
-        ...
-
-    async def require_current(self) -> None:
-        """Check that a noted batch may get its 200.
-
-        Raises:
-            HttpRefusal: It may be accepted; the same bytes may be sent to any gateway.
-        """
-        ...
-
-    def problem(self) -> str:
-        """Return why uploads are refused because of the journal; empty if they are not."""
-        ...
-
-    async def run(self) -> None:
-        """Write until cancelled."""
-        ...
-
-    async def close(self, *, landed: bool) -> None:
-        """Write the last object of a stopping worker.
-
-        Args:
-            landed: Whether the authority has every batch that this worker acknowledged.
-        """
-        ...
-
-
-class JournalTimes(Protocol):
-    """The times that a journal contains."""
-
-    def start(self, now_ns: UnixNs) -> ProcessStart:
-        """Return the times of a registration that is written after `now_ns`."""
-        ...
-
-    def through_ns(self, answered_ns: UnixNs) -> UnixNs:
-        """Return the time of an object whose entries are collected after `answered_ns`."""
-        ...
-
-
-class StoreTimes:
-    """The times of a worker that accepts in the store: those of the store's responses."""
-
-    def start(self, now_ns: UnixNs) -> ProcessStart:
-        """Return the time of the response before the registration."""
-        return ProcessStart(named_ns=now_ns, started_ns=now_ns)
-
-    def through_ns(self, answered_ns: UnixNs) -> UnixNs:
-        """Return the time of the response before the entries are collected."""
-        return answered_ns
-
-
 class AcceptanceJournal:
     """The journal of one worker, over the store that accepts."""
 
@@ -156,16 +66,14 @@ class AcceptanceJournal:
         store: ObservedStore,
         owner: JournalOwner,
         *,
+        rules: JournalRules,
         clock: SuspendAwareClock,
-        ids: IdSource,
         metrics: GatewayMetrics,
-        times: JournalTimes | None = None,
     ) -> None:
         self._store = store
-        self._times: JournalTimes = times or StoreTimes()
+        self._rules = rules
         self._owner = owner
         self._clock = clock
-        self._ids = ids
         self._metrics = metrics
         self._backoff = Backoff.seeded_by(clock, WRITE_RETRY)
         self._book = JournalBook("", None)
@@ -181,6 +89,11 @@ class AcceptanceJournal:
     def process(self) -> str:
         """The name under which this worker is registered; empty before the first registration."""
         return self._book.process
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the last object of this journal is durable."""
+        return self._book.closed
 
     @property
     def is_current(self) -> bool:
@@ -209,6 +122,12 @@ class AcceptanceJournal:
             SluiceError: The store is unreachable or refused the record.
         """
         await self._renew()
+
+    def resume(self, process: str, *, number: int, through_ns: UnixNs) -> None:
+        """Continue a journal that an earlier process began, at a number that it may have used."""
+        old = self._book
+        self._book = JournalBook.resume(process, self._now(), through_ns, number=number)
+        old.move_to(self._book)
 
     def require_room(self) -> None:
         """Refuse an upload if its entry would exceed the memory of the journal.
@@ -300,23 +219,33 @@ class AcceptanceJournal:
         if not landed:
             return
         try:
-            async with asyncio.timeout(CLOSE_S_MAX), self._writing:
-                await self._close_superseded()
-                if self.process:
-                    await self._close_book(self._book)
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await self.end()
         except (SluiceError, TimeoutError) as error:
             reason = str(error) or "no time is left"
             log.warning("journal_not_closed", process=self.process, reason=reason)
+
+    async def end(self) -> None:
+        """Write the last object of this journal, and of earlier registrations.
+
+        Raises:
+            SluiceError: The store is unreachable; call again.
+        """
+        async with self._writing:
+            await self._close_superseded()
+            if self.process:
+                await self._close_book(self._book)
 
     def _now(self) -> MachineInstant:
         return MachineInstant(boottime_ns=self._clock.boottime_ns(), wall_ns=self._clock.now_ns())
 
     def _is_lapsed(self) -> bool:
-        return is_lapsed(self._book.durable_from, self._now(), self._owner.fence_s)
+        book = self._book
+        return book.closed or is_lapsed(book.durable_from, self._now(), self._owner.fence_s)
 
     def _through_ns(self) -> UnixNs:
         """Return the time of an object, from the newest response: it was received before."""
-        return self._times.through_ns(self._store.answered_ns)
+        return self._rules.through_ns(self._store.answered_ns)
 
     def _due(self) -> bool:
         book = self._book
@@ -335,10 +264,10 @@ class AcceptanceJournal:
                 await self._register()
 
     async def _register(self) -> None:
-        start = self._times.start((await self._store.head(AUTHORITY_SETTINGS)).date_ns)
+        start = await self._rules.start((await self._store.head(AUTHORITY_SETTINGS)).date_ns)
         record = GatewayProcess(
             collector_id=self._owner.collector_id,
-            process=process_name(start.named_ns, self._ids.ulid()),
+            process=start.process,
             acceptance=self._owner.acceptance,
             started_at_unix_ns=start.started_ns,
         )
@@ -348,7 +277,7 @@ class AcceptanceJournal:
         self._book = old.succeed(record.process, began, start.started_ns)
         self._metrics.journal_registrations.inc()
         log.info("gateway_registered", process=record.process, replaces=old.process or None)
-        if old.process:
+        if old.process and not old.closed:
             log.warning("journal_lapsed", process=old.process, waiting=old.waiting)
             self._superseded = [*self._superseded, old][-SUPERSEDED_MAX:]
 
@@ -359,19 +288,24 @@ class AcceptanceJournal:
             SluiceError: It is not known to be durable; it stays pending.
         """
         pending = book.next_object(self._through_ns(), self._now(), closes=closes)
-        await self._create(pending.key, pending.body)
+        await self._rules.begin_object(pending.number)
+        while isinstance(await self._create(pending.key, pending.body), Exists) and book.resumed:
+            book.skip(pending)
+            pending = book.next_object(self._through_ns(), self._now(), closes=closes)
+            await self._rules.begin_object(pending.number)
         book.settle(pending)
         self._metrics.journal_objects.inc()
         self._metrics.journal_entries.inc(len(pending.entries))
 
-    async def _create(self, key: ObjectKey, body: bytes) -> None:
+    async def _create(self, key: ObjectKey, body: bytes) -> Applied | Exists:
         """Create an object under a key that contains the name of this process.
 
-        The key determines the bytes, so an object that exists is from an earlier try.
+        The key determines the bytes, so an object that exists is from an earlier try, except in a
+        resumed journal.
         """
         try:
             async with asyncio.timeout(WRITE_S_MAX):
-                await create_known(self._store, key, body, self._backoff, retry_unsent=True)
+                return await create_known(self._store, key, body, self._backoff, retry_unsent=True)
         except TimeoutError as error:
             raise StoreUnavailable("create", key, f"no response in {WRITE_S_MAX:g} s") from error
 

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from sluice_gateway.admission import ModeWatch, RunningUploads
-from sluice_gateway.journal_writer import UploadJournal
+from sluice_gateway.journal_ports import UploadJournal
 from sluice_gateway.metrics import ObservedStore
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.write_probe import WriteProbe

@@ -39,7 +39,7 @@ from sluice_gateway.spool_records import (
 )
 from sluice_gateway.uploads import Upload
 from sluice_protocol.acceptance import Accepted, Conflict
-from sluice_protocol.errors import BadUsage, InvalidRecord, SluiceError, StoreError
+from sluice_protocol.errors import BadUsage, ErrorCode, InvalidRecord, SluiceError, StoreError
 from sluice_protocol.frame import decode_head
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
@@ -58,6 +58,7 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
+from sluice_web.problems import HttpRefusal
 
 CONCURRENCY: Final = 8
 LANDED_MAX: Final = 512
@@ -120,7 +121,10 @@ class SpoolTransfer:
 
     async def _accept_remotely(self, upload: Upload) -> AcceptanceRun:
         """Accept an upload into the authority; the journal names it before the response."""
-        await self._spool.journal.ensure_registered()
+        try:
+            await self._spool.journal.prepare()
+        except BadUsage as error:  # another spool claimed the authority: this gateway will stop
+            raise HttpRefusal(ErrorCode.STORE_UNAVAILABLE, str(error)) from error
         run = await self._spool.acceptor.accept(upload)
         if isinstance(run.verdict, Accepted):
             self._spool.journal.note_landed(run.manifest)
@@ -156,7 +160,7 @@ class SpoolTransfer:
     def _add_key(self, key: ObjectKey) -> None:
         self._pending[key] = self._pending.get(key, 0) + 1
         if key.startswith(ACCEPTED):
-            self._spool.journal.times.landed.add(key)
+            self._spool.journal.rules.landed.add(key)
         self._metrics.spool_pending.set(self.pending)
 
     async def run(self) -> None:
@@ -214,9 +218,9 @@ class SpoolTransfer:
             await self._scan(RECORDS)
             await self.blobs.count()
             self._scanned_ns = self._spool.clock.monotonic_ns()
-            self._spool.journal.times.landed.scanned = True
+            self._spool.journal.rules.landed.scanned = True
         await self._find_unsure()
-        await self._spool.journal.ensure_registered()
+        await self._spool.journal.prepare()
         for prefix in RECORDS:
             left = [key for key in self._pending if key.startswith(prefix)]
             keys = [key for key in left if key not in self._landed]
@@ -231,15 +235,16 @@ class SpoolTransfer:
             await asyncio.gather(*map(call, keys[first : first + CONCURRENCY]))
 
     async def _mark_landed(self) -> None:
-        """Write the journal, then the markers of the batches that it names.
-
-        Raises:
-            SluiceError: The journal cannot be written; the batches stay pending.
-        """
+        """Write the journal, then the markers of the batches that it names."""
         landed = list(self._landed)
-        if landed:
+        if not landed:
+            return
+        try:
             await self._spool.journal.flush()
-            await self._each(self._mark_one, landed)
+        except SluiceError as error:
+            log.warning("spool_journal_not_written", batches=len(landed), reason=str(error))
+            return
+        await self._each(self._mark_one, landed)
 
     async def _mark_one(self, key: ObjectKey) -> None:
         try:
@@ -247,7 +252,7 @@ class SpoolTransfer:
         except StoreError as error:
             log.warning("spool_record_pending", key=key, reason=str(error))
             return
-        self._spool.journal.times.landed.land(key)
+        self._spool.journal.rules.landed.land(key)
         self._finish(key, "accepted", self._landed.pop(key))
 
     def _finish(self, key: ObjectKey, result: TransferResult, added: int) -> None:
@@ -286,7 +291,7 @@ class SpoolTransfer:
         if key in self._landed:
             self._landed[key] = added
         elif result is not None:
-            self._spool.journal.times.landed.land(key)
+            self._spool.journal.rules.landed.land(key)
             self._finish(key, result, added)
 
     def _land(self, key: ObjectKey, manifest: bytes) -> None:

@@ -10,7 +10,7 @@ from sluice_gateway.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.admission import BodyBudget, ModeWatch, RunningUploads, check_head
 from sluice_gateway.frame_reader import FrameReader, ReceivedBody
 from sluice_gateway.high_water import HighWaterMarks
-from sluice_gateway.journal_writer import UploadJournal
+from sluice_gateway.journal_ports import UploadJournal
 from sluice_gateway.metrics import GatewayMetrics, UploadPhases
 from sluice_gateway.principals import PrincipalsFile, VerifiedSender, authenticate
 from sluice_gateway.spool_transfer import SpoolTransfer

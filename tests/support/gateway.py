@@ -293,7 +293,12 @@ def start_gateway(directory: Path, store_url: str, principals: Path, *flags: str
     ]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stderr=out, stdout=out, cwd=directory, env=clean_env())
-    return GatewayProcess(process, _await_port(process, log), log)
+    try:
+        return GatewayProcess(process, _await_port(process, log), log)
+    except AssertionError:
+        process.kill()
+        process.wait()
+        raise
 
 
 def clean_env() -> dict[str, str]:
@@ -301,7 +306,7 @@ def clean_env() -> dict[str, str]:
 
 
 def _await_port(process: subprocess.Popen[bytes], log: Path) -> int:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 90
     while time.monotonic() < until and process.poll() is None:
         for line in log.read_text(encoding="utf-8").splitlines():
             if '"gateway_listening"' in line:

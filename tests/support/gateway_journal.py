@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from support.builders import manifest
 from support.gc_world import MovedClock
 
-from sluice_gateway.journal_writer import AcceptanceJournal, JournalOwner
+from sluice_gateway.journal_ports import JournalOwner, StoreRules
+from sluice_gateway.journal_writer import AcceptanceJournal
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_protocol.journals import (
     Frontier,
@@ -86,7 +87,9 @@ async def open_world(*, registered: bool = True) -> JournalWorld:
     await create_authority(inner, clock=authority)
     store = ObservedStore(inner, metrics, machine)
     owner = JournalOwner(collector_id="gw", acceptance="s3_manifest")
-    journal = AcceptanceJournal(store, owner, clock=machine, ids=SystemIds(), metrics=metrics)
+    journal = AcceptanceJournal(
+        store, owner, rules=StoreRules(SystemIds()), clock=machine, metrics=metrics
+    )
     if registered:
         await journal.open()
     return JournalWorld(journal, store, inner, transport.bucket, machine, authority, plan, metrics)

@@ -29,6 +29,8 @@ from sluice_queue.lane import Runtime
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 
+DEATHS_MAX = 3
+"""Killed gateways in one simulation; each holds the time back until a full pass."""
 AUTHORITY = Authority(authority_id="A", lanes=2, retry_horizon_s=600, margin_s=120)
 
 
@@ -81,6 +83,7 @@ class World:
     unanswered: list[int] = field(default_factory=list)
     numbers: int = 0
     lives: int = 0
+    deaths: int = 0
     lost: int = 0
 
     def next_seq(self) -> int:
@@ -95,7 +98,8 @@ async def live(world: World, name: int, stop: asyncio.Event) -> None:
     """Run one gateway: a process after the other, each until it is killed."""
     while not stop.is_set():
         world.lives += 1
-        dies = world.rng.random() < 0.3
+        dies = world.deaths < min(DEATHS_MAX, world.lives // 10) and world.rng.random() < 0.5
+        world.deaths += dies
         ulid = f"01J0000000000000000000{world.lives:04d}"
         process = JournalWriter(
             world.store, world.clock.at_ns, collector_id=f"gw-{name}", ulid=ulid
@@ -137,7 +141,7 @@ async def serve(
             return
         await append(world, process, entries, answered_ns, closed=False)
         began_ns = begins_ns
-        await world.clock.sleep(world.rng.choice((0.3, 1.0)))
+        await world.clock.sleep(world.rng.choice((0.05, 0.3)))
         if stop.is_set():
             break
     await append(world, process, noted, world.clock.at_ns, closed=True)
@@ -248,7 +252,7 @@ def simulate(seed: int, *, rounds: int = 60) -> Outcome:
                 tasks.create_task(reconcile(world, seed, who, stop)) for who in range(1 + seed % 2)
             ]
             for _ in range(rounds):
-                await clock.sleep(0.1)
+                await clock.sleep(70.0 if world.rng.random() < 0.03 else 0.1)
                 for _ in range(world.rng.randrange(120)):
                     await asyncio.sleep(0)
             stop.set()

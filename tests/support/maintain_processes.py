@@ -128,7 +128,7 @@ class MaintenanceProcesses:
         workers = self.workers_of(found[0].pid)
         found[0].kill()
         found[0].wait()
-        wait_for(lambda: not any(is_alive(pid) for pid in workers), "the end of the workers", 20)
+        wait_for(lambda: not any(is_alive(pid) for pid in workers), "the end of the workers")
         return found[0]
 
     def workers_of(self, pid: int) -> list[int]:

@@ -32,7 +32,7 @@ def stored(folder: Path) -> tuple[dict[str, Registration], dict[str, list[Journa
 
 
 def await_named(folder: Path, wanted: set[int]) -> dict[str, list[Journal]]:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         found = stored(folder)[1]
         if wanted <= {seq for objects in found.values() for seq in named(objects)}:
@@ -47,7 +47,7 @@ def events(server: GatewayProcess, name: str) -> list[dict[str, object]]:
 
 
 def await_listening(server: GatewayProcess, workers: int) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 90
     while len(events(server, "gateway_listening")) < workers:
         assert time.monotonic() < until, server.log.read_text(encoding="utf-8")
         time.sleep(0.05)

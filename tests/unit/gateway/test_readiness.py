@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from sluice_gateway.admission import ModeWatch, RunningUploads
-from sluice_gateway.journal_writer import AcceptanceJournal, JournalOwner
+from sluice_gateway.journal_ports import JournalOwner, StoreRules
+from sluice_gateway.journal_writer import AcceptanceJournal
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_gateway.readiness import AUTHORITY_INTERVAL_S, Readiness, WorkerConditions
 from sluice_gateway.store_health import (
@@ -85,7 +86,9 @@ async def watched(*, authority: bool = True) -> Watched:
     owner = JournalOwner(collector_id="gw", acceptance="s3_manifest")
     # Over another store: its writes would count as those of the worker.
     elsewhere = ObservedStore(open_memory_store()[0], metrics, clock)
-    journal = AcceptanceJournal(elsewhere, owner, clock=clock, ids=SystemIds(), metrics=metrics)
+    journal = AcceptanceJournal(
+        elsewhere, owner, rules=StoreRules(SystemIds()), clock=clock, metrics=metrics
+    )
     await journal.open()
     readiness = Readiness(
         store=store,
