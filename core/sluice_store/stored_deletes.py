@@ -96,16 +96,20 @@ async def read_all_deletes(store: ObjectStore, *, after: str = "") -> list[Delet
 
 async def write_delete(
     store: ObjectStore, record: DeleteRecord, backoff: Backoff, ids: IdSource
-) -> None:
-    """Write a delete with a new id, then add it to the register.
+) -> bool:
+    """Write a delete whose id determines its bytes, then add it to the register.
+
+    Returns:
+        Whether the record did not exist.
 
     Raises:
         OutcomeUnknown: It is unknown whether the record exists; a new delete may be written.
         StoreError: The store refused the request, or it was not sent.
     """
-    # The id is new: an object under its key can only be this record.
-    await create_known(store, delete_key(record.delete_id), encode_record(record), backoff)
+    key, body = delete_key(record.delete_id), encode_record(record)
+    created = isinstance(await create_known(store, key, body, backoff), Applied)
     await _publish(store, record, backoff, ids)
+    return created
 
 
 async def _publish(

@@ -39,7 +39,7 @@ from sluice_gateway.spool_records import (
 )
 from sluice_gateway.uploads import Upload
 from sluice_protocol.acceptance import Accepted, Conflict
-from sluice_protocol.errors import BadUsage, InvalidRecord, SluiceError, StoreError
+from sluice_protocol.errors import BadUsage, ErrorCode, InvalidRecord, SluiceError, StoreError
 from sluice_protocol.frame import decode_head
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
@@ -58,6 +58,7 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
+from sluice_web.problems import HttpRefusal
 
 CONCURRENCY: Final = 8
 LANDED_MAX: Final = 512
@@ -120,7 +121,10 @@ class SpoolTransfer:
 
     async def _accept_remotely(self, upload: Upload) -> AcceptanceRun:
         """Accept an upload into the authority; the journal names it before the response."""
-        await self._spool.journal.ensure_registered()
+        try:
+            await self._spool.journal.prepare()
+        except BadUsage as error:  # another spool claimed the authority: this gateway will stop
+            raise HttpRefusal(ErrorCode.STORE_UNAVAILABLE, str(error)) from error
         run = await self._spool.acceptor.accept(upload)
         if isinstance(run.verdict, Accepted):
             self._spool.journal.note_landed(run.manifest)

@@ -175,6 +175,7 @@ class Auditor:
                 deep=settings.deep,
                 deep_seed=settings.deep_seed,
                 list_blobs=settings.list_blobs,
+                repair_references=settings.repair_references,
             )
             for shard in split_shards(settings.shards)
         ]

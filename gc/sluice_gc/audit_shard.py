@@ -69,6 +69,7 @@ class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
         deep: Share of the blobs that are read and hashed, 0.0 to 1.0.
         deep_seed: Seed that selects them.
         list_blobs: Whether blobs are listed.
+        repair_references: Whether missing references of accepted manifests are written.
     """
 
     folder: str
@@ -78,6 +79,7 @@ class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
     deep: float
     deep_seed: int
     list_blobs: bool
+    repair_references: bool = True
 
 
 @dataclass(slots=True)
@@ -162,6 +164,8 @@ async def _join_references(
             seen.references += 1
     missing += [] if head is None else [head, *pending]
     concurrency = seen.task.reads_max
+    if root == ACCEPTED_BY_BLOB and not seen.task.repair_references:
+        missing = []  # they are packed; the manifests themselves name their blobs in this audit
     await run_concurrently(
         missing, lambda pair: _repair(store, seen, *pair), concurrency=concurrency
     )

@@ -29,6 +29,8 @@ class AuditSettings:
             plan reads its candidates from an inventory.
         ranges: Number of key ranges of manifests, at most one per agent. 0 derives it from the
             cores and the counts of the previous audit, about 200,000 manifests each.
+        repair_references: Whether missing reverse references of accepted manifests are written, one
+            object each. Set it to false if the reconciler packs them (`pack_references`).
     """
 
     key_file: Path = field(default_factory=default_key_file)
@@ -38,6 +40,7 @@ class AuditSettings:
     deep_seed: int = 0
     list_blobs: bool = True
     ranges: int = 0
+    repair_references: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +119,7 @@ class CycleSettings:
         grace_s: See `RunSettings`.
         deletes_per_s_max: See `RunSettings`.
         undo: See `RunSettings`.
+        repair_references: See `AuditSettings`.
         every_s: Seconds from the end of a cycle to the next; 0 runs one cycle only.
         metrics_file: A Prometheus text file for the textfile collector of the node exporter,
             written after every cycle; none if empty.
@@ -129,13 +133,18 @@ class CycleSettings:
     grace_s: float = 86_400.0
     deletes_per_s_max: float = 0.0
     undo: bool = False
+    repair_references: bool = True
     every_s: float = 0.0
     metrics_file: Path | None = None
 
     def for_audit(self, seed: int) -> AuditSettings:
         """Return the settings of one audit."""
         return AuditSettings(
-            key_file=self.key_file, shards=self.shards, deep=self.deep, deep_seed=seed
+            key_file=self.key_file,
+            shards=self.shards,
+            deep=self.deep,
+            deep_seed=seed,
+            repair_references=self.repair_references,
         )
 
     def for_plan(self) -> PlanSettings:

@@ -12,13 +12,13 @@ from typing import Final
 from ulid import ULID
 
 from sluice_maintain.settings import RetentionPolicy
-from sluice_protocol.manifests import Kind, encode_record
-from sluice_protocol.outcomes import Applied
+from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
-from sluice_protocol.system_clock import SystemClock
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_store.port import ObjectStore
-from sluice_store.retry import Backoff, create_known
+from sluice_store.retry import Backoff
+from sluice_store.stored_deletes import write_delete
 
 PRINCIPAL: Final = "maintain:retention"
 _DAY_NS: Final = 86_400 * NS_PER_S
@@ -63,8 +63,5 @@ async def apply_retention(store: ObjectStore, policy: RetentionPolicy) -> dict[s
     date_ns = (await store.head(delete_key("0" * 26))).date_ns
     for record in plan_retention(policy, date_ns):
         backoff = Backoff.seeded_by(SystemClock())
-        outcome = await create_known(
-            store, delete_key(record.delete_id), encode_record(record), backoff
-        )
-        created += isinstance(outcome, Applied)
+        created += await write_delete(store, record, backoff, SystemIds())
     return {"deletes_created": created}

@@ -117,7 +117,7 @@ class IndexComparison:
         by_time, raw = by_time_of(batch)
         found = [
             await self.compare_entry(by_time),
-            await compare_object(self._store, *by_blob_of(batch)),
+            await self.compare_reference(batch),
             await self.compare_entry(raw, any_body=True),
         ]
         return [one for one in found if one is not None]
@@ -130,6 +130,19 @@ class IndexComparison:
         entry = quarantine_entry(listed.key, who, submitted)
         found = await compare_object(self._store, *entry)
         return (found,) if found is not None else ()
+
+    async def compare_reference(self, batch: VerifiedBatch) -> DerivedDifference | None:
+        """Compare a reverse reference with what exists; None if equal or if it is packed.
+
+        The packed entry of the raw blob is a reverse reference too (ADR 0067).
+
+        Raises:
+            StoreError: The store is unreachable or refused a request.
+        """
+        found = await compare_object(self._store, *by_blob_of(batch))
+        if found is None or found.wrong is not DifferenceKind.MISSING:
+            return found
+        return None if await self._packed.digest(by_time_of(batch)[1].key) is not None else found
 
     async def compare_entry(
         self, entry: TimeEntry, *, any_body: bool = False

@@ -4,21 +4,23 @@ from dataclasses import dataclass, field
 
 from sluice_protocol.discovery import HoldRecord, hold_record_key
 from sluice_protocol.errors import BadUsage, InvalidFrame, InvalidRecord
+from sluice_protocol.frame import HEAD_BYTES_MAX, decode_head
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     accepted_by_blob_prefix,
     accepted_key,
+    blob_key,
     parse_by_blob_key,
     parse_digest,
     quarantine_by_blob_prefix,
 )
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted
-from sluice_protocol.outcomes import NotFound, ObjectInfo
+from sluice_protocol.outcomes import Found, NotFound, ObjectInfo
 from sluice_protocol.units import Digest
 from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.lane import Lane
 from sluice_queue.worklists import read_work_list
-from sluice_reconciler.indexes import by_blob_of, by_time_of, is_indexed
+from sluice_reconciler.indexes import by_blob_of, by_time_of, is_indexed, is_packed
 from sluice_reconciler.lane_log import read_ledger
 from sluice_reconciler.new_batches import new_batches
 from sluice_reconciler.sequence_ranges import EnqueueStatus
@@ -110,7 +112,27 @@ async def explain(store: ObjectStore, subject: Identity | Digest) -> list[BatchP
         return [await _path(store, subject)]
     accepted = await _references(store, accepted_by_blob_prefix(subject))
     quarantined = await _references(store, quarantine_by_blob_prefix(subject))
-    return [await _path(store, who) for who in sorted({*accepted, *quarantined})]
+    named = await _named_by_envelope(store, subject)
+    return [await _path(store, who) for who in sorted({*accepted, *quarantined, *named})]
+
+
+async def _named_by_envelope(store: ObjectStore, digest: Digest) -> list[Identity]:
+    """Return the identity in the envelope of a blob, if its manifest names the blob.
+
+    No other manifest can name it, so this needs no reverse reference.
+    """
+    read = await store.get(blob_key(digest), first=0, last=HEAD_BYTES_MAX - 1)
+    if not isinstance(read, Found):
+        return []
+    try:
+        who = decode_head(read.body).envelope.identity
+        manifest = await store.get(accepted_key(who))
+        if not isinstance(manifest, Found):
+            return []
+        named = decode_accepted(accepted_key(who), manifest.body).digest == digest
+    except (InvalidFrame, InvalidRecord):
+        return []
+    return [who] if named else []
 
 
 async def _references(store: ObjectStore, prefix: str) -> list[Identity]:
@@ -154,7 +176,7 @@ async def _indexes(store: ObjectStore, sound: VerifiedBatch) -> dict[str, bool]:
     by_blob, _ = by_blob_of(sound)
     return {
         by_time.key: await is_indexed(store, by_time),
-        by_blob: isinstance(await store.head(by_blob), ObjectInfo),
+        by_blob: isinstance(await store.head(by_blob), ObjectInfo) or await is_packed(store, raw),
         raw.key: await is_indexed(store, raw),
     }
 

@@ -19,17 +19,20 @@ import msgspec
 from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
+    RAW_BLOBS_BY_TIME,
     PackSpan,
     accepted_by_blob_key,
     accepted_by_time_key,
     digest_of,
     key_version,
     pack_key,
+    parse_accepted_key,
+    parse_digest,
     parse_pack_key,
     quarantine_by_blob_key,
     raw_blob_by_time_key,
 )
-from sluice_protocol.manifests import encode_reference
+from sluice_protocol.manifests import BlobReference, encode_reference
 from sluice_protocol.outcomes import Applied, Found, ObjectInfo
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
 from sluice_protocol.versions import decoder_for
@@ -143,6 +146,15 @@ async def is_indexed(store: ObjectStore, entry: TimeEntry) -> bool:
     """
     if isinstance(await store.head(entry.key), ObjectInfo):
         return True
+    return await is_packed(store, entry)
+
+
+async def is_packed(store: ObjectStore, entry: TimeEntry) -> bool:
+    """Return True if an entry exists in a packed object of its hour.
+
+    Raises:
+        StoreError: The store is unreachable or refused the request.
+    """
     folder = entry.key.rpartition("/")[0] + "/"
     # A packed object with this entry ends at its instant or later; its name begins with a digit.
     after, end_at = f"{folder}{entry.at_ns:020d}", f"{folder}:"
@@ -231,6 +243,39 @@ def by_blob_of(batch: VerifiedBatch) -> tuple[ObjectKey, bytes]:
     """Return the reverse reference of an accepted batch, key and bytes."""
     manifest = batch.manifest
     return accepted_by_blob_key(manifest.digest, manifest.identity), encode_reference(batch.key)
+
+
+def references_of(
+    batches: Iterable[VerifiedBatch], packs: Iterable[tuple[ObjectKey, bytes, int]]
+) -> list[tuple[ObjectKey, bytes, int]]:
+    """Return the reverse references to write alone: of batches whose raw-blob entry is not packed.
+
+    A packed raw-blob entry names the manifest of a sha256, as a reverse reference does.
+
+    Args:
+        batches: The batches of one flush.
+        packs: The by-time objects of the flush whose packed entries count as references.
+    """
+    packed = {
+        entry
+        for key, body, _ in packs
+        if parse_pack_key(key) is not None and key.startswith(RAW_BLOBS_BY_TIME)
+        for entry, _ in unpack(key, body)
+    }
+    return [(*by_blob_of(one), 1) for one in batches if by_time_of(one)[1].key not in packed]
+
+
+def reference_in(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
+    """Return the reverse reference that a raw-blob entry stands for; none for another entry."""
+    digest = key.rpartition("/sha256=")[2].removesuffix(".json")
+    if not key.startswith(RAW_BLOBS_BY_TIME):
+        return []
+    try:
+        manifest = msgspec.json.decode(body, type=BlobReference).manifest_key
+        who = parse_accepted_key(ObjectKey(manifest))
+        return [(accepted_by_blob_key(parse_digest(digest), who), body)]
+    except (msgspec.DecodeError, InvalidRecord, ValueError):
+        return []
 
 
 def quarantine_entry(

@@ -15,7 +15,7 @@ from sluice_protocol.discovery import HoldRecord
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.indexes import by_blob_of, by_time_of, pack, put_derived
+from sluice_reconciler.indexes import by_time_of, pack, put_derived, references_of
 from sluice_reconciler.lane_worker import LaneWorker, LaneWorkers, Takeover
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.metrics import ReconcilerMetrics, Stage, StageBacklog, StoreClock
@@ -258,7 +258,7 @@ class BatchPipeline:
             objects = pack(by_time)
         else:
             objects = [(one.key, one.body, 1) for one in by_time]
-        by_blob = [(*by_blob_of(one), 1) for one in verified]
+        by_blob = references_of(verified, objects if self._settings.pack_references else ())
         written = sum(await self._parts.requests.each([*objects, *by_blob], self._put))
         self._parts.backlog.end(Stage.INDEX, [one.key for one in verified])
         for one in verified:

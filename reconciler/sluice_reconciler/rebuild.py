@@ -27,7 +27,14 @@ from sluice_reconciler.differences import (
     compare_object,
     read_source,
 )
-from sluice_reconciler.indexes import by_blob_of, by_time_of, put_derived, quarantine_entry, unpack
+from sluice_reconciler.indexes import (
+    by_blob_of,
+    by_time_of,
+    put_derived,
+    quarantine_entry,
+    reference_in,
+    unpack,
+)
 from sluice_reconciler.lane_rebuild import LaneRebuild, delete_versions
 from sluice_store.port import ListedObject, ObjectStore
 from sluice_store.retry import WRITE_RETRY
@@ -128,6 +135,8 @@ class Rebuild:
             for entry, body in unpack(key, read.body):
                 if entry not in wrong:
                     await put_derived(self._store, entry, body, self._backoff)
+                    for alone in reference_in(entry, body):
+                        await put_derived(self._store, *alone, self._backoff)
             await delete_versions(self._store, key)
 
     async def _index(self, listed: ListedObject, comparison: IndexComparison) -> None:
@@ -137,7 +146,8 @@ class Rebuild:
         by_time, raw = by_time_of(batch)
         if await comparison.compare_entry(by_time) is not None:
             await self._put_or_replace(by_time.key, by_time.body)
-        await self._put_or_replace(*by_blob_of(batch))
+        if await comparison.compare_reference(batch) is not None:
+            await self._put_or_replace(*by_blob_of(batch))
         if await comparison.compare_entry(raw, any_body=True) is not None:
             await put_derived(self._store, raw.key, raw.body, self._backoff)
 

@@ -353,7 +353,7 @@ def _told(world: SimWorld, index: int, upload: SimUpload, rules: Rules) -> SimWo
     after = replace(world, acked=acked)
     one = world.gateways[index]
     if upload.stage == "checked" and not rules.noted_before_answer and not one.is_spool:
-        return _moved(after, index, upload, replace(upload, stage="told"))
-    if upload.stage == "told":
+        return _moved(after, index, upload, replace(upload, stage="answered"))
+    if upload.stage == "answered":
         return _moved(after, index, upload, None, **_with_note(one, upload.batch))
     return _moved(after, index, upload, None)

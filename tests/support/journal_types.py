@@ -111,7 +111,7 @@ EMPTY_BOOK = freeze(JournalBook("", None))
 
 @dataclass(frozen=True, slots=True)
 class SimUpload:
-    """One upload at a gateway. Stages: arrived, prechecked, exists, noted, checked, told."""
+    """One upload at a gateway. Stages: arrived, prechecked, exists, noted, checked, answered."""
 
     batch: str
     stage: str = "arrived"

@@ -1,10 +1,11 @@
 """Audit, plan and run on a local store: what is deleted, what is kept, and why."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.gc_world import HORIZON_S, KEYS, open_world
+from support.gc_world import AUDIT, HORIZON_S, KEYS, open_world
 
 from sluice_gc.blob_explanation import explain_blob
 from sluice_gc.certificate_chain import verify_store_chain
@@ -73,5 +74,29 @@ def test_certificate_before_the_horizon_of_every_orphan_is_refused(tmp_path: Pat
             with pytest.raises(GcRefused) as refused:
                 await world.plan()
             assert refused.value.rule is RefusalRule.HORIZON_NOT_COVERED
+
+    asyncio.run(scenario())
+
+
+def test_without_single_references_no_named_blob_is_deleted(tmp_path: Path) -> None:
+    """With packed references the audit writes none, and manifests and envelopes keep the blobs."""
+
+    async def scenario() -> None:
+        async with open_world(tmp_path / "store") as world:
+            accepted = await world.accept(0, indexed=False)
+            refused = await world.quarantine(0, salt="other bytes", indexed=False)
+            orphan, late = await world.orphan(10), await world.orphan(20, salt="late")
+            world.clock.pass_s(HORIZON_S + 1)
+            certificate = await world.audit(replace(AUDIT, repair_references=False))
+            assert certificate.counts.references_repaired == 1, "only the quarantined one"
+            plan = await world.plan()
+            await world.put_manifest(world.identity(20), late, indexed=False)
+            report = await world.run(plan)
+            assert (report.facts.deleted, report.facts.kept) == (1, {"envelope": 1})
+            assert not await world.has(orphan)
+            for kept in (accepted, refused, late):
+                assert await world.has(kept)
+            place = accepted_by_blob_key(accepted, world.identity(0))
+            assert not isinstance(await world.store.get(place), Found)
 
     asyncio.run(scenario())

@@ -141,6 +141,20 @@ def test_acceptance_keeps_its_guarantees(name: str) -> None:
     assert found.states > 100
 
 
+WITHOUT_REFERENCES = tuple(c for c in d.DELETION_CLAUSES if c is not d.references_absent)
+"""The clauses when no reverse reference is read at the deletion, because they are packed."""
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_the_envelope_alone_keeps_every_blob_without_references(name: str) -> None:
+    """The two keys that a blob's envelope names suffice; references are a second defence."""
+    start, bounds = SOUND[name]
+    rules = Rules(cache_accepted=True, deletion_clauses=WITHOUT_REFERENCES)
+    found = explore(start, rules, bounds)
+    assert found.broken is None, "\n".join(found.trail)
+    assert found.complete, f"stopped at {found.states} states"
+
+
 UNVERSIONED = tuple(
     clause
     for clause in d.DELETION_CLAUSES
@@ -198,6 +212,11 @@ PLANTED: dict[str, tuple[Rules, World, Bounds]] = {
         Rules(versioned=False, plan_clauses=d.PLAN_CLAUSES[2:], deletion_clauses=UNVERSIONED),
         world(ORPHAN, NEW),
         Bounds(time_max=7),
+    ),
+    "neither references nor the envelope": (
+        Rules(deletion_clauses=tuple(c for c in WITHOUT_REFERENCES if c is not d.envelope_unnamed)),
+        world(ORPHAN, NEW),
+        Bounds(time_max=9),
     ),
     "absence by lagging references": (
         Rules(lagging_references=True),

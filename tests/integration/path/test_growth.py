@@ -1,0 +1,161 @@
+"""What a store contains after many batches is what `docs/operations.md` lists, and stays so."""
+
+import asyncio
+import os
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from support.builders import make_identity, manifest_of, salted_frame
+from support.frames import logs
+from support.gc_store import VersionedStore
+from support.gc_world import AUDIT, KEYS, MovedClock
+from support.store_buckets import make_bucket
+from support.store_versitygw import CREDENTIALS, versitygw
+
+from sluice_gc.audit import Auditor
+from sluice_gc.evidence_retention import prune_evidence
+from sluice_gc.task_engine import LocalTaskEngine
+from sluice_protocol.authority import Authority
+from sluice_protocol.clock import Clock
+from sluice_protocol.keys import ALL_PREFIXES, accepted_key, blob_key, digest_of
+from sluice_protocol.manifests import encode_record
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_queue.collector import Collector
+from sluice_queue.consumer import Consumer
+from sluice_queue.inspection import list_lanes
+from sluice_queue.lane import Runtime
+from sluice_reconciler.service import Reconciler
+from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store import create_authority, open_store
+from sluice_store.port import ObjectStore
+from sluice_store.version_expiry import ExpirySettings, expire_versions
+
+PERMANENT = ("accepted/v1/", "raw-blobs/v1/")
+INDEXES = ("accepted-by-time/v1/", "raw-blobs-by-time/v1/", "accepted-by-blob/v1/")
+PER_FLUSH = 50
+"""Batches between two passes of the reconciler, each of which swaps every register."""
+EVIDENCE_BYTES = 400
+"""Most bytes of evidence for a batch and kept audit; small files have a larger share of headers."""
+
+
+@dataclass
+class Deployment:
+    """One store with its maintenance."""
+
+    store: ObjectStore
+    clock: Clock
+    lives: int
+    batches: int = 0
+    ids: SystemIds = field(default_factory=SystemIds)
+
+    def __post_init__(self) -> None:
+        self.runtime = Runtime(clock=self.clock, ids=self.ids, rng=random.Random(1))
+        self.authority = Authority(authority_id="A1", lanes=2)
+
+    async def accept(self) -> None:
+        number = self.batches
+        self.batches += 1
+        agent, seq = f"agent-{number % self.lives}", 3 * (number // self.lives)
+        frame = salted_frame(make_identity(seq, count=3, agent=agent), logs())
+        one = manifest_of(frame, at_ns=self.clock.now_ns())
+        await self.store.create(blob_key(digest_of(frame)), frame)
+        await self.store.create(accepted_key(one.identity), encode_record(one))
+
+    async def round(self, batches: int) -> None:
+        settings = ReconcilerSettings(pack_by_time=True, pack_references=True)
+        reconciler = Reconciler(self.store, self.authority, settings=settings, runtime=self.runtime)
+        horizon_ns = self.authority.retry_horizon_ns
+        collector = Collector(
+            self.store, retry_horizon_ns=horizon_ns, grace_s=0, runtime=self.runtime
+        )
+        while batches > 0:
+            for _ in range(min(PER_FLUSH, batches)):
+                await self.accept()
+            batches -= PER_FLUSH
+            await reconciler.once()
+            await collector.run()
+            await self.consume()
+        await collector.run()
+        for _ in range(3):
+            engine = LocalTaskEngine(self.store)
+            auditor = Auditor(self.store, engine, KEYS, self.clock, self.ids)
+            await auditor.audit(AUDIT_ALONE)
+        await prune_evidence(self.store, KEYS.trusted)
+        if isinstance(self.clock, MovedClock):
+            self.clock.pass_s(2)
+        await expire_versions(self.store, ExpirySettings(retention_s=0))
+
+    async def consume(self) -> None:
+        for lane in await list_lanes(self.store, "spark"):
+            consumer = await Consumer.open(self.store, queue="spark", lane=lane.lane)
+            while found := await consumer.next_descriptors(1000):
+                await consumer.ack_through(found[-1].sequence)
+
+    async def measure(self) -> tuple[Counter[str], Counter[str]]:
+        objects: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for prefix in ALL_PREFIXES:
+            async for page in self.store.list_incarnations(prefix):
+                objects[prefix] += len(page.incarnations)
+                sizes[prefix] += sum(one.size_bytes for one in page.incarnations)
+        return objects, sizes
+
+
+AUDIT_ALONE = AUDIT.__class__(shards=AUDIT.shards, repair_references=False)
+
+
+async def check_growth(place: Deployment, batches: int) -> None:
+    """Run two rounds and compare what each prefix contains with the page."""
+    await create_authority(place.store, place.authority)
+    await place.round(batches)
+    first, first_bytes = await place.measure()
+    await place.round(batches)
+    second, second_bytes = await place.measure()
+    for prefix in ALL_PREFIXES:
+        print(f"{prefix:24} {first[prefix]:>8} {first_bytes[prefix]:>12}", end="")
+        print(f" {second[prefix]:>8} {second_bytes[prefix]:>12}")
+    for prefix in PERMANENT:
+        assert (first[prefix], second[prefix]) == (batches, 2 * batches)
+    flushes = -(-batches // PER_FLUSH)
+    for prefix in INDEXES:
+        assert second[prefix] - first[prefix] <= 2 * flushes
+    assert second["manifests/v1/"] == first["manifests/v1/"] == 0
+    assert second["queue/v1/"] == first["queue/v1/"]
+    assert second["reconciler/v1/"] <= first["reconciler/v1/"] + 2 * place.authority.lanes
+    assert second["audit/v1/"] - first["audit/v1/"] == 2 * 3, "two copies of each certificate"
+    assert second["gc/v1/"] == first["gc/v1/"]
+    assert second_bytes["gc/v1/"] <= 2 * EVIDENCE_BYTES * place.batches + 64 * 1024
+    listed = {*PERMANENT, *INDEXES, "audit/v1/", "gc/v1/", "reconciler/v1/"}
+    for prefix in ALL_PREFIXES:
+        if prefix not in listed:
+            assert second[prefix] == first[prefix], prefix
+
+
+def test_a_second_round_adds_only_what_is_permanent() -> None:
+    async def story() -> None:
+        clock = MovedClock()
+        await check_growth(Deployment(VersionedStore(clock=clock), clock, lives=40), 200)
+
+    asyncio.run(story())
+
+
+@pytest.mark.long
+@pytest.mark.s3
+@pytest.mark.timeout(6 * 3600)
+def test_a_versioned_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The full size is 100 000 batches of 20 000 lives; the default is smaller."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    batches = int(os.environ.get("SLUICE_GROWTH_BATCHES", "2000"))
+    lives = int(os.environ.get("SLUICE_GROWTH_LIVES", "400"))
+
+    async def story(url: str) -> None:
+        await make_bucket(url)
+        async with open_store(url) as store:
+            await check_growth(Deployment(store, SystemClock(), lives=lives), batches)
+
+    with versitygw(tmp_path) as server:
+        asyncio.run(story(server.url("growth")))
