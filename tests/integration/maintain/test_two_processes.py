@@ -122,7 +122,7 @@ def test_audits_and_collection_survive_kills_at_random_times(
     wait_for(lambda: processes.outcomes("gc")[-2:] == ["done", "done"], "two cycles")
     running = next(one for one in processes.started if one.poll() is None)
     url = processes.url(running)
-    assert read(url, "/readyz") == (200, "ready\n")
+    wait_for(lambda: read(url, "/readyz") == (200, "ready\n"), "readiness")
     assert "<td>gc</td>" in read(url, "/")[1]
     shown = json.loads(read(url, "/", Accept="application/json")[1])
     assert {one["task"] for one in shown["tasks"]} == set(TaskName)
