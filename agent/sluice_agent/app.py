@@ -17,9 +17,11 @@ import structlog
 from sluice_agent.batching import Batcher
 from sluice_agent.disk import RealDisk
 from sluice_agent.errors import SpoolLocked
+from sluice_agent.gateway_addresses import Gateways, SystemResolver
 from sluice_agent.health import serve_health
 from sluice_agent.line_readers import PipeInput
 from sluice_agent.metrics import AgentMetrics
+from sluice_agent.parked_inquiry import ParkedInquiry
 from sluice_agent.settings import AgentSettings, Durability, SpoolSettings
 from sluice_agent.signing_key import read_key
 from sluice_agent.spool import Spool
@@ -90,7 +92,7 @@ async def _opened(
     metrics.watch(spool)
     session = open_session(
         tls=client_tls(settings.tls_ca, settings.tls_cert, settings.tls_key),
-        connections_max=settings.uploads,
+        connections_max=settings.uploads + 1,  # one for a question about a parked batch
         total_s=settings.upload_s,
         connect_s=CONNECT_S,
     )
@@ -101,13 +103,26 @@ async def _opened(
         metrics=metrics,
         when_full=settings.when_full,
     )
+    rng = random.Random()  # noqa: S311 - jitter, not a secret
+    transport = HttpTransport(session, key=key, clock=clock)
+    gateways = Gateways(settings.gateways, SystemResolver(), clock=clock, rng=rng)
     uploader = Uploader(
         settings.for_uploader(stop_when_refused=stop_when_refused, give_up_s=give_up_s),
         spool,
-        HttpTransport(session, key=key, clock=clock),
+        transport,
+        gateways,
         clock=clock,
-        rng=random.Random(),  # noqa: S311 - jitter, not a secret
         metrics=metrics,
+    )
+    inquiry = ParkedInquiry(
+        directory=spool.settings.directory,
+        disk=RealDisk(),
+        transport=transport,
+        gateways=gateways,
+        clock=clock,
+        rng=rng,
+        metrics=metrics,
+        is_refused=lambda: uploader.is_refused,
     )
     batcher.on_sealed = uploader.add
     agent = Agent(
@@ -117,6 +132,7 @@ async def _opened(
         spool=spool,
         batcher=batcher,
         uploader=uploader,
+        inquiry=inquiry,
     )
     _log.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
     try:

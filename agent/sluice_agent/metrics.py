@@ -8,6 +8,8 @@
 | sluice_agent_answers_total | counter | reaction, reason | upload attempts by reaction |
 | sluice_agent_accepted_bytes_total | counter | | frame bytes that gateways accepted |
 | sluice_agent_parked_batches_total | counter | | batches parked |
+| sluice_agent_parked_questions_total | counter | reaction | parked batches sent again to ask |
+| sluice_agent_resolved_batches_total | counter | resolution | refused batches removed by decision |
 | sluice_agent_dropped_records_total | counter | | records dropped because the spool was full |
 | sluice_agent_corrupt_files_total | counter | | spool files moved to `corrupt/` |
 | sluice_agent_spool_errors_total | counter | | failed operations on the spool |
@@ -41,6 +43,12 @@ class AgentMetrics:
         self.answers = self._counter("answers", "Upload attempts by reaction", "reaction", "reason")
         self.accepted_bytes = self._counter("accepted_bytes", "Frame bytes that gateways accepted")
         self.parked = self._counter("parked_batches", "Batches parked")
+        self.parked_questions = self._counter(
+            "parked_questions", "Parked batches sent again to ask for a decision", "reaction"
+        )
+        self.resolved = self._counter(
+            "resolved_batches", "Refused batches removed by decision", "resolution"
+        )
         self.sealed_batches = self.sealed_records = 0
         self.dropped_records = 0
         self._dropped = self._counter(

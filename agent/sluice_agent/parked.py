@@ -1,9 +1,10 @@
 """List, drop and retry parked batches; the agent may be running.
 
-A running agent only adds files to `parked/` and only removes files from `again/`. Each operation
-here is one rename or one removal, so no lock is needed.
+A running agent adds files to `parked/`, removes those of decided conflicts, and only removes files
+from `again/`. Each operation here is one rename or one removal, so no lock is needed.
 """
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +87,8 @@ def retry_parked(spool: Path, names: tuple[str, ...], *, every: bool) -> tuple[s
     """
     disk = RealDisk()
     for one in (chosen := _chosen(spool, names, every=every)):
-        disk.rename(_place(one), Path(one.spool) / "again" / one.name)
+        with contextlib.suppress(FileNotFoundError):  # the agent removed it after a decision
+            disk.rename(_place(one), Path(one.spool) / "again" / one.name)
         disk.remove(_beside(one))
         disk.sync_dir(Path(one.spool) / "again")
     return tuple(one.name for one in chosen)
@@ -127,7 +129,7 @@ def _parked(disk: Disk, spool: Path, name: str, size_bytes: int) -> ParkedBatch:
         )
     except CorruptEntry as error:
         raise BadUsage(f"parked batch is corrupt: {error.reason}, path=`{path}`") from error
-    reason = _reason(disk, path.with_name(f"{name}.json"))
+    reason = read_reason(disk, path.with_name(f"{name}.json"))
     return ParkedBatch(
         spool=str(spool),
         name=name,
@@ -145,7 +147,8 @@ def _parked(disk: Disk, spool: Path, name: str, size_bytes: int) -> ParkedBatch:
     )
 
 
-def _reason(disk: Disk, path: Path) -> ParkedReason:
+def read_reason(disk: Disk, path: Path) -> ParkedReason:
+    """Return why a batch was parked; `unknown` if that was not stored completely."""
     try:
         return msgspec.json.decode(disk.read(path), type=ParkedReason)
     except (OSError, msgspec.DecodeError):

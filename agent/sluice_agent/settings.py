@@ -110,14 +110,12 @@ class UploaderSettings:
     """How batches are sent.
 
     Attributes:
-        gateways: Base URLs, at least one.
         uploads_max: Number of concurrent uploads; 1 sends batches strictly in order.
         stop_when_refused: End with an error on 401 and `forbidden_agent`, instead of keeping
             all batches and sending one a minute until it is accepted.
         give_up_s: End with an error after uploads have failed for this long, seconds; 0 never.
     """
 
-    gateways: tuple[str, ...]
     uploads_max: int = 4
     stop_when_refused: bool = False
     give_up_s: float = 0.0
@@ -133,7 +131,8 @@ class AgentSettings:
     """The settings of `sluice agent run`; `forward` has the same without the file inputs.
 
     Attributes:
-        gateway: Base URLs of equivalent gateways, separated by commas.
+        gateway: Base URLs of equivalent gateways, separated by commas; a name that resolves to
+            several addresses is that many gateways.
         spool: Directory of the spool.
         key: File of the Ed25519 key; default is the key that `sluice agent init` created here.
         agent_id: The id under which records are accepted; default is the host's name.
@@ -245,7 +244,6 @@ class AgentSettings:
     def for_uploader(self, *, stop_when_refused: bool, give_up_s: float = 0.0) -> UploaderSettings:
         """Return the settings of the uploader."""
         return UploaderSettings(
-            gateways=self.gateways,
             uploads_max=self.uploads,
             stop_when_refused=stop_when_refused,
             give_up_s=give_up_s,

@@ -15,6 +15,7 @@ from sluice_agent.host_metrics import HostMetricsInput
 from sluice_agent.line_readers import PipeInput
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.otlp_receiver import OtlpReceiver, serve_otlp
+from sluice_agent.parked_inquiry import ParkedInquiry
 from sluice_agent.settings import AgentSettings
 from sluice_agent.spool import Spool
 from sluice_agent.uploader import Uploader
@@ -62,6 +63,7 @@ class Agent:
         spool: The durable store of sealed batches.
         batcher: Collects records and seals them into the spool.
         uploader: Sends the batches of the spool.
+        inquiry: Asks about parked conflicts.
     """
 
     settings: AgentSettings
@@ -70,6 +72,7 @@ class Agent:
     spool: Spool
     batcher: Batcher
     uploader: Uploader
+    inquiry: ParkedInquiry
 
     def problem(self) -> str:
         """Return the condition that an operator must resolve; empty if there is none."""
@@ -244,7 +247,12 @@ async def run_with_background(main: Coroutine[None, None, None], agent: Agent) -
         async with asyncio.TaskGroup() as group:
             background = [
                 group.create_task(task)
-                for task in (agent.uploader.run(), agent.batcher.run(), _sweep(agent))
+                for task in (
+                    agent.uploader.run(),
+                    agent.batcher.run(),
+                    agent.inquiry.run(),
+                    _sweep(agent),
+                )
             ]
             await main
             for task in background:

@@ -16,6 +16,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from sluice_agent.gateway_choice import GatewayTarget
 from sluice_agent.signing_key import SigningKey
 from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
 from sluice_protocol.clock import Clock
@@ -26,6 +27,7 @@ from sluice_protocol.upload_http import (
     FRAME_MEDIA_TYPE,
     HIGH_WATER_HEADER,
     RETRY_HEADER,
+    SHED_HEADER,
     UPLOAD_PATH,
 )
 
@@ -65,7 +67,7 @@ class UploadResult:
 class UploadTransport(Protocol):
     """Uploads a frame to a gateway."""
 
-    async def send(self, url: str, upload: UploadRequest) -> UploadResult:
+    async def send(self, target: GatewayTarget, upload: UploadRequest) -> UploadResult:
         """Upload once and return the result; network errors are results, not exceptions."""
         ...
 
@@ -81,13 +83,17 @@ class HttpTransport:
         self._key = key
         self._clock = clock
 
-    async def send(self, url: str, upload: UploadRequest) -> UploadResult:
-        """Send the frame with POST."""
-        target = URL(url.rstrip("/") + UPLOAD_PATH)
-        headers = self._headers(target, upload)
+    async def send(self, target: GatewayTarget, upload: UploadRequest) -> UploadResult:
+        """Send the frame with POST to the address of the target, under the name of its URL."""
+        url = URL(target.url.rstrip("/") + UPLOAD_PATH)
+        headers = self._headers(url, upload)
         try:
             async with self._session.post(
-                target, data=io.BytesIO(upload.frame), headers=headers, allow_redirects=False
+                url.with_host(target.address) if target.address else url,
+                data=io.BytesIO(upload.frame),
+                headers=headers,
+                allow_redirects=False,
+                server_hostname=url.host if target.address else None,
             ) as http:
                 body = await _read_body(http)
                 response = parse_response(http.status, http.headers, body)
@@ -167,20 +173,18 @@ def parse_response(status: int, headers: Mapping[str, str], body: bytes) -> Gate
         code=parsed.code,
         frame_sha256=Digest(parsed.frame_sha256) if parsed.status == "accepted" else None,
         retry_after_s=parse_retry_after(headers.get("Retry-After"), headers.get("Date")),
-        closes=_closes(headers.get("Connection")),
+        sheds=headers.get(SHED_HEADER) == "1",
+        resolution=parsed.resolution or "",
+        submitted_sha256=Digest(parsed.submitted_frame_sha256) or None,
     )
-
-
-def _closes(connection: str | None) -> bool:
-    """Return True if the options of a Connection field contain `close` (RFC 9110, 7.6.1)."""
-    options = (connection or "").lower().split(",")
-    return "close" in (option.strip() for option in options)
 
 
 class _ResponseBody(msgspec.Struct, frozen=True):
     code: str = ""
     status: str | int = ""  # RFC 9457 has a number under the same name
     frame_sha256: str = ""
+    submitted_frame_sha256: str = ""
+    resolution: str | None = None
 
 
 def parse_retry_after(value: str | None, date: str | None) -> float | None:

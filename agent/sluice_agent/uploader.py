@@ -1,34 +1,33 @@
 """Send every batch of the spool to a gateway and perform the reaction to its response.
 
 Several workers send concurrently unless the settings require order. A worker keeps one batch until
-it is forgotten or parked. `decide_reaction` decides the reaction and `plan_attempt` the gateway;
-this module only performs them.
+it is forgotten or parked. `decide_reaction` decides the reaction and `Gateways` the gateway; this
+module only performs them.
 """
 
 import asyncio
-import random  # noqa: TID251 - the type of the seeded argument
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from sluice_agent.errors import CorruptEntry, GatewaysUnreachable, SendingRefused, SpoolUnwritable
+from sluice_agent.gateway_addresses import Gateways
+from sluice_agent.gateway_choice import GatewayTarget, SendAttempts
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.settings import UploaderSettings
 from sluice_agent.spool import Spool, SpooledBatch
 from sluice_agent.spool_format import ParkedReason
 from sluice_agent.transport import UploadRequest, UploadResult, UploadTransport
 from sluice_agent.upload_decisions import (
+    DropResolved,
     Forget,
     GatewayResponse,
-    GatewaySet,
     Park,
     Reaction,
     SendAgain,
-    SendAttempts,
     StopSending,
     decide_reaction,
-    plan_attempt,
 )
 from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S
@@ -64,19 +63,17 @@ class Uploader:
         settings: UploaderSettings,
         spool: Spool,
         transport: UploadTransport,
+        gateways: Gateways,
         *,
         clock: Clock,
-        rng: random.Random,
         metrics: AgentMetrics,
     ) -> None:
         self._settings = settings
         self._spool = spool
         self._transport = transport
         self._clock = clock
-        self._rng = rng
         self._metrics = metrics
-        first = rng.randrange(len(settings.gateways))
-        self._gateways = GatewaySet.of(settings.gateways, first=first)
+        self._gateways = gateways
         self._waiting: asyncio.Queue[SpooledBatch] = asyncio.Queue()
         self._open = 0
         self._idle = asyncio.Event()
@@ -127,51 +124,61 @@ class Uploader:
         frame = await self._read(batch)
         attempts = SendAttempts()
         while frame is not None:
-            url = await self._next_gateway(attempts)
+            target = await self._next_gateway(attempts)
             upload = UploadRequest(
                 frame=frame,
                 digest=batch.header.frame_sha256,
                 retry=batch.recovered or attempts != SendAttempts(),
                 high_water=self._spool.high_water(batch.header.boot_id),
             )
-            received = await self._transport.send(url, upload)
+            sent_ns = self._clock.monotonic_ns()
+            received = await self._transport.send(target, upload)
+            latency_s = (self._clock.monotonic_ns() - sent_ns) / NS_PER_S
             reaction = decide_reaction(received.response, sent=upload.digest)
             self._count(reaction)
-            if await self._is_done(reaction, batch, url, received):
+            if not isinstance(reaction, SendAgain | StopSending):
+                self._record_success(target, received, latency_s)
+            if await self._is_done(reaction, batch, target, received):
                 return
-            attempts = attempts.after(url, gateways=len(self._settings.gateways))
+            attempts = self._gateways.after(attempts, target)
 
-    async def _next_gateway(self, attempts: SendAttempts) -> str:
+    async def _next_gateway(self, attempts: SendAttempts) -> GatewayTarget:
         """Wait until the batch may be sent; while uploads are stopped, only the prober runs."""
         if self._prober is not asyncio.current_task():
             await self._sending_allowed.wait()
-        attempt = plan_attempt(
-            self._gateways, attempts, now_s=self._clock.monotonic_ns() / NS_PER_S, rng=self._rng
-        )
+        attempt = await self._gateways.choose(attempts)
         if attempt.wait_s:
             await self._clock.sleep(attempt.wait_s)
-        return attempt.url
+        return attempt.target
 
     async def _is_done(
-        self, reaction: Reaction, batch: SpooledBatch, url: str, received: UploadResult
+        self, reaction: Reaction, batch: SpooledBatch, target: GatewayTarget, received: UploadResult
     ) -> bool:
         match reaction:
             case Forget():
-                self._record_success(url, received)
                 self._metrics.accepted_bytes.inc(batch.header.frame_bytes)
                 await self._forget(batch)
                 return True
             case Park(reason=reason):
-                self._record_success(url, received)
-                await self._park(batch, reason, url, received)
+                await self._park(batch, reason, str(target), received)
+                return True
+            case DropResolved(reason=reason):
+                self._metrics.resolved.labels(reason).inc()
+                _log.info(
+                    "batch_resolved",
+                    name=batch.header.name,
+                    resolution=reason,
+                    gateway=str(target),
+                )
+                await self._forget(batch)
                 return True
             case SendAgain(pause_s=pause_s, reason=reason):
                 now_s = self._clock.monotonic_ns() / NS_PER_S
-                self._record_failure(batch, reason, url, now_s)
-                self._gateways = self._gateways.failed(url, now_s=now_s, pause_s=pause_s)
+                self._record_failure(batch, reason, str(target), now_s)
+                self._gateways.failed(target, pause_s)
                 return False
             case StopSending():
-                await self._stop_sending(url, received)
+                await self._stop_sending(str(target), received)
                 return False
 
     def _record_failure(self, batch: SpooledBatch, reason: str, url: str, now_s: float) -> None:
@@ -195,15 +202,15 @@ class Uploader:
                 gateway=url,
             )
 
-    def _record_success(self, url: str, received: UploadResult) -> None:
+    def _record_success(
+        self, target: GatewayTarget, received: UploadResult, latency_s: float
+    ) -> None:
         self._outage = None
-        self._gateways = self._gateways.succeeded(url)
-        if isinstance(received.response, GatewayResponse) and received.response.closes:
-            now_s = self._clock.monotonic_ns() / NS_PER_S
-            self._gateways = self._gateways.shed(url, now_s=now_s, rng=self._rng)
-            _log.debug("connection_shed", gateway=url)
+        self._gateways.succeeded(target, latency_s)
+        if isinstance(received.response, GatewayResponse) and received.response.sheds:
+            self._gateways.shed(target)
         if self.is_refused:
-            _log.info("uploads_resumed", gateway=url)
+            _log.info("uploads_resumed", gateway=str(target))
         self._prober = None
         self._metrics.refused.set(0)
         self._sending_allowed.set()

@@ -18,6 +18,7 @@ from sluice_gc.certificate_chain import (
     read_certificate_or_newest,
     verify_store,
 )
+from sluice_gc.evidence_retention import PruneReport, prune_evidence
 from sluice_gc.settings import AuditSettings, EngineSettings
 from sluice_gc.signing_keys import TrustedKeys, key_id_of, load_trusted, make_key_file
 from sluice_gc.task_engine import open_engine
@@ -109,7 +110,7 @@ def verify(
     trusted_keys: TrustedKeyTexts = (),
     evidence: Annotated[
         bool,
-        Parameter(negative="", help="Also verify the evidence files of the newest certificate."),
+        Parameter(negative="", help="Also verify the evidence files that are kept."),
     ] = False,
     json: Json = False,
 ) -> int:
@@ -124,9 +125,41 @@ def verify(
         console.print(f"{view.certificates} certificates are valid, newest {view.head_audit_id}")
         if evidence:
             console.print(f"{view.evidence_files} evidence files are unchanged")
+        if view.evidence_kept_from:
+            console.print(f"evidence before certificate #{view.evidence_kept_from} is not kept")
 
     emit(view, as_json=json, human=human)
     return ExitCode.DONE.value
+
+
+@app.command
+def prune(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    key_file: KeyFile = _DEFAULTS.key_file,
+    trusted_keys: TrustedKeyTexts = (),
+    files_max: Annotated[int, Parameter(help="Most files removed in one run.")] = 100_000,
+    dry_run: Annotated[bool, Parameter(negative="", help="Remove nothing.")] = False,
+    json: Json = False,
+) -> int:
+    """Remove the evidence that the newest certificate no longer keeps."""
+    trusted = load_trusted(key_file, trusted_keys)
+    report = asyncio.run(_prune(store, trusted, files_max, dry_run=dry_run))
+    done = "to remove" if dry_run else "removed"
+
+    def human(console: Console) -> None:
+        console.print(
+            f"{report.files} evidence files {done} ({format_size(report.bytes)}); "
+            f"kept from certificate #{report.kept_from}"
+        )
+
+    emit(report, as_json=json, human=human)
+    return int((ExitCode.FOUND_WRONG if report.unknown else ExitCode.DONE).value)
+
+
+async def _prune(url: str, trusted: TrustedKeys, files_max: int, *, dry_run: bool) -> PruneReport:
+    async with open_store(url) as store:
+        return await prune_evidence(store, trusted, files_max=files_max, dry_run=dry_run)
 
 
 async def _run(url: str, settings: AuditSettings, where: EngineSettings) -> AuditReport:
@@ -185,5 +218,7 @@ def _draw(console: Console, report: AuditReport) -> None:
     for name, value in msgspec.structs.asdict(counts).items():
         if value and name not in {"incarnations", "incarnations_bytes", "orphans"}:
             console.print(f"  {name.replace('_', ' '):24} {value:>10}")
+    if report.removed:
+        console.print("the list of findings was removed by rule; the counts remain")
     for kind, place, detail in report.findings:
         console.print(f"  {kind}: {place} {detail}".rstrip())

@@ -12,7 +12,7 @@ COMMANDS: Final = {
     "doctor": ("sluice_cli.doctor:doctor", "Test the store's guarantees with races."),
     "gateway": ("sluice_cli.gateway:gateway", "Serve uploads."),
     "reconciler": (
-        "sluice_cli.reconciler:reconciler",
+        "sluice_cli.reconciler:app",
         ("Discover, index and enqueue accepted batches."),
     ),
     "agent": ("sluice_cli.agent:app", "Ship files and host metrics, and manage parked batches."),
@@ -30,8 +30,10 @@ COMMANDS: Final = {
     "rebuild": ("sluice_cli.rebuild:rebuild", "Rebuild indexes, work lists and queues."),
     "audit": ("sluice_cli.audit:app", "Audit the store and sign a certificate."),
     "gc": ("sluice_cli.gc:app", "Delete orphan blobs, each with a proof."),
+    "maintain": ("sluice_cli.maintain:app", "Run all maintenance of a store by policies."),
     "policies": ("sluice_cli.policies:app", "Render, prove and apply bucket and IAM policies."),
     "config": ("sluice_cli.config_show:app", "Show each setting and its source."),
+    "completion": ("sluice_cli.completion:completion", "Print the completion script of a shell."),
 }
 """Each command, its module and its help; a module is imported only when its command runs."""
 

@@ -87,10 +87,25 @@ class FromFile:
             raise BadUsage(f"settings of a command must be a table, key=`{'.'.join(commands)}`")
         takes_store = any("--store" in argument.names for argument in arguments)
         shared = {key: self._values[key] for key in SHARED_KEYS & set(self._values) if takes_store}
-        own = {key: value for key, value in section.items() if not isinstance(value, dict)}
+        # A table is either that of a subcommand or a group of options, as `[maintain.compact]`.
+        below = _subcommands(app, commands)
+        own = {
+            key: value
+            for key, value in section.items()
+            if not (isinstance(value, dict) and key in below)
+        }
         merged = {**shared, **own} if commands else shared
         # Nest the values under the command's name: in a flat mapping, cyclopts drops every option
         # that has the name of a command, such as `gateway` of `sluice agent run`.
         for name in reversed(commands):
             merged = {name: merged}
         providers.Dict(merged, source=self._source)(app, commands, arguments)
+
+
+def _subcommands(app: App, commands: tuple[str, ...]) -> frozenset[str]:
+    """Return the subcommands of the running command; `app` is that command or the root."""
+    here = app
+    for name in commands:
+        if name in here:
+            here = here[name]
+    return frozenset(name for name in here if not name.startswith("-"))

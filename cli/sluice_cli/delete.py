@@ -9,13 +9,14 @@ from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_protocol.clock import IdSource
 from sluice_protocol.errors import BadUsage, ExitCode
-from sluice_protocol.manifests import Kind, encode_record
+from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord, Where, delete_key, parse_where
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_store import open_store
-from sluice_store.retry import Backoff, create_known
+from sluice_store.retry import Backoff
+from sluice_store.stored_deletes import write_delete
 
 _DAY_NS = 24 * 3600 * NS_PER_S
 
@@ -84,9 +85,7 @@ async def _write(url: str, make: Callable[[int, str], DeleteRecord], ids: IdSour
     key = delete_key(delete_id)
     async with open_store(url) as store:
         record = _checked(make, (await store.head(key)).date_ns, delete_id)
-        body = encode_record(record)
-        # The id is new: an object under its key can only be this record.
-        await create_known(store, key, body, Backoff.seeded_by(SystemClock()))
+        await write_delete(store, record, Backoff.seeded_by(SystemClock()), ids)
         return record
 
 

@@ -73,7 +73,8 @@ def variables_of(app: App, path: tuple[str, ...]) -> Iterator[str]:
         for argument in here.assemble_argument_collection(parse_docstring=False):
             for name in argument.names:
                 if argument.parse and name.startswith("--"):
-                    yield _prefix(path) + name.removeprefix("--").upper().replace("-", "_")
+                    option = name.removeprefix("--").replace(".", "-")
+                    yield _prefix(path) + option.upper().replace("-", "_")
 
 
 def _is_checked(name: str) -> bool:

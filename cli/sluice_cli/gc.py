@@ -175,11 +175,12 @@ def noncurrent(
 ) -> int:
     """Delete expired noncurrent versions where the store has no lifecycle.
 
-    Exit with 1 if the outcome of a deletion is unknown: run it again.
+    Exit with 1 if the outcome of a deletion is unknown, or if the store denied one.
     """
     report = asyncio.run(_noncurrent(store, settings, start_after))
     emit(report, as_json=json, human=lambda console: _draw_expiry(console, report, settings))
-    return int((ExitCode.FOUND_WRONG if report.unknown else ExitCode.DONE).value)
+    wrong = report.unknown or report.kept.get("denied", 0)
+    return int((ExitCode.FOUND_WRONG if wrong else ExitCode.DONE).value)
 
 
 async def _noncurrent(url: str, settings: ExpirySettings, start_after: str) -> ExpiryReport:

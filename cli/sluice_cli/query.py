@@ -223,7 +223,8 @@ async def _tell(results: AsyncIterator["QueryResult"], json: bool) -> None:  # n
         # Print each reason once, when it changes, not once a second.
         if result.summary.reasons != told:
             told = result.summary.reasons
-            sys.stderr.write("".join(f"partial: {reason}\n" for reason in told))
+            until = f"accepted until {result.summary.accepted_until or 'unknown'}\n"
+            sys.stderr.write("".join(f"partial: {reason}\n" for reason in told) + until)
 
 
 def _line_of(kind: Kind, row: dict[str, object], json: bool) -> str:  # noqa: FBT001
@@ -260,7 +261,7 @@ def _print(result: "QueryResult", question: Query) -> None:
         from sluice_query.plot import draw_series  # noqa: PLC0415 - imports plotext
 
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        sys.stdout.write(draw_series(question.series, result.points, width))
+        sys.stdout.write(draw_series(question.series, result.points, width, result.summary))
     for row in result.records:
         sys.stdout.write(_line(result.kind, row) + "\n")
     sys.stdout.flush()
@@ -289,7 +290,8 @@ def describe(summary: "QuerySummary") -> str:
         f"read {summary.segments_read} segments, {format_size(summary.bytes_read)}",
         f"pruned {summary.segments_pruned}",
         f"{summary.waiting_batches} batches not in the lake yet",
-        f"accepted until {summary.accepted_until or 'unknown'}",
+        f"accepted until {summary.accepted_until or 'unknown'}"
+        + (f", held back by {summary.held_by}" if summary.held_by and summary.partial else ""),
         f"{summary.elapsed_ms} ms",
     )
     lines = ["; ".join(facts)]

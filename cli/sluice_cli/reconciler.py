@@ -4,21 +4,28 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
+from sluice_protocol.timestamps import format_rfc3339
+from sluice_protocol.units import UnixNs
 from sluice_reconciler.settings import ReconcilerSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sluice_reconciler.discovery_status import DiscoveryStatus
     from sluice_reconciler.full_pass import PassReport
     from sluice_reconciler.scanners import InventoryScanResult
 
 _DEFAULTS = ReconcilerSettings()
 
 
+app = App(name="reconciler", help="Discover, index and enqueue accepted batches.")
+
+
+@app.default
 def reconciler(
     *,
     store: StoreUrl = STORE_DEFAULT,
@@ -49,6 +56,54 @@ def reconciler(
     report = asyncio.run(run_once(store, settings))
     emit(replace(report, boots=()), as_json=json, human=lambda console: _draw(console, report))
     return 1 if report.held_back or report.outcome.left or report.registers_lost else 0
+
+
+@app.command
+def status(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
+    """Show through which time accepted batches are enqueued, and each gateway process.
+
+    Returns:
+        0, or 1 if a gateway process has lapsed or its journal is unreadable.
+    """
+    # The reader is imported here, so that the help is quick.
+    from sluice_reconciler.discovery_status import (  # noqa: PLC0415
+        ProcessState,
+        read_discovery_status,
+    )
+    from sluice_store.url import open_store  # noqa: PLC0415
+
+    async def read() -> "DiscoveryStatus":
+        async with open_store(store) as opened:
+            return await read_discovery_status(opened)
+
+    found = asyncio.run(read())
+    emit(found, as_json=json, human=lambda console: _draw_status(console, found))
+    faults = (ProcessState.LAPSED, ProcessState.UNREADABLE)
+    return 1 if any(one.state in faults for one in found.processes) else 0
+
+
+def _draw_status(console: "Console", found: "DiscoveryStatus") -> None:
+    if found.complete_through_unix_ns is None or found.behind_s is None:
+        console.print("no full pass has ended yet; start `sluice reconciler`")
+    else:
+        through = format_rfc3339(UnixNs(found.complete_through_unix_ns))
+        console.print(f"complete through {through}, {found.behind_s:.0f} s ago")
+    console.print(f"decided by {'journals' if found.journaled else 'full passes'}")
+    if found.held_by is not None:
+        console.print(f"held by {found.held_by}")
+    if found.pass_age_s is not None:
+        state = f", one is running ({found.pass_listed} listed)" if found.pass_running else ""
+        console.print(f"last full pass began {found.pass_age_s:.0f} s ago{state}")
+    if found.missed:
+        console.print(f"journals missed {found.missed} batches, which the full pass enqueued")
+    for one in found.processes:
+        console.print(
+            f"{one.gateway}  {one.state.value}  {one.behind_s:.0f} s behind,"
+            f" silent for {one.silent_s:.0f} s, object {one.processed},"
+            f" {one.unprocessed} unprocessed, process {one.process}"
+        )
+    if found.processes_more:
+        console.print(f"{found.processes_more} older processes are not shown")
 
 
 def _draw_inventory(console: "Console", found: "InventoryScanResult") -> None:

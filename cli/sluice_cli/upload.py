@@ -10,6 +10,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from rich.console import Console
 
+from sluice_agent.gateway_choice import GatewayTarget
 from sluice_agent.signing_key import read_key
 from sluice_agent.transport import (
     HttpTransport,
@@ -41,7 +42,7 @@ class UploadReport:
     Attributes:
         frame_sha256: The digest of the bytes that were sent.
         status: The HTTP status; 0 without a response.
-        reaction: What an agent would do: forget, park, sendagain or stopsending.
+        reaction: What an agent would do: forget, park, drop, sendagain or stopsending.
         answer: The body of the response, or why there was none.
     """
 
@@ -94,7 +95,9 @@ async def _send(
     async with open_session(
         tls=tls, connections_max=1, total_s=UPLOAD_S, connect_s=CONNECT_S
     ) as session:
-        return await HttpTransport(session, key=signing, clock=SystemClock()).send(gateway, sent)
+        return await HttpTransport(session, key=signing, clock=SystemClock()).send(
+            GatewayTarget(url=gateway), sent
+        )
 
 
 def _report(sent: UploadRequest, received: UploadResult) -> UploadReport:

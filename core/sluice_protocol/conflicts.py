@@ -28,6 +28,8 @@ from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.units import Digest, ObjectKey
 
 DecisionAction = Literal["accept_existing", "quarantine_identity"]
+ACCEPT_EXISTING: Final = "accept_existing"
+"""The decision after which an agent removes its copy of the refused bytes."""
 AgentBoot = tuple[str, str]
 """An agent id and one of its boot ids."""
 

@@ -29,6 +29,7 @@ QUEUE: Final = "queue/v1/"
 AUTHORITY: Final = "authority/v1/"
 AUTHORITY_SETTINGS: Final = ObjectKey("authority/v1/settings.json")
 DELETES: Final = "deletes/v1/"
+ACTIVE_DELETES: Final = ObjectKey("reconciler/v1/active-deletes.json")
 DECISIONS: Final = "decisions/v1/"
 DOCTOR: Final = "doctor/v1/"
 RECONCILER: Final = "reconciler/v1/"
@@ -37,9 +38,13 @@ AUDIT: Final = "audit/v1/"
 GC_PLANS: Final = "gc/v1/plans/"
 GC_PROOFS: Final = "gc/v1/proofs/"
 GC_TRASH: Final = "gc/v1/trash/"
+GC_EVIDENCE: Final = "gc/v1/evidence/"
+"""Listed rows of audits. Certificates are under `AUDIT`, where nothing is removed."""
 GATEWAYS: Final = "gateways/v1/"
 GATEWAY_PROCESSES: Final = f"{GATEWAYS}processes/"
 GATEWAY_JOURNALS: Final = f"{GATEWAYS}journals/"
+MAINTAIN: Final = "maintain/v1/"
+MAINTAIN_TASKS: Final = f"{MAINTAIN}tasks/"
 LAKE: Final = "lake/v1/"
 LEDGER_LOG: Final = f"{LAKE}batches/_delta_log/"
 """Prefix that has objects once the lake has its ledger of ingested batches."""
@@ -50,7 +55,7 @@ INGEST_QUEUE: Final = "spark"
 ALL_PREFIXES: Final = (
     *(RAW_BLOBS, RAW_BLOBS_BY_TIME, ACCEPTED, ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, QUARANTINE),
     *(QUARANTINE_BY_BLOB, WORK_LISTS, ROLLUP, INDEX, QUEUE, AUTHORITY, DELETES, DECISIONS),
-    *(DOCTOR, RECONCILER, AUDIT, "gc/v1/", GATEWAYS, LAKE),
+    *(DOCTOR, RECONCILER, AUDIT, "gc/v1/", GATEWAYS, LAKE, MAINTAIN),
 )
 """Every prefix under which sluice writes; policies are rendered from it."""
 

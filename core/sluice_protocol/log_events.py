@@ -94,6 +94,15 @@ LOG_EVENTS: Final = (
         action="None.",
     ),
     LogEvent(
+        name="parked_file_corrupt",
+        level="ERROR",
+        component="agent",
+        meaning=(
+            "A parked batch does not contain the bytes that were written. It stays in `parked/`."
+        ),
+        action="Check the disk. Remove it with `sluice agent parked drop`.",
+    ),
+    LogEvent(
         name="records_dropped",
         level="ERROR",
         component="agent",
@@ -419,6 +428,72 @@ LOG_EVENTS: Final = (
         component="gc",
         meaning="A safety rule refused a garbage collection cycle.",
         action="Follow the rule's reason; see `docs/gc.md`.",
+    ),
+    LogEvent(
+        name="maintenance_job_failed",
+        level="ERROR",
+        component="maintain",
+        meaning="A job failed with an error that sluice did not raise. It is tried again.",
+        action="Report the traceback.",
+    ),
+    LogEvent(
+        name="maintenance_lease_lost",
+        level="WARN",
+        component="maintain",
+        meaning=(
+            "The lease of a running task could not be renewed in time. The job was stopped; "
+            "another process runs the task."
+        ),
+        action="None. Check store and machine if it repeats.",
+    ),
+    LogEvent(
+        name="maintenance_problem_found",
+        level="ERROR",
+        component="maintain",
+        meaning="A task succeeded and found a problem, for example an audit with findings.",
+        action="Follow the `reason`.",
+    ),
+    LogEvent(
+        name="maintenance_result_not_recorded",
+        level="WARN",
+        component="maintain",
+        meaning="The result of a run could not be stored. The next run counts it as lost.",
+        action="None. Check the store if it repeats.",
+    ),
+    LogEvent(
+        name="maintenance_store_unreachable",
+        level="WARN",
+        component="maintain",
+        meaning="The records of the tasks cannot be read or written. Nothing new starts.",
+        action="Check the store, the credentials and the role; it continues automatically.",
+    ),
+    LogEvent(
+        name="maintenance_task_failed",
+        level="WARN",
+        component="maintain",
+        meaning="A run failed. It is tried again after a pause that doubles.",
+        action="Follow the `reason` if it repeats.",
+    ),
+    LogEvent(
+        name="maintenance_task_halted",
+        level="ERROR",
+        component="maintain",
+        meaning="A safety rule refused. The task does not run until it is resumed.",
+        action="Remove the cause in `reason`, then run `sluice maintain resume TASK`.",
+    ),
+    LogEvent(
+        name="maintenance_task_not_permitted",
+        level="ERROR",
+        component="maintain",
+        meaning="The store denied a request of a task. It is tried again after its interval.",
+        action="Use a role with the rights of the task, or set `enabled = false` for it.",
+    ),
+    LogEvent(
+        name="maintenance_worker_killed",
+        level="WARN",
+        component="maintain",
+        meaning="A job did not stop in `stop_grace_s`. Its worker process was killed.",
+        action="None. Its other jobs are tried again.",
     ),
     LogEvent(
         name="accepted_manifests_missing",

@@ -15,7 +15,9 @@ RETRY_HEADER: Final = "sluice-retry"
 HIGH_WATER_HEADER: Final = "sluice-high-water"
 """The highest sequence number that the sender has assigned in this boot."""
 SLUICE_HEADERS: Final = (RETRY_HEADER, HIGH_WATER_HEADER)
-"""Every field of sluice; a signature covers each one that is present."""
+"""Every field of sluice in a request; a signature covers each one that is present."""
+SHED_HEADER: Final = "Sluice-Shed"
+"""`1` in a response when the sender should upload its next batches to another gateway."""
 _DIGITS_MAX: Final = 19
 
 

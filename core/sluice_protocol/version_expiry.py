@@ -14,7 +14,7 @@ from sluice_protocol import keys
 from sluice_protocol.units import NULL_VERSION, ObjectKey, ObjectVersion, UnixNs
 
 EXPIRING: Final = (
-    *(keys.GATEWAYS, keys.INDEX, keys.LAKE, keys.WORK_LISTS),
+    *(keys.GATEWAYS, keys.INDEX, keys.LAKE, keys.MAINTAIN, keys.WORK_LISTS),
     *(keys.QUEUE, keys.RECONCILER, keys.ROLLUP),
 )
 """Prefixes whose noncurrent versions and delete markers expire, in the order of their keys."""

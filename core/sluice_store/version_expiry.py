@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sluice_protocol.errors import StoreMisconfigured
+from sluice_protocol.errors import StoreDenied, StoreMisconfigured
 from sluice_protocol.outcomes import Deleted, HeadOutcome, NotFound
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_protocol.version_expiry import EXPIRING, StoredVersion, VersionRuling, decide_version
@@ -156,8 +156,13 @@ class _Expiry:
 
     async def _delete(self, state: _KeyState, one: ListedIncarnation) -> None:
         if not self._settings.dry_run:
-            async with self._slots:
-                outcome = await self._store.delete(one.key, one.incarnation)
+            try:
+                async with self._slots:
+                    outcome = await self._store.delete(one.key, one.incarnation)
+            except StoreDenied:
+                state.remains = True
+                self._tally.kept["denied"] += 1
+                return
             if not isinstance(outcome, Deleted):
                 state.remains = True
                 self._tally.unknown += 1

@@ -11,7 +11,7 @@ from sluice_gateway.metrics import ObservedStore, UploadPhases
 from sluice_gateway.readiness import Readiness
 from sluice_gateway.upload_service import UploadService
 from sluice_gateway.uploads import AcceptedResponse, ConflictProblem
-from sluice_protocol.upload_http import FRAME_MEDIA_TYPE, UPLOAD_PATH
+from sluice_protocol.upload_http import FRAME_MEDIA_TYPE, SHED_HEADER, UPLOAD_PATH
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_web.application import make_application
 from sluice_web.conflicts import ConflictAccess, ConflictsApi
@@ -120,6 +120,7 @@ class GatewayApi:
         response.headers["Server-Timing"] = phases.server_timing()
         if uploads.running.draining or uploads.budget.sheds():
             response.force_close()
+            response.headers[SHED_HEADER] = "1"  # a proxy may remove `Connection: close`
         log.debug("upload_finished", outcome=outcome, timing=response.headers["Server-Timing"])
 
     def _conflicts_api(self) -> ConflictsApi:

@@ -22,6 +22,7 @@ from sluice_gateway.principals import PrincipalsFile
 from sluice_gateway.readiness import Readiness, WorkerConditions
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import claim_authority
+from sluice_gateway.spool_capacity import SpoolCapacity
 from sluice_gateway.spool_journal import SpoolJournal
 from sluice_gateway.spool_journal_state import SpoolRules
 from sluice_gateway.spool_records import SpoolStores
@@ -34,6 +35,7 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import UnixNs
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
+from sluice_store.url import parse_local_path
 from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_on, server_tls
 
@@ -146,6 +148,8 @@ def build_gateway(
             clock=clock,
             ids=ids,
             journal=journal,
+            capacity=_spool_capacity(settings, clock, metrics),
+            authority=authority,
         )
         transfer = SpoolTransfer(stores, metrics, settings.object_landing_interval_ms / 1000)
     uploads = UploadService(
@@ -195,6 +199,18 @@ def _gateway(
             store,
             allowed_hosts=parse_allowed_hosts(settings.allowed_hosts),
         ),
+    )
+
+
+def _spool_capacity(
+    settings: GatewaySettings, clock: Clock, metrics: GatewayMetrics
+) -> SpoolCapacity:
+    return SpoolCapacity(
+        parse_local_path(settings.spool),
+        bytes_max=settings.spool_bytes_max,
+        free_bytes_min=settings.spool_free_bytes_min,
+        clock=clock,
+        metrics=metrics,
     )
 
 

@@ -20,6 +20,11 @@ Label values are closed sets; an agent id is never a label.
 | sluice_draining | gauge | | 1 after SIGTERM |
 | sluice_spool_pending_batches | gauge | | local_spool: records not yet transferred |
 | sluice_spool_landed_total | counter | result | local_spool: records transferred |
+| sluice_spool_bytes | gauge | | local_spool: bytes of blobs that are not transferred |
+| sluice_spool_capacity_bytes | gauge | | local_spool: `spool_bytes_max`; 0 without a maximum |
+| sluice_spool_free_bytes | gauge | | local_spool: free space of the disk |
+| sluice_spool_full_total | counter | | local_spool: uploads refused because the spool is full |
+| sluice_spool_expired_total | counter | | local_spool: manifests removed after the retry horizon |
 | sluice_journal_age_seconds | gauge | | since the newest durable journal object was begun |
 | sluice_journal_waiting_entries | gauge | | accepted batches that the journal does not name yet |
 | sluice_journal_objects_total | counter | | journal objects written, heartbeats included |
@@ -65,6 +70,11 @@ PRINCIPALS_STALE: Final = "sluice_principals_stale"
 DRAINING: Final = "sluice_draining"
 SPOOL_PENDING: Final = "sluice_spool_pending_batches"
 SPOOL_LANDED: Final = "sluice_spool_landed"
+SPOOL_BYTES: Final = "sluice_spool_bytes"
+SPOOL_CAPACITY: Final = "sluice_spool_capacity_bytes"
+SPOOL_FREE: Final = "sluice_spool_free_bytes"
+SPOOL_FULL: Final = "sluice_spool_full"
+SPOOL_EXPIRED: Final = "sluice_spool_expired"
 JOURNAL_AGE: Final = "sluice_journal_age_seconds"
 JOURNAL_WAITING: Final = "sluice_journal_waiting_entries"
 JOURNAL_OBJECTS: Final = "sluice_journal_objects"
@@ -132,6 +142,13 @@ class GatewayMetrics:
         )
         self.spool_landed = Counter(
             SPOOL_LANDED, "Spooled records transferred.", ["result"], registry=registry
+        )
+        self.spool_bytes = Gauge(SPOOL_BYTES, "Bytes of spooled blobs.", registry=registry)
+        self.spool_capacity = Gauge(SPOOL_CAPACITY, "Maximum of them; 0: none.", registry=registry)
+        self.spool_free = Gauge(SPOOL_FREE, "Free space of the spool's disk.", registry=registry)
+        self.spool_full = Counter(SPOOL_FULL, "Uploads refused by a full spool.", registry=registry)
+        self.spool_expired = Counter(
+            SPOOL_EXPIRED, "Manifests removed after the retry horizon.", registry=registry
         )
         self.journal_age = Gauge(JOURNAL_AGE, "Age of the newest object.", registry=registry)
         self.journal_waiting = Gauge(JOURNAL_WAITING, "Entries to write.", registry=registry)

@@ -24,6 +24,10 @@ class GatewaySettings:
         collector_id: The name of this gateway in manifests; empty for the host name.
         acceptance: The acceptance mode; must agree with the authority.
         spool: In `local_spool`, the directory that accepts, as a `file://` URL.
+        spool_bytes_max: In `local_spool`, maximum bytes of batches that are not transferred; 0 for
+            no maximum.
+        spool_free_bytes_min: In `local_spool`, free space of the disk that uploads must leave for
+            the transfer.
         object_landing_interval_ms: In `local_spool`, pause between two transfer passes.
         switch_settle_s: In `local_spool`, time after a mode switch before the spool accepts, so
             that gateways of the old mode stop; less than 60 only when all of them are stopped.
@@ -56,6 +60,8 @@ class GatewaySettings:
     collector_id: str = ""
     acceptance: AcceptanceMode = "s3_manifest"
     spool: str = ""
+    spool_bytes_max: int = 0
+    spool_free_bytes_min: int = 64 * 1024 * 1024
     object_landing_interval_ms: int = 1000
     switch_settle_s: float = 60.0
     frame_bytes_max: int = FRAME_BYTES_MAX
@@ -90,6 +96,8 @@ def check_settings(settings: GatewaySettings) -> None:
         raise BadUsage("tls_client_ca needs tls_certificate and tls_key")
     if (settings.acceptance == "local_spool") != bool(settings.spool):
         raise BadUsage("set spool with acceptance local_spool, and only then")
+    if settings.spool_bytes_max < 0 or settings.spool_free_bytes_min < 0:
+        raise BadUsage("spool_bytes_max and spool_free_bytes_min must not be negative")
     if settings.acceptance == "local_spool" and settings.workers != 1:
         raise BadUsage("local_spool has one writer: set workers to 1")
     parse_listen(settings.listen)

@@ -13,10 +13,11 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
 
 import structlog
 
+from sluice_gateway.spool_capacity import SpoolCapacity
+from sluice_gateway.spool_records import delete_all_versions
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_head
 from sluice_protocol.keys import (
@@ -31,9 +32,6 @@ from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
 from sluice_store.port import ListPage, ObjectStore
 
-VERSIONS_MAX: Final = 100
-"""Object versions of one blob: an upload that renews an outdated proof adds one."""
-
 log = structlog.get_logger()
 
 
@@ -44,8 +42,9 @@ class SpoolBlobs:
         swept: Whether every blob that is older than this process was checked.
     """
 
-    def __init__(self, local: ObjectStore) -> None:
+    def __init__(self, local: ObjectStore, capacity: SpoolCapacity) -> None:
         self._local = local
+        self._capacity = capacity
         self._uploading: Counter[Digest] = Counter()
         self._checking: Digest | None = None
         self._checked = asyncio.Condition()
@@ -73,12 +72,18 @@ class SpoolBlobs:
         Raises:
             StoreError: The spool is unreachable or refused the call.
         """
-        key = blob_key(digest)
-        for _ in range(VERSIONS_MAX):
-            info = await self._local.head(key)
-            if not isinstance(info, ObjectInfo) or info.incarnation is None:
-                return
-            await self._local.delete(key, info.incarnation)
+        self._capacity.dropped(await delete_all_versions(self._local, blob_key(digest)))
+
+    async def count(self) -> None:
+        """Count the bytes of all blobs again.
+
+        Raises:
+            StoreError: The spool cannot be read.
+        """
+        used_bytes = 0
+        async for page in self._local.list(RAW_BLOBS):
+            used_bytes += sum(item.size_bytes for item in page.objects)
+        self._capacity.counted(used_bytes)
 
     async def sweep_page(self) -> int:
         """Check the next page of blobs; return the number of deleted ones.

@@ -10,17 +10,27 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_gateway.acceptor import Acceptor
+from sluice_gateway.spool_capacity import SpoolCapacity
 from sluice_gateway.spool_journal import SpoolJournal
+from sluice_protocol.authority import Authority
 from sluice_protocol.clock import Clock, IdSource
-from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.errors import InvalidRecord, StoreError
 from sluice_protocol.keys import ACCEPTED, DECISIONS, QUARANTINE_CONFLICTS, blob_key, digest_of
-from sluice_protocol.manifests import TRANSFER_MARKERS, transfer_marker_key
-from sluice_protocol.outcomes import Found
+from sluice_protocol.manifests import (
+    TRANSFER_MARKERS,
+    TransferMarker,
+    TransferResult,
+    encode_record,
+    transfer_marker_key,
+)
+from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.port import ObjectStore
 
 RECORDS: Final = (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS)
 """The prefixes of the records that are transferred, in this order."""
+VERSIONS_MAX: Final = 100
+"""Object versions of one key: an upload that renews an outdated proof adds one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +44,8 @@ class SpoolStores:
         clock: The clocks of this machine.
         ids: The source of attempt ids.
         journal: Names the batches that the authority has; it registers before the first transfer.
+        capacity: The room for blobs.
+        authority: The settings of the authority.
     """
 
     local: ObjectStore
@@ -42,6 +54,8 @@ class SpoolStores:
     clock: Clock
     ids: IdSource
     journal: SpoolJournal
+    capacity: SpoolCapacity
+    authority: Authority
 
 
 async def untransferred_keys(
@@ -59,6 +73,22 @@ async def _keys(store: ObjectStore, prefix: str) -> AsyncIterator[ObjectKey]:
     async for page in store.list(prefix):
         for item in page.objects:
             yield item.key
+
+
+async def delete_all_versions(local: ObjectStore, key: ObjectKey) -> int:
+    """Delete every version of an object of the spool; return their bytes.
+
+    Raises:
+        StoreError: The spool is unreachable or refused the call.
+    """
+    dropped_bytes = 0
+    for _ in range(VERSIONS_MAX):
+        info = await local.head(key)
+        if not isinstance(info, ObjectInfo) or info.incarnation is None:
+            break
+        await local.delete(key, info.incarnation)
+        dropped_bytes += info.size_bytes
+    return dropped_bytes
 
 
 async def read_spooled_record(local: ObjectStore, key: ObjectKey) -> Found:
@@ -85,3 +115,30 @@ async def read_spooled_blob(local: ObjectStore, digest: Digest) -> bytes | None:
     if await asyncio.to_thread(digest_of, found.body) != digest:
         raise InvalidRecord(found.info.key, "the spool damaged this blob: it is not transferred")
     return found.body
+
+
+async def mark_transferred(
+    local: ObjectStore, clock: Clock, key: ObjectKey, result: TransferResult
+) -> None:
+    """Write the marker of a record that the authority has.
+
+    Raises:
+        StoreError: The outcome is unknown, or the spool refused; the call may be repeated.
+    """
+    marker = TransferMarker(result=result, landed_at_unix_ns=clock.now_ns())
+    outcome = await local.create(transfer_marker_key(key), encode_record(marker))
+    if not isinstance(outcome, Applied | Exists):
+        reason = "the outcome of the marker is unknown: it is tried again"
+        raise StoreError("create", transfer_marker_key(key), reason)
+
+
+async def is_transferred(local: ObjectStore, key: ObjectKey) -> bool:
+    """Return True if a record has its marker."""
+    return isinstance(await local.head(transfer_marker_key(key)), ObjectInfo)
+
+
+async def has_landed(local: ObjectStore, owner: ObjectKey) -> bool:
+    """Return True if the authority has the owner of a conflict; its manifest may have expired."""
+    if await is_transferred(local, owner):
+        return True
+    return not isinstance(await local.head(owner), ObjectInfo)

@@ -11,9 +11,9 @@ A crash between two steps repeats the last one; every step is idempotent. The lo
 only after a verdict with proof. The marker is written last, because only the deletion of the blob
 frees the space for it on a full disk. A record without blob and marker is therefore looked up in
 the authority. A batch with a marker is in a journal, so the next process journals the others only.
-The local manifest is kept permanently: the spool decides duplicates and conflicts. A conflict
-during a transfer creates a quarantine record in the authority and an alert here; nothing in the
-authority is overwritten.
+The local manifest decides duplicates and conflicts until it expires; then the authority decides
+(`spool_expiry`). A conflict during a transfer creates a quarantine record in the authority and an
+alert here; nothing in the authority is overwritten.
 Source: ADR 0024.
 """
 
@@ -26,9 +26,13 @@ import structlog
 from sluice_gateway.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.spool_blobs import SpoolBlobs
+from sluice_gateway.spool_expiry import SpoolExpiry
 from sluice_gateway.spool_records import (
     RECORDS,
     SpoolStores,
+    has_landed,
+    is_transferred,
+    mark_transferred,
     read_spooled_blob,
     read_spooled_record,
     untransferred_keys,
@@ -49,11 +53,8 @@ from sluice_protocol.keys import (
     quarantine_key,
 )
 from sluice_protocol.manifests import (
-    TransferMarker,
     TransferResult,
     decode_accepted,
-    encode_record,
-    transfer_marker_key,
 )
 from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
@@ -75,6 +76,7 @@ class SpoolTransfer:
 
     Attributes:
         blobs: The blobs of the spool.
+        expiry: The manifests that were removed after the retry horizon.
     """
 
     def __init__(self, spool: SpoolStores, metrics: GatewayMetrics, interval_s: float) -> None:
@@ -86,7 +88,13 @@ class SpoolTransfer:
         self._scanned_ns: int | None = None
         self._landed: dict[ObjectKey, int] = {}
         self._unsure: dict[ObjectKey, None] = {}
-        self.blobs = SpoolBlobs(spool.local)
+        self.blobs = SpoolBlobs(spool.local, spool.capacity)
+        self.expiry = SpoolExpiry(
+            spool.local,
+            spool.authority,
+            spool.clock,
+            lambda key: key in self._pending or key in self._unsure,
+        )
 
     @property
     def pending(self) -> int:
@@ -99,11 +107,28 @@ class SpoolTransfer:
         return self._scanned_ns is not None and not self._pending and not self._unsure
 
     async def accept(self, upload: Upload, acceptor: Acceptor) -> AcceptanceRun:
-        """Accept an upload into the spool and add its record.
+        """Accept an upload: into the spool, or into the authority if its manifest may have expired.
 
         Raises:
-            StoreError: The spool refused in a way that no further try can change.
+            SluiceError: The store that decides is unreachable, or refused in a way that no further
+                try can change.
         """
+        async with self.expiry.uploading(upload.identity):
+            if await self.expiry.may_have_expired(upload.identity):
+                return await self._accept_remotely(upload)
+            return await self._accept_here(upload, acceptor)
+
+    async def _accept_remotely(self, upload: Upload) -> AcceptanceRun:
+        """Accept an upload into the authority; the journal names it before the response."""
+        await self._spool.journal.register()
+        run = await self._spool.acceptor.accept(upload)
+        if isinstance(run.verdict, Accepted):
+            self._spool.journal.note_landed(run.manifest)
+            await self._spool.journal.flush()
+        return run
+
+    async def _accept_here(self, upload: Upload, acceptor: Acceptor) -> AcceptanceRun:
+        self._spool.capacity.require_room(len(upload.frame))
         created = False
         async with self.blobs.uploading(upload.digest):
             try:
@@ -118,9 +143,11 @@ class SpoolTransfer:
     def _add(self, upload: Upload, run: AcceptanceRun) -> bool:
         """Add the record that an upload created in the spool; return False if that is unknown."""
         match run.verdict:
-            case Accepted():
+            case Accepted(duplicate=duplicate):
+                self._spool.capacity.stored(0 if duplicate else len(upload.frame))
                 self._add_key(accepted_key(upload.identity))
             case Conflict():
+                self._spool.capacity.stored(len(upload.frame))
                 self._add_key(quarantine_key(upload.identity, upload.digest))
             case _:
                 return False
@@ -149,10 +176,10 @@ class SpoolTransfer:
             await self._spool.clock.sleep(self._interval_s)
 
     async def _sweep(self) -> None:
-        if self.blobs.swept:
-            return
         try:
-            await self.blobs.sweep_page()
+            if not self.blobs.swept:
+                await self.blobs.sweep_page()
+            self._metrics.spool_expired.inc(await self.expiry.expire_page())
         except SluiceError as error:
             log.warning("spool_sweep_delayed", reason=str(error))
 
@@ -185,6 +212,7 @@ class SpoolTransfer:
         """
         if self._due():
             await self._scan(RECORDS)
+            await self.blobs.count()
             self._scanned_ns = self._spool.clock.monotonic_ns()
             self._spool.journal.rules.landed.scanned = True
         await self._find_unsure()
@@ -216,7 +244,7 @@ class SpoolTransfer:
 
     async def _mark_one(self, key: ObjectKey) -> None:
         try:
-            await self._mark(key, "accepted")
+            await mark_transferred(self._spool.local, self._spool.clock, key, "accepted")
         except StoreError as error:
             log.warning("spool_record_pending", key=key, reason=str(error))
             return
@@ -278,7 +306,7 @@ class SpoolTransfer:
         identity = parse_accepted_key(key)
         found = await read_spooled_record(self._spool.local, key)
         manifest = decode_accepted(key, found.body)
-        if await self._is_transferred(key):
+        if await is_transferred(self._spool.local, key):
             await self.blobs.drop(manifest.digest)
             return "accepted"
         frame = await read_spooled_blob(self._spool.local, manifest.digest)
@@ -299,10 +327,10 @@ class SpoolTransfer:
     async def _transfer_conflict(self, key: ObjectKey) -> TransferResult | None:
         """Upload refused bytes to the authority, which refuses and records them too."""
         identity, submitted = parse_quarantine_key(key)
-        if await self._is_transferred(key):
+        if await is_transferred(self._spool.local, key):
             await self.blobs.drop(submitted)
             return "conflict"
-        if not await self._is_transferred(accepted_key(identity)):
+        if not await has_landed(self._spool.local, accepted_key(identity)):
             return None
         frame = await read_spooled_blob(self._spool.local, submitted)
         if frame is None:
@@ -338,7 +366,7 @@ class SpoolTransfer:
             self._land(key, found.body)
             return None
         result: TransferResult = "accepted" if accepted else "conflict"
-        await self._mark(key, result)
+        await mark_transferred(self._spool.local, self._spool.clock, key, result)
         return result
 
     async def _settle(
@@ -358,27 +386,14 @@ class SpoolTransfer:
         if result == "accepted" and key.startswith(ACCEPTED):
             self._land(key, run.manifest)
             return None
-        await self._mark(key, result)
+        await mark_transferred(self._spool.local, self._spool.clock, key, result)
         return result
 
     async def _copy(self, key: ObjectKey) -> TransferResult | None:
         found = await read_spooled_record(self._spool.local, key)
         match await self._spool.remote.create(key, found.body):
             case Applied() | Exists():
-                await self._mark(key, "copied")
+                await mark_transferred(self._spool.local, self._spool.clock, key, "copied")
                 return "copied"
             case _:
                 return None
-
-    async def _mark(self, key: ObjectKey, result: TransferResult) -> None:
-        marker = TransferMarker(result=result, landed_at_unix_ns=self._spool.clock.now_ns())
-        outcome = await self._spool.local.create(transfer_marker_key(key), encode_record(marker))
-        if not isinstance(outcome, Applied | Exists):
-            raise StoreError(
-                "create",
-                transfer_marker_key(key),
-                "the outcome of the marker is unknown: it is tried again",
-            )
-
-    async def _is_transferred(self, key: ObjectKey) -> bool:
-        return isinstance(await self._spool.local.head(transfer_marker_key(key)), ObjectInfo)

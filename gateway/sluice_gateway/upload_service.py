@@ -17,9 +17,9 @@ from sluice_gateway.spool_transfer import SpoolTransfer
 from sluice_gateway.uploads import AcceptedResponse, Upload, accepted_response, conflict_problem
 from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, RetriesExhausted
 from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.conflicts import ConflictName, Decisions
 from sluice_protocol.errors import ErrorCode, InvariantViolated
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import quarantine_key
 from sluice_protocol.units import NS_PER_S
 from sluice_protocol.upload_http import HIGH_WATER_HEADER, RETRY_HEADER, parse_high_water
 from sluice_store.conflicts import DecisionsReader
@@ -178,7 +178,7 @@ class UploadService:
                     self.metrics.accepted_bytes.inc(len(upload.frame))
                 return accepted_response(upload.identity, upload.digest, verdict, self.collector_id)
             case Conflict():
-                return _conflict(upload, run)
+                return _conflict(upload, run, self.decisions.current)
             case Corrupt(reason=reason):
                 log.error("stored_object_corrupt", identity=upload.identity, reason=reason)
                 raise HttpRefusal(
@@ -188,11 +188,16 @@ class UploadService:
                 raise unfinished_refusal(run)
 
 
-def _conflict(upload: Upload, run: AcceptanceRun) -> Problem:
+def _conflict(upload: Upload, run: AcceptanceRun, decisions: Decisions) -> Problem:
     if run.conflict is None:
         raise InvariantViolated("a conflict has a quarantine manifest")
-    log.warning("identity_conflict", identity=upload.identity, submitted=upload.digest)
-    return conflict_problem(run.conflict, quarantine_key(upload.identity, upload.digest))
+    name = ConflictName(identity=upload.identity, submitted=upload.digest)
+    problem = conflict_problem(run.conflict, name, decisions)
+    if problem.resolution is None:
+        log.warning("identity_conflict", identity=upload.identity, submitted=upload.digest)
+    else:
+        log.info("decided_conflict_uploaded", conflict=name.id, resolution=problem.resolution)
+    return problem
 
 
 def unfinished_refusal(run: AcceptanceRun) -> HttpRefusal:

@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from sluice_protocol.acceptance import Accepted
+from sluice_protocol.conflicts import ConflictName, DecisionAction, Decisions
 from sluice_protocol.envelope import Envelope
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.frame import FRAME_VERSION
@@ -147,6 +148,7 @@ class ConflictProblem(Problem, frozen=True, kw_only=True):
         submitted_raw_blob_key: The blob of the refused bytes.
         accepted_manifest_key: The manifest that decides.
         quarantine_key: The record of the refusal.
+        resolution: The decision of an operator about this conflict, or null while it is open.
     """
 
     agent_id: str
@@ -159,10 +161,14 @@ class ConflictProblem(Problem, frozen=True, kw_only=True):
     submitted_raw_blob_key: str
     accepted_manifest_key: str
     quarantine_key: str
+    resolution: DecisionAction | None = None
 
 
-def conflict_problem(conflict: ConflictManifest, quarantine_key: str) -> ConflictProblem:
-    """Return the problem document of a 409 from the quarantine manifest that is stored."""
+def conflict_problem(
+    conflict: ConflictManifest, name: ConflictName, decisions: Decisions
+) -> ConflictProblem:
+    """Return the problem document of a 409 from the quarantine manifest and the known decisions."""
+    decision = decisions.by_conflict.get(name.id)
     problem = problem_of(
         ErrorCode.IDENTITY_CONFLICT,
         "other bytes own this identity: park the batch and inform an operator",
@@ -178,5 +184,6 @@ def conflict_problem(conflict: ConflictManifest, quarantine_key: str) -> Conflic
         accepted_raw_blob_key=conflict.accepted_raw_blob_key,
         submitted_raw_blob_key=conflict.submitted_raw_blob_key,
         accepted_manifest_key=conflict.accepted_manifest_key,
-        quarantine_key=quarantine_key,
+        quarantine_key=name.key,
+        resolution=None if decision is None else decision.action,
     )

@@ -22,6 +22,7 @@ from sluice_gc.certificate import (
     PROVING_PREFIXES,
     AuditCounts,
     Certificate,
+    kept_from_of,
     merkle_root_of,
     sign_certificate,
 )
@@ -34,6 +35,7 @@ from sluice_gc.certificate_chain import (
 )
 from sluice_gc.errors import AuditIncomplete, GcRefused, RefusalRule
 from sluice_gc.evidence_files import EvidenceFile
+from sluice_gc.evidence_retention import decide_kept_from, evidence_folder, read_pinned_places
 from sluice_gc.key_ranges import (
     KeyRange,
     cover_prefix,
@@ -79,7 +81,7 @@ class AuditContext:
     @property
     def folder(self) -> str:
         """Return the key prefix of this audit's evidence."""
-        return f"{AUDIT}{self.audit_id}/evidence/"
+        return evidence_folder(self.audit_id)
 
 
 async def audit_store(
@@ -185,9 +187,11 @@ class Auditor:
         certificate = make_certificate(audit, settings, facts)
         check_clock_fall(audit.started_at_ns, certificate.finished_at_unix_ns, audit.authority)
         backoff = Backoff.seeded_by(self._clock)
+        now_ns = certificate.finished_at_unix_ns
+        pinned = await read_pinned_places(self._store, self._keys.trusted, now_ns)
         for _ in range(_PLACES_MAX):
             head = await read_newest(self._store, self._keys.trusted)
-            linked = link_after(certificate, head)
+            linked = link_after(certificate, head, pinned)
             body = sign_certificate(linked, self._keys.private)
             if await append_certificate(self._store, linked, body, backoff):
                 return linked
@@ -256,13 +260,23 @@ def make_certificate(
     )
 
 
-def link_after(certificate: Certificate, head: ChainLink | None) -> Certificate:
-    """Return the certificate with the chain position after `head`."""
+def link_after(
+    certificate: Certificate, head: ChainLink | None, pinned: Iterable[int] = ()
+) -> Certificate:
+    """Return the certificate with the chain position after `head`, and what it keeps.
+
+    Args:
+        certificate: The certificate without a position.
+        head: The newest certificate, or None.
+        pinned: Chain positions whose evidence open plans need.
+    """
     if head is None:
-        return certificate
+        return msgspec.structs.replace(certificate, evidence_kept_from=0)
+    place = head.certificate.chain_index + 1
     return msgspec.structs.replace(
         certificate,
-        chain_index=head.certificate.chain_index + 1,
+        evidence_kept_from=decide_kept_from(place, kept_from_of(head.certificate), pinned),
+        chain_index=place,
         previous_audit_id=head.certificate.audit_id,
         previous_sha256=head.sha256,
     )

@@ -11,7 +11,7 @@ from sluice_gc.certificate import AuditCounts, Certificate
 from sluice_gc.evidence_files import (
     FINDINGS,
     EvidenceFile,
-    read_tables,
+    read_table_if_kept,
 )
 from sluice_gc.key_ranges import KeyRange
 from sluice_protocol.identity import Identity
@@ -99,10 +99,12 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         certificate: The certificate.
         findings: Kind, key and detail of at most `FINDINGS_SHOWN` findings.
+        removed: Whether the findings were removed by rule; the counts in the certificate remain.
     """
 
     certificate: Certificate
     findings: tuple[tuple[str, str, str], ...]
+    removed: bool = False
 
     @property
     def found_wrong(self) -> bool:
@@ -114,12 +116,15 @@ async def read_audit_report(store: ObjectStore, certificate: Certificate) -> Aud
     """Read the findings of an audit.
 
     Raises:
-        GcRefused: The evidence of the findings is missing or was altered.
+        GcRefused: The evidence of the findings was altered.
         StoreError: The store is unreachable or refused a request.
     """
-    table = await read_tables(store, certificate.files("findings"), FINDINGS)
-    rows = table.slice(0, FINDINGS_SHOWN).to_pylist()
+    files = certificate.files("findings")
+    tables = [await read_table_if_kept(store, one, FINDINGS) for one in files]
+    kept = [one for one in tables if one is not None]
+    rows = pa.concat_tables([FINDINGS.empty_table(), *kept]).slice(0, FINDINGS_SHOWN).to_pylist()
     return AuditReport(
         certificate=certificate,
         findings=tuple((row["kind"], row["key"], row["detail"]) for row in rows),
+        removed=len(kept) < len(tables),
     )

@@ -20,7 +20,7 @@ from sluice_gc.evidence_files import (
     digest_bytes,
     digest_from_bytes,
     put_table,
-    read_table,
+    read_table_if_kept,
 )
 from sluice_gc.key_ranges import DigestShard, RangeListing, split_shards
 from sluice_gc.task_engine import run_concurrently
@@ -115,11 +115,17 @@ async def audit_manifests(
 
 
 async def _read_previous(store: ObjectStore, task: ManifestTask) -> dict[str, tuple[str, Digest]]:
-    """Return key -> (ETag, sha256) from the previous certificate, within the range."""
+    """Return key -> (ETag, sha256) from the previous certificate, within the range.
+
+    A file that does not exist is left out: its manifests are read again, which only costs requests.
+    Audits that finished since may have removed it by rule.
+    """
     low, high = task.start_after, task.end_at
     previous: dict[str, tuple[str, Digest]] = {}
     for file in task.previous:
-        table = await read_table(store, file, MANIFESTS)
+        table = await read_table_if_kept(store, file, MANIFESTS)
+        if table is None:
+            continue
         columns = (table[name].to_pylist() for name in ("key", "etag", "sha256"))
         for key, etag, sha256 in zip(*columns, strict=True):
             if key > low and (high is None or key <= high):

@@ -100,6 +100,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
         merkle_root: Over the roots of the prefixes, in that order.
         counts: What the audit counted.
         evidence: The Parquet files with the listed rows.
+        evidence_kept_from: The lowest chain position whose evidence is kept since this certificate
+            exists; absent in certificates of earlier versions, which remove nothing.
     """
 
     schema: Literal["sluice.audit_certificate.v1"] = "sluice.audit_certificate.v1"
@@ -118,10 +120,17 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     merkle_root: Digest
     counts: AuditCounts
     evidence: tuple[EvidenceFile, ...]
+    evidence_kept_from: int | msgspec.UnsetType = msgspec.UNSET
 
     def files(self, kind: str) -> tuple[EvidenceFile, ...]:
         """Return the evidence files of one kind, in the order of `place`."""
         return tuple(one for one in self.evidence if one.kind == kind)
+
+
+def kept_from_of(certificate: Certificate) -> int:
+    """Return the lowest chain position whose evidence is kept since a certificate exists."""
+    found = certificate.evidence_kept_from
+    return 0 if isinstance(found, msgspec.UnsetType) else found
 
 
 class SignedCertificate(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,10 +258,14 @@ def _check_link(
         raise CertificateInvalid(
             one.audit_id, "it does not contain the sha256 of the previous certificate"
         )
+    if kept_from_of(one) > max(index - 1, 0):
+        raise CertificateInvalid(one.audit_id, "it does not keep the evidence of the newest two")
     if last is None:
         return
     if one.previous_audit_id != last.audit_id or one.authority_id != last.authority_id:
         raise CertificateInvalid(one.audit_id, "it names another previous audit or authority")
+    if kept_from_of(one) < kept_from_of(last):
+        raise CertificateInvalid(one.audit_id, "it keeps evidence that was already removed")
 
 
 ShardFiles = tuple[str, tuple[EvidenceFile, ...], tuple[EvidenceFile, ...]]

@@ -9,6 +9,7 @@ from sluice_gc.certificate import (
     Certificate,
     certificate_key,
     chain_key,
+    kept_from_of,
     verify_certificate,
     verify_chain,
 )
@@ -43,7 +44,7 @@ async def read_newest(store: ObjectStore, trusted: TrustedKeys) -> ChainLink | N
     places = await _list_places(store)
     if not places:
         return None
-    return await _read_link(store, chain_key(places[-1]), f"#{places[-1]}", trusted)
+    return await read_link(store, chain_key(places[-1]), f"#{places[-1]}", trusted)
 
 
 async def read_certificate(store: ObjectStore, audit_id: str, trusted: TrustedKeys) -> ChainLink:
@@ -53,7 +54,7 @@ async def read_certificate(store: ObjectStore, audit_id: str, trusted: TrustedKe
         CertificateInvalid: It is missing, altered, misplaced, or not signed by a trusted key.
         StoreError: The store is unreachable or refused a request.
     """
-    link = await _read_link(store, certificate_key(audit_id), audit_id, trusted)
+    link = await read_link(store, certificate_key(audit_id), audit_id, trusted)
     if link.certificate.audit_id != audit_id:
         raise CertificateInvalid(
             audit_id, f"its key contains another certificate, found={link.certificate.audit_id}"
@@ -61,9 +62,15 @@ async def read_certificate(store: ObjectStore, audit_id: str, trusted: TrustedKe
     return link
 
 
-async def _read_link(
+async def read_link(
     store: ObjectStore, key: ObjectKey, place: str, trusted: TrustedKeys
 ) -> ChainLink:
+    """Return the certificate under a key, verified without the others.
+
+    Raises:
+        CertificateInvalid: It is missing, altered, or not signed by a trusted key.
+        StoreError: The store is unreachable or refused a request.
+    """
     read = await store.get(key)
     if not isinstance(read, Found):
         raise CertificateInvalid(place, f"missing: {key}")
@@ -130,28 +137,36 @@ class ChainReport(msgspec.Struct, frozen=True, kw_only=True):
         certificates: How many there are.
         head_audit_id: The newest one, or None when there is none.
         head_started_at_unix_ns: When its audit started.
-        evidence_files: How many of its evidence files were verified; 0 when that was not requested.
+        evidence_files: How many evidence files of the kept certificates were verified; 0 when that
+            was not requested.
+        evidence_kept_from: The lowest chain position whose evidence is kept; that of earlier
+            certificates was removed by rule.
     """
 
     certificates: int
     head_audit_id: str | None
     head_started_at_unix_ns: int | None
     evidence_files: int
+    evidence_kept_from: int
 
 
 async def verify_store(store: ObjectStore, trusted: TrustedKeys, *, evidence: bool) -> ChainReport:
-    """Verify every certificate and, on request, the evidence files of the newest one.
+    """Verify every certificate and, on request, the evidence files that the newest one keeps.
 
     Raises:
         CertificateInvalid: A certificate or an evidence file is missing, altered or misplaced.
         StoreError: The store is unreachable or refused a request.
     """
     chain = await verify_store_chain(store, trusted)
+    kept_from = kept_from_of(chain[-1]) if chain else 0
     return ChainReport(
         certificates=len(chain),
         head_audit_id=chain[-1].audit_id if chain else None,
         head_started_at_unix_ns=chain[-1].started_at_unix_ns if chain else None,
-        evidence_files=await verify_evidence(store, chain[-1]) if evidence and chain else 0,
+        evidence_files=sum(
+            [await verify_evidence(store, one) for one in chain[kept_from:] if evidence]
+        ),
+        evidence_kept_from=kept_from,
     )
 
 

@@ -11,6 +11,7 @@ import structlog
 from sluice_gc.audit import Auditor
 from sluice_gc.certificate import AuditCounts
 from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.evidence_retention import prune_evidence
 from sluice_gc.metrics import GcMetrics
 from sluice_gc.plan import Plan, check_certificate_for
 from sluice_gc.plan_inputs import is_finished, read_plan, read_plan_ids, read_store_time
@@ -125,6 +126,8 @@ class CycleRunner:
             facts = (await self._runner.run(due.plan_id, settings.for_run())).facts
             self._metrics.count_run(facts)
         made = await self._plan(settings)
+        pruned = await prune_evidence(self._store, self._keys.trusted)
+        log.info("audit_evidence_removed", files=pruned.files, kept_from=pruned.kept_from)
         return CycleReport(
             audit_id=certificate.audit_id,
             counts=certificate.counts,

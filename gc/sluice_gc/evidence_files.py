@@ -205,9 +205,28 @@ async def read_table(store: ObjectStore, file: EvidenceFile, schema: pa.Schema) 
         GcRefused: The file is missing or was altered.
         StoreError: The store is unreachable or refused a request.
     """
+    table = await read_table_if_kept(store, file, schema)
+    if table is None:
+        raise GcRefused(
+            RefusalRule.EVIDENCE_CHANGED,
+            "evidence is missing: it was removed by rule, or is lost; run a new audit and plan, "
+            f"key={file.key}",
+        )
+    return table
+
+
+async def read_table_if_kept(
+    store: ObjectStore, file: EvidenceFile, schema: pa.Schema
+) -> pa.Table | None:
+    """Read an evidence file and compare its sha256 with the record; None if it does not exist.
+
+    Raises:
+        GcRefused: The file was altered.
+        StoreError: The store is unreachable or refused a request.
+    """
     read = await store.get(file.key)
     if not isinstance(read, Found):
-        raise GcRefused(RefusalRule.EVIDENCE_CHANGED, f"evidence is missing, key={file.key}")
+        return None
     if digest_of(read.body) != file.sha256:
         raise GcRefused(RefusalRule.EVIDENCE_CHANGED, f"evidence was altered, key={file.key}")
     try:

@@ -62,14 +62,18 @@ async def newest_plan_id(store: ObjectStore) -> str:
     return plan_ids[-1]
 
 
-async def read_plan_ids(store: ObjectStore) -> list[str]:
+async def read_plan_ids(store: ObjectStore, *, after: str = "") -> list[str]:
     """Return the ids of all complete plans, oldest first; the record is written last.
+
+    Args:
+        store: The deployment.
+        after: Only ids after this text; the start of a ULID limits them by time.
 
     Raises:
         StoreError: The store is unreachable or refused a request.
     """
     plan_ids: list[str] = []
-    key = await read_first_key(store, GC_PLANS, "")
+    key = await read_first_key(store, GC_PLANS, f"{GC_PLANS}{after}" if after else "")
     while key is not None:
         plan_id = key.removeprefix(GC_PLANS).partition("/")[0]
         if not isinstance(await store.head(plan_key(plan_id)), NotFound):

@@ -104,8 +104,13 @@ MATRIX: Final = {
             Verb.READ: (
                 *(keys.RAW_BLOBS, keys.ACCEPTED, keys.ACCEPTED_BY_TIME, keys.WORK_LISTS),
                 *(keys.QUEUE, keys.AUTHORITY, keys.DELETES, keys.LAKE, keys.INDEX, keys.ROLLUP),
+                *(keys.MAINTAIN, keys.ACTIVE_DELETES),
             ),
-            Verb.WRITE: (keys.QUEUE, keys.LAKE, keys.INDEX, keys.ROLLUP),
+            # The leases of `sluice maintain` save work and prove nothing.
+            Verb.WRITE: (
+                *(keys.QUEUE, keys.LAKE, keys.INDEX, keys.ROLLUP),
+                *(keys.MAINTAIN, keys.ACTIVE_DELETES),
+            ),
             Verb.MULTIPART: (keys.LAKE,),
             # Rollup chunks that contain deleted points are deleted (ADR 0057).
             Verb.DELETE: (keys.LAKE, keys.ROLLUP),
@@ -118,11 +123,15 @@ MATRIX: Final = {
             Verb.WRITE: (
                 # A copy in the trash can be restored under its former key.
                 *(keys.RAW_BLOBS, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
-                *(keys.AUDIT, GC),
+                *(keys.AUDIT, GC, keys.MAINTAIN),
             ),
-            Verb.DELETE: (keys.GC_TRASH,),
+            Verb.DELETE: (keys.GC_TRASH, keys.GC_EVIDENCE),
             # Where the store has no lifecycle, `sluice gc noncurrent` deletes what it would delete.
-            Verb.DELETE_VERSION: (keys.RAW_BLOBS, *EXPIRING),
+            # Journals are excepted: the reconciler alone deletes them, version by version.
+            Verb.DELETE_VERSION: (
+                keys.RAW_BLOBS,
+                *(prefix for prefix in EXPIRING if prefix != keys.GATEWAYS),
+            ),
         },
     ),
     RoleName.AUDITOR: Rights(
@@ -134,7 +143,7 @@ MATRIX: Final = {
         purpose="resolves conflicts, sets retention, runs the doctor",
         prefixes={
             Verb.READ: EVERYTHING,
-            Verb.WRITE: (keys.DECISIONS, keys.DELETES, keys.DOCTOR),
+            Verb.WRITE: (keys.DECISIONS, keys.DELETES, keys.ACTIVE_DELETES, keys.DOCTOR),
             Verb.DELETE: (keys.DOCTOR,),
         },
         inspect=True,

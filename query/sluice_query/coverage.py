@@ -251,6 +251,13 @@ class _Discovery:
     record: DiscoveryRecord | None = None
 
     @property
+    def existed_ns(self) -> UnixNs | None:
+        """The time at which every existing manifest was enqueued or held, acknowledged or not."""
+        if self.record is None or self.record.pass_began_unix_ns is None:
+            return self.through_ns
+        return UnixNs(self.record.pass_began_unix_ns)
+
+    @property
     def journaled(self) -> bool:
         """Whether every gateway is known to write a journal."""
         return self.record is not None and self.record.journaled_since_unix_ns is not None
@@ -306,7 +313,7 @@ async def _list_new(
         return None
     new: list[ListedObject] = []
     # The time of a manifest is in whole seconds on S3, so the last second counts as not covered.
-    since_ns = 0 if discovery.through_ns is None else discovery.through_ns - NS_PER_S
+    since_ns = 0 if discovery.existed_ns is None else discovery.existed_ns - NS_PER_S
     for prefix in [agent_prefix(agent) for agent in query.agents] or [ACCEPTED]:
         async for page in store.list(prefix):
             left -= len(page.objects)

@@ -45,6 +45,7 @@ class _PageSummary(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()
     more: bool = False
     enabled: bool = True
+    accepted_until: str | None = None
 
 
 class _LastLine(msgspec.Struct, frozen=True):
@@ -61,6 +62,8 @@ class LivePage:
         more: Whether more records are available immediately.
         reasons: Why records may be missing.
         enabled: Whether the reconciler keeps live records.
+        accepted_until: Every batch that was acknowledged before this time is in the reconciler's
+            records, except those that `reasons` name; None if no such time is known.
     """
 
     lines: tuple[dict[str, Any], ...]
@@ -68,6 +71,7 @@ class LivePage:
     more: bool
     reasons: tuple[str, ...]
     enabled: bool = True
+    accepted_until: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +127,7 @@ def _decode_page(url: str, status: int, body: bytes) -> LivePage:
         more=summary.more,
         reasons=summary.reasons,
         enabled=summary.enabled,
+        accepted_until=summary.accepted_until,
     )
 
 
@@ -156,7 +161,7 @@ async def select_lines(
     """
     if not lines:
         return []
-    deletes = await read_deletes(searcher.store, query)
+    deletes = await read_deletes(searcher.store, query, searcher.deletes)
     with open_engine(searcher.settings) as engine:
         if query.regex and query.text is not None:
             engine.check_pattern(query.text)
@@ -207,7 +212,8 @@ async def follow_live(
         for old in list(seen)[: max(len(seen) - SEEN_MAX, 0)]:
             del seen[old]
         rows = await select_lines(searcher, wide, new)
-        yield _result(query, rows if after else rows[-query.limit :], page.reasons)
+        shown = rows if after else rows[-query.limit :]
+        yield _result(query, shown, page.reasons, page.accepted_until)
         after = page.next
 
 
@@ -215,6 +221,13 @@ def _key(line: dict[str, Any]) -> tuple[object, ...]:
     return line["agent_id"], line["boot_id"], line["seq"]
 
 
-def _result(query: Query, rows: list[Row], reasons: tuple[str, ...]) -> QueryResult:
-    summary = QuerySummary(results=len(rows), partial=bool(reasons), reasons=reasons)
+def _result(
+    query: Query, rows: list[Row], reasons: tuple[str, ...], accepted_until: str | None = None
+) -> QueryResult:
+    summary = QuerySummary(
+        results=len(rows),
+        accepted_until=accepted_until,
+        partial=bool(reasons),
+        reasons=reasons,
+    )
     return QueryResult(kind=query.kind, records=rows, summary=summary)

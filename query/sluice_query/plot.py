@@ -8,18 +8,21 @@ from typing import Final
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.request import Series
-from sluice_query.result import SeriesPoint
+from sluice_query.result import QuerySummary, SeriesPoint
 
 _HEIGHT: Final = 20
 
 
-def draw_series(series: Series, points: Sequence[SeriesPoint], width: int | None) -> str:
+def draw_series(
+    series: Series, points: Sequence[SeriesPoint], width: int | None, summary: QuerySummary
+) -> str:
     """Return a series as text.
 
     Args:
         series: What was queried.
         points: Its points, in order.
         width: Columns of the terminal; None returns one line for each point instead of a plot.
+        summary: How complete the points are; the last line of a plot states it.
     """
     drawn = [one for one in points if one.value is not None and math.isfinite(one.value)]
     if width is None or not drawn:
@@ -41,4 +44,6 @@ def draw_series(series: Series, points: Sequence[SeriesPoint], width: int | None
         figure.draw(
             figure.signal(when, [one.value for one in points_of_agent]).lines().label(agent)
         )
-    return str(figure.build().string()).rstrip("\n") + "\n"
+    plot = str(figure.build().string()).rstrip("\n")
+    state = "partial" if summary.partial else "complete"
+    return f"{plot}\n{state}, accepted until {summary.accepted_until or 'unknown'}\n"

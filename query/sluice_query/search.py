@@ -1,21 +1,20 @@
 """One query from start to result: spool and queue, then tables, then the engine over all."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from sluice_lake.records import records_table
 from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.clock import Clock
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import DELETES
-from sluice_protocol.outcomes import Found, NotFound
-from sluice_protocol.record_deletes import DeleteRecord, decode_delete
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.coverage import Completeness, Coverage, decide_completeness, read_coverage
+from sluice_query.dead_letters import DeadLetter, find_dead_letters, report_dead_letters
 from sluice_query.engine import LAKE, PENDING, QueryEngine, open_engine
-from sluice_query.ledger import find_dead_letters, read_ledger
+from sluice_query.ledger import read_ledger
 from sluice_query.pending import (
     FetchedBatches,
     PendingSnapshot,
@@ -37,6 +36,7 @@ from sluice_query.sql import (
 )
 from sluice_query.unqueued import UnqueuedBatches, choose_unqueued, confirm_named
 from sluice_store.port import ObjectStore
+from sluice_store.stored_deletes import DeletesCache, read_active_deletes
 
 _NS_PER_MS: Final = NS_PER_S // 1000
 
@@ -53,6 +53,7 @@ class Searcher:
         settings: Bounds of each query.
         clock: Time.
         spool: The spool of the store's gateway, or None.
+        deletes: The register of deletes as last read.
     """
 
     store: ObjectStore
@@ -60,6 +61,7 @@ class Searcher:
     settings: QuerySettings
     clock: Clock
     spool: SearchedSpool | None = None
+    deletes: DeletesCache = field(default_factory=DeletesCache)
 
     async def search(self, query: Query) -> QueryResult:
         """Run one query.
@@ -81,21 +83,16 @@ class Searcher:
             return await search.run()
 
 
-async def read_deletes(store: ObjectStore, query: Query) -> tuple[DeleteRecord, ...]:
+async def read_deletes(
+    store: ObjectStore, query: Query, cache: DeletesCache | None = None
+) -> tuple[DeleteRecord, ...]:
     """Return the deletes that may hide records of a query.
 
     Raises:
         InvalidRecord: A delete cannot be decoded. Continuing would return deleted records.
         StoreError: The store is unreachable.
     """
-    found: list[DeleteRecord] = []
-    async for page in store.list(DELETES):
-        for listed in page.objects:
-            match await store.get(listed.key):
-                case Found(body=body):
-                    found.append(decode_delete(listed.key, body))
-                case NotFound():
-                    continue
+    found = await read_active_deletes(store, cache)
     return tuple(record for record in found if delete_applies(record, query))
 
 
@@ -125,14 +122,15 @@ class _Search:
         in_spool = await self._read_spool()
         unqueued = in_spool.with_named(coverage.named)
         pending = await read_pending(store, settings)
-        deletes = await read_deletes(store, self.query)
+        deletes = await read_deletes(store, self.query, self.searcher.deletes)
         files, ledger, dead = await self._bounded(lambda: self._open_tables(pending, coverage))
         files = await prune_by_index(store, files, self.query)
         missing = choose_pending(pending, self.query, files.lanes, ledger)
         unqueued = await self._not_returned_yet(unqueued, pending, files)
         fetched = await fetch_batches(self._blob_stores(), [*missing, *unqueued.batches], settings)
         result = await self._bounded(lambda: self._evaluate(files, fetched, deletes))
-        problems = (*unqueued.problems, *pending.problems, *fetched.problems, *dead)
+        problems = (*unqueued.problems, *pending.problems, *fetched.problems)
+        problems += await report_dead_letters(store, dead, self.query, settings)
         problems += coverage.lost_lanes(pending.lanes)
         summary = self._complete(result.summary, files, fetched, problems, len(deletes))
         known = (*pending.manifests, *in_spool.batches, *unqueued.batches)
@@ -184,7 +182,7 @@ class _Search:
 
     def _open_tables(
         self, pending: PendingSnapshot, coverage: Coverage
-    ) -> tuple[SelectedFiles, list[Identity], tuple[str, ...]]:
+    ) -> tuple[SelectedFiles, list[Identity], tuple[DeadLetter, ...]]:
         # The ledger is read before the records: the later state of the records contains every
         # batch of the ledger. With the opposite order a batch that is ingested between the two
         # readings would be dropped as ingested and be missing from the records. A batch that is in

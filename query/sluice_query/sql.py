@@ -111,14 +111,9 @@ def ledger_sql(source: str, agents: list[str]) -> SqlStatement:
     )
 
 
-def dead_letters_condition(query: Query, until_ns: int) -> SqlStatement:
-    """Return the condition for dead letters that a query may need, accepted before `until_ns`."""
-    parts = [
-        SqlStatement(
-            "accepted_at_ns >= ? AND accepted_at_ns < ? AND kind = ?",
-            (query.from_ns, until_ns, query.kind),
-        )
-    ]
+def dead_letters_condition(query: Query, since_ns: int) -> SqlStatement:
+    """Return the condition for dead letters that a query may need, accepted from `since_ns` on."""
+    parts = [SqlStatement("accepted_at_ns >= ? AND kind = ?", (since_ns, query.kind))]
     if query.agents:
         parts.append(_is_agent(query.agents))
     return _all(parts)
@@ -132,18 +127,21 @@ def dead_letter_hours_sql(source: str, wanted: SqlStatement) -> SqlStatement:
     )
 
 
-def dead_letters_sql(source: str, wanted: SqlStatement, ledger: str | None) -> SqlStatement:
-    """Return the statement for the number of dead letters and the first of their reasons.
+def dead_letters_sql(
+    source: str, wanted: SqlStatement, ledger: str | None, *, limit: int
+) -> SqlStatement:
+    """Return the statement for the identities of dead letters, each with one of its reasons.
 
     Args:
         source: Name of the dead letters in the engine.
         wanted: Condition for dead letters.
         ledger: Name of the ledger in the engine: what it contains does not count. None counts all.
+        limit: Most identities to return.
     """
-    text = f"SELECT count(DISTINCT ({_IDENTITY})), min(reason) FROM {source} WHERE {wanted.text}"  # noqa: S608 - constants
+    text = f"SELECT {_IDENTITY}, min(reason) FROM {source} WHERE {wanted.text}"  # noqa: S608 - constants
     if ledger is not None:
         text += f" AND ({_IDENTITY}) NOT IN (SELECT ({_IDENTITY}) FROM {ledger})"  # noqa: S608 - constants
-    return SqlStatement(text, wanted.values)
+    return SqlStatement(f"{text} GROUP BY {_IDENTITY} LIMIT {limit}", wanted.values)
 
 
 def _select(query: Query, columns: str, sources: RecordSources) -> SqlStatement:

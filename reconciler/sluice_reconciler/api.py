@@ -13,6 +13,7 @@ from sluice_protocol.discovery import HoldRecord
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.keys import AUDIT, GC_PLANS
 from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.timestamps import format_rfc3339
 from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.audit_summaries import (
     PAGE_DEFAULT,
@@ -23,6 +24,7 @@ from sluice_reconciler.audit_summaries import (
     list_plans,
 )
 from sluice_reconciler.completeness import BootReport
+from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.events import parse_counted_events
 from sluice_reconciler.lane_defects import read_queue_status
 from sluice_reconciler.queue_api import QUEUE, QueueApi
@@ -83,11 +85,16 @@ class LaneList(msgspec.Struct, frozen=True):
 
 
 class ReadyState(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `/readyz`: full passes that succeeded, and failures since the last of them."""
+    """The body of `/readyz`: full passes that succeeded, and failures since the last of them.
+
+    `rounds` and `round_failures` are the same for the journal route.
+    """
 
     ready: bool
     passes: int
     failures: int
+    rounds: int = 0
+    round_failures: int = 0
 
 
 class NotReadyProblem(Problem, frozen=True, kw_only=True):
@@ -96,6 +103,8 @@ class NotReadyProblem(Problem, frozen=True, kw_only=True):
     ready: bool
     passes: int
     failures: int
+    rounds: int = 0
+    round_failures: int = 0
 
 
 def make_app(reconciler: Reconciler) -> web.Application:
@@ -181,6 +190,13 @@ class OperatorApi:
             ),
             Endpoint(
                 method="GET",
+                path="/v1/discovery",
+                handler=self._discovery,
+                summary="Return how far discovery is, with each gateway process",
+                result=DiscoveryStatus,
+            ),
+            Endpoint(
+                method="GET",
                 path="/v1/audits",
                 handler=self._audits,
                 summary="List complete audits as their certificates describe them",
@@ -237,12 +253,18 @@ class OperatorApi:
         state = self._readiness()
         if state.ready:
             return None
-        problem = problem_of(ErrorCode.STORE_UNAVAILABLE, "no full pass has succeeded lately")
+        problem = problem_of(ErrorCode.STORE_UNAVAILABLE, "no discovery has succeeded lately")
         return NotReadyProblem(**msgspec.structs.asdict(problem), **msgspec.structs.asdict(state))
 
     def _readiness(self) -> ReadyState:
         health = self._reconciler.health
-        return ReadyState(ready=health.ready, passes=health.passes, failures=health.failures)
+        return ReadyState(
+            ready=health.ready,
+            passes=health.passes,
+            failures=health.failures,
+            rounds=health.rounds,
+            round_failures=health.round_failures,
+        )
 
     def _boots(self, request: web.Request) -> tuple[BootReport, ...]:
         """Return the boots of the last full pass, of one agent or of all."""
@@ -266,6 +288,10 @@ class OperatorApi:
                 break
         return json_response(HoldList(tuple(found), partial=len(found) >= HOLD_RECORDS_MAX))
 
+    async def _discovery(self, request: web.Request) -> web.Response:
+        del request
+        return json_response(await read_discovery_status(self._store))
+
     async def _audits(self, request: web.Request) -> web.Response:
         after, limit = read_cursor(request.query, AUDIT), _LIMIT.read(request.query)
         return json_response(await list_audits(self._store, after, limit))
@@ -287,6 +313,9 @@ class OperatorApi:
             "partial": seen.partial,
             "reasons": seen.reasons,
             "next": seen.next,
+            "accepted_until": None
+            if seen.accepted_until_ns is None
+            else format_rfc3339(seen.accepted_until_ns),
         }
         summary |= {"more": seen.more, "enabled": seen.enabled}
         last = msgspec.json.encode({"summary": summary})

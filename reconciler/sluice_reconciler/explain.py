@@ -19,7 +19,7 @@ from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.lane import Lane
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.indexes import by_blob_of, by_time_of, is_indexed
-from sluice_reconciler.lane_state import read_ledger
+from sluice_reconciler.lane_log import read_ledger
 from sluice_reconciler.new_batches import new_batches
 from sluice_reconciler.sequence_ranges import EnqueueStatus
 from sluice_reconciler.verify import VerifiedBatch, verify_batch
@@ -183,7 +183,7 @@ async def _queues(store: ObjectStore, who: Identity) -> tuple[QueuePosition, ...
 
 
 async def _place(store: ObjectStore, lane: Lane, who: Identity) -> QueuePosition | None:
-    ledger, _ = await read_ledger(store, lane)
+    ledger, _ = await read_ledger(store, lane, of=(who.agent_id, who.boot_id))
     boot = ledger.boot(who.agent_id, who.boot_id)
     if boot is None:
         return None

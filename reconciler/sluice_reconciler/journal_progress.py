@@ -8,6 +8,8 @@ States of a journal object, and its transitions:
     missing     a later object exists, or it cannot be decoded        → the journal is broken
     broken      a full pass that began after the next object was
                 written has ended: it listed what the object named    → processed
+    waiting     too many entries are left, of lanes that are halted   → abandoned
+    abandoned   a full pass that began after it was written has ended → processed
 
 Objects become processed in order, so one number describes what is done. Pure: no I/O, clock or
 randomness.
@@ -47,6 +49,8 @@ class WaitingObject:
         lanes: The lanes of these keys.
         due_ns: When they are processed (again), by the monotonic clock.
         attempted: Whether they were processed before; `left` may name other reconcilers' lanes.
+        written_ns: Its Last-Modified.
+        abandoned: Lanes of entries that are no longer in `left`: a full pass enqueues them.
     """
 
     number: int
@@ -54,7 +58,18 @@ class WaitingObject:
     closed: bool
     left: dict[ObjectKey, int]
     due_ns: int
+    written_ns: UnixNs
     attempted: bool = False
+    abandoned: frozenset[int] = frozenset()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every entry is enqueued or held, or does not exist."""
+        return self.attempted and not self.left and not self.abandoned
+
+    def is_left_in(self, lane: int) -> bool:
+        """Return True if an entry of a lane is not done."""
+        return lane in self.abandoned or lane in self.left.values()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +163,7 @@ class ProcessJournal:
 
     def settle(self) -> None:
         """Process the first objects without entries that are left."""
-        while self.waiting and self.waiting[0].attempted and not self.waiting[0].left:
+        while self.waiting and self.waiting[0].is_done:
             self._finish(self.waiting.popleft())
 
     def cover(self, number: int) -> list[WaitingObject]:
@@ -164,8 +179,31 @@ class ProcessJournal:
         self.complete_through_ns = max(self.complete_through_ns, one.complete_through_ns)
         self.closed = one.closed
 
+    def abandon(self) -> list[ObjectKey]:
+        """Leave what is left of attempted objects to the next full pass; return these entries.
+
+        Adjacent abandoned objects become one, so that a lane that is halted for days costs no
+        memory per object.
+        """
+        keys: list[ObjectKey] = []
+        kept: deque[WaitingObject] = deque()
+        for one in self.waiting:
+            if one.attempted and one.left:
+                one.abandoned |= frozenset(one.left.values())
+                keys += one.left
+                one.left = {}
+            if kept and kept[-1].abandoned and one.attempted and not one.left and not one.closed:
+                one.abandoned |= kept.pop().abandoned
+            kept.append(one)
+        self.waiting = kept
+        return keys
+
     def heal(self, pass_began_ns: UnixNs | None) -> bool:
         """Skip what a full pass has replaced; return True if reading continues."""
+        for one in self.waiting:
+            margin_ns = int(BREAK_MARGIN_S * NS_PER_S)
+            if one.abandoned and (pass_began_ns or 0) >= one.written_ns + margin_ns:
+                one.abandoned = frozenset()
         broken = self.broken
         if broken is None or self.waiting or not broken.is_healed_by(pass_began_ns):
             return False
@@ -181,7 +219,7 @@ class ProcessJournal:
         """
         through_ns, closed = self.complete_through_ns, self.closed
         for one in self.waiting:
-            if not one.attempted or (lane is not None and lane in one.left.values()):
+            if not one.attempted or (lane is not None and one.is_left_in(lane)):
                 break
             through_ns, closed = max(through_ns, one.complete_through_ns), one.closed
         lapsed_ns = self.written_ns + int(LAPSE_S * NS_PER_S)
@@ -214,7 +252,7 @@ def lanes_left(journals: Iterable[ProcessJournal]) -> frozenset[int]:
         for journal in journals
         for one in journal.waiting
         if one.attempted
-        for lane in one.left.values()
+        for lane in (*one.left.values(), *one.abandoned)
     )
 
 

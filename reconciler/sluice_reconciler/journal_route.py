@@ -139,6 +139,9 @@ class JournalRoute:
             self._listed_at_ns = now_ns
         await self._read_objects()
         result = await self._process()
+        if self._parts.registry.is_journaled:
+            # What another reconciler's pass has listed was not offered to this live window.
+            self._parts.live.cover(self.decide(self._parts.live.compared_ns))
         await self._publish()
         return result
 
@@ -195,6 +198,11 @@ class JournalRoute:
     async def _read_objects(self) -> None:
         space = WAITING_MAX - entries_waiting(self.journals)
         if space <= 0:
+            # Halted lanes must not stop the others: a full pass enqueues their batches later.
+            for journal in self._journals.values():
+                self._forget(journal.abandon())
+            space = WAITING_MAX - entries_waiting(self.journals)
+        if space <= 0:
             return
         unread = [
             journal
@@ -216,7 +224,9 @@ class JournalRoute:
         published = self._parts.discovery.record.journals.get(journal.process, 0)
         header = one.journal.header
         left: dict[ObjectKey, int] = {}
-        if one.number > published:
+        if one.number <= published:
+            self._parts.live.observe_elsewhere(one.manifests)
+        else:
             for manifest in one.manifests:
                 key = accepted_key(manifest.identity)
                 left[key] = lane_of(manifest.agent_id, self._parts.lanes)
@@ -227,6 +237,7 @@ class JournalRoute:
             closed=header.closed,
             left=left,
             due_ns=self._parts.runtime.clock.monotonic_ns(),
+            written_ns=one.written_ns,
             attempted=not left,
         )
 
@@ -273,6 +284,8 @@ class JournalRoute:
             for one in due:
                 for key in finished:
                     one.left.pop(key, None)
+            found = [self._wanted[key] for key in finished if key in self._wanted]
+            self._parts.live.observe_elsewhere(found)
             self._forget(finished)
         self._schedule(due)
         return result
@@ -337,11 +350,11 @@ class JournalRoute:
         date_ns = self._parts.clock.now_ns()
         return [journal.progress(date_ns, lane) for journal in self._journals.values()]
 
-    def decide(self) -> dict[int, Frontier]:
-        """Return the frontier of each lane, by what was processed and listed so far."""
+    def decide(self, began_ns: UnixNs | None) -> dict[int, Frontier]:
+        """Return the frontier of each lane, by a full pass that began then, and by journals."""
         if self._listed_ns is None:
             return {}
-        began_ns, lanes = self._pass_began_ns(), range(self._parts.lanes)
+        lanes = range(self._parts.lanes)
         behind = lanes_left(self.journals)
         clean = decide_frontier(self._listed_ns, self._progress(), began_ns)
         return {
@@ -371,7 +384,7 @@ class JournalRoute:
         last_ns = self._published_at_ns
         if last_ns is not None and now_ns - last_ns < int(RETRY_S * NS_PER_S):
             return
-        frontiers = self.decide()
+        frontiers = self.decide(self._pass_began_ns())
         if not frontiers or not (self._journals or self._parts.discovery.record.journals):
             return
         self.frontier = min(frontiers.values(), key=lambda one: one.complete_through_ns)

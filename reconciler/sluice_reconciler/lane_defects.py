@@ -17,6 +17,7 @@ from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import LaneCondition, LaneStatus, list_lanes, read_entries, read_status
 from sluice_queue.lane import Lane
 from sluice_queue.register import Register, body_descriptors, decode_register
+from sluice_reconciler.lane_log import check_parts
 from sluice_reconciler.lane_state import (
     LaneRecord,
     LaneStateDamaged,
@@ -73,7 +74,7 @@ async def find_defect(
         store: The store with the lane.
         lane: The lane.
         persisted: The last sequence that its consumer persisted, 0 if that is not known.
-        segments: Also read the segments that the register names.
+        segments: Also read the segments that the register names, and the parts of the lane state.
 
     Raises:
         StoreError: The store is unreachable or refused a request.
@@ -92,7 +93,19 @@ async def find_defect(
             detail=error.reason,
         )
     record = stored.record if stored is not None else None
-    return await _find_register_defect(store, lane, record, persisted, segments=segments)
+    register = await _find_register_defect(store, lane, record, persisted, segments=segments)
+    if register is not None or stored is None:
+        return register
+    try:
+        await check_parts(store, stored, read=segments)
+    except LaneStateDamaged as error:
+        return LaneDefect(
+            lane=lane,
+            kind=DefectKind.STATE_DAMAGED,
+            key=ObjectKey(error.key),
+            detail=error.reason,
+        )
+    return None
 
 
 async def _find_register_defect(

@@ -3,9 +3,10 @@
 The steps of one append, and what the next owner does after a crash behind each of them:
 
     1 write the work list                  no register names it; the collector deletes it
-    2 swap in the append intent            the append is not in the register: drop the intent
-    3 append to the register               the append is in the register: add it to the ledger
-    4 add the intent to the ledger         as after step 3; stored with the next intent
+    2 write a part, with some flushes      no lane state names it; the next owner deletes it
+    3 swap in the append intent            the append is not in the register: drop the intent
+    4 append to the register               the append is in the register: add it to the ledger
+    5 add the intent to the ledger         as after step 4; stored with the next intent
 
 To take a lane over, a process raises the owner term in the lane's state by a swap, then writes it
 into the register (`sluice_queue.takeover`). An earlier owner fails at its next swap of either
@@ -26,10 +27,18 @@ from sluice_queue.lane import Lane, Runtime
 from sluice_queue.settings import SWAP_RETRY
 from sluice_queue.takeover import take_over
 from sluice_queue.worklists import write_work_list
+from sluice_reconciler.lane_ledger import IntendedBatch, Ledger, StoredBoot
+from sluice_reconciler.lane_log import (
+    LaneLog,
+    PartCache,
+    PartMissing,
+    load_ledger,
+    read_ledger,
+    refuse_if_current,
+)
+from sluice_reconciler.lane_runs import RECENT_MAX
 from sluice_reconciler.lane_state import (
-    IntendedBatch,
     LaneRecord,
-    Ledger,
     StoredLaneState,
     encode_lane,
     lane_key,
@@ -61,33 +70,54 @@ class LaneOwner:
     def __init__(
         self,
         store: ObjectStore,
-        lane: Lane,
         stored: StoredLaneState,
         appender: Appender,
         runtime: Runtime,
+        ledger: Ledger,
+        log: LaneLog,
     ) -> None:
         self._store = store
-        self._lane = lane
+        self._lane = stored.record.of_lane
         self._stored = stored
         self._appender = appender
         self._runtime = runtime
         self._retry = SWAP_RETRY
-        self.ledger = Ledger(stored.record.boots)
+        self._log = log
+        self.ledger = ledger
         self.forgotten = False
         """Whether the register no longer shows what became of an append intent."""
 
     @classmethod
-    async def take(cls, store: ObjectStore, lane: Lane, runtime: Runtime) -> "LaneOwner":
+    async def take(
+        cls, store: ObjectStore, lane: Lane, runtime: Runtime, cache: PartCache | None = None
+    ) -> "LaneOwner":
         """Take the lane over and resolve the append intent of an earlier owner.
+
+        Args:
+            store: The store.
+            lane: The lane.
+            runtime: Time, ids and random numbers.
+            cache: Parts of the lane's state that were read before.
 
         Raises:
             LaneTakenOver: A rival took the lane over at the same time.
+            LaneStateDamaged: The lane's state or a part of it is damaged.
             RegisterLost: The lane's register is missing or was replaced.
             OutcomeUnknown: The retries of a write are spent.
             StoreError: The store is unreachable or refused the request.
         """
+        cache = cache if cache is not None else PartCache()
+        # Most parts are read before the earlier owner is fenced.
+        await read_ledger(store, lane, cache)
         stored = await _raise_owner_term(store, lane, runtime)
         record = stored.record
+        try:
+            ledger = await load_ledger(store, stored, cache)
+        except PartMissing as missing:
+            await refuse_if_current(store, stored, missing)
+            raise LaneTakenOver(lane_key(lane), record.owner_term) from missing
+        log = LaneLog(store, lane, record.owner_term, cache, runtime)
+        log.swapped(record)
         try:
             taken = await take_over(
                 store,
@@ -99,12 +129,13 @@ class LaneOwner:
             )
         except ProducerSuperseded as error:
             raise LaneTakenOver(lane_key(lane), record.owner_term) from error
-        owner = cls(store, lane, stored, taken.appender, runtime)
+        owner = cls(store, stored, taken.appender, runtime, ledger, log)
         owner.forgotten = taken.forgotten and bool(record.pending)
         if taken.writes > record.writes:
             for batch in record.pending:
                 owner.ledger.add(batch)
         await owner._write(writes=max(taken.writes, record.writes), pending=())
+        await log.collect(owner._stored.record)
         return owner
 
     async def enqueue(self, batches: Sequence[AcceptedManifest]) -> int:
@@ -136,8 +167,7 @@ class LaneOwner:
         for batch in pending:
             self.ledger.add(batch)
         self._stored = StoredLaneState(
-            # The next write adds the boots.
-            record=replace(self._stored.record, writes=writes + 1, pending=(), boots=()),
+            record=replace(self._stored.record, writes=writes + 1, pending=()),
             etag=self._stored.etag,
         )
         return len(new)
@@ -155,14 +185,23 @@ class LaneOwner:
 
     async def _write(self, *, writes: int, pending: tuple[IntendedBatch, ...]) -> None:
         """Swap the lane's state. Only a state that this owner wrote is ever replaced."""
+        old, ledger, delta = self._stored.record, self.ledger, None
+        runs = old.runs
+        if len(ledger.recent) > RECENT_MAX or ledger.must_spill:
+            written = await self._log.spill(ledger, runs)
+            runs, delta = written.runs, written.delta
         record = replace(
-            self._stored.record,
+            old,
             nonce=self._runtime.id_bytes().hex(),
             writes=writes,
             pending=pending,
-            boots=self.ledger.stored(),
+            recent=ledger.recent[delta.recent if delta is not None else 0 :],
+            runs=runs,
         )
         self._stored = await _swap(self._store, self._lane, self._stored, record, self._runtime)
+        self._log.swapped(record)
+        if delta is not None:
+            ledger.settle(self._log.parts_of(record), delta)
 
 
 def _pending(who: Identity) -> IntendedBatch:
@@ -175,7 +214,12 @@ def _pending(who: Identity) -> IntendedBatch:
 
 
 async def _swap(
-    store: ObjectStore, lane: Lane, stored: StoredLaneState, record: LaneRecord, runtime: Runtime
+    store: ObjectStore,
+    lane: Lane,
+    stored: StoredLaneState,
+    record: LaneRecord,
+    runtime: Runtime,
+    boots: tuple[StoredBoot, ...] = (),
 ) -> StoredLaneState:
     """Replace the state that was read. The nonce identifies a write of unknown outcome.
 
@@ -183,14 +227,14 @@ async def _swap(
         LaneTakenOver: Another process wrote the state.
         OutcomeUnknown: The retries are spent.
     """
-    key, body = lane_key(lane), encode_lane(record)
+    key, body = lane_key(lane), encode_lane(record, boots)
     budget = RetryBudget("swap", key, runtime.backoff(SWAP_RETRY))
     while True:
         try:
             outcome = await store.replace(key, body, if_match=stored.etag)
             match outcome:
                 case Applied(etag=etag):
-                    return StoredLaneState(record=record, etag=etag)
+                    return StoredLaneState(record=record, etag=etag, boots=boots)
                 case Mismatch() | Unknown():
                     now = await read_lane_state(store, lane)
         except StoreUnavailable as error:
@@ -214,7 +258,7 @@ async def _raise_owner_term(store: ObjectStore, lane: Lane, runtime: Runtime) ->
             old = stored.record
             record = replace(old, nonce=runtime.id_bytes().hex(), owner_term=old.owner_term + 1)
             try:
-                return await _swap(store, lane, stored, record, runtime)
+                return await _swap(store, lane, stored, record, runtime, stored.boots)
             except LaneTakenOver:
                 pass  # A rival swapped first: raise the term above its own.
         await budget.wait_or_raise()

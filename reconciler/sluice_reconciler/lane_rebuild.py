@@ -31,12 +31,15 @@ from sluice_reconciler.differences import DerivedDifference, DifferenceKind, com
 from sluice_reconciler.indexes import put_derived
 from sluice_reconciler.lane_defects import DefectKind, LaneDefect, describe, find_defect
 from sluice_reconciler.lane_state import (
+    LANE_PARTS,
     LaneRecord,
     LaneStateDamaged,
     damaged_state_key,
     encode_lane,
     lane_key,
+    parts_prefix,
     read_lane_state,
+    term_of_part,
 )
 from sluice_reconciler.new_batches import identity_of
 from sluice_store.port import ObjectStore
@@ -150,11 +153,12 @@ class LaneRebuild:
                 yield await self._replace_register(lane, defect, first_sequence)
 
     async def _replace_state(self, lane: Lane, defect: LaneDefect) -> DerivedDifference:
-        kept = await self._empty_state(lane)
+        kept = await self._empty_state(lane, defect.key)
+        copied = f"kept as {kept}" if kept is not None else "no copy, because it does not exist"
         return DerivedDifference(
             key=defect.key,
             wrong=_DIFFERENCES[defect.kind],
-            detail=f"{defect.detail}; kept as {kept}; every batch is enqueued again",
+            detail=f"{defect.detail}; {copied}; every batch is enqueued again",
         )
 
     async def _replace_register(
@@ -197,13 +201,23 @@ class LaneRebuild:
             detail=f"{defect.detail}{where}; replaced; sequences continue at {first}",
         )
 
-    async def _empty_state(self, lane: Lane) -> ObjectKey | None:
-        """Write a state with an empty ledger; return the key of the copy of a damaged one."""
-        term, kept = 0, None
+    async def _empty_state(self, lane: Lane, damaged: ObjectKey | None = None) -> ObjectKey | None:
+        """Write a state with an empty ledger; return the key of the copy of a damaged one.
+
+        The next owner deletes the parts of the old state.
+
+        Args:
+            lane: The lane.
+            damaged: The lane state, or the part of it, that is damaged.
+        """
+        term = 0
+        kept = await self._keep_copy(lane, damaged) if damaged is not None else None
         try:
             stored = await read_lane_state(self._store, lane)
         except LaneStateDamaged:
-            kept = await self._keep_copy(lane, lane_key(lane))
+            if damaged is None:
+                kept = await self._keep_copy(lane, lane_key(lane))
+            term = 1 + await self._last_term(lane)
         else:
             term = stored.record.owner_term + 1 if stored is not None else 0
         record = LaneRecord(
@@ -216,6 +230,14 @@ class LaneRebuild:
         await self._store.overwrite(lane_key(lane), encode_lane(record))
         return kept
 
+    async def _last_term(self, lane: Lane) -> int:
+        """Return the highest owner term that wrote a part; 0 if there is no part."""
+        prefix, last = parts_prefix(lane), 0
+        async for page in self._store.list(prefix):
+            terms = [term_of_part(one.key.removeprefix(prefix)) for one in page.objects]
+            last = max([last, *(term for term in terms if term is not None)])
+        return last
+
     async def _keep_copy(self, lane: Lane, key: ObjectKey) -> ObjectKey | None:
         """Copy an object of a lane to a key that names it as damaged; only an operator deletes it.
 
@@ -226,7 +248,7 @@ class LaneRebuild:
         if not isinstance(read, Found):
             return None
         digest = digest_of(read.body)
-        of_state = key == lane_key(lane)
+        of_state = key == lane_key(lane) or key.startswith(LANE_PARTS)
         copy = (
             damaged_state_key(lane, digest)
             if of_state

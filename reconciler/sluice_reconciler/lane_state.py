@@ -6,37 +6,42 @@ is the ledger of what was enqueued and the append intent for what is enqueued ne
 - `life`: the owner term. A process that raises it by a swap fences all earlier owners.
 - `writes`: the number of appends, over all owner terms, that are in the register.
 - `pending`: the append intent: the batches of the next append, stored before it is made.
+- `recent`: the batches that were enqueued since the newest part was written.
+- `runs`: the parts with everything else, oldest run first (`lane_parts`). A part is created once,
+  before the first record that names it, and never changed.
 
 A crash between the intent and the append leaves `pending` set. The next owner reads from the
 queue's register whether the append is there, so no batch is enqueued twice or forgotten.
-Source: `docs/reconciler.md`, Exactly once; ADR 0042.
+Source: `docs/reconciler.md`, Exactly once; ADR 0042, 0140.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
 import zstandard
 
-from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.identity import Identity
+from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
 from sluice_protocol.keys import RECONCILER
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import Digest, ETag, ObjectKey
-from sluice_queue.decisions import writes_of
-from sluice_queue.errors import LaneDamaged
-from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane
-from sluice_reconciler.sequence_ranges import BootRanges, EnqueueStatus
+from sluice_reconciler.lane_ledger import IntendedBatch, StoredBoot
 from sluice_store.port import ObjectStore
 
 STATE_BYTES_MAX: Final = 1 << 30
 LANES: Final = f"{RECONCILER}lanes/"
+LANE_PARTS: Final = f"{RECONCILER}lane-parts/"
 DAMAGED_LANES: Final = f"{RECONCILER}damaged-lanes/"
 
+SCHEMA: Final = "sluice.reconciler_lane.v2"
+SCHEMA_V1: Final = "sluice.reconciler_lane.v1"
+
 _LANE: Final = re.compile(rf"{LANES}(?P<queue>[a-z0-9][a-z0-9_-]*)\.(?P<lane>\d{{3}})")
+_PART_NAME: Final = re.compile(r"(?P<term>\d{10})-[0-9A-HJKMNP-TV-Z]{26}")
 
 
 class LaneStateDamaged(InvalidRecord):
@@ -49,21 +54,26 @@ class LaneStateDamaged(InvalidRecord):
         )
 
 
-class StoredBoot(msgspec.Struct, frozen=True, array_like=True):
-    """The enqueued batches of one (agent, boot) in the stored record."""
+class PartReference(msgspec.Struct, frozen=True, array_like=True):
+    """A part as the lane state names it.
 
-    agent_id: str
-    boot_id: str
-    ranges: BootRanges
+    Attributes:
+        name: The end of its key: the owner term that wrote it, and a ULID.
+        sha256: Of the stored bytes, 64 hex digits.
+        lives: Number of lives in it.
+        first: The first half of its first key.
+        last: The first half of its last key.
+    """
+
+    name: str
+    sha256: str
+    lives: int
+    first: int
+    last: int
 
 
-class IntendedBatch(msgspec.Struct, frozen=True, array_like=True):
-    """One batch of an append intent."""
-
-    agent_id: str
-    boot_id: str
-    seq_start: int
-    seq_end: int
+Run = tuple[PartReference, ...]
+"""Parts that have no life in common, in the order of their keys."""
 
 
 class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,8 +87,34 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
         owner_term: Raised by each process that takes the lane over; stored as `life`.
         writes: Appends of all owner terms that are in the register.
         pending: The batches of append number `writes + 1`, if its intent was stored.
-        boots: The batches that were enqueued.
+        recent: The batches that were enqueued since the newest run, oldest first.
+        runs: The parts with all other enqueued batches, oldest run first.
     """
+
+    schema: Literal["sluice.reconciler_lane.v2"] = "sluice.reconciler_lane.v2"
+    queue: str
+    lane: int
+    nonce: str
+    producer_id: str
+    owner_term: int = msgspec.field(name="life", default=0)
+    writes: int = 0
+    pending: tuple[IntendedBatch, ...] = ()
+    recent: tuple[IntendedBatch, ...] = ()
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def of_lane(self) -> Lane:
+        """The lane."""
+        return Lane(queue=self.queue, lane=self.lane)
+
+    def parts(self) -> Iterator[PartReference]:
+        """Yield every part that the record names."""
+        for run in self.runs:
+            yield from run
+
+
+class LaneRecordV1(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a lane as it was stored before it had parts; `boots` contains every life."""
 
     schema: Literal["sluice.reconciler_lane.v1"] = "sluice.reconciler_lane.v1"
     queue: str
@@ -91,62 +127,8 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     boots: tuple[StoredBoot, ...] = ()
 
 
-def lane_key(lane: Lane) -> ObjectKey:
-    """Return the key of a lane's state."""
-    return ObjectKey(f"{LANES}{lane.queue}.{lane.lane:03d}")
-
-
-def damaged_state_key(lane: Lane, digest: Digest) -> ObjectKey:
-    """Return the key of the copy of a damaged state that `sluice rebuild` replaced."""
-    return ObjectKey(f"{DAMAGED_LANES}{lane.queue}.{lane.lane:03d}-{digest}")
-
-
-def encode_lane(record: LaneRecord) -> bytes:
-    """Return the stored bytes: canonical JSON in one zstd frame."""
-    return zstandard.ZstdCompressor(level=3).compress(encode_record(record))
-
-
-def decode_lane(key: ObjectKey, body: bytes) -> LaneRecord:
-    """Decode the stored bytes of a lane's state.
-
-    Raises:
-        LaneStateDamaged: The bytes are not a zstd frame with a lane record.
-    """
-    try:
-        raw = zstandard.ZstdDecompressor().decompress(body, max_output_size=STATE_BYTES_MAX)
-        return decode_record(key, raw, LaneRecord)
-    except zstandard.ZstdError as error:
-        raise LaneStateDamaged(key, f"not a zstd frame: {error}") from error
-    except InvalidRecord as error:
-        raise LaneStateDamaged(key, error.reason) from error
-
-
-class Ledger:
-    """The batches that one lane was given, in memory."""
-
-    def __init__(self, boots: tuple[StoredBoot, ...] = ()) -> None:
-        self._boots = {(boot.agent_id, boot.boot_id): boot.ranges for boot in boots}
-
-    def status(self, who: Identity) -> EnqueueStatus:
-        """Return whether a batch was enqueued, without reading the store."""
-        boot = self._boots.get((who.agent_id, who.boot_id))
-        return boot.status(who.seq_start, who.seq_end) if boot is not None else EnqueueStatus.NEW
-
-    def boot(self, agent_id: str, boot_id: str) -> BootRanges | None:
-        """Return the enqueued batches of one boot, or None if there are none."""
-        return self._boots.get((agent_id, boot_id))
-
-    def add(self, batch: IntendedBatch) -> None:
-        """Record a batch as enqueued."""
-        boot = self._boots.setdefault((batch.agent_id, batch.boot_id), BootRanges())
-        boot.add(batch.seq_start, batch.seq_end)
-
-    def stored(self) -> tuple[StoredBoot, ...]:
-        """Return the entries of the stored record, sorted by (agent, boot)."""
-        return tuple(
-            StoredBoot(agent_id=agent, boot_id=boot, ranges=ranges)
-            for (agent, boot), ranges in sorted(self._boots.items())
-        )
+class _Schema(msgspec.Struct, frozen=True):
+    schema: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,17 +138,111 @@ class StoredLaneState:
     Attributes:
         record: The state.
         etag: Its ETag, for the next swap.
+        boots: The lives of a record of the first version; its next owner moves them into parts.
     """
 
     record: LaneRecord
     etag: ETag
+    boots: tuple[StoredBoot, ...] = ()
+
+
+def lane_key(lane: Lane) -> ObjectKey:
+    """Return the key of a lane's state."""
+    return ObjectKey(f"{LANES}{lane.queue}.{lane.lane:03d}")
+
+
+def parts_prefix(lane: Lane) -> str:
+    """Return the prefix of the parts of a lane's state."""
+    return f"{LANE_PARTS}{lane.queue}.{lane.lane:03d}/"
+
+
+def part_key(lane: Lane, name: str) -> ObjectKey:
+    """Return the key of a part."""
+    return ObjectKey(parts_prefix(lane) + name)
+
+
+def part_name(owner_term: int, ulid: str) -> str:
+    """Return the name of a part that an owner in this term writes."""
+    return f"{owner_term:010d}-{ulid}"
+
+
+def term_of_part(name: str) -> int | None:
+    """Return the owner term that wrote a part, or None for any other name."""
+    matched = _PART_NAME.fullmatch(name)
+    return int(matched["term"]) if matched is not None else None
+
+
+def damaged_state_key(lane: Lane, digest: Digest) -> ObjectKey:
+    """Return the key of the copy of a damaged state that `sluice rebuild` replaced."""
+    return ObjectKey(f"{DAMAGED_LANES}{lane.queue}.{lane.lane:03d}-{digest}")
+
+
+def encode_lane(record: LaneRecord, boots: tuple[StoredBoot, ...] = ()) -> bytes:
+    """Return the stored bytes: canonical JSON in one zstd frame.
+
+    Args:
+        record: The state.
+        boots: The lives of a record of the first version, which is then written in that version.
+    """
+    body: LaneRecord | LaneRecordV1 = record
+    if boots:
+        body = LaneRecordV1(
+            queue=record.queue,
+            lane=record.lane,
+            nonce=record.nonce,
+            producer_id=record.producer_id,
+            owner_term=record.owner_term,
+            writes=record.writes,
+            pending=record.pending,
+            boots=boots,
+        )
+    return zstandard.ZstdCompressor(level=3).compress(encode_record(body))
+
+
+def decode_lane(key: ObjectKey, body: bytes) -> tuple[LaneRecord, tuple[StoredBoot, ...]]:
+    """Decode the stored bytes of a lane's state.
+
+    Returns:
+        The state, and the lives of a record of the first version.
+
+    Raises:
+        LaneStateDamaged: The bytes are not a zstd frame with a lane record.
+        UnsupportedVersion: A newer version wrote it.
+    """
+    try:
+        raw = zstandard.ZstdDecompressor().decompress(body, max_output_size=STATE_BYTES_MAX)
+        match decode_record(key, raw, _Schema).schema:
+            case "sluice.reconciler_lane.v2":
+                return decode_record(key, raw, LaneRecord), ()
+            case "sluice.reconciler_lane.v1":
+                old = decode_record(key, raw, LaneRecordV1)
+                return _from_v1(old), old.boots
+            case other:
+                raise UnsupportedVersion("schema", other, (SCHEMA_V1, SCHEMA), key)
+    except zstandard.ZstdError as error:
+        raise LaneStateDamaged(key, f"not a zstd frame: {error}") from error
+    except InvalidRecord as error:
+        raise LaneStateDamaged(key, error.reason) from error
+
+
+def _from_v1(old: LaneRecordV1) -> LaneRecord:
+    return LaneRecord(
+        queue=old.queue,
+        lane=old.lane,
+        nonce=old.nonce,
+        producer_id=old.producer_id,
+        owner_term=old.owner_term,
+        writes=old.writes,
+        pending=old.pending,
+    )
 
 
 async def read_lane_state(store: ObjectStore, lane: Lane) -> StoredLaneState | None:
-    """Read a lane's state; return None if the lane has none yet.
+    """Read a lane's state without its parts; return None if the lane has none yet.
 
     Raises:
         LaneStateDamaged: The stored bytes are malformed.
+        UnsupportedVersion: A newer version wrote it.
         StoreError: The store is unreachable or refused the request.
     """
     key = lane_key(lane)
@@ -174,7 +250,8 @@ async def read_lane_state(store: ObjectStore, lane: Lane) -> StoredLaneState | N
         case NotFound():
             return None
         case Found(info=info, body=body):
-            return StoredLaneState(record=decode_lane(key, body), etag=info.etag)
+            record, boots = decode_lane(key, body)
+            return StoredLaneState(record=record, etag=info.etag, boots=boots)
 
 
 async def list_lane_states(store: ObjectStore) -> list[Lane]:
@@ -185,37 +262,3 @@ async def list_lane_states(store: ObjectStore) -> list[Lane]:
     """
     matches = [_LANE.fullmatch(one.key) async for page in store.list(LANES) for one in page.objects]
     return [Lane(queue=one["queue"], lane=int(one["lane"])) for one in matches if one is not None]
-
-
-async def read_ledger(store: ObjectStore, lane: Lane) -> tuple[Ledger, bool]:
-    """Read what a lane was given, without taking the lane over.
-
-    Batches of an append intent are included if the register contains the append. If the register is
-    damaged, they are not: the lane is halted until a rebuild enqueues every batch again.
-
-    Returns:
-        The ledger, and whether any process has ever owned the lane.
-
-    Raises:
-        LaneStateDamaged: The state is malformed.
-        StoreError: The store is unreachable or refused the request.
-    """
-    stored = await read_lane_state(store, lane)
-    if stored is None:
-        return Ledger(), False
-    record = stored.record
-    ledger = Ledger(record.boots)
-    if record.pending and await _is_appended(store, lane, record):
-        for batch in record.pending:
-            ledger.add(batch)
-    return ledger, record.owner_term > 0
-
-
-async def _is_appended(store: ObjectStore, lane: Lane, record: LaneRecord) -> bool:
-    """Return True if the register contains the append whose intent the state contains."""
-    try:
-        view = await read_lane(store, lane.queue, lane.lane, entries_max=0)
-    except LaneDamaged:
-        return False
-    writer = view.state.writer(bytes.fromhex(record.producer_id))
-    return writer is not None and writes_of(writer.counter) > record.writes

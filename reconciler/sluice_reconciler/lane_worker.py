@@ -19,8 +19,10 @@ from sluice_protocol.units import ObjectKey
 from sluice_queue.errors import LaneDamaged, RegisterLost
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lane_defects import LaneDefect, find_defect
+from sluice_reconciler.lane_ledger import Ledger
+from sluice_reconciler.lane_log import PartCache, read_ledger
 from sluice_reconciler.lane_owner import LaneOwner, LaneTakenOver
-from sluice_reconciler.lane_state import LaneStateDamaged, Ledger, read_ledger
+from sluice_reconciler.lane_state import LaneStateDamaged
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_reconciler.new_batches import ComparedRanges, new_batches
 from sluice_reconciler.sequence_ranges import EnqueueStatus
@@ -53,6 +55,7 @@ class LaneWorker:
         self._lock = asyncio.Lock()
         self._owned_by_rival = False
         self._ledger = Ledger()
+        self._parts = PartCache()
 
     @property
     def ledger(self) -> Ledger:
@@ -76,7 +79,9 @@ class LaneWorker:
 
     async def _read(self) -> None:
         try:
-            self._ledger, self._owned_by_rival = await read_ledger(self._store, self.lane)
+            self._ledger, self._owned_by_rival = await read_ledger(
+                self._store, self.lane, self._parts
+            )
         except LaneStateDamaged as error:
             # Nothing is enqueued either: an owner reads the same state first.
             self._log_halted(error)
@@ -122,7 +127,7 @@ class LaneWorker:
 
     async def _enqueue(self, batches: Sequence[AcceptedManifest]) -> int:
         if self._owner is None:
-            self._owner = await LaneOwner.take(self._store, self.lane, self._runtime)
+            self._owner = await LaneOwner.take(self._store, self.lane, self._runtime, self._parts)
             self._ledger = self._owner.ledger
             if self._owner.forgotten:
                 self._metrics.maybe_doubled.labels(self.lane.queue).inc()

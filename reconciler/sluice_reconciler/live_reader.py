@@ -8,7 +8,7 @@ this. Source: ADR 0048.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -25,11 +25,12 @@ from sluice_protocol.columns import (
 )
 from sluice_protocol.errors import InvalidFrame, StoreError, TooLarge, UnsupportedVersion
 from sluice_protocol.frame import Frame, decode_frame
+from sluice_protocol.journals import Frontier
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.outcomes import Found
-from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_reconciler.live_window import LINE_OVERHEAD_BYTES, LiveView, LiveWindow
 from sluice_reconciler.metrics import StoreClock
 from sluice_reconciler.new_batches import RecentKeys
@@ -45,6 +46,11 @@ OFFERED_MAX: Final = 400_000
 
 APPEARANCE_NS: Final = 60 * NS_PER_S
 """How much later than its Last-Modified an object may appear in a listing."""
+
+STALE_NS: Final = 60 * NS_PER_S
+"""Age of the last comparison from which live records are partial."""
+
+_STALE: Final = "newer batches may be missing: this reconciler has not looked for them recently"
 
 LISTED_MAX: Final = 100_000
 """Listed batches that a pass remembers until they are offered."""
@@ -65,6 +71,9 @@ class LiveReader:
         self._pass_began_ns = 0
         self._compared_ns = 0
         """When the last successful pass began: it listed every older batch."""
+        self._covered_ns = 0
+        """The time through which journals were read."""
+        self._reading: tuple[AcceptedManifest, ...] = ()
 
     @property
     def on(self) -> bool:
@@ -110,20 +119,47 @@ class LiveReader:
                 self._listed[one.key] = one.last_modified_ns
 
     def observe_elsewhere(self, batches: Sequence[AcceptedManifest]) -> None:
-        """Report batches that another reconciler enqueued: their records are not here."""
-        if self._window.on:
-            missed = [one for one in batches if accepted_key(one.identity) not in self._offered]
-            for one in missed:
+        """Report batches that this process did not enqueue: their records are not here."""
+        if not self._window.on:
+            return
+        edge_ns = self._clock.now_ns() - self._window.window_ns
+        for one in batches:
+            key = accepted_key(one.identity)
+            if one.accepted_at_ns > edge_ns and key not in self._offered:
                 self._window.miss(one.accepted_at_unix_ns)
+                self._offered.add([key])  # each is reported once
 
-    def end_pass(self) -> None:
-        """Report the batches that a successful full pass listed and that were never offered."""
+    def end_pass(self, *, is_whole: bool = True) -> None:
+        """Report the batches that a successful full pass listed and that were never offered.
+
+        Args:
+            is_whole: Whether this process listed everything itself.
+        """
         missed = {key: at_ns for key, at_ns in self._listed.items() if key not in self._offered}
         if missed:
             self._window.miss(max(missed.values()))
             self._offered.add(missed)  # each is reported once
         self._listed.clear()
-        self._compared_ns = self._pass_began_ns
+        if is_whole:
+            self._compared_ns = self._pass_began_ns
+
+    @property
+    def compared_ns(self) -> UnixNs | None:
+        """When the last full pass of this process began; None before the first."""
+        return UnixNs(self._compared_ns) if self._compared_ns else None
+
+    def cover(self, frontiers: Mapping[int, Frontier]) -> None:
+        """Record through which time this process has read journals itself, by lane."""
+        through_ns = min((one.complete_through_ns for one in frontiers.values()), default=0)
+        self._covered_ns = max(self._covered_ns, through_ns)
+
+    @property
+    def accepted_until_ns(self) -> UnixNs | None:
+        """The time before which every acknowledged batch is in the window or reported missing."""
+        covered_ns = max(self._compared_ns, self._covered_ns)
+        unread = [*self._reading, *self._backlog]
+        until_ns = min([covered_ns, *(one.accepted_at_unix_ns for one in unread)])
+        return UnixNs(until_ns) if until_ns else None
 
     async def run(self) -> None:
         """Read queued batches until cancelled."""
@@ -131,7 +167,9 @@ class LiveReader:
             await self._work.wait()
             self._work.clear()
             while self._backlog:
-                await self._read(self._backlog.popleft())
+                self._reading = (self._backlog.popleft(),)
+                await self._read(*self._reading)
+                self._reading = ()
 
     async def _read(self, manifest: AcceptedManifest) -> None:
         try:
@@ -179,7 +217,12 @@ class LiveReader:
 
     def _view(self, agent_id: str | None, after: str | None, limit: int) -> LiveView:
         now_ns = self._clock.now_ns()
-        return self._window.view(now_ns, agent_id=agent_id, after=after, limit=limit)
+        found = self._window.view(now_ns, agent_id=agent_id, after=after, limit=limit)
+        until_ns = self.accepted_until_ns
+        reasons = found.reasons
+        if self._window.on and (until_ns is None or until_ns < now_ns - STALE_NS):
+            reasons = (*reasons, _STALE)
+        return replace(found, accepted_until_ns=until_ns, reasons=reasons)
 
     async def wait(self, position: int, seconds: float) -> None:
         """Wait until the window has a record behind a position, for `seconds` at most."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.units import NS_PER_S, UnixNs
 
 LINE_OVERHEAD_BYTES: Final = 100
 """Memory that a stored line needs in addition to its bytes."""
@@ -35,6 +35,9 @@ class LiveView:
         more: Whether records after `next` are available already.
         reasons: Why records may be missing; empty if none are.
         enabled: Whether the reconciler keeps live records.
+        accepted_until_ns: Every batch that was acknowledged before this time, by the store's clock,
+            is in the window, or was, except those that `reasons` name; None if no such time is
+            known.
     """
 
     lines: tuple[bytes, ...]
@@ -42,6 +45,7 @@ class LiveView:
     more: bool
     reasons: tuple[str, ...]
     enabled: bool = True
+    accepted_until_ns: UnixNs | None = None
 
     @property
     def partial(self) -> bool:

@@ -17,10 +17,10 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, parse_accepted_key
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler.lane_state import Ledger
+from sluice_reconciler.lane_ledger import Ledger
+from sluice_reconciler.lane_parts import Life
 from sluice_reconciler.sequence_ranges import (
     SEAL_MASK,
-    BootRanges,
     EnqueueStatus,
     ListedBatch,
     RangeComparison,
@@ -98,16 +98,20 @@ async def _compare_range_of(
         return RangeComparison(new=())
     place = (who.agent_id, who.boot_id, sealed.start, sealed.seal)
     if place not in known:
-        known[place] = await _compare_with_listing(store, who.agent_id, who.boot_id, boot, sealed)
+        known[place] = await _compare_with_listing(
+            store, ledger, (who.agent_id, who.boot_id), sealed
+        )
     return known[place]
 
 
 async def _compare_with_listing(
-    store: ObjectStore, agent_id: str, boot_id: str, boot: BootRanges, sealed: SequenceRange
+    store: ObjectStore, ledger: Ledger, life: Life, sealed: SequenceRange
 ) -> RangeComparison:
+    agent_id, boot_id = life
     # The range may grow during the listing: compare the state it has now.
     before = sealed.copy()
-    extras = list(boot.extras)
+    boot = ledger.boot(agent_id, boot_id)
+    extras = list(boot.extras) if boot is not None else []
     inside = partial(_listed_inside, store, boot_prefix(agent_id, boot_id), before)
     # Usually every listed batch is enqueued; then no listing of a long range is kept in memory.
     if await _seal_matches(before, set(extras), inside()):
@@ -125,7 +129,8 @@ async def _compare_with_listing(
         )
     elif not result.sure:
         log.warning("sequence_range_enqueued_again", agent=agent_id, boot=boot_id)
-        boot.reseal(sealed, [one for one in listed if (one.start, one.end) not in extras])
+        kept = [one for one in listed if (one.start, one.end) not in extras]
+        ledger.reseal(life, sealed, kept)
     return result
 
 

@@ -192,7 +192,8 @@ class PassLoop:
         parts.registry.begin_pass()
         options = PassOptions() if plan is None else self._options(plan)
         report = await parts.full_pass.run(takeover, options)
-        parts.live.end_pass()
+        # Another process listed the first part of a pass that is resumed.
+        parts.live.end_pass(is_whole=plan is None or not plan.resume)
         await self._publish(report)
         if plan is not None:
             await self._end_progress(report)

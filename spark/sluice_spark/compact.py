@@ -15,10 +15,10 @@ from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import find_table
 from sluice_lake.errors import CommitConflict
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
-from sluice_protocol.keys import DELETES
+from sluice_protocol.keys import ACTIVE_DELETES
 from sluice_protocol.manifests import Kind
-from sluice_protocol.outcomes import Found
-from sluice_protocol.record_deletes import DeleteRecord, decode_delete
+from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.commits import replace_files
 from sluice_spark.delete_conditions import any_condition
 from sluice_spark.failpoints import FailPoint, read_failpoint
@@ -31,10 +31,14 @@ from sluice_spark.file_selection import (
     small_files,
 )
 from sluice_spark.rewrite import FileRewrite, files_with_rows, read_files, rewrite
+from sluice_spark.rollup_objects import ROLLUP_APP, read_source_range
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
+from sluice_spark.stopping import StopCheck, never_stop
 from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff
+from sluice_store.stored_deletes import compact_deletes, read_all_deletes
 
 _log = structlog.get_logger("sluice.compact")
 OVERLAPS_MAX = 10_000
@@ -79,16 +83,11 @@ async def read_maintenance_input(store: ObjectStore) -> MaintenanceInput:
         StoreError: The store is unreachable.
     """
     authority = await read_authority(store)
-    found: list[DeleteRecord] = []
-    date_ns = 0
-    async for page in store.list(DELETES):
-        date_ns = page.date_ns
-        for listed in page.objects:
-            read = await store.get(listed.key)
-            if isinstance(read, Found):
-                found.append(decode_delete(listed.key, read.body))
+    date_ns = (await store.head(ACTIVE_DELETES)).date_ns
     return MaintenanceInput(
-        now_ns=date_ns, retry_horizon_s=authority.retry_horizon_s, deletes=tuple(found)
+        now_ns=date_ns,
+        retry_horizon_s=authority.retry_horizon_s,
+        deletes=tuple(await read_all_deletes(store)),
     )
 
 
@@ -111,6 +110,7 @@ class _Compactor:
         input: What was read from the store at the start.
         report: The result so far.
         failpoint: Where a test interrupts the run.
+        stop: Raises an error between two rewrites if the run must stop.
     """
 
     spark: Session
@@ -119,9 +119,11 @@ class _Compactor:
     input: MaintenanceInput
     report: CompactReport
     failpoint: FailPoint
+    stop: StopCheck
 
     def run(self, kind: Kind) -> None:
         """Compact one record table."""
+        self.stop()
         table = RECORD_TABLES[kind]
         opened = find_table(self.store_url, table, for_writing=True)
         if opened is None:
@@ -149,6 +151,7 @@ class _Compactor:
     def _rewrite(self, table: Table, plan: FileRewrite) -> None:
         if not plan.files or self.settings.dry_run:
             return
+        self.stop()
         try:
             added = rewrite(
                 self.spark,
@@ -234,11 +237,29 @@ class _Compactor:
 
     def vacuum(self, table: Table) -> None:
         """Remove uncommitted files, and files that were replaced before the retry horizon."""
+        self.stop()
         opened = find_table(self.store_url, table, for_writing=True)
         if opened is None or self.settings.vacuum_hours < 0:
             return
         hours = retention_hours(self.input.retry_horizon_s, self.settings.vacuum_hours)
         self.report.vacuumed += len(_vacuum(opened, hours, dry_run=self.settings.dry_run))
+
+
+def _compact_deletes(store_url: str) -> None:
+    """Write the register of deletes again, with what every committed rollup honours."""
+    rollups = find_table(store_url, ROLLUPS, for_writing=True)
+    done = (rollups.transaction_version(ROLLUP_APP) or 0) if rollups is not None else 0
+
+    async def compact() -> None:
+        clock = SystemClock()
+        async with open_store(store_url) as store:
+            source = await read_source_range(store, done) if done else None
+            honoured = frozenset(source.deletes if source is not None else ())
+            backoff = Backoff.seeded_by(clock)
+            found = await compact_deletes(store, backoff, SystemIds(), honoured=honoured)
+        _log.info("deletes_compacted", known=found.known, active=found.active)
+
+    asyncio.run(compact())
 
 
 def _vacuum(opened: DeltaTable, hours: int, *, dry_run: bool) -> list[str]:
@@ -279,10 +300,13 @@ def find_overlaps(spark: Session, store_url: str, kind: str) -> list[SequenceOve
     ]
 
 
-def run_compact(spark: Session, store_url: str, settings: CompactSettings) -> CompactReport:
+def run_compact(
+    spark: Session, store_url: str, settings: CompactSettings, *, stop: StopCheck = never_stop
+) -> CompactReport:
     """Compact every table once; it may run concurrently with ingestion, and be repeated.
 
     Raises:
+        JobStopped: `stop` raised it between two rewrites.
         TableRefused: A table has another schema or a refused feature.
         InvalidRecord: A delete cannot be decoded.
         StoreError: The store is unreachable.
@@ -294,9 +318,12 @@ def run_compact(spark: Session, store_url: str, settings: CompactSettings) -> Co
         input=_read_input(store_url),
         report=CompactReport(),
         failpoint=read_failpoint(),
+        stop=stop,
     )
     for kind in RECORD_TABLES:
         compactor.run(kind)
     for table in (*RECORD_TABLES.values(), BATCHES, DEAD_LETTERS, ROLLUPS):
         compactor.vacuum(table)
+    if not settings.dry_run:
+        _compact_deletes(store_url)
     return compactor.report

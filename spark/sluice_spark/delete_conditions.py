@@ -3,17 +3,12 @@
 from collections.abc import Iterable
 from typing import Final
 
+from sluice_protocol.active_deletes import is_retention
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 
 _WINDOW_START_NS: Final = "(unix_micros(window_start) * 1000)"
 _WINDOW_SIZE_NS: Final = f"(CASE window WHEN '1m' THEN 60 ELSE 3600 END * {NS_PER_S}L)"
-
-
-def is_retention(record: DeleteRecord) -> bool:
-    """Return True if a delete removes everything before some time, without any other condition."""
-    narrower = record.agent_id or record.contains or record.attributes
-    return not narrower and record.from_unix_ns is None and record.to_unix_ns is not None
 
 
 def sql_literal(text: str) -> str:

@@ -36,6 +36,7 @@ from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_spark.session import Session
+from sluice_spark.stopping import StopCheck, never_stop
 from sluice_store import ObjectStore, open_store
 from sluice_store.retry import Backoff, create_known
 
@@ -144,10 +145,11 @@ async def read_indexed(store: ObjectStore) -> set[str]:
     return paths
 
 
-def run_index(spark: Session, store_url: str) -> IndexReport:
+def run_index(spark: Session, store_url: str, *, stop: StopCheck = never_stop) -> IndexReport:
     """Create chunks for the files of `logs` that have none; repeating it is safe.
 
     Raises:
+        JobStopped: `stop` raised it before the first chunk.
         TableRefused: The table has another schema or a refused feature.
         StoreError: The store is unreachable.
     """
@@ -161,6 +163,7 @@ def run_index(spark: Session, store_url: str) -> IndexReport:
             return await read_indexed(store)
 
     known = asyncio.run(covered())
+    stop()
     groups = group_files([file for file in files if file.path not in known])
     made = _make_chunks(spark, store_url, groups)
     indexed = sum(len(group) for group in groups)

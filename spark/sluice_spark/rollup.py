@@ -33,6 +33,7 @@ from sluice_spark.delete_conditions import any_condition, retention_cut_ns, roll
 from sluice_spark.microbatch import open_snapshot
 from sluice_spark.rewrite import read_files, write_ordered
 from sluice_spark.rollup_objects import (
+    ROLLUP_APP,
     WHOLE,
     SourceRange,
     delete_superseded_chunks,
@@ -48,13 +49,13 @@ from sluice_spark.rollup_revision import (
     plan_revision,
 )
 from sluice_spark.session import Session
+from sluice_spark.stopping import StopCheck, never_stop
 from sluice_spark.written_files import WrittenFile, decode_result, encode_result
 from sluice_store import open_store, read_authority
 
 WINDOWS: Final = (("1m", 60), ("1h", 3600))
 SKETCH_K: Final = 200
 _US_PER_S: Final = 1_000_000
-ROLLUP_APP: Final = "sluice-rollup"
 SOURCE_RANGES_MAX: Final = 100
 """Maximum number of source ranges of a run; the next run continues."""
 TASKS: Final = 8
@@ -192,15 +193,17 @@ def _points(spark: Session, store_url: str, source: SourceRange, inputs: RollupI
     return reached.selectExpr("*", f"{lanes_condition(source, inputs.lanes)} AS fresh")
 
 
-def run_rollup(spark: Session, store_url: str) -> RollupReport:
+def run_rollup(spark: Session, store_url: str, *, stop: StopCheck = never_stop) -> RollupReport:
     """Roll up every committed point that is in no source range yet.
 
     Raises:
+        JobStopped: `stop` raised it between two source ranges.
         TableRefused: A table has another schema or a refused feature.
         StoreError: The store is unreachable.
     """
     report = RollupReport()
     for _ in range(SOURCE_RANGES_MAX):
+        stop()
         table = open_or_create_table(store_url, ROLLUPS)
         done = table.transaction_version(ROLLUP_APP) or 0
         source = asyncio.run(_next_range(store_url, done))

@@ -117,6 +117,7 @@ async def next_source_range(
             return await read_source_range(store, number)
 
 
+ROLLUP_APP: Final = "sluice-rollup"
 WHOLE: Final = "whole"
 """Column of rows for chunks: whether every row of the hour is written."""
 HOUR_S: Final = 3600

@@ -11,7 +11,10 @@ from support.simloop import SimClock, SimLoop
 
 from sluice_agent.batching import Batcher, RecordBlock
 from sluice_agent.columns import logs_from_block
+from sluice_agent.gateway_addresses import Gateways
+from sluice_agent.gateway_choice import GatewayTarget
 from sluice_agent.metrics import AgentMetrics
+from sluice_agent.parked_inquiry import ParkedInquiry
 from sluice_agent.settings import BatchLimits, SpoolSettings, UploaderSettings, WhenFull
 from sluice_agent.spool import Spool
 from sluice_agent.transport import UploadRequest, UploadResult
@@ -73,7 +76,8 @@ class SimNetwork:
         self.sent: list[tuple[float, str, Identity, bool]] = []
         self.before_send: Callable[[UploadRequest], None] = lambda _: None
 
-    async def send(self, url: str, upload: UploadRequest) -> UploadResult:
+    async def send(self, target: GatewayTarget, upload: UploadRequest) -> UploadResult:
+        url = target.url
         self.before_send(upload)
         identity = decode_frame(upload.frame).envelope.identity
         self.sent.append((self.clock.monotonic_ns() / NS_PER_S, url, identity, upload.retry))
@@ -126,21 +130,30 @@ class SimAgent:
         )
         self.uploader = Uploader(
             UploaderSettings(
-                gateways=gateways,
                 uploads_max=uploads,
                 stop_when_refused=stop_when_refused,
                 give_up_s=give_up_s,
             ),
             self.spool,
             network,
+            Gateways(gateways, None, clock=clock, rng=rng),
+            clock=clock,
+            metrics=self.metrics,
+        )
+        self.inquiry = ParkedInquiry(
+            directory=DIRECTORY,
+            disk=self.disk,
+            transport=network,
+            gateways=self.uploader._gateways,
             clock=clock,
             rng=rng,
             metrics=self.metrics,
+            is_refused=lambda: self.uploader.is_refused,
         )
         self.batcher.on_sealed = self.uploader.add
 
     async def run(self) -> None:
-        await asyncio.gather(self.uploader.run(), self.batcher.run())
+        await asyncio.gather(self.uploader.run(), self.batcher.run(), self.inquiry.run())
 
 
 def block(*lines: bytes) -> RecordBlock:

@@ -83,12 +83,15 @@ class TestAuthority:
         *uris: str,
         usage: x509.ObjectIdentifier = CLIENT,
         expired: bool = False,
+        dns: str = "",
     ) -> Pem:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
         if usage == SERVER:
             names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+        if dns:
+            names.append(x509.DNSName(dns))
         builder = self._builder(key, subject, NOW - DAY if expired else NOW + DAY)
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         if names:

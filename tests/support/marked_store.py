@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+from sluice_protocol.errors import StoreDenied
 from sluice_protocol.outcomes import (
     Deleted,
     DeleteOutcome,
@@ -32,6 +33,7 @@ class MarkedStore:
     Attributes:
         page: Rows of one listing page; a page may end between two rows of a key.
         lost: Versions whose delete has an unknown outcome and no effect.
+        denied: Versions whose delete a policy denies.
         die_after: Deletes after which the process dies; None for never.
         before_head: Runs before each `head`.
     """
@@ -41,6 +43,7 @@ class MarkedStore:
     page: int = 1000
     versioning: Versioning = Versioning.ENABLED
     lost: set[str] = field(default_factory=set)
+    denied: set[str] = field(default_factory=set)
     die_after: int | None = None
     before_head: Callable[[str], None] = lambda _key: None
     deleted: list[tuple[str, str]] = field(default_factory=list)
@@ -74,6 +77,8 @@ class MarkedStore:
     async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         if self.die_after is not None and len(self.deleted) >= self.die_after:
             raise ProcessDied
+        if incarnation in self.denied:
+            raise StoreDenied("delete", key, "a policy denies it")
         if incarnation in self.lost:
             return Unknown(reason=UnknownReason.TIMEOUT)
         self.deleted.append((key, incarnation))

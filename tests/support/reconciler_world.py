@@ -104,9 +104,13 @@ async def consume(
                 continue
 
 
-def simulate(seed: int) -> tuple[list[Identity], list[Identity], list[str], int]:
+def simulate(seed: int, *, boots: int = 1) -> tuple[list[Identity], list[Identity], list[str], int]:
     """Return accepted batches, the consumer's table, missing index keys, and how many processes
     ran.
+
+    Args:
+        seed: Replays one run.
+        boots: Lives per agent.
     """
     clock = SimClock()
     rng = random.Random(seed)
@@ -122,11 +126,12 @@ def simulate(seed: int) -> tuple[list[Identity], list[Identity], list[str], int]
                 tasks.create_task(run_slot(store, clock, seed, who, quiet)) for who in range(2)
             ]
             tasks.create_task(consume(store, clock, table, stop))
-            for _ in range(8):
+            for number in range(8):
                 for agent in ("a", "b", "c"):
-                    seq = 10 * sum(one.agent_id == agent for one in accepted)
+                    boot = f"b{number % boots}"
+                    seq = 10 * sum((one.agent_id, one.boot_id) == (agent, boot) for one in accepted)
                     faults.unknown = 0.0
-                    accepted.append(await accept(store, seq, agent=agent))
+                    accepted.append(await accept(store, seq, agent=agent, boot=boot))
                     faults.unknown = 0.1
                 for _ in range(rng.randrange(300)):
                     await asyncio.sleep(0)

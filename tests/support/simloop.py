@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
 from typing import Any, TypeVar
 
+from sluice_protocol.clock import Clock
 from sluice_protocol.units import UnixNs
 
 T = TypeVar("T")
@@ -114,7 +115,7 @@ def seeds(count: int) -> list[int]:
     return [int(seed) for seed in named.split(",")] if named else list(range(count))
 
 
-async def until(done: Callable[[], bool], clock: SimClock, limit_s: float = 3600) -> None:
+async def until(done: Callable[[], bool], clock: Clock, limit_s: float = 3600) -> None:
     """Wait in virtual time until `done`."""
     end_ns = clock.monotonic_ns() + int(limit_s * 1e9)
     while not done():

@@ -37,6 +37,14 @@ from sluice_protocol.keys import (
     manifest_id,
     quarantine_key,
 )
+from sluice_protocol.maintenance import (
+    RunOutcome,
+    TaskLease,
+    TaskRecord,
+    TaskRun,
+    decode_task_record,
+    task_record_key,
+)
 from sluice_protocol.manifests import (
     AcceptedManifest,
     ConflictManifest,
@@ -217,6 +225,35 @@ def test_hold_record_is_pinned() -> None:
     body = golden("protocol/hold.json", encode_record(record))
     assert encode_record(record) == body
     assert decode_record(hold_record_key(key), body, HoldRecord) == record
+
+
+def test_maintenance_record_is_pinned() -> None:
+    """The lease and the history of a maintenance task."""
+    lease = TaskLease(
+        owner="host-17-ab", nonce="n1", started_at_unix_ns=AT_NS, expires_at_unix_ns=AT_NS + 1
+    )
+    run = TaskRun(
+        started_at_unix_ns=AT_NS,
+        ended_at_unix_ns=AT_NS + 5,
+        outcome=RunOutcome.FAILED.value,
+        owner="host-16-cd",
+        reason="object store: timeout",
+        figures={"files": 3},
+    )
+    record = TaskRecord(
+        task="compact",
+        revision=4,
+        nonce="n2",
+        lease=lease,
+        failures=1,
+        last_success_unix_ns=AT_NS - 1,
+        due_at_unix_ns=AT_NS + 9,
+        every_s=86_400.0,
+        runs=(run,),
+    )
+    body = golden("protocol/maintenance.json", encode_record(record))
+    assert encode_record(record) == body
+    assert decode_task_record(task_record_key("compact"), body) == record
 
 
 def test_readers_ignore_unknown_fields() -> None:

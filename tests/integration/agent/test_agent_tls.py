@@ -10,6 +10,7 @@ from support.gateway import TestKey, run, running
 from support.gateway_tls import SERVER, TestAuthority
 
 from sluice_agent.app import run_forward
+from sluice_agent.gateway_choice import GatewayTarget
 from sluice_agent.settings import AgentSettings, Durability
 from sluice_agent.transport import HttpTransport, UploadRequest, client_tls, open_session
 from sluice_agent.upload_decisions import ConnectionFailure, NoGatewayResponse
@@ -58,7 +59,7 @@ def test_a_certificate_identifies_the_agent(tmp_path: Path) -> None:
         async with open_session(tls=tls, connections_max=1, total_s=5, connect_s=2) as session:
             transport = HttpTransport(session, key=None, clock=SystemClock())
             sent = UploadRequest(frame=b"x", digest=digest_of(b"x"))
-            received = await transport.send(settings.gateway, sent)
+            received = await transport.send(GatewayTarget(url=settings.gateway), sent)
         assert received.response == NoGatewayResponse(failure=ConnectionFailure.TLS)
 
     run(main())

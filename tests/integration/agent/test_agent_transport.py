@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice_agent.gateway_choice import GatewayTarget
 from sluice_agent.transport import (
     HttpTransport,
     UploadRequest,
@@ -40,7 +41,7 @@ def send(handler: Handler, frame: bytes = BIG, total_s: float = 10) -> UploadRes
         ):
             transport = HttpTransport(session, key=None, clock=SystemClock())
             upload = UploadRequest(frame=frame, digest=digest_of(frame))
-            received = await transport.send(f"http://127.0.0.1:{port}", upload)
+            received = await transport.send(GatewayTarget(url=f"http://127.0.0.1:{port}"), upload)
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others, timeout=5)
         return received
@@ -69,9 +70,7 @@ def test_a_response_before_the_body_was_read_is_read(discard_bytes: int) -> None
         writer.transport.abort()
 
     received = send(refuse)
-    assert received.response == GatewayResponse(
-        status=503, code="overloaded", retry_after_s=7.0, closes=True
-    )
+    assert received.response == GatewayResponse(status=503, code="overloaded", retry_after_s=7.0)
 
 
 def test_a_reset_is_no_response() -> None:
@@ -162,7 +161,8 @@ def test_unreachable_gateways(tmp_path: Path) -> None:
         async with open_session(tls=None, connections_max=1, total_s=5, connect_s=2) as session:
             transport = HttpTransport(session, key=None, clock=SystemClock())
             return await transport.send(
-                "http://127.0.0.1:9", UploadRequest(frame=b"x", digest=digest_of(b"x"))
+                GatewayTarget(url="http://127.0.0.1:9"),
+                UploadRequest(frame=b"x", digest=digest_of(b"x")),
             )
 
     assert asyncio.run(main()).response == NoGatewayResponse(failure=ConnectionFailure.REFUSED)

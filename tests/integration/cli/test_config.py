@@ -138,3 +138,34 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
     assert done.returncode == 0
     for command in ("gateway", "reconciler", "agent", "query", "policies", "gc"):
         assert command in done.stdout
+
+
+def test_a_table_of_options_is_read_and_shown(tmp_path: Path) -> None:
+    (tmp_path / "sluice.toml").write_text("[maintain]\npoll_s = 2\n[maintain.gc]\nevery_s = 60\n")
+    done = sluice(
+        tmp_path, "config", "show", "maintain", "--json", SLUICE_MAINTAIN_COMPACT_EVERY_S="77"
+    )
+    assert done.returncode == 0, done.stderr
+    found = {one["option"]: (one["value"], one["origin"]) for one in json.loads(done.stdout)}
+    assert found["--poll-s"] == ("2", "sluice.toml")
+    assert found["--gc.every-s"] == ("60", "sluice.toml")
+    assert found["--compact.every-s"] == ("77", "SLUICE_MAINTAIN_COMPACT_EVERY_S")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[maintain.compcat]\nevery_s = 5\n", "compcat"),
+        ("[maintain.compact]\nevry_s = 5\n", "--compact.every-s"),
+        ('[maintain.compact]\nevery_s = "1 day"\n', "unable to convert"),
+        ('[maintain.compact]\nwindow = "10pm"\n', "[maintain.compact], window must be HH:MM"),
+        ("[maintain.gc]\nevery_s = 0\n", "every_s in [maintain.gc] must be at least 1"),
+        ("[maintain]\ncompact = 5\n", "CompactPolicy"),
+    ],
+)
+def test_a_wrong_policy_is_bad_usage_and_named(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "sluice.toml").write_text(text)
+    (tmp_path / ".sluice").mkdir()
+    done = sluice(tmp_path, "maintain", "--dry-run")
+    assert done.returncode == 2
+    assert problem in " ".join(done.stderr.replace("│", " ").split())

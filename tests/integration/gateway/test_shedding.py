@@ -5,10 +5,8 @@ The gateways are real and so are the agents: spool, uploader and HTTP.
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,11 +15,14 @@ from support.gateway import Running, TestKey, frame_of, run, running
 from sluice_agent.batching import Batcher, RecordBlock
 from sluice_agent.columns import logs_from_block
 from sluice_agent.disk import RealDisk
+from sluice_agent.gateway_addresses import Gateways
+from sluice_agent.gateway_choice import GatewayTarget
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.settings import BatchLimits, SpoolSettings, UploaderSettings, WhenFull
 from sluice_agent.signing_key import SigningKey
 from sluice_agent.spool import Spool
 from sluice_agent.transport import HttpTransport, UploadRequest, UploadResult, open_session
+from sluice_agent.upload_decisions import GatewayResponse
 from sluice_agent.uploader import Uploader
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import UnixNs
@@ -46,7 +47,9 @@ def test_a_share_of_connections_is_shed_above_the_high_mark(tmp_path: Path) -> N
             async def closed() -> int:
                 answers = [await served.client.upload(frame) for _ in range(UPLOADS)]
                 assert {answer.status for answer in answers} == {200}
-                return sum(answer.headers.get("Connection") == "close" for answer in answers)
+                shed = [answer for answer in answers if answer.headers.get("Sluice-Shed") == "1"]
+                assert all(answer.headers.get("Connection") == "close" for answer in shed)
+                return len(shed)
 
             assert await closed() == 0
             with budget.take(int(served.gateway.settings.inflight_bytes_max * ABOVE_MARK)):
@@ -62,14 +65,20 @@ class RecordingTransport(HttpTransport):
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.urls: list[str] = []
+        self.shed: list[bool] = []
 
-    async def send(self, url: str, upload: UploadRequest) -> UploadResult:
-        self.urls.append(url)
-        return await super().send(url, upload)
+    async def send(self, target: GatewayTarget, upload: UploadRequest) -> UploadResult:
+        received = await super().send(target, upload)
+        assert isinstance(received.response, GatewayResponse)
+        self.urls.append(target.url)
+        self.shed.append(received.response.sheds)
+        return received
 
 
-async def send_all(folder: Path, key: TestKey, urls: tuple[str, ...], seed: int) -> list[str]:
-    """Run an agent that sends its batches one by one; return the gateway of each."""
+async def send_all(
+    folder: Path, key: TestKey, urls: tuple[str, ...], seed: int
+) -> RecordingTransport:
+    """Run an agent that sends its batches one by one; return what it sent."""
     clock, metrics = SystemClock(), AgentMetrics()
     settings = SpoolSettings(directory=folder / key.name, agent_id=key.name)
     spool = Spool(settings, RealDisk(), boot_id="boot")
@@ -78,11 +87,11 @@ async def send_all(folder: Path, key: TestKey, urls: tuple[str, ...], seed: int)
         signing = SigningKey(key_id=key.key_id, key=key.key)
         transport = RecordingTransport(session, key=signing, clock=clock)
         uploader = Uploader(
-            UploaderSettings(gateways=urls, uploads_max=1),
+            UploaderSettings(uploads_max=1),
             spool,
             transport,
+            Gateways(urls, None, clock=clock, rng=random.Random(seed)),
             clock=clock,
-            rng=random.Random(seed),
             metrics=metrics,
         )
         limits = BatchLimits(records_max=1)
@@ -97,7 +106,7 @@ async def send_all(folder: Path, key: TestKey, urls: tuple[str, ...], seed: int)
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.to_thread(spool.close)
-    return transport.urls
+    return transport
 
 
 def record(line: bytes) -> RecordBlock:
@@ -115,7 +124,7 @@ async def two_gateways(folder: Path) -> AsyncIterator[tuple[Running, Running]]:
 
 @pytest.mark.parametrize("pressed", [True, False])
 def test_agents_leave_a_gateway_under_pressure(tmp_path: Path, *, pressed: bool) -> None:
-    """Every agent of the pressed gateway moves and stays away; without pressure none moves."""
+    """After a gateway shed, an agent sends nothing to it; without pressure both are in use."""
 
     async def main() -> None:
         async with two_gateways(tmp_path) as (first, second):
@@ -127,15 +136,14 @@ def test_agents_leave_a_gateway_under_pressure(tmp_path: Path, *, pressed: bool)
                 sent = [
                     await send_all(tmp_path, key, urls, seed) for seed, key in enumerate(AGENTS)
                 ]
-        assert {len(gateways) for gateways in sent} == {BATCHES}
-        assert 0 < sum(gateways[0] == urls[0] for gateways in sent) < len(AGENTS)
-        last = Counter(gateways[-1] for gateways in sent)
-        assert set(last) == ({urls[1]} if pressed else set(urls))
-        assert {_moves(gateways) for gateways in sent if gateways[0] == urls[0]} == {int(pressed)}
-        assert {_moves(gateways) for gateways in sent if gateways[0] == urls[1]} == {0}
+        assert {len(agent.urls) for agent in sent} == {BATCHES}
+        assert {agent.urls[0] for agent in sent} == set(urls)
+        assert any(True in agent.shed for agent in sent) == pressed
+        for agent in sent:
+            if True in agent.shed:
+                after = agent.urls[agent.shed.index(True) + 1 :]
+                assert set(after) == {urls[1]}
+            elif not pressed:
+                assert set(agent.urls) == set(urls)
 
     run(main())
-
-
-def _moves(gateways: list[str]) -> int:
-    return sum(before != after for before, after in pairwise(gateways))

@@ -26,7 +26,7 @@ BATCHES = 8
 DISK_BYTES = 8 * 1024 * 1024
 
 
-def start(tmp_path: Path, spool: Path, interval_ms: int = 60_000) -> GatewayProcess:
+def start(tmp_path: Path, spool: Path, interval_ms: int = 60_000, *flags: str) -> GatewayProcess:
     principals = write_principals(tmp_path / "principals.toml", HOST)
     return start_gateway(
         tmp_path,
@@ -34,6 +34,8 @@ def start(tmp_path: Path, spool: Path, interval_ms: int = 60_000) -> GatewayProc
         principals,
         *("--acceptance", "local_spool", "--spool", f"file://{spool}"),
         *("--collector-id", WRITER, "--object-landing-interval-ms", str(interval_ms)),
+        *("--spool-free-bytes-min", "0"),
+        *flags,
     )
 
 
@@ -117,3 +119,33 @@ def test_a_spool_on_a_full_disk_starts_and_transfers(tmp_path: Path, small_disk:
         second.kill()
     assert counts(tmp_path, "store") == (BATCHES, BATCHES, 2 * BATCHES)
     assert counts(small_disk, "spool") == (BATCHES, BATCHES, 0)
+
+
+def test_a_full_spool_refuses_uploads_until_batches_are_transferred(tmp_path: Path) -> None:
+    """Above `--spool-bytes-max` the response is 503; the metrics show the size and the refusals."""
+    asyncio.run(init(tmp_path))
+    gateway = start(tmp_path, tmp_path / "spool", 500, "--spool-bytes-max", "150000")
+
+    async def main() -> None:
+        async with aiohttp.ClientSession() as session:
+            client = Client(session, gateway.port, HOST)
+            first = await client.upload(frame_of(identity(seq=0), size=100_000))
+            assert first.status == 200
+            statuses = []
+            async with asyncio.timeout(60):
+                while 200 not in statuses:
+                    frame = frame_of(identity(seq=1), size=100_000)
+                    statuses.append((await client.upload(frame)).status)
+                    await asyncio.sleep(0.05)
+            assert statuses[0] == 503
+            _, metrics = await client.get("/metrics")
+            assert f"sluice_spool_full_total {len(statuses) - 1}.0" in metrics
+            assert "sluice_spool_capacity_bytes 150000.0" in metrics
+            assert "sluice_spool_free_bytes 0.0" not in metrics
+
+    try:
+        asyncio.run(main())
+        assert gateway.stop() == 0
+    finally:
+        gateway.kill()
+    assert counts(tmp_path, "store") == (2, 0, 2)

@@ -66,7 +66,8 @@ def test_commands_delete_an_old_orphan(
     assert "1 certificates are valid" in sluice(capsys, "audit", "verify", *where)
     whole = sluice(capsys, "audit", "verify", "--evidence", *where)
     assert "evidence files are unchanged" in whole
-    evidence = next((tmp_path / "store" / "audit").rglob("names/*.parquet"))
+    assert "0 evidence files to remove" in sluice(capsys, "audit", "prune", "--dry-run", *where)
+    evidence = next((tmp_path / "store" / "gc").rglob("names/*.parquet"))
     evidence.write_bytes(b"altered")
     wrong = sluice(capsys, "audit", "verify", "--evidence", *where, expect=1)
     assert "evidence was altered" in wrong

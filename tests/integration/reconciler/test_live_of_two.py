@@ -48,7 +48,7 @@ def test_second_reconciler_reports_what_only_the_first_one_received(tmp_path: Pa
         async with (
             open_local_store(tmp_path) as store,
             client_of(store, 0.05) as first,
-            client_of(store, 2.0) as second,
+            client_of(store, 4.0) as second,
         ):
 
             async def both_ready() -> bool:

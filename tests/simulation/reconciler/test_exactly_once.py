@@ -1,10 +1,14 @@
 """Exactly once despite crashes, rivals and lost writes; the same simulation finds planted bugs.
 
+The lane state is simulated with bounds of a few lives, so that parts are written, merged and
+deleted in every run.
+
 `SLUICE_SIM_SEEDS=7,8` replays seeds 7 and 8.
 """
 
 import os
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,11 +18,28 @@ from sluice_queue import takeover
 from sluice_queue.appender import Appender
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane, Runtime
-from sluice_reconciler import lane_owner
+from sluice_reconciler import lane_log, lane_owner, lane_runs
+from sluice_reconciler.lane_ledger import Ledger, LedgerDelta
+from sluice_reconciler.lane_log import LaneLog, WrittenRuns
 from sluice_reconciler.lane_owner import LaneOwner
+from sluice_reconciler.lane_parts import LanePart, merge_parts
+from sluice_reconciler.lane_runs import nameable
+from sluice_reconciler.lane_state import LaneRecord, Run
 from sluice_store.port import ObjectStore
 
 SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(20)
+
+
+BOOTS = 4
+"""Lives of each agent in the simulation; a part contains at most two lives."""
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
+    monkeypatch.setattr(lane_runs, "RECENT_MAX", 2)
+    monkeypatch.setattr(lane_runs, "FAN_IN", 2)
+    monkeypatch.setattr(lane_log, "PART_LIVES_MAX", 2)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -30,6 +51,27 @@ def test_every_batch_is_enqueued_once_despite_crashes_and_rivals(seed: int) -> N
     assert sorted(table) == sorted(accepted), seed
     assert missing == [], seed
     assert lived > 2
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_batch_is_enqueued_once_while_parts_are_written_and_merged(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, with crashes before and after each write and deletion of a part."""
+    merges: list[int] = []
+    real = merge_parts
+
+    def counted(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePart]:
+        merges.append(len(parts))
+        return real(parts, lives_max)
+
+    monkeypatch.setattr(lane_log, "merge_parts", counted)
+    accepted, table, missing, lived = simulate(seed, boots=BOOTS)
+    assert sorted(table) == sorted(accepted), seed
+    assert missing == [], seed
+    assert lived > 2
+    assert len(merges) > 2
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
@@ -69,10 +111,10 @@ def _without_intent() -> Any:
     return write
 
 
-def _finds(seeds: range) -> bool:
+def _finds(seeds: range, boots: int = 1) -> bool:
     for seed in seeds:
         try:
-            accepted, table, missing, _ = simulate(seed)
+            accepted, table, missing, _ = simulate(seed, boots=boots)
         except (Exception, Crash):
             return True
         if sorted(table) != sorted(accepted) or missing:
@@ -95,3 +137,119 @@ def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
         case _:
             monkeypatch.setattr(lane_owner, "take_over", _claims(1))
     assert _finds(range(20))
+
+
+def _part_after_state() -> Any:
+    """The lane state names a part before the part exists."""
+    real_create, real_write = lane_log.create_known, LaneOwner._write
+    delayed: list[Any] = []
+
+    async def create(*args: Any, **kwargs: Any) -> None:
+        delayed.append((args, kwargs))
+
+    async def write(self: LaneOwner, **kwargs: Any) -> None:
+        delayed.clear()
+        await real_write(self, **kwargs)
+        for args, named in delayed:
+            await real_create(*args, **named)
+
+    return create, write
+
+
+def _drops_a_life(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePart]:
+    for one in merge_parts(parts, lives_max):
+        ends = one.ends[:-1]
+        if len(ends):
+            values = one.values[: int(ends[-1])]
+            yield LanePart(
+                heads=one.heads[:-1],
+                mids=one.mids[:-1],
+                lows=one.lows[:-1],
+                ends=ends,
+                values=values,
+            )
+        else:
+            yield one
+
+
+def _keeps_the_oldest(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePart]:
+    return merge_parts(list(reversed(parts)), lives_max)
+
+
+def _forgets_names(listed: Iterable[str], record: LaneRecord) -> set[str]:
+    empty = LaneRecord(queue="q", lane=0, nonce="", producer_id="", owner_term=record.owner_term)
+    return nameable(listed, empty)
+
+
+def _deletes_before_the_swap() -> Any:
+    real = LaneLog.spill
+
+    async def spill(self: LaneLog, ledger: Ledger, runs: tuple[Run, ...]) -> WrittenRuns:
+        written = await real(self, ledger, runs)
+        old = {part.name for run in runs for part in run}
+        await self._delete(old - {part.name for run in written.runs for part in run})
+        return written
+
+    return spill
+
+
+def _settles_before_the_swap() -> Any:
+    """The changes leave memory when the part exists, although the state that names it does not."""
+    real = LaneLog.spill
+
+    async def spill(self: LaneLog, ledger: Ledger, runs: tuple[Run, ...]) -> WrittenRuns:
+        written = await real(self, ledger, runs)
+        return WrittenRuns(runs=runs, delta=written.delta)
+
+    return spill
+
+
+def _cuts_one_recent_too_many() -> Any:
+    real = Ledger.delta
+
+    def delta(self: Ledger) -> LedgerDelta | None:
+        part = dict(list(self._changed.items())[:-1])
+        if not part:
+            return real(self)
+        whole, self._changed = self._changed, part
+        made = real(self)
+        self._changed = whole
+        return made
+
+    return delta
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize(
+    "bug",
+    [
+        "part after state",
+        "merge drops a life",
+        "merge keeps the oldest state",
+        "named part collected",
+        "merged part deleted before the swap",
+        "run not named",
+        "life missing in the delta",
+    ],
+)
+def test_planted_bugs_in_the_parts_of_a_state_are_found(
+    bug: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    match bug:
+        case "part after state":
+            create, write = _part_after_state()
+            monkeypatch.setattr(lane_log, "create_known", create)
+            monkeypatch.setattr(LaneOwner, "_write", write)
+        case "merge drops a life":
+            monkeypatch.setattr(lane_log, "merge_parts", _drops_a_life)
+        case "merge keeps the oldest state":
+            monkeypatch.setattr(lane_log, "merge_parts", _keeps_the_oldest)
+        case "named part collected":
+            monkeypatch.setattr(lane_log, "nameable", _forgets_names)
+        case "merged part deleted before the swap":
+            monkeypatch.setattr(LaneLog, "spill", _deletes_before_the_swap())
+        case "run not named":
+            monkeypatch.setattr(LaneLog, "spill", _settles_before_the_swap())
+        case _:
+            monkeypatch.setattr(Ledger, "delta", _cuts_one_recent_too_many())
+    assert _finds(range(20), boots=BOOTS)

@@ -3,28 +3,44 @@
 import random
 from collections import Counter
 
-from sluice_agent.upload_decisions import (
+from sluice_agent.gateway_choice import (
     BACKOFF_S_MAX,
+    LATENCY_FADES_S,
     PROBE_AFTER_S,
+    REDRAW_S,
     SHED_S,
     GatewaySet,
+    GatewayTarget,
     SendAttempts,
     plan_attempt,
 )
 
-A, B, C = "http://a", "http://b", "http://c"
+A, B, C = (GatewayTarget(url=f"http://{name}") for name in "abc")
+
+
+def chosen(
+    gateways: GatewaySet,
+    *,
+    now_s: float,
+    attempts: SendAttempts | None = None,
+    rng: random.Random | None = None,
+) -> GatewayTarget:
+    rng = rng or random.Random(0)
+    drawn = gateways.with_choices(now_s=now_s, rng=rng)
+    attempt = plan_attempt(drawn, attempts or SendAttempts(), now_s=now_s, rng=rng)
+    assert attempt.wait_s == 0
+    return attempt.target
 
 
 def test_after_a_failure_the_next_gateway_is_tried_immediately() -> None:
     """Within a round there is no pause, and no gateway is tried twice."""
     gateways, attempts, used = GatewaySet.of((A, B, C)), SendAttempts(), []
     for _ in range(3):
-        attempt = plan_attempt(gateways, attempts, now_s=0, rng=random.Random(0))
-        assert attempt.wait_s == 0
-        used.append(attempt.url)
-        gateways = gateways.failed(attempt.url, now_s=0, pause_s=None)
-        attempts = attempts.after(attempt.url, gateways=3)
-    assert sorted(used) == [A, B, C]
+        target = chosen(gateways, now_s=0, attempts=attempts)
+        used.append(target)
+        gateways = gateways.failed(target, now_s=0, pause_s=None)
+        attempts = attempts.after(target, gateways)
+    assert set(used) == {A, B, C}
     assert attempts == SendAttempts(rounds=1)
 
 
@@ -46,81 +62,105 @@ def test_the_pause_after_a_failed_round_grows_to_a_limit() -> None:
 
 def test_a_failed_gateway_is_last_until_it_is_probed() -> None:
     """A new batch is sent to a healthy gateway; later the failed one is tried again."""
-    gateways = GatewaySet.of((A, B)).failed(A, now_s=100, pause_s=None)
-    rng = random.Random(0)
-    assert plan_attempt(gateways, SendAttempts(), now_s=101, rng=rng).url == B
-    assert plan_attempt(gateways, SendAttempts(), now_s=100 + PROBE_AFTER_S, rng=rng).url == A
-    assert plan_attempt(gateways.succeeded(A), SendAttempts(), now_s=101, rng=rng).url == A
+    gateways = GatewaySet.of((A, B)).succeeded(B, now_s=99, latency_s=1.0)
+    gateways = gateways.failed(A, now_s=100, pause_s=None)
+    assert chosen(gateways, now_s=101) == B
+    assert chosen(gateways, now_s=100 + PROBE_AFTER_S) == A
+    again = gateways.failed(A, now_s=101 + PROBE_AFTER_S, pause_s=None)
+    assert chosen(again, now_s=101 + 2.5 * PROBE_AFTER_S) == B
+    assert chosen(again, now_s=101 + 3 * PROBE_AFTER_S) == A
+
+
+def test_concurrent_failures_count_once() -> None:
+    gateways = GatewaySet.of((A, B))
+    for moment in range(4):
+        gateways = gateways.failed(A, now_s=100 + moment, pause_s=None)
+    assert gateways.states[0].failures == 1
 
 
 def test_retry_after_prefers_another_gateway_and_otherwise_waits() -> None:
     """A gateway that requested a pause is not used while another is available."""
     rng = random.Random(0)
     gateways = GatewaySet.of((A, B)).failed(A, now_s=0, pause_s=20)
-    assert plan_attempt(gateways, SendAttempts(), now_s=5, rng=rng).url == B
+    assert chosen(gateways, now_s=5) == B
     both = gateways.failed(B, now_s=0, pause_s=50)
     attempt = plan_attempt(both, SendAttempts(), now_s=5, rng=rng)
-    assert (attempt.url, attempt.wait_s) == (A, 15)
+    assert (attempt.target, attempt.wait_s) == (A, 15)
 
 
-def test_agents_start_with_different_gateways() -> None:
-    """The order is rotated by a number that differs between agents."""
-    rng = random.Random(0)
-    first = [
-        plan_attempt(GatewaySet.of((A, B, C), first=n), SendAttempts(), now_s=0, rng=rng).url
-        for n in range(6)
-    ]
-    assert first == [A, B, C, A, B, C]
+def test_the_faster_of_two_choices_is_used() -> None:
+    """Both are tried, then the faster one is used; a small difference does not move an agent."""
+    gateways = GatewaySet.of((A, B)).succeeded(A, now_s=0, latency_s=0.1)
+    assert chosen(gateways, now_s=0) == B
+    assert chosen(gateways.succeeded(B, now_s=0, latency_s=0.5), now_s=1) == A
+    close = gateways.succeeded(B, now_s=1, latency_s=0.105)
+    assert chosen(close, now_s=1) == B
 
 
-def test_a_gateway_that_shed_is_left_and_remembered_for_a_while() -> None:
-    """The agent moves and stays; the gateway is tried after the others until it is forgotten."""
-    rng = random.Random(0)
-    gateways = GatewaySet.of((A, B, C)).succeeded(A).shed(A, now_s=100, rng=rng)
-    moved = plan_attempt(gateways, SendAttempts(), now_s=101, rng=rng).url
-    assert moved != A
-    gateways = gateways.succeeded(moved).succeeded(A)  # an earlier upload to A ends
-    later = plan_attempt(gateways, SendAttempts(), now_s=100 + 2 * SHED_S, rng=rng)
-    assert (later.url, later.wait_s) == (moved, 0)
-    other = ({B, C} - {moved}).pop()
-    gateways = gateways.failed(moved, now_s=110, pause_s=None)
-    assert plan_attempt(gateways, SendAttempts(), now_s=111, rng=rng).url == other
+def test_a_slow_gateway_is_tried_again_when_its_latency_has_faded() -> None:
+    gateways = GatewaySet.of((A, B)).succeeded(A, now_s=0, latency_s=1.0)
+    for moment in range(3):
+        gateways = gateways.succeeded(B, now_s=moment, latency_s=0.2)
+    assert chosen(gateways, now_s=2) == B
+    later_s = 3 * LATENCY_FADES_S
+    assert chosen(gateways.succeeded(B, now_s=later_s, latency_s=0.2), now_s=later_s) == A
 
 
-def test_concurrent_responses_move_an_agent_once() -> None:
-    """Three uploads to A end with a shed connection: the choice after the first one remains."""
-    for seed in range(20):
-        rng = random.Random(seed)
-        once = GatewaySet.of((A, B, C)).shed(A, now_s=100, rng=rng)
-        again = once.shed(A, now_s=101, rng=rng).shed(A, now_s=102, rng=rng)
-        assert [state.url for state in again.states] == [state.url for state in once.states]
+def test_only_two_gateways_are_in_use_and_the_slower_one_is_replaced() -> None:
+    rng = random.Random(1)
+    targets = tuple(GatewayTarget(url="http://g", address=f"10.0.0.{n}") for n in range(20))
+    gateways, used = GatewaySet.of(targets), []
+    for second in range(int(10 * REDRAW_S)):
+        gateways = gateways.with_choices(now_s=second, rng=rng)
+        assert len(gateways.choices) == 2
+        target = plan_attempt(gateways, SendAttempts(), now_s=second, rng=rng).target
+        gateways = gateways.succeeded(
+            target, now_s=second, latency_s=0.1 if target == targets[3] else 1.0
+        )
+        used.append(target)
+    minute = int(REDRAW_S)
+    assert all(len(set(used[n : n + minute])) <= 4 for n in range(len(used) - minute))
+    assert len(set(used)) > 5
+
+
+def test_a_gateway_that_shed_is_left_for_a_while() -> None:
+    """The agent moves; the gateway is tried after the others until it is forgotten."""
+    gateways = GatewaySet.of((A, B)).succeeded(A, now_s=99, latency_s=0.01)
+    gateways = gateways.succeeded(B, now_s=99, latency_s=1.0)
+    assert chosen(gateways, now_s=100) == A
+    gateways = gateways.shed(A, now_s=100).succeeded(A, now_s=101, latency_s=0.01)
+    assert chosen(gateways, now_s=100 + SHED_S - 1) == B
+    assert chosen(gateways.succeeded(B, now_s=100 + SHED_S, latency_s=1.0), now_s=100 + SHED_S) == A
 
 
 def test_among_gateways_that_all_shed_the_first_one_is_tried_first() -> None:
-    rng = random.Random(0)
-    gateways = GatewaySet.of((A, B))
-    gateways = gateways.shed(A, now_s=100, rng=rng).shed(B, now_s=101, rng=rng)
-    assert plan_attempt(gateways, SendAttempts(), now_s=102, rng=rng).url == A
-    assert plan_attempt(GatewaySet.of((A,)).shed(A, now_s=1, rng=rng), SendAttempts(), now_s=2,
-                        rng=rng).wait_s == 0  # fmt: skip
+    gateways = GatewaySet.of((A, B)).shed(A, now_s=100).shed(B, now_s=101)
+    assert chosen(gateways, now_s=102) == A
+    assert chosen(GatewaySet.of((A,)).shed(A, now_s=1), now_s=2) == A
 
 
 def test_a_gateway_that_shed_is_preferred_to_one_that_fails() -> None:
-    rng = random.Random(0)
-    gateways = GatewaySet.of((A, B)).shed(A, now_s=100, rng=rng).failed(B, now_s=100, pause_s=None)
-    assert plan_attempt(gateways, SendAttempts(), now_s=101, rng=rng).url == A
+    gateways = GatewaySet.of((A, B)).shed(A, now_s=100).failed(B, now_s=100, pause_s=None)
+    assert chosen(gateways, now_s=101) == A
 
 
 def test_the_agents_of_one_gateway_spread_over_all_others() -> None:
-    rng = random.Random(0)
-    counts = Counter(
-        plan_attempt(
-            GatewaySet.of((A, B, C)).shed(A, now_s=100, rng=rng),
-            SendAttempts(),
-            now_s=101,
-            rng=rng,
-        ).url
-        for _ in range(1000)
-    )
+    gateways = GatewaySet.of((A, B, C)).shed(A, now_s=100)
+    counts = Counter(chosen(gateways, now_s=101, rng=random.Random(n)) for n in range(1000))
     assert set(counts) == {B, C}
     assert min(counts.values()) > 400
+
+
+def test_agents_start_with_different_gateways() -> None:
+    gateways = GatewaySet.of((A, B, C))
+    counts = Counter(chosen(gateways, now_s=0, rng=random.Random(n)) for n in range(300))
+    assert min(counts[one] for one in (A, B, C)) > 60
+
+
+def test_new_addresses_keep_what_is_known_about_the_others() -> None:
+    gateways = GatewaySet.of((A, B)).failed(A, now_s=100, pause_s=None).replaced((C, A))
+    assert [state.target for state in gateways.states] == [C, A]
+    assert chosen(gateways, now_s=101) == C
+    attempts = SendAttempts(used=frozenset({B})).after(C, gateways)
+    assert attempts.rounds == 0
+    assert attempts.after(A, gateways) == SendAttempts(rounds=1)

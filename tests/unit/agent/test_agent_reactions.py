@@ -1,9 +1,12 @@
 """The reaction to each response: the whole table of the protocol's HTTP section."""
 
+from dataclasses import replace
+
 import pytest
 
 from sluice_agent.upload_decisions import (
     ConnectionFailure,
+    DropResolved,
     Forget,
     GatewayResponse,
     NoGatewayResponse,
@@ -81,8 +84,8 @@ def test_5xx_is_always_retried(status: int, code: ErrorCode) -> None:
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))
-def test_409_and_413_always_park(code: ErrorCode) -> None:
-    """Regardless of the body, these bytes will not be accepted."""
+def test_409_and_413_park_without_a_decision(code: ErrorCode) -> None:
+    """Regardless of the code, these bytes will not be accepted."""
     for status in (409, 413):
         assert isinstance(
             decide_reaction(GatewayResponse(status=status, code=code), sent=SENT), Park
@@ -92,6 +95,26 @@ def test_409_and_413_always_park(code: ErrorCode) -> None:
 def test_200_for_these_bytes_forgets() -> None:
     """Only a 200 that contains the digest of the bytes sent accepts them."""
     assert decide_reaction(GatewayResponse(status=200, frame_sha256=SENT), sent=SENT) == Forget()
+
+
+def test_only_accept_existing_for_exactly_these_bytes_drops_them() -> None:
+    """Each part of the response is required; otherwise the batch is parked."""
+    settled = GatewayResponse(
+        status=409,
+        code=ErrorCode.IDENTITY_CONFLICT,
+        resolution="accept_existing",
+        submitted_sha256=SENT,
+    )
+    assert decide_reaction(settled, sent=SENT) == DropResolved(reason="accept_existing")
+    for other in (
+        replace(settled, code=ErrorCode.BAD_REQUEST),
+        replace(settled, resolution="quarantine_identity"),
+        replace(settled, resolution=""),
+        replace(settled, submitted_sha256=Digest("b" * 64)),
+        replace(settled, submitted_sha256=None),
+        replace(settled, status=413),
+    ):
+        assert isinstance(decide_reaction(other, sent=SENT), Park), other
 
 
 @pytest.mark.parametrize("digest", [None, Digest("b" * 64), Digest("")])

@@ -244,8 +244,15 @@ def test_dead_letters_count_until_the_ledger_contains_them() -> None:
             " WHERE reason = 'corrupt'"
         )
         query = make_query(from_ns=5, to_ns=6)
-        wanted = dead_letters_condition(query, 7)
-        assert rows(connection, dead_letters_sql("dead", wanted, None)) == [(3, "corrupt")]
-        assert rows(connection, dead_letters_sql("dead", wanted, "ledger")) == [(2, "missing")]
-        early = dead_letters_condition(make_query(from_ns=5, agents=("host-2",)), 6)
-        assert rows(connection, dead_letters_sql("dead", early, None)) == [(0, None)]
+        wanted = dead_letters_condition(query, 5)
+        found = rows(connection, dead_letters_sql("dead", wanted, None, limit=9))
+        assert sorted(found) == [
+            ("host-1", "b1", 0, 0, "missing"),
+            ("host-1", "b1", 1, 1, "corrupt"),
+            ("host-2", "b1", 0, 0, "missing"),
+        ]
+        missing = rows(connection, dead_letters_sql("dead", wanted, "ledger", limit=9))
+        assert [row[-1] for row in missing] == ["missing", "missing"]
+        assert len(rows(connection, dead_letters_sql("dead", wanted, None, limit=2))) == 2
+        late = dead_letters_condition(make_query(agents=("host-2",)), 7)
+        assert rows(connection, dead_letters_sql("dead", late, None, limit=9)) == []

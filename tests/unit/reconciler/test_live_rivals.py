@@ -4,11 +4,12 @@ import asyncio
 import random
 
 import msgspec
+from support.journal_writer import JournalWriter
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept_logs
 
 from sluice_protocol.authority import Authority
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_queue.lane import Runtime
 from sluice_reconciler.live_window import LiveView
 from sluice_reconciler.service import Reconciler
@@ -115,5 +116,93 @@ def test_single_reconciler_is_not_partial_because_of_what_it_read_itself() -> No
             await first.once()
             assert not (await view(first)).partial
         assert sequences(await view(first)) == list(range(100))
+
+    asyncio.run(run())
+
+
+async def journaled_pair(store: SimStore) -> tuple[Reconciler, Reconciler, JournalWriter]:
+    """Return an owner of every lane, a standby, and a gateway whose journal decides."""
+    writer = JournalWriter(store, store.clock.at_ns)
+    await writer.register()
+    first, second = make(store, 1), make(store, 2)
+    await accept_lines(store, 1000)
+    for one in (first, second):
+        await one.journals.round()
+        await one._pass_loop.run_once(None)
+    store.clock.at_ns += 2 * WINDOW_NS
+    await writer.append([], through_ns=store.clock.at_ns)
+    for one in (first, second):
+        await one._pass_loop.run_once(None)
+        await rounds(store, one)
+        assert not (await view(one)).partial
+    return first, second, writer
+
+
+async def rounds(store: SimStore, subject: Reconciler) -> None:
+    """Make two rounds, each after the interval of listings."""
+    for _ in range(2):
+        store.clock.at_ns += 2 * NS_PER_S
+        await subject.journals.round()
+
+
+def test_standby_reports_a_batch_that_the_owner_processed_before_it_read_the_journal() -> None:
+    """No pass lists anything meanwhile; the standby finds the journal object processed already."""
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        first, second, writer = await journaled_pair(store)
+        at_ns = store.clock.at_ns
+        batch = await accept_logs(store, ["a"], seq=0, at_ns=at_ns)
+        assert not (await view(second)).partial
+        until_ns = (await view(second)).accepted_until_ns
+        assert until_ns is not None
+        assert until_ns <= at_ns
+        await writer.append([batch], through_ns=store.clock.at_ns)
+        await rounds(store, first)
+        await rounds(store, second)
+
+        complete = await view(first)
+        assert (sequences(complete), complete.partial) == ([0], False)
+        assert complete.accepted_until_ns is not None
+        assert complete.accepted_until_ns > at_ns
+        seen = await view(second)
+        assert (sequences(seen), seen.partial) == ([], True)
+        assert "another reconciler" in " ".join(seen.reasons)
+        assert seen.accepted_until_ns == complete.accepted_until_ns
+
+    asyncio.run(run())
+
+
+def test_unread_batches_hold_the_time_of_live_records_back() -> None:
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        first, _, writer = await journaled_pair(store)
+        at_ns = store.clock.at_ns
+        batch = await accept_logs(store, ["a"], seq=0, at_ns=at_ns)
+        await writer.append([batch], through_ns=store.clock.at_ns)
+        await rounds(store, first)
+        unread = await first.live.view(agent_id=None, after=None, limit=9, wait_s=0)
+        assert (unread.accepted_until_ns, sequences(unread)) == (at_ns, [])
+        read = await view(first)
+        assert sequences(read) == [0]
+        assert read.accepted_until_ns is not None
+        assert read.accepted_until_ns > at_ns
+
+    asyncio.run(run())
+
+
+def test_live_records_are_partial_while_nothing_was_compared_for_a_minute() -> None:
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        _, second, _ = await journaled_pair(store)
+        store.clock.at_ns += 61 * NS_PER_S
+        await second.discovery.read()
+        second._clock.observe(UnixNs(store.clock.at_ns))
+        seen = await view(second)
+        assert seen.reasons == (
+            "newer batches may be missing: this reconciler has not looked for them recently",
+        )
 
     asyncio.run(run())

@@ -127,6 +127,15 @@ def test_a_dry_run_counts_the_same_and_deletes_nothing() -> None:
     assert dry == run(store)
 
 
+def test_a_denied_deletion_is_counted_and_the_run_continues() -> None:
+    store = MarkedStore(now_ns=10 * DAY, denied={"journal"})
+    for key, name in ((f"{keys.GATEWAYS}x", "journal"), (LANE, "old")):
+        store.put(key, name, 1 * DAY)
+        store.put(key, f"{name} now", 2 * DAY)
+    report = run(store)
+    assert (report.kept, report.deleted) == ({"denied": 1}, {keys.QUEUE: 1})
+
+
 def test_suspended_versioning_is_refused() -> None:
     with pytest.raises(StoreMisconfigured, match="suspended: enable it"):
         run(MarkedStore(versioning=Versioning.SUSPENDED))

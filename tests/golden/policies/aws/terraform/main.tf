@@ -109,6 +109,19 @@ resource "aws_s3_bucket_lifecycle_configuration" "sluice" {
     }
   }
   rule {
+    id     = "expire-noncurrent-maintain"
+    status = "Enabled"
+    filter {
+      prefix = "prod/maintain/v1/"
+    }
+    noncurrent_version_expiration {
+      noncurrent_days = 3
+    }
+    expiration {
+      expired_object_delete_marker = true
+    }
+  }
+  rule {
     id     = "expire-noncurrent-manifests"
     status = "Enabled"
     filter {

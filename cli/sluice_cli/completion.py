@@ -1,0 +1,38 @@
+"""`sluice completion`: print the script that completes commands and options in a shell."""
+
+import importlib
+import sys
+from typing import Literal
+
+from cyclopts import App
+
+from sluice_cli.commands import COMMANDS, SUMMARY
+
+Shell = Literal["bash", "zsh", "fish"]
+
+
+def completion(shell: Shell, /) -> None:
+    """Print the completion script of a shell.
+
+    Write it where the shell looks for it, and start a new shell. Print it again after an upgrade.
+
+    bash: `~/.local/share/bash-completion/completions/sluice`
+
+    zsh: `_sluice` in a folder of `$fpath`
+
+    fish: `~/.config/fish/completions/sluice.fish`
+    """
+    app = App(name="sluice", help=SUMMARY)
+    for name, (place, summary) in COMMANDS.items():
+        if _is_installed(place):
+            app.command(place, name=name, help=summary)
+    sys.stdout.write(app.generate_completion(shell=shell))
+
+
+def _is_installed(place: str) -> bool:
+    """Return True if the packages of a command are installed; each extra adds some commands."""
+    try:
+        importlib.import_module(place.partition(":")[0])
+    except ImportError:
+        return False
+    return True

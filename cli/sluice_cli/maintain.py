@@ -1,0 +1,137 @@
+"""`sluice maintain`: run all maintenance of a store, and show its state."""
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import App, Parameter
+
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.output import emit
+from sluice_maintain.settings import MaintainSettings
+from sluice_maintain.tasks import TaskName
+from sluice_maintain.time_windows import describe_instant
+from sluice_protocol.errors import BadUsage, ExitCode
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sluice_maintain.scheduler import ScheduleDecision
+    from sluice_maintain.status import MaintenanceStatus
+
+app = App(name="maintain", help="Run all maintenance of a store by policies.")
+
+_DEFAULTS = MaintainSettings()
+_WORKER: Final = (sys.executable, "-m", "sluice_cli", "maintain", "worker")
+
+
+@app.default
+def maintain(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    once: Annotated[bool, Parameter(negative="", help="Run what is due, then exit.")] = False,
+    dry_run: Annotated[
+        bool, Parameter(negative="", help="Show what would run now; change nothing.")
+    ] = False,
+    settings: Annotated[MaintainSettings, Parameter(name="*")] = _DEFAULTS,
+    json: Json = False,
+) -> int:
+    """Run ingestion, compaction, rollups, indexes, retention, audits and garbage collection.
+
+    It runs until SIGTERM. Several processes may run concurrently: leases in the store share the
+    work between them. Policies are tables such as `[maintain.compact]` in `sluice.toml`.
+
+    Returns:
+        0; with `--once` 1 if a task has a problem.
+    """
+    # Spark's jobs and the web server are imported here, so that the help is quick.
+    from sluice_maintain.app import plan_now, run_due, serve  # noqa: PLC0415
+
+    if once and dry_run:
+        raise BadUsage("cannot run maintenance: --once and --dry-run exclude each other")
+    if dry_run:
+        decision, planned = asyncio.run(plan_now(store, settings))
+        emit(
+            {"start": decision.start, "tasks": planned.tasks},
+            as_json=json,
+            human=lambda console: _draw_plan(console, decision, planned),
+        )
+        return ExitCode.DONE.value
+    if once:
+        return _show(asyncio.run(run_due(store, settings, _WORKER)), as_json=json)
+    asyncio.run(serve(store, settings, _WORKER))
+    return ExitCode.DONE.value
+
+
+@app.command
+def status(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
+    """Show the last and the next run of every task.
+
+    Returns:
+        0, or 1 if a task failed, is halted or is overdue.
+    """
+    from sluice_maintain.app import read_status  # noqa: PLC0415 - quick help
+
+    return _show(asyncio.run(read_status(store)), as_json=json)
+
+
+@app.command
+def resume(task: TaskName, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
+    """Let a halted or failing task run now; first remove the cause that `status` shows.
+
+    Returns:
+        0, or 1 if the task is neither halted nor failing.
+    """
+    from sluice_maintain.app import resume_task  # noqa: PLC0415 - quick help
+
+    resumed = asyncio.run(resume_task(store, task))
+    text = f"{task} runs again" if resumed else f"{task} is neither halted nor failing"
+    emit({"resumed": resumed}, as_json=json, human=lambda console: console.print(text))
+    return 0 if resumed else 1
+
+
+@app.command(show=False)
+def worker() -> int:
+    """Run jobs that `sluice maintain` sends on standard input."""
+    from sluice_maintain.worker import run_worker  # noqa: PLC0415 - imports Spark's jobs
+
+    run_worker()
+    return ExitCode.DONE.value
+
+
+def _show(found: "MaintenanceStatus", *, as_json: bool) -> int:
+    emit(found, as_json=as_json, human=lambda console: _draw(console, found))
+    return 1 if found.found_wrong else 0
+
+
+def _draw(console: "Console", found: "MaintenanceStatus") -> None:
+    from sluice_maintain.status_page import describe_duration  # noqa: PLC0415 - quick help
+
+    for one in found.tasks:
+        parts = [f"{one.task:9} {one.state:11}"]
+        if one.last_outcome:
+            took = describe_duration(one.last_duration_s)
+            parts.append(f"last run {one.last_outcome} in {took}")
+        if one.last_success_unix_ns:
+            parts.append(f"last success {_instant(one.last_success_unix_ns)}")
+        if one.next_run_unix_ns and not one.lease_owner:
+            parts.append(f"next {_instant(one.next_run_unix_ns)}")
+        if one.lease_owner:
+            parts.append(f"by {one.lease_owner}")
+        console.print(", ".join(parts), markup=False)
+        if one.trouble:
+            console.print(f"          {one.trouble}", markup=False)
+
+
+def _draw_plan(
+    console: "Console", decision: "ScheduleDecision", planned: "MaintenanceStatus"
+) -> None:
+    console.print(f"would start now: {', '.join(decision.start) or 'nothing'} (dry run)")
+    for one in planned.tasks:
+        if one.task not in decision.start:
+            when = _instant(one.next_run_unix_ns)
+            console.print(f"  {one.task:10} {one.state}{f' until {when}' if when else ''}")
+
+
+def _instant(at_ns: int | None) -> str:
+    return describe_instant(at_ns) if at_ns else ""

@@ -1,0 +1,128 @@
+"""The record of a maintenance task: who runs it now, and how its last runs ended.
+
+There is one object per task, `maintain/v1/tasks/<task>.json`, replaced by compare-and-swap. It
+contains the lease and the history together. The swap that records a run therefore also ends its
+lease. The number of tasks is fixed and the history is bounded, so nothing here grows.
+"""
+
+from enum import StrEnum
+from typing import Final, Literal
+
+import msgspec
+
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.keys import MAINTAIN_TASKS
+from sluice_protocol.units import ObjectKey
+
+RUNS_MAX: Final = 20
+"""Number of runs that a record keeps."""
+REASON_CHARS_MAX: Final = 600
+
+
+class RunOutcome(StrEnum):
+    """How a run ended."""
+
+    DONE = "done"
+    FOUND_WRONG = "found_wrong"
+    """The run succeeded and found a problem that an operator must act on."""
+    REFUSED = "refused"
+    """A safety rule refused; the task is halted until an operator resumes it."""
+    NOT_PERMITTED = "not_permitted"
+    """The store denied a request: the role of the process has not the rights of the task."""
+    FENCED = "fenced"
+    """Another ingest job has acquired the queue."""
+    FAILED = "failed"
+    STOPPED = "stopped"
+    """The process stopped the run because it ends."""
+    LOST = "lost"
+    """The lease expired without a result: the process was killed or suspended."""
+
+
+class TaskLease(msgspec.Struct, frozen=True, kw_only=True):
+    """The right to run a task.
+
+    Attributes:
+        owner: The process: host name, process id and a random part.
+        nonce: ULID of this acquisition.
+        started_at_unix_ns: When it was acquired, by the store's clock.
+        expires_at_unix_ns: When another process may acquire it, by the store's clock.
+    """
+
+    owner: str
+    nonce: str
+    started_at_unix_ns: int
+    expires_at_unix_ns: int
+
+
+class TaskRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run that has ended.
+
+    Attributes:
+        started_at_unix_ns: Start, by the store's clock.
+        ended_at_unix_ns: End, by the store's clock; of a lost run, the end of its lease.
+        outcome: A `RunOutcome`; text, because a later version may know others.
+        owner: The process that ran it.
+        reason: Why it did not succeed, shortened.
+        figures: What the run counted.
+    """
+
+    started_at_unix_ns: int
+    ended_at_unix_ns: int
+    outcome: str
+    owner: str
+    reason: str = ""
+    figures: dict[str, float] = {}
+
+
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one task.
+
+    Attributes:
+        task: Name of the task.
+        revision: Grows with each write.
+        nonce: ULID of this write, so that bytes never repeat.
+        lease: The current lease, or None.
+        halted: Why the task does not run until an operator resumes it; empty if it runs.
+        failures: Failed or lost runs since the last success.
+        last_success_unix_ns: End of the last successful run, or None.
+        due_at_unix_ns: When the last process expected the next run, or None.
+        every_s: The interval of the task in the settings of that process, seconds.
+        runs: The last `RUNS_MAX` runs, the newest last.
+    """
+
+    schema: Literal["sluice.maintenance_task.v1"] = "sluice.maintenance_task.v1"
+    task: str
+    revision: int
+    nonce: str
+    lease: TaskLease | None = None
+    halted: str = ""
+    failures: int = 0
+    last_success_unix_ns: int | None = None
+    due_at_unix_ns: int | None = None
+    every_s: float = 0.0
+    runs: tuple[TaskRun, ...] = ()
+
+    @property
+    def last_run(self) -> TaskRun | None:
+        """The newest run, or None."""
+        return self.runs[-1] if self.runs else None
+
+
+def task_record_key(task: str) -> ObjectKey:
+    """Return the key of the record of a task."""
+    return ObjectKey(f"{MAINTAIN_TASKS}{task}.json")
+
+
+def decode_task_record(key: str, body: bytes) -> TaskRecord:
+    """Decode the record of a task.
+
+    Raises:
+        InvalidRecord: It is not of this schema, or disagrees with its key.
+    """
+    try:
+        found = msgspec.json.decode(body, type=TaskRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRecord(key, f"maintenance record is not valid: {error}") from error
+    if task_record_key(found.task) != key:
+        raise InvalidRecord(key, "maintenance record belongs under another key")
+    return found

@@ -1,0 +1,1 @@
+"""One process that schedules and runs the maintenance of a store."""

@@ -1,0 +1,127 @@
+"""Composition root: serve, run what is due once, show what would run, resume a task."""
+
+import asyncio
+import random  # noqa: TID251 - the source of jitter is made here
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import structlog
+
+from sluice_maintain.api import StatusApi
+from sluice_maintain.lease_rules import resume
+from sluice_maintain.metrics import MaintenanceMetrics
+from sluice_maintain.run_one import TaskRunner
+from sluice_maintain.scheduler import ScheduleDecision, decide
+from sluice_maintain.service import MaintenanceService, name_owner
+from sluice_maintain.settings import MaintainSettings
+from sluice_maintain.status import MaintenanceStatus, show_records, show_situation
+from sluice_maintain.task_store import TaskStore
+from sluice_maintain.tasks import TaskName
+from sluice_maintain.worker_pool import WorkerPool
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_store.authority import read_authority
+from sluice_store.url import open_store
+from sluice_web.addresses import parse_listen
+from sluice_web.listening import listening, stop_event
+from sluice_web.tokens import check_token_or_loopback
+
+log = structlog.get_logger()
+
+
+@asynccontextmanager
+async def _service(
+    url: str,
+    settings: MaintainSettings,
+    command: Sequence[str],
+    stop: asyncio.Event,
+    *,
+    once: bool = False,
+) -> AsyncIterator[MaintenanceService]:
+    clock, ids = SystemClock(), SystemIds()
+    async with open_store(url) as store:
+        await read_authority(store)  # a store without an authority has nothing to maintain
+        runner = TaskRunner(
+            tasks=TaskStore(store, clock, ids, name_owner(ids)),
+            pool=WorkerPool(command, url, settings, clock),
+            settings=settings,
+            clock=clock,
+            metrics=MaintenanceMetrics(),
+            stop=stop,
+            once=once,
+        )
+        rng = random.Random(clock.now_ns())  # noqa: S311 - jitter, not a secret
+        yield MaintenanceService(runner=runner, settings=settings, clock=clock, rng=rng)
+
+
+async def serve(url: str, settings: MaintainSettings, command: Sequence[str]) -> None:
+    """Run tasks and the status page until SIGTERM or SIGINT.
+
+    Args:
+        url: The store.
+        settings: The settings.
+        command: The command line of a worker process.
+
+    Raises:
+        SluiceError: The store cannot be opened, or the address cannot be used.
+    """
+    host, _ = parse_listen(settings.listen)
+    check_token_or_loopback(host, settings.api_token)
+    async with _service(url, settings, command, stop_event()) as service:
+        api = StatusApi(service, settings, service.runner.metrics)
+        async with listening(api.application(), settings.listen) as urls:
+            log.info("maintenance_listening", urls=urls, owner=service.runner.tasks.owner)
+            await service.run()
+
+
+async def run_due(
+    url: str, settings: MaintainSettings, command: Sequence[str]
+) -> MaintenanceStatus:
+    """Run every task that is due, each once; return the state afterwards.
+
+    Raises:
+        SluiceError: The store is unreachable, denied a request, or has no authority.
+    """
+    async with _service(url, settings, command, stop_event(), once=True) as service:
+        await service.run_once()
+        situation = await service.read_situation()
+        return show_situation(situation, decide(situation))
+
+
+async def plan_now(
+    url: str, settings: MaintainSettings
+) -> tuple[ScheduleDecision, MaintenanceStatus]:
+    """Return what would start now, and the state of every task; change nothing.
+
+    Raises:
+        SluiceError: The store is unreachable, denied a request, or has no authority.
+    """
+    async with _service(url, settings, (), asyncio.Event()) as service:
+        situation = await service.read_situation()
+        decision = decide(situation)
+        return decision, show_situation(situation, decision)
+
+
+async def read_status(url: str) -> MaintenanceStatus:
+    """Return the state of every task from the records in the store.
+
+    Raises:
+        SluiceError: The store is unreachable, denied a request, or has no authority.
+    """
+    async with open_store(url) as store:
+        await read_authority(store)
+        tasks = TaskStore(store, SystemClock(), SystemIds(), "")
+        stored = await asyncio.gather(*(tasks.read(task) for task in TaskName))
+        records = {task: one.record for task, one in zip(TaskName, stored, strict=True)}
+        return show_records(records, max(one.date_ns for one in stored))
+
+
+async def resume_task(url: str, task: TaskName) -> bool:
+    """Let a halted or failing task run now; return False if it is neither.
+
+    Raises:
+        SluiceError: The store is unreachable or denied a request.
+    """
+    async with open_store(url) as store:
+        ids = SystemIds()
+        tasks = TaskStore(store, SystemClock(), ids, name_owner(ids))
+        return await tasks.change(task, lambda *seen: resume(seen[0], seen[2])) is not None

@@ -1,0 +1,188 @@
+"""What each task does, and how its result or its error is reported. Runs in a worker process."""
+
+import dataclasses
+import re
+import threading
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import structlog
+
+from sluice_gc.audit import audit_store
+from sluice_gc.certificate_chain import has_certificates
+from sluice_gc.cycle import CycleReport, CycleRunner
+from sluice_gc.errors import CertificateInvalid, GcRefused
+from sluice_gc.metrics import GcMetrics
+from sluice_gc.settings import CycleSettings
+from sluice_gc.signing_keys import load_keys, make_key_file
+from sluice_gc.task_engine import LocalTaskEngine
+from sluice_maintain.lease_rules import RunResult
+from sluice_maintain.retention import apply_retention
+from sluice_maintain.settings import MaintainSettings
+from sluice_maintain.tasks import TaskName
+from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.errors import Fenced, SluiceError, StoreDenied
+from sluice_protocol.maintenance import RunOutcome
+from sluice_protocol.units import NS_PER_S
+from sluice_queue.collector import Collector
+from sluice_spark.compact import run_compact
+from sluice_spark.index_chunks import run_index
+from sluice_spark.rollup import run_rollup
+from sluice_spark.session import Session
+from sluice_spark.stopping import JobStopped
+from sluice_store.authority import read_authority
+from sluice_store.port import ObjectStore
+from sluice_store.version_expiry import ExpirySettings, expire_versions
+
+_DENIED: Final = re.compile(r"\b(AccessDenied|Access Denied|PermissionDenied|403 Forbidden)\b")
+"""Part of an error of delta-rs or the JVM if the store denied a request."""
+
+log = structlog.get_logger()
+
+
+def classify_error(error: BaseException) -> RunOutcome:
+    """Return the outcome of a run that ended with an error."""
+    match error:
+        case JobStopped():
+            return RunOutcome.STOPPED
+        case StoreDenied():
+            return RunOutcome.NOT_PERMITTED
+        case GcRefused() | CertificateInvalid():
+            return RunOutcome.REFUSED
+        case Fenced():
+            return RunOutcome.FENCED
+        case _:
+            denied = _DENIED.search(str(error))
+            return RunOutcome.NOT_PERMITTED if denied else RunOutcome.FAILED
+
+
+def result_of_error(error: BaseException) -> RunResult:
+    """Return the result of a run that ended with an error; a defect is logged with its traceback.
+
+    Errors of sluice state the reason and the next step; others are defects.
+    """
+    if isinstance(error, SluiceError):
+        reason = str(error)
+    else:
+        log.error("maintenance_job_failed", error=repr(error), exc_info=error)
+        reason = f"{type(error).__name__}: {error}"
+    return RunResult(outcome=classify_error(error), reason=reason, figures={})
+
+
+def figures_of(report: object) -> dict[str, float]:
+    """Return the numbers of a report, those of inner reports included; at most 30."""
+    if dataclasses.is_dataclass(report) and not isinstance(report, type):
+        values: Mapping[str, object] = dataclasses.asdict(report)
+    elif isinstance(report, msgspec.Struct):
+        values = msgspec.structs.asdict(report)
+    else:
+        return {}
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, int | float):
+            found[name] = float(value)
+        else:
+            found |= figures_of(value)
+    return dict(list(found.items())[:30])
+
+
+def run_spark_job(
+    task: TaskName,
+    session: Session,
+    store_url: str,
+    settings: MaintainSettings,
+    stop: threading.Event,
+) -> RunResult:
+    """Run one Spark task in the shared session.
+
+    Raises:
+        SluiceError: The task failed, or stopped between two steps.
+    """
+
+    def check_stop() -> None:
+        if stop.is_set():
+            raise JobStopped("stopped between two steps; the next run continues")
+
+    report: object
+    match task:
+        case TaskName.COMPACT:
+            report = run_compact(session, store_url, settings.compact.job(), stop=check_stop)
+        case TaskName.ROLLUP:
+            report = run_rollup(session, store_url, stop=check_stop)
+        case _:
+            report = run_index(session, store_url, stop=check_stop)
+    return RunResult(outcome=RunOutcome.DONE, figures=figures_of(report))
+
+
+class StoreJobs:
+    """The tasks that need the store only. The collector remembers what earlier runs observed."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, ids: IdSource) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._collector: Collector | None = None
+        self._expired_through = ""
+
+    async def run(self, task: TaskName, settings: MaintainSettings) -> RunResult:
+        """Run one task. It may be cancelled at any request, as if its process were killed.
+
+        Raises:
+            SluiceError: The task failed.
+        """
+        match task:
+            case TaskName.RETENTION:
+                figures = await apply_retention(self._store, settings.retention)
+            case TaskName.QUEUE:
+                figures = await self._collect(settings.queue.grace_s)
+            case TaskName.NONCURRENT:
+                return await self._expire(settings.noncurrent.job())
+            case TaskName.AUDIT:
+                return await self._audit(settings)
+            case _:
+                return await self._cycle(settings.gc.job())
+        return RunResult(outcome=RunOutcome.DONE, figures=figures)
+
+    async def _collect(self, grace_s: float) -> dict[str, float]:
+        if self._collector is None:
+            horizon_ns = (await read_authority(self._store)).retry_horizon_ns
+            self._collector = Collector(self._store, retry_horizon_ns=horizon_ns, grace_s=grace_s)
+        return figures_of(await self._collector.run())
+
+    async def _expire(self, job: ExpirySettings) -> RunResult:
+        """Expire versions in bounded steps; a run that was stopped continues where it ended."""
+        deleted, unknown = 0, 0
+        while True:
+            report = await expire_versions(self._store, job, start_after=self._expired_through)
+            self._expired_through = report.resume_after or ""
+            deleted += sum(report.deleted.values())
+            unknown += report.unknown
+            if report.resume_after is None:
+                break
+        figures = {"versions_deleted": float(deleted), "unknown": float(unknown)}
+        return RunResult(outcome=RunOutcome.DONE, figures=figures)
+
+    async def _audit(self, settings: MaintainSettings) -> RunResult:
+        job = settings.audit.job(self._clock.now_ns() // NS_PER_S)
+        report = await audit_store(
+            self._store, LocalTaskEngine(self._store), job, self._clock, self._ids
+        )
+        counts = report.certificate.counts
+        return _checked(figures_of(counts), "the audit", found_wrong=counts.found_wrong)
+
+    async def _cycle(self, job: CycleSettings) -> RunResult:
+        if not job.key_file.exists() and not await has_certificates(self._store):
+            make_key_file(job.key_file)
+        keys = load_keys(job.key_file, job.trusted_keys)
+        engine = LocalTaskEngine(self._store)
+        cycles = CycleRunner(self._store, engine, keys, self._clock, self._ids, metrics=GcMetrics())
+        report: CycleReport = await cycles.cycle(job)
+        return _checked(figures_of(report), "the cycle", found_wrong=report.found_wrong)
+
+
+def _checked(figures: dict[str, float], what: str, *, found_wrong: bool) -> RunResult:
+    if not found_wrong:
+        return RunResult(outcome=RunOutcome.DONE, figures=figures)
+    reason = f"{what} found problems that an operator must act on: run `sluice audit list`"
+    return RunResult(outcome=RunOutcome.FOUND_WRONG, reason=reason, figures=figures)

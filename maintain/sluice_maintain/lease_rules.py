@@ -1,0 +1,156 @@
+"""How the record of a task changes: acquire, renew, end a run, resume. All functions are pure.
+
+Times are of the store's clock. A lease prevents wasted work; it proves nothing. Every task is
+correct if two processes run it, because its own commits are conditional.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from sluice_maintain.tasks import TRAITS, TaskName
+from sluice_protocol.maintenance import (
+    REASON_CHARS_MAX,
+    RUNS_MAX,
+    RunOutcome,
+    TaskLease,
+    TaskRecord,
+    TaskRun,
+)
+from sluice_protocol.units import NS_PER_S
+
+SUCCESSES = frozenset({RunOutcome.DONE, RunOutcome.FOUND_WRONG})
+_FAILURES = frozenset({RunOutcome.FAILED, RunOutcome.LOST, RunOutcome.NOT_PERMITTED})
+_HEALTHY_S: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What a run reports when it ends."""
+
+    outcome: RunOutcome
+    reason: str = ""
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordWriter:
+    """The process that writes a record, and the nonce of this write."""
+
+    owner: str
+    nonce: str
+
+
+def is_leased(record: TaskRecord | None, now_ns: int) -> bool:
+    """Return True if a lease is valid at a time of the store's clock."""
+    lease = record.lease if record is not None else None
+    return lease is not None and now_ns < lease.expires_at_unix_ns
+
+
+def settle(record: TaskRecord | None, now_ns: int) -> TaskRecord | None:
+    """Return the record with an expired lease turned into a lost run: its owner was killed."""
+    if record is None or record.lease is None or is_leased(record, now_ns):
+        return record
+    return replace(_with_run(record, _lost_run(record.lease)), lease=None)
+
+
+def acquire(
+    record: TaskRecord | None, task: str, writer: RecordWriter, now_ns: int, lease_s: float
+) -> TaskRecord | None:
+    """Return the record with a new lease, or None if the task is leased or halted.
+
+    An expired lease becomes a lost run.
+    """
+    before = settle(record, now_ns) or TaskRecord(task=task, revision=0, nonce="")
+    if before.halted or before.lease is not None:
+        return None
+    lease = TaskLease(
+        owner=writer.owner,
+        nonce=writer.nonce,
+        started_at_unix_ns=now_ns,
+        expires_at_unix_ns=now_ns + round(lease_s * NS_PER_S),
+    )
+    return _written(before, writer, lease=lease)
+
+
+def renew(
+    record: TaskRecord | None, lease: str, writer: RecordWriter, now_ns: int, lease_s: float
+) -> TaskRecord | None:
+    """Return the record with the lease prolonged, or None if the lease is lost.
+
+    A lease that has expired but that no other process has acquired is prolonged. A continuous task
+    never ends with a success; after ten minutes, its renewals count as one.
+    """
+    if record is None or record.lease is None or record.lease.nonce != lease:
+        return None
+    expires_ns = max(now_ns + round(lease_s * NS_PER_S), record.lease.expires_at_unix_ns)
+    renewed = _written(record, writer, lease=replace(record.lease, expires_at_unix_ns=expires_ns))
+    run_s = (now_ns - record.lease.started_at_unix_ns) / NS_PER_S
+    if TRAITS[TaskName(record.task)].continuous and run_s >= _HEALTHY_S:
+        return replace(renewed, failures=0, last_success_unix_ns=now_ns)
+    return renewed
+
+
+def end_run(
+    record: TaskRecord | None, lease: str, writer: RecordWriter, now_ns: int, result: RunResult
+) -> TaskRecord | None:
+    """Return the record with the run recorded and without the lease; None if the lease is lost."""
+    if record is None or record.lease is None or record.lease.nonce != lease:
+        return None
+    run = TaskRun(
+        started_at_unix_ns=record.lease.started_at_unix_ns,
+        ended_at_unix_ns=max(now_ns, record.lease.started_at_unix_ns),
+        outcome=result.outcome.value,
+        owner=record.lease.owner,
+        reason=result.reason[:REASON_CHARS_MAX],
+        figures=result.figures,
+    )
+    ended = _written(_with_run(record, run), writer, lease=None)
+    if result.outcome is RunOutcome.REFUSED:
+        return replace(ended, halted=run.reason)
+    return ended
+
+
+def give_back(record: TaskRecord | None, lease: str, writer: RecordWriter) -> TaskRecord | None:
+    """Return the record without the lease and without a run: nothing was started."""
+    if record is None or record.lease is None or record.lease.nonce != lease:
+        return None
+    return _written(record, writer, lease=None)
+
+
+def resume(record: TaskRecord | None, writer: RecordWriter) -> TaskRecord | None:
+    """Return the record of a halted or failing task that may run now; None if it is neither."""
+    if record is None or not (record.halted or record.failures):
+        return None
+    return replace(_written(record, writer, lease=record.lease), halted="", failures=0)
+
+
+def with_plan(record: TaskRecord, due_at_ns: int, every_s: float) -> TaskRecord:
+    """Return the record with the expected next run, which other processes display."""
+    return replace(record, due_at_unix_ns=due_at_ns, every_s=every_s)
+
+
+def _lost_run(lease: TaskLease) -> TaskRun:
+    return TaskRun(
+        started_at_unix_ns=lease.started_at_unix_ns,
+        ended_at_unix_ns=lease.expires_at_unix_ns,
+        outcome=RunOutcome.LOST.value,
+        owner=lease.owner,
+        reason="the process ended without a result: it was killed, suspended or cut off",
+    )
+
+
+def _with_run(record: TaskRecord, run: TaskRun) -> TaskRecord:
+    succeeded = run.outcome in SUCCESSES
+    failed = run.outcome in _FAILURES
+    return replace(
+        record,
+        runs=(*record.runs, run)[-RUNS_MAX:],
+        failures=0 if succeeded else record.failures + failed,
+        last_success_unix_ns=run.ended_at_unix_ns if succeeded else record.last_success_unix_ns,
+    )
+
+
+def _written(record: TaskRecord, writer: RecordWriter, *, lease: TaskLease | None) -> TaskRecord:
+    return replace(record, revision=record.revision + 1, nonce=writer.nonce, lease=lease)

@@ -1,0 +1,82 @@
+"""Metrics of maintenance. `task` and `outcome` have a fixed set of values.
+
+| name | type | labels | meaning |
+|---|---|---|---|
+| sluice_maintain_runs_total | counter | task, outcome | runs of this process that ended |
+| sluice_maintain_run_seconds_total | counter | task | duration of these runs |
+| sluice_maintain_running | gauge | task | 1 while this process runs the task |
+| sluice_maintain_last_success_unixtime_seconds | gauge | task | last success of any process |
+| sluice_maintain_overdue_seconds | gauge | task | time since the task was due; alert on it |
+| sluice_maintain_failures | gauge | task | consecutive failures |
+| sluice_maintain_halted | gauge | task | 1 while the task waits for `sluice maintain resume` |
+| sluice_maintain_last_figure | gauge | task, figure | what the last run of this process counted |
+| sluice_maintain_leases_lost_total | counter | task | runs whose lease was lost |
+| sluice_maintain_worker_starts_total | counter | worker | started worker processes |
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from sluice_maintain.lease_rules import RunResult
+from sluice_maintain.status import MaintenanceStatus
+from sluice_maintain.tasks import TaskName
+from sluice_protocol.units import NS_PER_S
+
+
+class MaintenanceMetrics:
+    """The metrics of one process, in a separate registry."""
+
+    def __init__(self) -> None:
+        made = self.registry = CollectorRegistry()
+        self.runs = Counter(
+            "sluice_maintain_runs", "Runs that ended.", ["task", "outcome"], registry=made
+        )
+        self.seconds = Counter(
+            "sluice_maintain_run_seconds", "Duration of runs.", ["task"], registry=made
+        )
+        self.leases_lost = Counter(
+            "sluice_maintain_leases_lost", "Runs whose lease was lost.", ["task"], registry=made
+        )
+        self.worker_starts = Counter(
+            "sluice_maintain_worker_starts", "Started workers.", ["worker"], registry=made
+        )
+        self.running = Gauge(
+            "sluice_maintain_running", "Whether the task runs here.", ["task"], registry=made
+        )
+        self.last_success = Gauge(
+            "sluice_maintain_last_success_unixtime_seconds",
+            "Last success of any process.",
+            ["task"],
+            registry=made,
+        )
+        self.overdue = Gauge(
+            "sluice_maintain_overdue_seconds", "Time since it was due.", ["task"], registry=made
+        )
+        self.failures = Gauge(
+            "sluice_maintain_failures", "Consecutive failures.", ["task"], registry=made
+        )
+        self.halted = Gauge(
+            "sluice_maintain_halted", "Whether it waits for a resume.", ["task"], registry=made
+        )
+        self.figures = Gauge(
+            "sluice_maintain_last_figure",
+            "What the last run counted.",
+            ["task", "figure"],
+            registry=made,
+        )
+
+    def count_run(self, task: TaskName, result: RunResult, elapsed_s: float) -> None:
+        """Record the end of a run of this process."""
+        self.runs.labels(task.value, result.outcome.value).inc()
+        self.seconds.labels(task.value).inc(elapsed_s)
+        for name, value in result.figures.items():
+            self.figures.labels(task.value, name).set(value)
+
+    def show(self, status: MaintenanceStatus) -> None:
+        """Set the gauges to the state of all tasks."""
+        for one in status.tasks:
+            self.running.labels(one.task).set(one.runs_here)
+            self.overdue.labels(one.task).set(one.overdue_s)
+            self.failures.labels(one.task).set(one.failures)
+            self.halted.labels(one.task).set(bool(one.halted))
+            if one.last_success_unix_ns is not None:
+                self.last_success.labels(one.task).set(one.last_success_unix_ns / NS_PER_S)

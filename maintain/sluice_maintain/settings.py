@@ -1,0 +1,333 @@
+"""Settings of maintenance: one for the process, and a policy for each task."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Final
+
+from sluice_gc.settings import AuditSettings, CycleSettings, default_key_file
+from sluice_maintain.tasks import TaskName
+from sluice_maintain.time_windows import parse_windows
+from sluice_protocol.errors import BadUsage
+from sluice_spark.settings import CompactSettings, IngestSettings
+from sluice_store.version_expiry import ExpirySettings
+
+_DAY_S: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPolicy:
+    """When a task runs.
+
+    Attributes:
+        enabled: Whether this process runs the task.
+        every_s: Seconds from the start of a run to the start of the next.
+        window: When the task may start, in UTC: `22:00-04:00`, or `sat 00:00-24:00`, separated by
+            commas. Empty means always.
+        timeout_s: Longest run; a longer one is stopped and counts as failed. 0 means no limit.
+        jitter: Share of `every_s` by which a start is delayed at most, 0.0 to 1.0.
+        backoff_s: Pause after a failed run; it doubles with each further failure.
+        backoff_max_s: Longest pause after failed runs.
+    """
+
+    task: ClassVar[TaskName]
+
+    enabled: bool = True
+    every_s: float = _DAY_S
+    window: str = ""
+    timeout_s: float = 6 * 3600.0
+    jitter: float = 0.05
+    backoff_s: float = 60.0
+    backoff_max_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            BadUsage: A number is out of range, or the window has another form.
+        """
+        where = f"[maintain.{self.task.value}]"
+        for name, low in (("every_s", 1), ("backoff_s", 1), ("timeout_s", 0), ("jitter", 0)):
+            if not getattr(self, name) >= low:
+                raise BadUsage(
+                    f"cannot run maintenance: {name} in {where} must be at least {low},"
+                    f" {name}=`{getattr(self, name)}`"
+                )
+        if self.jitter > 1 or self.backoff_max_s < self.backoff_s:
+            raise BadUsage(
+                f"cannot run maintenance: jitter in {where} must be at most 1, and backoff_max_s at"
+                f" least backoff_s, jitter=`{self.jitter}`, backoff_max_s=`{self.backoff_max_s}`"
+            )
+        try:
+            parse_windows(self.window)
+        except BadUsage as error:
+            raise BadUsage(f"cannot run maintenance: in {where}, {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestPolicy(TaskPolicy):
+    """The ingest job, which runs continuously.
+
+    Attributes:
+        trigger_s: Seconds between micro-batches.
+        max_bytes_per_trigger: Maximum frame bytes of a micro-batch.
+        max_batches_per_trigger: Maximum number of accepted batches of a micro-batch.
+        checkpoint: Folder of the streaming checkpoint; empty for the default.
+        fenced_wait_s: Pause after another ingest job acquired the queue.
+    """
+
+    task = TaskName.INGEST
+    timeout_s: float = 0.0
+    trigger_s: float = 10.0
+    max_bytes_per_trigger: int = IngestSettings().max_bytes_per_trigger
+    max_batches_per_trigger: int = IngestSettings().max_batches_per_trigger
+    checkpoint: str = ""
+    fenced_wait_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollupPolicy(TaskPolicy):
+    """Rollups of metrics."""
+
+    task = TaskName.ROLLUP
+    every_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactPolicy(TaskPolicy):
+    """Compaction of the tables.
+
+    Attributes:
+        target_bytes: Target size of data files.
+        grace_s: Seconds after the end of a date before its partition is rewritten.
+        open_partitions: Also rewrite partitions that may still receive batches.
+        vacuum_hours: Hours beyond the retry horizon for which replaced files are kept; a negative
+            number keeps them permanently.
+    """
+
+    task = TaskName.COMPACT
+    target_bytes: int = CompactSettings().target_bytes
+    grace_s: int = CompactSettings().grace_s
+    open_partitions: bool = False
+    vacuum_hours: int = CompactSettings().vacuum_hours
+
+    def job(self) -> CompactSettings:
+        """Return the settings of one run."""
+        return CompactSettings(
+            target_bytes=self.target_bytes,
+            grace_s=self.grace_s,
+            open_partitions=self.open_partitions,
+            vacuum_hours=self.vacuum_hours,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexPolicy(TaskPolicy):
+    """Index chunks of new data files."""
+
+    task = TaskName.INDEX
+    every_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPolicy(TaskPolicy):
+    """Deletes of records by age. Compaction removes their rows; rollups are kept.
+
+    Attributes:
+        logs_days: Days for which logs are kept; 0 keeps them permanently.
+        metrics_days: Days for which samples of metrics are kept; 0 keeps them permanently.
+        entries_days: Days for which opaque entries are kept; 0 keeps them permanently.
+    """
+
+    task = TaskName.RETENTION
+    every_s: float = 6 * 3600.0
+    logs_days: int = 0
+    metrics_days: int = 0
+    entries_days: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            BadUsage: A number of days is negative, or as `TaskPolicy`.
+        """
+        TaskPolicy.__post_init__(self)
+        days = (self.logs_days, self.metrics_days, self.entries_days)
+        if min(days) < 0:
+            raise BadUsage(
+                "cannot run maintenance: days in [maintain.retention] must be at least 0; 0 keeps"
+                f" records permanently, days=`{min(days)}`"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePolicy(TaskPolicy):
+    """Deletion of work lists and segments that no reader needs; the reconciler does the same.
+
+    Attributes:
+        grace_s: Seconds from an acknowledgement to the deletion of its work list.
+    """
+
+    task = TaskName.QUEUE
+    every_s: float = 900.0
+    grace_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoncurrentPolicy(TaskPolicy):
+    """Deletion of noncurrent versions of derived data, where the store has no lifecycle.
+
+    Attributes:
+        retention_s: Seconds for which a superseded version is kept.
+    """
+
+    task = TaskName.NONCURRENT
+    retention_s: int = ExpirySettings().retention_s
+
+    def job(self) -> ExpirySettings:
+        """Return the settings of one run."""
+        return ExpirySettings(retention_s=self.retention_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditPolicy(TaskPolicy):
+    """Audits without garbage collection; each cycle of `gc` contains an audit.
+
+    Attributes:
+        key_file: The auditor's key; the first audit of a store creates it.
+        shards: Parts of the sha256 space; see `sluice audit run`.
+        deep: Share of blobs that are read and hashed, 0.0 to 1.0.
+    """
+
+    task = TaskName.AUDIT
+    enabled: bool = False
+    backoff_s: float = 900.0
+    key_file: Path = field(default_factory=default_key_file)
+    shards: int = 16
+    deep: float = 0.0
+
+    def job(self, seed: int) -> AuditSettings:
+        """Return the settings of one audit; the seed selects the sample of `deep`."""
+        return AuditSettings(
+            key_file=self.key_file, shards=self.shards, deep=self.deep, deep_seed=seed
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcPolicy(TaskPolicy):
+    """Cycles of garbage collection: audit, execute the due plan, plan again.
+
+    Attributes:
+        key_file: The auditor's key; the first audit of a store creates it.
+        trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
+        shards: Parts of the sha256 space; see `sluice audit run`.
+        deep: Share of blobs that are read and hashed, 0.0 to 1.0.
+        max_delete_ratio: Highest share of all blobs that a plan may delete.
+        grace_s: Minimum age of a plan before its execution, seconds.
+        deletes_per_s_max: Highest number of deletions per second; 0 means no limit.
+        undo: Whether each blob is copied to `gc/v1/trash/` before it is deleted.
+    """
+
+    task = TaskName.GC
+    backoff_s: float = 900.0
+    key_file: Path = field(default_factory=default_key_file)
+    trusted_keys: tuple[str, ...] = ()
+    shards: int = 16
+    deep: float = 0.0
+    max_delete_ratio: float = 0.1
+    grace_s: float = _DAY_S
+    deletes_per_s_max: float = 0.0
+    undo: bool = False
+
+    def job(self) -> CycleSettings:
+        """Return the settings of one cycle."""
+        return CycleSettings(
+            key_file=self.key_file,
+            trusted_keys=self.trusted_keys,
+            shards=self.shards,
+            deep=self.deep,
+            max_delete_ratio=self.max_delete_ratio,
+            grace_s=self.grace_s,
+            deletes_per_s_max=self.deletes_per_s_max,
+            undo=self.undo,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintainSettings:
+    """Settings of `sluice maintain`.
+
+    Attributes:
+        listen: Address of the status page, host:port; port 0 selects a free port.
+        allowed_hosts: Names under which clients reach the page, without ports, separated by commas.
+        api_token: The token that readers of the status must send as `Authorization: Bearer …`.
+            Without it the page is served on a loopback address only.
+        poll_s: Seconds between two decisions what to run.
+        lease_s: Duration of a lease, seconds; a running task renews it three times as often.
+        stop_grace_s: Time that a stopped task has to reach a safe point, seconds.
+        spark_jobs: Spark tasks that run concurrently in the shared session, count.
+        session_idle_s: Seconds without a task after which a worker process ends.
+        session_jobs_max: Tasks after which a worker process is replaced, count.
+        master: Spark master URL.
+        driver_memory: Heap size of each JVM.
+        ingest: Continuous ingestion.
+        rollup: Rollups of metrics.
+        compact: Compaction of the tables.
+        index: Index chunks.
+        retention: Deletes of records by age.
+        queue: Deletion of old work lists.
+        noncurrent: Deletion of noncurrent versions.
+        audit: Audits without garbage collection.
+        gc: Cycles of garbage collection.
+    """
+
+    listen: str = "127.0.0.1:8083"
+    allowed_hosts: str = ""
+    api_token: str = field(default="", repr=False)
+    poll_s: float = 10.0
+    lease_s: float = 90.0
+    stop_grace_s: float = 60.0
+    spark_jobs: int = 2
+    session_idle_s: float = 1800.0
+    session_jobs_max: int = 1000
+    master: str = "local[2,4]"
+    driver_memory: str = "1g"
+    ingest: IngestPolicy = field(default_factory=IngestPolicy)
+    rollup: RollupPolicy = field(default_factory=RollupPolicy)
+    compact: CompactPolicy = field(default_factory=CompactPolicy)
+    index: IndexPolicy = field(default_factory=IndexPolicy)
+    retention: RetentionPolicy = field(default_factory=RetentionPolicy)
+    queue: QueuePolicy = field(default_factory=QueuePolicy)
+    noncurrent: NoncurrentPolicy = field(default_factory=NoncurrentPolicy)
+    audit: AuditPolicy = field(default_factory=AuditPolicy)
+    gc: GcPolicy = field(default_factory=GcPolicy)
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            BadUsage: A number is out of range.
+        """
+        lows = {"poll_s": 0.1, "lease_s": 10, "stop_grace_s": 0, "spark_jobs": 1}
+        for name, low in (lows | {"session_idle_s": 1, "session_jobs_max": 1}).items():
+            if not getattr(self, name) >= low:
+                raise BadUsage(
+                    f"cannot run maintenance: {name} in [maintain] must be at least {low},"
+                    f" {name}=`{getattr(self, name)}`"
+                )
+
+    def policies(self) -> Mapping[TaskName, TaskPolicy]:
+        """Return the policy of every task."""
+        return {task: getattr(self, task.value) for task in TaskName}
+
+    def ingest_job(self, *, once: bool) -> IngestSettings:
+        """Return the settings of the ingest job."""
+        return IngestSettings(
+            once=once,
+            trigger_s=self.ingest.trigger_s,
+            max_bytes_per_trigger=self.ingest.max_bytes_per_trigger,
+            max_batches_per_trigger=self.ingest.max_batches_per_trigger,
+            checkpoint=self.ingest.checkpoint or None,
+            master=self.master,
+            driver_memory=self.driver_memory,
+        )

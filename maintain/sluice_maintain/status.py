@@ -1,0 +1,156 @@
+"""The state of every task as the status page, the JSON document and the command show it."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from sluice_maintain.lease_rules import is_leased, settle
+from sluice_maintain.scheduler import ScheduleDecision, Situation, WaitReason
+from sluice_maintain.tasks import TaskName
+from sluice_protocol.maintenance import RunOutcome, TaskRecord, TaskRun
+from sluice_protocol.units import NS_PER_S
+
+_OVERDUE_MIN_S: Final = 600.0
+"""Time after which a task that is due and does not run is a problem, at least."""
+_OVERDUE_INTERVALS: Final = 2.0
+_TROUBLES: Final = frozenset(
+    {RunOutcome.FOUND_WRONG, RunOutcome.REFUSED, RunOutcome.NOT_PERMITTED, RunOutcome.FAILED}
+)
+
+
+class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One task.
+
+    Attributes:
+        task: Its name.
+        state: `running`, or why it waits: a `WaitReason`; `idle` if the reader has no policies.
+        runs_here: Whether the process that reports this runs it.
+        lease_owner: The process with the lease, or empty.
+        lease_expires_unix_ns: End of the lease, or None.
+        next_run_unix_ns: When it is expected to run next, or None.
+        overdue_s: Seconds since it was due, beyond the tolerance of two intervals; else 0.
+        last_success_unix_ns: End of the last successful run, or None.
+        last_outcome: How the last run ended; empty before the first.
+        last_reason: Why it did not succeed.
+        last_duration_s: Its duration, or None.
+        failures: Consecutive failures.
+        halted: Why it waits for `sluice maintain resume`; empty if it does not.
+        runs: The last runs, the newest last.
+    """
+
+    task: str
+    state: str
+    runs_here: bool
+    lease_owner: str
+    lease_expires_unix_ns: int | None
+    next_run_unix_ns: int | None
+    overdue_s: float
+    last_success_unix_ns: int | None
+    last_outcome: str
+    last_reason: str
+    last_duration_s: float | None
+    failures: int
+    halted: str
+    runs: tuple[TaskRun, ...]
+
+    @property
+    def trouble(self) -> str:
+        """What an operator should know, or an empty text."""
+        if self.halted:
+            return f"halted: {self.halted}; then run `sluice maintain resume {self.task}`"
+        if self.state == WaitReason.OFF:
+            return ""
+        if self.failures or self.last_outcome in _TROUBLES:
+            return f"{self.last_outcome}: {self.last_reason}"
+        if self.overdue_s > 0:
+            return f"overdue by {self.overdue_s:.0f} s: no process runs it"
+        return ""
+
+
+class MaintenanceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Every task, at a time of the store's clock.
+
+    Attributes:
+        checked_at_unix_ns: When the records were read.
+        owner: The process that reports this; empty for the command.
+        tasks: The tasks.
+    """
+
+    checked_at_unix_ns: int
+    owner: str
+    tasks: tuple[TaskStatus, ...]
+
+    @property
+    def found_wrong(self) -> bool:
+        """Return True if a task has a problem."""
+        return any(one.trouble for one in self.tasks)
+
+
+def show_situation(situation: Situation, decision: ScheduleDecision) -> MaintenanceStatus:
+    """Return the status that a process with policies reports."""
+    tasks = []
+    for task in TaskName:
+        wait = decision.waiting.get(task)
+        state = "due" if wait is None else wait.reason.value
+        if task in situation.running:
+            state = "running"
+        record = settle(situation.records[task], situation.now_ns)
+        next_ns = record.due_at_unix_ns if record is not None else None
+        if wait is not None and wait.until_ns is not None and wait.reason is not WaitReason.LEASED:
+            next_ns = wait.until_ns
+        shown = _show_task(task, record, state, situation.now_ns, next_ns=next_ns)
+        tasks.append(msgspec.structs.replace(shown, runs_here=task in situation.running))
+    return MaintenanceStatus(
+        checked_at_unix_ns=situation.now_ns, owner=situation.owner, tasks=tuple(tasks)
+    )
+
+
+def show_records(records: Mapping[TaskName, TaskRecord | None], now_ns: int) -> MaintenanceStatus:
+    """Return the status that a reader without policies reports."""
+    tasks = []
+    for task, stored in records.items():
+        record = settle(stored, now_ns)
+        state = "running" if is_leased(record, now_ns) else "idle" if record else "never_ran"
+        due_ns = record.due_at_unix_ns if record is not None else None
+        tasks.append(_show_task(task, record, state, now_ns, next_ns=due_ns))
+    return MaintenanceStatus(checked_at_unix_ns=now_ns, owner="", tasks=tuple(tasks))
+
+
+def _show_task(
+    task: TaskName, record: TaskRecord | None, state: str, now_ns: int, *, next_ns: int | None
+) -> TaskStatus:
+    lease = record.lease if record is not None else None
+    last = record.last_run if record is not None else None
+    overdue_s = 0.0
+    if record is not None and lease is None and not record.halted and state != WaitReason.OFF:
+        overdue_s = overdue(record, now_ns)
+    return TaskStatus(
+        task=task.value,
+        state=state,
+        runs_here=False,
+        lease_owner=lease.owner if lease is not None else "",
+        lease_expires_unix_ns=lease.expires_at_unix_ns if lease is not None else None,
+        next_run_unix_ns=next_ns,
+        overdue_s=overdue_s,
+        last_success_unix_ns=record.last_success_unix_ns if record is not None else None,
+        last_outcome=last.outcome if last is not None else "",
+        last_reason=last.reason if last is not None else "",
+        last_duration_s=_duration_s(last) if last is not None else None,
+        failures=record.failures if record is not None else 0,
+        halted=record.halted if record is not None else "",
+        runs=record.runs if record is not None else (),
+    )
+
+
+def overdue(record: TaskRecord, now_ns: int) -> float:
+    """Return the seconds since a task was due, or 0 within two intervals or ten minutes."""
+    if record.due_at_unix_ns is None:
+        return 0.0
+    late_s = (now_ns - record.due_at_unix_ns) / NS_PER_S
+    tolerated_s = max(_OVERDUE_MIN_S, _OVERDUE_INTERVALS * record.every_s)
+    return late_s if late_s > tolerated_s else 0.0
+
+
+def _duration_s(run: TaskRun) -> float:
+    return (run.ended_at_unix_ns - run.started_at_unix_ns) / NS_PER_S

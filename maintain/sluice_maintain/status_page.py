@@ -1,0 +1,63 @@
+"""The status page: one table in plain HTML, without scripts."""
+
+from html import escape
+from typing import Final
+
+from sluice_maintain.status import MaintenanceStatus, TaskStatus
+from sluice_maintain.time_windows import describe_instant
+
+REFRESH_S: Final = 10
+_STYLE: Final = (
+    "body{font:15px/1.4 system-ui,sans-serif;margin:2rem;color:#222}"
+    "table{border-collapse:collapse}th,td{text-align:left;padding:.3rem .8rem;"
+    "border-bottom:1px solid #ddd;vertical-align:top}.trouble{color:#a00}"
+)
+_HEADINGS: Final = (
+    *("task", "state", "last success", "last run", "duration", "next run", "lease"),
+    "problem",
+)
+
+
+def render_page(status: MaintenanceStatus, problem: str) -> str:
+    """Return the page.
+
+    Args:
+        status: The state of every task.
+        problem: Why the state is not current; empty if it is.
+    """
+    head = "".join(f"<th>{heading}</th>" for heading in _HEADINGS)
+    rows = "".join(_row(one) for one in status.tasks)
+    alert = f'<p class="trouble">not current: {escape(problem)}</p>' if problem else ""
+    parts = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="refresh" content="{REFRESH_S}">',
+        f"<title>sluice maintain</title><style>{_STYLE}</style></head>",
+        "<body><h1>sluice maintain</h1>",
+        f"<p>{escape(status.owner)}, {describe_instant(status.checked_at_unix_ns)}</p>",
+        alert,
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></body></html>",
+    )
+    return "\n".join(parts)
+
+
+def _row(one: TaskStatus) -> str:
+    cells = (
+        *(one.task, one.state, _instant(one.last_success_unix_ns), one.last_outcome),
+        *(describe_duration(one.last_duration_s), _instant(one.next_run_unix_ns)),
+        *(one.lease_owner, one.trouble),
+    )
+    inner = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    return f'<tr class="trouble">{inner}</tr>' if one.trouble else f"<tr>{inner}</tr>"
+
+
+def _instant(at_ns: int | None) -> str:
+    return describe_instant(at_ns) if at_ns else ""
+
+
+def describe_duration(seconds: float | None) -> str:
+    """Return a duration, such as `1.2 s`, `3 min` or `2.5 h`; empty for None."""
+    if seconds is None:
+        return ""
+    if seconds < 100:  # noqa: PLR2004 - seconds are readable up to here
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004 - as above

@@ -1,0 +1,195 @@
+"""The worker processes of this process: start one per kind, send jobs, replace and kill them."""
+
+import asyncio
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import structlog
+
+from sluice_maintain.lease_rules import RunResult
+from sluice_maintain.messages import (
+    LINE_BYTES_MAX,
+    JobEnd,
+    JobRequest,
+    StopRequest,
+    decode_end,
+    encode_line,
+)
+from sluice_maintain.settings import MaintainSettings
+from sluice_maintain.tasks import TRAITS, TaskName, WorkerKind
+from sluice_protocol.clock import Clock
+from sluice_protocol.maintenance import RunOutcome
+from sluice_protocol.units import NS_PER_S
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerProcess:
+    """One worker process and the jobs that it runs.
+
+    Attributes:
+        kind: Which jobs it runs.
+        process: The process.
+        jobs: The result of each running job, by number.
+        numbers: Jobs that it has started so far.
+        idle_since_ns: When its last job ended.
+        ending: Whether it accepts no further jobs.
+    """
+
+    kind: WorkerKind
+    process: Process
+    jobs: dict[int, asyncio.Future[RunResult]] = field(default_factory=dict)
+    numbers: int = 0
+    idle_since_ns: int = 0
+    ending: bool = False
+
+    async def read_results(self, clock: Clock) -> None:
+        """Deliver results until the process ends; then fail the jobs that have none."""
+        assert self.process.stdout is not None  # noqa: S101 - it was started with a pipe
+        async for line in self.process.stdout:
+            end = decode_end(line)
+            self.ending = self.ending or end.worker_ends
+            self.idle_since_ns = clock.monotonic_ns()
+            self._deliver(end)
+            if self.ending and not self.jobs:
+                self.close()
+        code = await self.process.wait()
+        self.ending = True
+        reason = (
+            "the worker process ended without a result: it was killed or crashed,"
+            f" exit_code=`{code}`"
+        )
+        for number in list(self.jobs):
+            lost = RunResult(outcome=RunOutcome.FAILED, reason=reason, figures={})
+            self._deliver(JobEnd(number=number, result=lost))
+
+    def _deliver(self, end: JobEnd) -> None:
+        future = self.jobs.pop(end.number, None)
+        if future is not None and not future.done():
+            future.set_result(end.result)
+
+    def send(self, request: JobRequest | StopRequest) -> None:
+        """Send a request; a process that has ended reports by the end of its output."""
+        assert self.process.stdin is not None  # noqa: S101 - it was started with a pipe
+        with suppress(ConnectionError, RuntimeError):
+            self.process.stdin.write(encode_line(request))
+
+    def close(self) -> None:
+        """End the process: its input ends."""
+        self.ending = True
+        assert self.process.stdin is not None  # noqa: S101 - it was started with a pipe
+        self.process.stdin.close()
+
+    def kill(self) -> None:
+        """Kill the process; its JVM ends within seconds."""
+        self.ending = True
+        with suppress(ProcessLookupError):
+            self.process.kill()
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingJob:
+    """A job that runs in a worker process."""
+
+    worker: WorkerProcess
+    number: int
+    result: asyncio.Future[RunResult]
+
+    def stop(self) -> None:
+        """Ask the job to stop at its next safe point."""
+        self.worker.send(StopRequest(number=self.number))
+
+
+class WorkerPool:
+    """One worker process per kind; replaced when it is idle, worn out or has ended."""
+
+    def __init__(
+        self, command: Sequence[str], store_url: str, settings: MaintainSettings, clock: Clock
+    ) -> None:
+        """Prepare the pool; a process is started with its first job.
+
+        Args:
+            command: The command line of a worker process.
+            store_url: The store.
+            settings: The settings.
+            clock: For idle times.
+        """
+        self._command = command
+        self._store_url = store_url
+        self._settings = settings
+        self._clock = clock
+        self._workers: dict[WorkerKind, WorkerProcess] = {}
+        self._readers: set[asyncio.Task[None]] = set()
+        self.starts: dict[WorkerKind, int] = dict.fromkeys(WorkerKind, 0)
+
+    @property
+    def processes(self) -> Mapping[WorkerKind, int]:
+        """The process ids of the workers that accept jobs."""
+        return {kind: one.process.pid for kind, one in self._workers.items() if not one.ending}
+
+    async def start_job(self, task: TaskName, *, once: bool) -> PendingJob:
+        """Start a job in the process of its kind.
+
+        Raises:
+            OSError: The process cannot be started.
+        """
+        worker = await self._worker(TRAITS[task].worker)
+        worker.numbers += 1
+        number = worker.numbers
+        result: asyncio.Future[RunResult] = asyncio.get_running_loop().create_future()
+        worker.jobs[number] = result
+        worker.send(
+            JobRequest(
+                number=number,
+                task=task,
+                store_url=self._store_url,
+                settings=self._settings,
+                once=once,
+            )
+        )
+        return PendingJob(worker=worker, number=number, result=result)
+
+    def close_idle(self) -> None:
+        """End processes without a job that were idle for long or ran many jobs."""
+        for worker in self._workers.values():
+            if worker.jobs or worker.ending:
+                continue
+            idle_s = (self._clock.monotonic_ns() - worker.idle_since_ns) / NS_PER_S
+            worn = worker.numbers >= self._settings.session_jobs_max
+            if worn or idle_s > self._settings.session_idle_s:
+                log.info("maintenance_worker_closed", worker=worker.kind.value, jobs=worker.numbers)
+                worker.close()
+
+    async def close(self) -> None:
+        """End every process and wait for its end."""
+        for worker in self._workers.values():
+            if worker.jobs:
+                worker.kill()
+            elif not worker.ending:
+                worker.close()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+
+    async def _worker(self, kind: WorkerKind) -> WorkerProcess:
+        current = self._workers.get(kind)
+        if current is not None and not current.ending:
+            return current
+        # A separate session: a signal to this process's group must not end a job unrecorded.
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=PIPE,
+            stdout=PIPE,
+            limit=LINE_BYTES_MAX,
+            start_new_session=True,
+        )
+        worker = WorkerProcess(kind=kind, process=process)
+        worker.idle_since_ns = self._clock.monotonic_ns()
+        self._workers[kind] = worker
+        self.starts[kind] += 1
+        reader = asyncio.create_task(worker.read_results(self._clock))
+        self._readers.add(reader)
+        reader.add_done_callback(self._readers.discard)
+        log.info("maintenance_worker_started", worker=kind.value, pid=process.pid)
+        return worker

@@ -1,0 +1,332 @@
+"""Reading and writing the parts of a lane's state.
+
+A part is created under a fresh name before the first lane state that names it is swapped in. A
+crash between the two leaves a part that no state names. The next owner deletes it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sluice_protocol.errors import InvalidRecord, StoreError, StoreUnavailable
+from sluice_protocol.keys import digest_of
+from sluice_protocol.outcomes import Found, ObjectInfo
+from sluice_queue.decisions import writes_of
+from sluice_queue.errors import LaneDamaged
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import Lane, Runtime
+from sluice_reconciler.lane_ledger import Ledger, LedgerDelta
+from sluice_reconciler.lane_parts import (
+    LanePart,
+    Life,
+    decode_part,
+    encode_part,
+    key_of_life,
+    merge_parts,
+)
+from sluice_reconciler.lane_runs import PART_LIVES_MAX, nameable, plan_merge
+from sluice_reconciler.lane_state import (
+    LaneRecord,
+    LaneStateDamaged,
+    PartReference,
+    Run,
+    StoredLaneState,
+    lane_key,
+    part_key,
+    part_name,
+    parts_prefix,
+    read_lane_state,
+)
+from sluice_store.port import ObjectStore
+from sluice_store.retry import WRITE_RETRY, create_known
+
+REREADS_MAX: Final = 20
+"""How often a lane state is read again because its owner merged the parts that it named."""
+
+INLINE_LIVES_MAX: Final = 4096
+"""Lives up to which a merge runs on the event loop; a larger one runs in a thread."""
+
+
+class PartMissing(Exception):
+    """A part that a lane state names does not exist."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+@dataclass(slots=True)
+class PartCache:
+    """The parts of one lane that were read or written before, by name; parts never change."""
+
+    parts: dict[str, LanePart] = field(default_factory=dict)
+
+    def keep_only(self, record: LaneRecord) -> None:
+        """Drop every part that a lane state does not name."""
+        named = {part.name for part in record.parts()}
+        self.parts = {name: part for name, part in self.parts.items() if name in named}
+
+
+async def read_part(store: ObjectStore, lane: Lane, reference: PartReference) -> LanePart:
+    """Read a part.
+
+    Raises:
+        PartMissing: It does not exist.
+        LaneStateDamaged: Its bytes are not those that the lane state names.
+        UnsupportedVersion: A newer version wrote it.
+        StoreError: The store is unreachable or refused the request.
+    """
+    key = part_key(lane, reference.name)
+    read = await store.get(key)
+    if not isinstance(read, Found):
+        raise PartMissing(reference.name)
+    if digest_of(read.body) != reference.sha256:
+        raise LaneStateDamaged(key, "its bytes are not those that the lane state names")
+    try:
+        return decode_part(key, read.body)
+    except InvalidRecord as error:
+        raise LaneStateDamaged(key, error.reason) from error
+
+
+async def load_ledger(
+    store: ObjectStore, stored: StoredLaneState, cache: PartCache, of: Life | None = None
+) -> Ledger:
+    """Read the parts that a lane state names, and return the ledger.
+
+    Args:
+        store: The store.
+        stored: The lane state.
+        cache: Parts that were read before; the others are added.
+        of: Read only the parts that may contain this life; None for all parts.
+
+    Raises:
+        PartMissing: A part does not exist.
+        LaneStateDamaged: A part is damaged.
+        UnsupportedVersion: A newer version wrote a part.
+        StoreError: The store is unreachable or refused a request.
+    """
+    record = stored.record
+    cache.keep_only(record)
+    runs: list[list[LanePart]] = []
+    for run in record.runs:
+        parts: list[LanePart] = []
+        for one in run:
+            if of is not None and not one.first <= key_of_life(of)[0] <= one.last:
+                continue
+            if one.name not in cache.parts:
+                cache.parts[one.name] = await read_part(store, record.of_lane, one)
+            parts.append(cache.parts[one.name])
+        runs.append(parts)
+    return Ledger(runs, stored.boots, record.recent)
+
+
+async def read_ledger(
+    store: ObjectStore, lane: Lane, cache: PartCache | None = None, of: Life | None = None
+) -> tuple[Ledger, bool]:
+    """Read what a lane was given, without taking the lane over.
+
+    Batches of an append intent are included if the register contains the append. If the register is
+    damaged, they are not: the lane is halted until a rebuild enqueues every batch again.
+
+    Args:
+        store: The store.
+        lane: The lane.
+        cache: As in `load_ledger`.
+        of: As in `load_ledger`.
+
+    Returns:
+        The ledger, and whether any process has ever owned the lane.
+
+    Raises:
+        LaneStateDamaged: The state is malformed.
+        UnsupportedVersion: A newer version wrote the state.
+        StoreError: The store is unreachable or refused the request.
+    """
+    cache = cache if cache is not None else PartCache()
+    for _ in range(REREADS_MAX):
+        stored = await read_lane_state(store, lane)
+        if stored is None:
+            return Ledger(), False
+        try:
+            ledger = await load_ledger(store, stored, cache, of)
+        except PartMissing as missing:
+            await refuse_if_current(store, stored, missing)
+            continue
+        if stored.record.pending and await _is_appended(store, lane, stored.record):
+            for batch in stored.record.pending:
+                ledger.add(batch)
+        return ledger, stored.record.owner_term > 0
+    raise StoreUnavailable("read", lane_key(lane), "the lane state changed during each read")
+
+
+async def refuse_if_current(
+    store: ObjectStore, stored: StoredLaneState, missing: PartMissing
+) -> None:
+    """Do nothing if the lane state was replaced after it was read: its parts may be merged.
+
+    Raises:
+        LaneStateDamaged: The lane state is current, so the part is lost.
+        StoreError: The store is unreachable or refused the request.
+    """
+    lane = stored.record.of_lane
+    now = await store.head(lane_key(lane))
+    if isinstance(now, ObjectInfo) and now.etag == stored.etag:
+        raise LaneStateDamaged(part_key(lane, missing.name), "part is missing") from missing
+
+
+async def check_parts(store: ObjectStore, stored: StoredLaneState, *, read: bool) -> None:
+    """Check that every part that a lane state names exists.
+
+    Args:
+        store: The store.
+        stored: The lane state.
+        read: Also read each part and compare its bytes with the digest in the lane state.
+
+    Raises:
+        LaneStateDamaged: The state is current, and a part is missing or damaged.
+        UnsupportedVersion: A newer version wrote a part.
+        StoreError: The store is unreachable or refused a request.
+    """
+    named = list(stored.record.parts())
+    if not named:
+        return
+    lane = stored.record.of_lane
+    prefix = parts_prefix(lane)
+    listed = {
+        one.key.removeprefix(prefix) async for page in store.list(prefix) for one in page.objects
+    }
+    for one in named:
+        try:
+            if one.name not in listed:
+                # An owner that merged it meanwhile has replaced the state.
+                await refuse_if_current(store, stored, PartMissing(one.name))
+                return
+            if read:
+                await read_part(store, lane, one)
+        except PartMissing as missing:
+            await refuse_if_current(store, stored, missing)
+            return
+
+
+async def _is_appended(store: ObjectStore, lane: Lane, record: LaneRecord) -> bool:
+    """Return True if the register contains the append whose intent the state contains."""
+    try:
+        view = await read_lane(store, lane.queue, lane.lane, entries_max=0)
+    except LaneDamaged:
+        return False
+    writer = view.state.writer(bytes.fromhex(record.producer_id))
+    return writer is not None and writes_of(writer.counter) > record.writes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenRuns:
+    """The runs of the next lane state, whose parts all exist.
+
+    Attributes:
+        runs: As the lane state names them.
+        delta: The changes that the newest run contains; None if there were none.
+    """
+
+    runs: tuple[Run, ...]
+    delta: LedgerDelta | None
+
+
+class LaneLog:
+    """Writes the parts of one owner of one lane, and deletes those that it replaced."""
+
+    def __init__(
+        self, store: ObjectStore, lane: Lane, term: int, cache: PartCache, runtime: Runtime
+    ) -> None:
+        self._store = store
+        self._lane = lane
+        self._term = term
+        self._cache = cache
+        self._runtime = runtime
+        self._known: set[str] = set()
+        self._unnamed: set[str] = set()
+
+    async def spill(self, ledger: Ledger, runs: tuple[Run, ...]) -> WrittenRuns:
+        """Write the changes of a ledger as a new run, and merge runs.
+
+        Nothing names the new parts until the caller has swapped in a lane state with the result.
+
+        Raises:
+            OutcomeUnknown: The retries of a write are spent.
+            StoreError: The store is unreachable or refused a request.
+        """
+        await self._delete_unnamed()
+        delta = ledger.delta()
+        if delta is None:
+            return WrittenRuns(runs=runs, delta=None)
+        lives = [sum(one.lives for one in run) for run in runs]
+        merged = plan_merge([*lives, len(delta.part)])
+        kept = runs[: len(runs) + 1 - merged] if merged else runs
+        inputs = [self._cache.parts[one.name] for run in runs[len(kept) :] for one in run]
+        outputs = await self._merge([*inputs, delta.part])
+        run = tuple([await self._write(part) for part in outputs])
+        return WrittenRuns(runs=(*kept, run), delta=delta)
+
+    async def _merge(self, parts: Sequence[LanePart]) -> list[LanePart]:
+        def work() -> list[LanePart]:
+            return list(merge_parts(parts, PART_LIVES_MAX))
+
+        if len(parts) == 1 and len(parts[0]) <= PART_LIVES_MAX:
+            return [parts[0]]
+        if sum(map(len, parts)) <= INLINE_LIVES_MAX:
+            return work()
+        return await asyncio.to_thread(work)
+
+    async def _write(self, part: LanePart) -> PartReference:
+        body = encode_part(part)
+        name = part_name(self._term, self._runtime.ids.ulid())
+        self._known.add(name)
+        backoff = self._runtime.backoff(WRITE_RETRY)
+        await create_known(
+            self._store, part_key(self._lane, name), body, backoff, retry_unsent=True
+        )
+        self._cache.parts[name] = part
+        first, last = part.span
+        return PartReference(
+            name=name, sha256=digest_of(body), lives=len(part), first=first, last=last
+        )
+
+    def parts_of(self, record: LaneRecord) -> list[list[LanePart]]:
+        """Return the parts that a lane state of this owner names."""
+        return [[self._cache.parts[one.name] for one in run] for run in record.runs]
+
+    def swapped(self, record: LaneRecord) -> None:
+        """Note that this state is current, so that no other part of this owner is named again."""
+        named = {part.name for part in record.parts()}
+        self._unnamed |= self._known - named
+        self._known = named
+        self._cache.keep_only(record)
+
+    async def _delete_unnamed(self) -> None:
+        """Delete the parts that this owner replaced, after readers had the time of some flushes."""
+        if self._unnamed:
+            with contextlib.suppress(StoreError):
+                await self._delete(self._unnamed)
+                self._unnamed.clear()
+
+    async def collect(self, record: LaneRecord) -> None:
+        """Delete the parts that earlier owners left and that no lane state will ever name.
+
+        An error is left to the next owner, because no work depends on the deletion.
+
+        Args:
+            record: The state that this owner swapped in.
+        """
+        prefix = parts_prefix(self._lane)
+        with contextlib.suppress(StoreError):
+            async for page in self._store.list(prefix):
+                listed = [one.key.removeprefix(prefix) for one in page.objects]
+                await self._delete(set(listed) - nameable(listed, record))
+
+    async def _delete(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
+            key = part_key(self._lane, name)
+            found = await self._store.head(key)
+            if isinstance(found, ObjectInfo) and found.incarnation is not None:
+                await self._store.delete(key, found.incarnation)

@@ -1,0 +1,196 @@
+"""The bytes of a part: what a lane was given of many lives, sorted, in one immutable object.
+
+A life is one boot of one agent. A part contains the whole state of each of its lives, so of several
+parts with the same life only the newest counts. It is searched as it is stored, without decoding:
+about 45 bytes of memory per life. All integers are little-endian and unsigned:
+
+    magic `SLP1` | version u16 | flags u16 | lives u32 | bytes of values u32
+    lives x u64   first half of the key: 4 bytes of the agent's hash, 4 bytes of the life's hash
+    lives x u64   second half: the next 8 bytes of the life's hash
+    lives x u32   last part: the next 4 bytes of the life's hash
+    lives x u32   where the value ends
+    values        `BootRanges` in MessagePack
+
+The object is one zstd frame of these bytes. Pure. Source: `docs/reconciler.md`, State; ADR 0140.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NewType
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
+from sluice_protocol.units import ObjectKey
+from sluice_reconciler.sequence_ranges import BootRanges
+
+Life = tuple[str, str]
+"""Agent id and boot id."""
+
+LifeKey = NewType("LifeKey", tuple[int, int, int])
+"""The three columns of a life's key; parts are sorted by it."""
+
+PART_BYTES_MAX: Final = 1 << 30
+MAGIC: Final = b"SLP1"
+VERSION: Final = 1
+_HEADER: Final = struct.Struct("<4sHHII")
+_LIFE_BYTES: Final = 8 + 8 + 4 + 4
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(BootRanges)
+
+_U64 = npt.NDArray[np.uint64]
+_U32 = npt.NDArray[np.uint32]
+
+
+def key_of_life(life: Life) -> LifeKey:
+    """Return the key of a life. All lives of an agent are adjacent in the order of keys."""
+    agent, boot = (one.encode() for one in life)
+    of_agent = hashlib.blake2b(agent, digest_size=4).digest()
+    salted = len(agent).to_bytes(4, "big") + agent + boot
+    of_life = hashlib.blake2b(salted, digest_size=16).digest()
+    return LifeKey(
+        (
+            int.from_bytes(of_agent + of_life[:4], "big"),
+            int.from_bytes(of_life[4:12], "big"),
+            int.from_bytes(of_life[12:], "big"),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanePart:
+    """The lives of one part, in memory.
+
+    Attributes:
+        heads: First half of each key, ascending.
+        mids: Second half of each key.
+        lows: Last part of each key.
+        ends: Where each value ends.
+        values: The values, one behind the other.
+    """
+
+    heads: _U64
+    mids: _U64
+    lows: _U32
+    ends: _U32
+    values: bytes
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first and the last head."""
+        return int(self.heads[0]), int(self.heads[-1])
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that the part needs."""
+        return len(self) * _LIFE_BYTES + len(self.values)
+
+    def find(self, key: LifeKey) -> BootRanges | None:
+        """Return a new copy of a life's state, or None if the part does not contain the life."""
+        head, mid, low = key
+        at = int(np.searchsorted(self.heads, np.uint64(head)))
+        while at < len(self.heads) and int(self.heads[at]) == head:
+            if int(self.mids[at]) == mid and int(self.lows[at]) == low:
+                start = int(self.ends[at - 1]) if at else 0
+                return _DECODER.decode(self.values[start : int(self.ends[at])])
+            at += 1
+        return None
+
+
+def make_part(boots: Mapping[Life, BootRanges]) -> LanePart:
+    """Return a part with the state of these lives."""
+    unsorted = ((key_of_life(life), ranges) for life, ranges in boots.items())
+    keyed = sorted(unsorted, key=lambda one: one[0])
+    values = [_ENCODER.encode(ranges) for _, ranges in keyed]
+    return LanePart(
+        heads=np.array([key[0] for key, _ in keyed], dtype="<u8"),
+        mids=np.array([key[1] for key, _ in keyed], dtype="<u8"),
+        lows=np.array([key[2] for key, _ in keyed], dtype="<u4"),
+        ends=np.cumsum([len(one) for one in values], dtype="<u4"),
+        values=b"".join(values),
+    )
+
+
+def merge_parts(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePart]:
+    """Merge parts, oldest first, into parts of at most `lives_max` lives with disjoint spans.
+
+    Of a life that several parts contain, the state in the last of them is kept.
+    """
+    heads = np.concatenate([one.heads for one in parts])
+    mids = np.concatenate([one.mids for one in parts])
+    lows = np.concatenate([one.lows for one in parts])
+    age = np.repeat(np.arange(len(parts), 0, -1, dtype=np.int64), [len(one) for one in parts])
+    order = np.lexsort((age, lows, mids, heads))
+    heads, mids, lows = heads[order], mids[order], lows[order]
+    first = np.ones(len(order), dtype=bool)
+    same = (heads[1:] == heads[:-1]) & (mids[1:] == mids[:-1]) & (lows[1:] == lows[:-1])
+    first[1:] = ~same
+    chosen = order[first]
+    values = np.frombuffer(b"".join(one.values for one in parts), dtype=np.uint8)
+    sizes = np.concatenate([np.diff(one.ends, prepend=np.uint32(0)) for one in parts])
+    starts = np.cumsum(sizes, dtype=np.int64) - sizes
+    heads, mids, lows = heads[first], mids[first], lows[first]
+    for at in range(0, len(chosen), lives_max):
+        here = slice(at, at + lives_max)
+        lengths = sizes[chosen[here]].astype(np.int64)
+        ends = np.cumsum(lengths)
+        where = np.repeat(starts[chosen[here]] - (ends - lengths), lengths) + np.arange(ends[-1])
+        yield LanePart(
+            heads=heads[here].copy(),
+            mids=mids[here].copy(),
+            lows=lows[here].copy(),
+            ends=ends.astype("<u4"),
+            values=values[where].tobytes(),
+        )
+
+
+def encode_part(part: LanePart) -> bytes:
+    """Return the stored bytes of a part."""
+    columns = [
+        part.heads.astype("<u8").tobytes(),
+        part.mids.astype("<u8").tobytes(),
+        part.lows.astype("<u4").tobytes(),
+        part.ends.astype("<u4").tobytes(),
+    ]
+    header = _HEADER.pack(MAGIC, VERSION, 0, len(part), len(part.values))
+    raw = b"".join([header, *columns, part.values])
+    return zstandard.ZstdCompressor(level=1).compress(raw)
+
+
+def decode_part(key: ObjectKey, body: bytes) -> LanePart:
+    """Decode the stored bytes of a part.
+
+    Raises:
+        InvalidRecord: The bytes are not a part.
+        UnsupportedVersion: A newer version wrote it.
+    """
+    try:
+        raw = zstandard.ZstdDecompressor().decompress(body, max_output_size=PART_BYTES_MAX)
+    except zstandard.ZstdError as error:
+        raise InvalidRecord(key, f"not a zstd frame: {error}") from error
+    if len(raw) < _HEADER.size or raw[:4] != MAGIC:
+        raise InvalidRecord(key, "not a part of a lane state")
+    _, version, _, lives, value_bytes = _HEADER.unpack_from(raw)
+    if version != VERSION:
+        raise UnsupportedVersion("part version", version, (VERSION,), key)
+    if len(raw) != _HEADER.size + lives * _LIFE_BYTES + value_bytes or not lives:
+        raise InvalidRecord(key, f"has {len(raw)} bytes, which is not the size of {lives} lives")
+    at = _HEADER.size
+    heads = np.frombuffer(raw, dtype="<u8", count=lives, offset=at)
+    mids = np.frombuffer(raw, dtype="<u8", count=lives, offset=at + 8 * lives)
+    lows = np.frombuffer(raw, dtype="<u4", count=lives, offset=at + 16 * lives)
+    ends = np.frombuffer(raw, dtype="<u4", count=lives, offset=at + 20 * lives)
+    if int(ends[-1]) != value_bytes or bool(np.any(heads[1:] < heads[:-1])):
+        raise InvalidRecord(key, "its columns do not agree")
+    return LanePart(
+        heads=heads, mids=mids, lows=lows, ends=ends, values=raw[at + _LIFE_BYTES * lives :]
+    )

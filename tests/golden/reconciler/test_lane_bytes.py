@@ -1,0 +1,97 @@
+"""The stored bytes of a lane's state are pinned: a change is a new version.
+
+What is inside the zstd frame is pinned; the frame may differ between versions of the library.
+"""
+
+import zstandard
+from support.golden import golden
+
+from sluice_protocol.manifests import encode_record
+from sluice_protocol.units import ObjectKey
+from sluice_reconciler.lane_ledger import IntendedBatch, StoredBoot
+from sluice_reconciler.lane_parts import decode_part, encode_part, key_of_life, make_part
+from sluice_reconciler.lane_state import (
+    LaneRecord,
+    LaneRecordV1,
+    PartReference,
+    decode_lane,
+    encode_lane,
+    lane_key,
+)
+from sluice_reconciler.sequence_ranges import BootRanges
+
+PRODUCER = "000102030405060708090a0b0c0d0e0f"
+NONCE = "101112131415161718191a1b1c1d1e1f"
+
+
+def ranges(*batches: tuple[int, int]) -> BootRanges:
+    boot = BootRanges()
+    for start, end in batches:
+        boot.add(start, end)
+    return boot
+
+
+LIVES = {
+    ("host-1", "b1"): ranges((0, 9), (10, 19), (30, 39)),
+    ("host-1", "b2"): ranges((0, 2**40)),
+    ("größe/1", "boot 1"): ranges((0, 9), (5, 7)),
+}
+RECORD = LaneRecord(
+    queue="spark",
+    lane=3,
+    nonce=NONCE,
+    producer_id=PRODUCER,
+    owner_term=7,
+    writes=41,
+    pending=(IntendedBatch(agent_id="host-1", boot_id="b1", seq_start=40, seq_end=49),),
+    recent=(IntendedBatch(agent_id="host-1", boot_id="b2", seq_start=2**40 + 1, seq_end=2**41),),
+    runs=(
+        (
+            PartReference(
+                name="0000000007-01ARZ3NDEKTSV4RRFFQ69G5FAV",
+                sha256="ab" * 32,
+                lives=3,
+                first=1,
+                last=2**64 - 1,
+            ),
+        ),
+    ),
+)
+
+
+def test_lane_state_is_pinned() -> None:
+    raw = encode_record(RECORD)
+    assert raw == golden("reconciler/lane.json", raw)
+    assert zstandard.ZstdDecompressor().decompress(encode_lane(RECORD)) == raw
+    assert decode_lane(lane_key(RECORD.of_lane), encode_lane(RECORD)) == (RECORD, ())
+
+
+def test_lane_state_of_the_first_version_is_read() -> None:
+    """Its bytes were stored by earlier releases."""
+    boots = tuple(
+        StoredBoot(agent_id=agent, boot_id=boot, ranges=one)
+        for (agent, boot), one in sorted(LIVES.items())
+    )
+    old = LaneRecordV1(
+        queue="spark",
+        lane=3,
+        nonce=NONCE,
+        producer_id=PRODUCER,
+        owner_term=7,
+        writes=41,
+        pending=RECORD.pending,
+        boots=boots,
+    )
+    pinned = golden("reconciler/lane-v1.json", encode_record(old))
+    record, found = decode_lane(lane_key(RECORD.of_lane), zstandard.compress(pinned))
+    assert found == boots
+    assert (record.owner_term, record.writes, record.pending) == (7, 41, RECORD.pending)
+    assert zstandard.ZstdDecompressor().decompress(encode_lane(record, found)) == pinned
+
+
+def test_part_is_pinned() -> None:
+    raw = zstandard.ZstdDecompressor().decompress(encode_part(make_part(LIVES)))
+    pinned = golden("reconciler/part.hex", raw.hex(" ", 16).encode() + b"\n")
+    assert bytes.fromhex(pinned.decode()) == raw
+    part = decode_part(ObjectKey("part"), zstandard.compress(raw))
+    assert {life: part.find(key_of_life(life)) for life in LIVES} == LIVES

@@ -1,0 +1,178 @@
+"""Two real processes on one store; each is killed in the middle of its tasks."""
+
+import asyncio
+import json
+import random
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.maintain_processes import MaintenanceProcesses, parent_of, wait_for
+from support.spark_lake import Deployment, assert_lake_holds, make_batch
+from support.spark_local import ingest_locally
+
+from sluice_gc.past_orphan import plant_past_orphan
+from sluice_maintain.tasks import TaskName
+from sluice_protocol.keys import blob_key
+from sluice_protocol.system_clock import SystemClock
+
+COMMON = """
+[maintain]
+listen = "127.0.0.1:0"
+poll_s = 0.3
+lease_s = 10
+stop_grace_s = 5
+master = "local[1]"
+driver_memory = "512m"
+[maintain.ingest]
+enabled = false
+[maintain.rollup]
+enabled = false
+[maintain.index]
+enabled = false
+"""
+WITHOUT_SPARK = """
+[maintain.compact]
+enabled = false
+[maintain.queue]
+every_s = 1
+[maintain.retention]
+every_s = 1
+[maintain.audit]
+enabled = true
+every_s = 2
+backoff_s = 1
+key_file = "auditor.pem"
+shards = 4
+[maintain.gc]
+every_s = 2
+backoff_s = 1
+grace_s = 0
+max_delete_ratio = 1.0
+key_file = "auditor.pem"
+shards = 4
+"""
+COMPACTION = """
+[maintain.compact]
+every_s = 2
+backoff_s = 1
+open_partitions = true
+[maintain.queue]
+enabled = false
+[maintain.retention]
+enabled = false
+[maintain.gc]
+enabled = false
+"""
+Start = Callable[[str], MaintenanceProcesses]
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Deployment:
+    return Deployment(tmp_path / "store", lanes=2)
+
+
+@pytest.fixture
+def start(deployment: Deployment, tmp_path: Path) -> Iterator[Start]:
+    made: list[MaintenanceProcesses] = []
+
+    def begin(settings: str) -> MaintenanceProcesses:
+        folder = tmp_path / "processes"
+        folder.mkdir()
+        made.append(MaintenanceProcesses(deployment.root, folder, COMMON + settings))
+        return made[0]
+
+    yield begin
+    for one in made:
+        one.clean_up()
+
+
+def read(url: str, path: str, **headers: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url + path, headers=headers)) as found:
+            return found.status, found.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_audits_and_collection_survive_kills_at_random_times(
+    deployment: Deployment, start: Start
+) -> None:
+    """The orphan is deleted, every accepted blob stays, and the chain of certificates is intact."""
+    orphan = make_batch(9_000, agent="gone")
+    age_s = 30 * 86_400
+    clock = SystemClock()
+    asyncio.run(plant_past_orphan(deployment.root, orphan.frame, age_s=age_s, clock=clock))
+    deployment.init()
+    batches = [make_batch(start * 10, agent=f"a{start % 5}") for start in range(60)]
+    deployment.deliver(batches)
+    processes = start(WITHOUT_SPARK)
+    rng = random.Random(7)
+    processes.start()
+    processes.start()
+    for task in ("gc", "audit", "gc", "queue", "audit", "gc"):
+        processes.kill_owner(task, rng.uniform(0, 0.6))
+        processes.start()
+    killed = processes.outcomes("gc") + processes.outcomes("audit")
+    wait_for(lambda: not (deployment.root / blob_key(orphan.manifest.digest)).exists(), "gc")
+    wait_for(lambda: processes.outcomes("gc")[-2:] == ["done", "done"], "two cycles")
+    running = next(one for one in processes.started if one.poll() is None)
+    url = processes.url(running)
+    assert read(url, "/readyz") == (200, "ready\n")
+    assert "<td>gc</td>" in read(url, "/")[1]
+    shown = json.loads(read(url, "/", Accept="application/json")[1])
+    assert {one["task"] for one in shown["tasks"]} == set(TaskName)
+    assert read(url, "/v1/status")[0] == 200
+    assert 'sluice_maintain_running{task="gc"}' in read(url, "/metrics")[1]
+    processes.stop()
+
+    assert all((deployment.root / blob_key(one.manifest.digest)).exists() for one in batches)
+    assert processes.command("audit", "verify", "--key-file", "auditor.pem").returncode == 0
+    assert "lost" in [*killed, *processes.outcomes("gc"), *processes.outcomes("audit")]
+    status = processes.status()
+    assert {status[task]["lease_owner"] for task in status} == {""}
+    assert status["gc"]["last_outcome"] in ("done", "stopped")
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_process_killed_during_compaction_loses_and_doubles_nothing(
+    deployment: Deployment, start: Start
+) -> None:
+    """The other process continues, from the lease's end, and the records are those sent."""
+    deployment.init()
+    for number in range(6):
+        kinds = ("logs", "metrics", "entries")
+        deployment.deliver([make_batch(number * 10, agent="a", kind=kind) for kind in kinds])
+        ingest_locally(deployment.url)
+    files = len(deployment.table("logs").file_uris())
+    processes = start(COMPACTION)
+    for step in ("compact_after_write", "compact_after_commit"):
+        (processes.folder / f"{step}.armed").touch()
+    processes.start()
+    processes.start()
+    for step in ("compact_after_write", "compact_after_commit"):
+        held: list[Path] = []
+
+        def is_held(step: str = step, held: list[Path] = held) -> bool:
+            found = processes.folder.glob(f"{step}.*")
+            held[:] = [path for path in found if path.suffix != ".armed"]
+            return bool(held)
+
+        wait_for(is_held, step)
+        owner = processes.owner_of("compact")
+        assert owner is not None
+        assert parent_of(int(held[0].suffix[1:])) == owner.pid
+        assert processes.kill_owner("compact", 0) is owner
+        held[0].unlink(missing_ok=True)
+        processes.start()
+    wait_for(lambda: processes.outcomes("compact")[-1:] == ["done"], "compaction")
+    processes.stop()
+    assert processes.outcomes("compact").count("lost") >= 2
+    assert len(deployment.table("logs").file_uris()) < files
+    assert_lake_holds(deployment, deployment.sent)

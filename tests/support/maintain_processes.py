@@ -1,0 +1,157 @@
+"""Real `sluice maintain` processes on one store, killed while they run a task."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sluice_protocol.maintenance import TaskRecord, decode_task_record, task_record_key
+from sluice_spark.failpoints import FAILPOINT_FOLDER_VARIABLE
+
+WAIT_S = 240.0
+
+
+def wait_for(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
+    ends = time.monotonic() + wait_s
+    while not condition():
+        assert time.monotonic() < ends, f"{what} took more than {wait_s:g} s"
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    with suppress(OSError):
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    return False
+
+
+def parent_of(pid: int) -> int:
+    found = re.search(r"^PPid:\t(\d+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+@dataclass
+class MaintenanceProcesses:
+    """Processes that share a store and a settings file.
+
+    Attributes:
+        root: The directory of the store.
+        folder: For the settings file, armed steps and output.
+        settings: The text of `sluice.toml`.
+    """
+
+    root: Path
+    folder: Path
+    settings: str
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        (self.folder / "sluice.toml").write_text(f'store = "file://{self.root}"\n{self.settings}')
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "sluice_cli", *arguments],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+
+    def start(self) -> subprocess.Popen[bytes]:
+        path = self.folder / f"output-{len(self.started)}"
+        environment = os.environ | {
+            FAILPOINT_FOLDER_VARIABLE: str(self.folder),
+            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
+        }
+        with path.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "sluice_cli", "maintain"],
+                cwd=self.folder,
+                env=environment,
+                stdout=output,
+                stderr=output,
+            )
+        self.started.append(process)
+        return process
+
+    def output(self, process: subprocess.Popen[bytes]) -> str:
+        return (self.folder / f"output-{self.started.index(process)}").read_text()
+
+    def url(self, process: subprocess.Popen[bytes]) -> str:
+        found: list[str] = []
+
+        def is_listening() -> bool:
+            assert process.poll() is None, self.output(process)
+            found[:] = re.findall(r"http://127\.0\.0\.1:\d+", self.output(process))
+            return bool(found)
+
+        wait_for(is_listening, "the start")
+        return found[0]
+
+    def record(self, task: str) -> TaskRecord | None:
+        key = task_record_key(task)
+        try:
+            return decode_task_record(key, (self.root / key).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def outcomes(self, task: str) -> list[str]:
+        record = self.record(task)
+        return [run.outcome for run in record.runs] if record is not None else []
+
+    def owner_of(self, task: str) -> subprocess.Popen[bytes] | None:
+        """Return the process that has the lease of a task."""
+        record = self.record(task)
+        if record is None or record.lease is None:
+            return None
+        pid = int(record.lease.owner.rsplit("-", 2)[1])
+        return next((one for one in self.started if one.pid == pid and one.poll() is None), None)
+
+    def kill_owner(self, task: str, delay_s: float) -> subprocess.Popen[bytes]:
+        """Kill the process that runs a task, some time after it was seen to run it."""
+        found: list[subprocess.Popen[bytes]] = []
+
+        def is_running() -> bool:
+            found[:] = [one] if (one := self.owner_of(task)) is not None else []
+            return bool(found)
+
+        wait_for(is_running, f"a run of {task}")
+        time.sleep(delay_s)
+        workers = self.workers_of(found[0].pid)
+        found[0].kill()
+        found[0].wait()
+        wait_for(lambda: not any(is_alive(pid) for pid in workers), "the end of the workers", 20)
+        return found[0]
+
+    def workers_of(self, pid: int) -> list[int]:
+        children = Path(f"/proc/{pid}/task/{pid}/children")
+        with suppress(OSError):
+            return [int(child) for child in children.read_text().split()]
+        return []
+
+    def stop(self) -> None:
+        """Stop every process in an orderly way; each must exit with 0."""
+        running = [one for one in self.started if one.poll() is None]
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+        codes = [process.wait(WAIT_S) for process in running]
+        assert codes == [0] * len(running), [self.output(one)[-2000:] for one in running]
+
+    def clean_up(self) -> None:
+        """Kill what a failed test left; workers end with their process."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def status(self) -> dict[str, dict[str, object]]:
+        done = self.command("maintain", "status", "--json")
+        return {one["task"]: one for one in json.loads(done.stdout)["tasks"]}

@@ -1,0 +1,67 @@
+"""Errors of jobs, figures of reports, and the deletes of retention."""
+
+import pytest
+from support.maintain_records import at
+
+from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
+from sluice_lake.errors import TableRefused
+from sluice_maintain.jobs import classify_error, figures_of
+from sluice_maintain.messages import JobRequest, decode_request, encode_line
+from sluice_maintain.retention import plan_retention
+from sluice_maintain.settings import GcPolicy, MaintainSettings, RetentionPolicy
+from sluice_maintain.tasks import TaskName
+from sluice_protocol.errors import Fenced, StoreDenied, StoreUnavailable
+from sluice_protocol.maintenance import RunOutcome
+from sluice_protocol.manifests import encode_record
+from sluice_protocol.record_deletes import decode_delete, delete_key
+from sluice_queue.collector import Collected
+from sluice_spark.stopping import JobStopped
+
+DAY_S = 86_400
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (StoreDenied("delete", "raw-blobs/v1/x", "access denied"), RunOutcome.NOT_PERMITTED),
+        (TableRefused("t", "the commit was refused: AccessDenied"), RunOutcome.NOT_PERMITTED),
+        (GcRefused(RefusalRule.DELETE_RATIO, "too many"), RunOutcome.REFUSED),
+        (CertificateInvalid("a", "altered"), RunOutcome.REFUSED),
+        (Fenced("queue/v1/spark.000/manifest", 1, 2), RunOutcome.FENCED),
+        (JobStopped("stopped"), RunOutcome.STOPPED),
+        (StoreUnavailable("list", "x", "timeout"), RunOutcome.FAILED),
+        (ValueError("a defect"), RunOutcome.FAILED),
+    ],
+)
+def test_the_outcome_of_an_error(error: Exception, outcome: RunOutcome) -> None:
+    assert classify_error(error) is outcome
+
+
+def test_figures_are_the_numbers_of_a_report() -> None:
+    report = Collected(acked_lists=1, unnamed_lists=2, segments=3)
+    assert figures_of(report) == {"acked_lists": 1, "unnamed_lists": 2, "segments": 3}
+    assert figures_of("text") == {}
+
+
+def test_a_request_survives_its_encoding() -> None:
+    settings = MaintainSettings(gc=GcPolicy(trusted_keys=("k",), window="01:00-02:00"))
+    request = JobRequest(number=1, task=TaskName.GC, store_url="file:///x", settings=settings)
+    assert decode_request(encode_line(request)) == request
+
+
+def test_retention_without_days_deletes_nothing() -> None:
+    assert list(plan_retention(RetentionPolicy(), at(0))) == []
+
+
+def test_retention_is_one_delete_per_kind_and_day_with_equal_bytes() -> None:
+    policy = RetentionPolicy(logs_days=30, metrics_days=400)
+    morning = list(plan_retention(policy, at(10)))
+    evening = list(plan_retention(policy, at(DAY_S - 1)))
+    assert morning == evening
+    assert [one.kind for one in morning] == ["logs", "metrics"]
+    assert morning[0].to_unix_ns == at(-30 * DAY_S)
+    assert morning[0].accepted_until_unix_ns == at(0)
+    tomorrow = list(plan_retention(policy, at(DAY_S)))
+    assert {one.delete_id for one in tomorrow}.isdisjoint(one.delete_id for one in morning)
+    for record in morning:
+        assert decode_delete(delete_key(record.delete_id), encode_record(record)) == record

@@ -1,0 +1,134 @@
+"""The transitions of a task's record."""
+
+from support.maintain_records import at, leased
+
+from sluice_maintain.lease_rules import (
+    RecordWriter,
+    RunResult,
+    acquire,
+    end_run,
+    give_back,
+    is_leased,
+    renew,
+    resume,
+)
+from sluice_maintain.tasks import TaskName
+from sluice_protocol.maintenance import RUNS_MAX, RunOutcome, TaskRecord
+
+A = RecordWriter(owner="a", nonce="a1")
+B = RecordWriter(owner="b", nonce="b1")
+
+
+def acquired() -> TaskRecord:
+    found = acquire(None, "gc", A, at(0), 60)
+    assert found is not None
+    return found
+
+
+def ended(outcome: RunOutcome, reason: str = "") -> TaskRecord:
+    result = RunResult(outcome=outcome, reason=reason, figures={"orphans": 2})
+    found = end_run(acquired(), "a1", A, at(10), result)
+    assert found is not None
+    return found
+
+
+def test_one_process_acquires_a_free_task() -> None:
+    record = acquired()
+    assert record.lease is not None
+    assert (record.lease.owner, record.lease.expires_at_unix_ns) == ("a", at(60))
+    assert acquire(record, "gc", B, at(59), 60) is None
+
+
+def test_an_expired_lease_becomes_a_lost_run_and_counts_as_a_failure() -> None:
+    taken = acquire(acquired(), "gc", B, at(60), 60)
+    assert taken is not None
+    assert taken.lease is not None
+    assert taken.lease.owner == "b"
+    assert [(run.outcome, run.owner) for run in taken.runs] == [("lost", "a")]
+    assert taken.failures == 1
+
+
+def test_a_renewed_lease_ends_later_and_never_earlier() -> None:
+    later = renew(acquired(), "a1", RecordWriter(owner="a", nonce="a2"), at(20), 60)
+    assert later is not None
+    assert later.lease is not None
+    assert later.lease.expires_at_unix_ns == at(80)
+    assert later.nonce == "a2"
+    back = renew(later, "a1", RecordWriter(owner="a", nonce="a3"), at(-500), 60)
+    assert back is not None
+    assert back.lease is not None
+    assert back.lease.expires_at_unix_ns == at(80)
+
+
+def test_a_continuous_task_that_runs_for_long_is_a_success() -> None:
+    record = acquire(leased(TaskName.INGEST, expires_s=-1), "ingest", A, at(0), 60)
+    assert record is not None
+    assert record.failures == 1
+    early = renew(record, "a1", B, at(599), 60)
+    assert early is not None
+    assert (early.failures, early.last_success_unix_ns) == (1, None)
+    later = renew(record, "a1", B, at(600), 60)
+    assert later is not None
+    assert (later.failures, later.last_success_unix_ns) == (0, at(600))
+
+
+def test_a_lost_lease_can_neither_be_renewed_nor_record_a_run() -> None:
+    taken = acquire(acquired(), "gc", B, at(61), 60)
+    result = RunResult(outcome=RunOutcome.DONE, figures={})
+    assert renew(taken, "a1", A, at(62), 60) is None
+    assert end_run(taken, "a1", A, at(62), result) is None
+    assert give_back(taken, "a1", A) is None
+
+
+def test_the_end_of_a_run_frees_the_task_and_is_recorded() -> None:
+    record = ended(RunOutcome.DONE)
+    assert not is_leased(record, at(11))
+    assert record.last_success_unix_ns == at(10)
+    assert record.last_run is not None
+    assert record.last_run.figures == {"orphans": 2}
+    assert record.failures == 0
+
+
+def test_a_failure_keeps_the_last_success() -> None:
+    again = acquire(ended(RunOutcome.DONE), "gc", B, at(70), 60)
+    failed = end_run(again, "b1", B, at(80), RunResult(outcome=RunOutcome.FAILED, figures={}))
+    assert failed is not None
+    assert (failed.last_success_unix_ns, failed.failures) == (at(10), 1)
+
+
+def test_a_stopped_run_is_no_failure() -> None:
+    assert ended(RunOutcome.STOPPED).failures == 0
+
+
+def test_a_refusal_halts_the_task_until_it_is_resumed() -> None:
+    """Garbage collection fails closed (ADR 0064)."""
+    halted = ended(RunOutcome.REFUSED, "too many blobs")
+    assert halted.halted == "too many blobs"
+    assert acquire(halted, "gc", B, at(900_000), 60) is None
+    again = resume(halted, B)
+    assert again is not None
+    assert acquire(again, "gc", B, at(900_000), 60) is not None
+
+
+def test_only_a_halted_or_failing_task_can_be_resumed() -> None:
+    assert resume(None, B) is None
+    assert resume(ended(RunOutcome.DONE), B) is None
+    assert resume(ended(RunOutcome.FAILED), B) is not None
+
+
+def test_a_task_that_was_not_started_leaves_no_run() -> None:
+    freed = give_back(acquired(), "a1", A)
+    assert freed is not None
+    assert (freed.lease, freed.runs) == (None, ())
+
+
+def test_the_history_and_the_reasons_are_bounded() -> None:
+    record: TaskRecord | None = leased(TaskName.GC, expires_s=-1)
+    for number in range(RUNS_MAX * 3):
+        writer = RecordWriter(owner="a", nonce=f"n{number}")
+        record = acquire(record, "gc", writer, at(number), 60)
+        result = RunResult(outcome=RunOutcome.FAILED, reason="x" * 10_000, figures={})
+        record = end_run(record, writer.nonce, writer, at(number), result)
+    assert record is not None
+    assert len(record.runs) == RUNS_MAX
+    assert all(len(run.reason) < 1000 for run in record.runs)

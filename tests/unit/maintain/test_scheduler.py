@@ -1,0 +1,134 @@
+"""What runs now: intervals, pauses, windows, leases, conflicts, slots."""
+
+import pytest
+from support.maintain_records import NOW_NS, at, leased, ran, situation
+
+from sluice_maintain.scheduler import WaitReason, decide, due_at, pause_s
+from sluice_maintain.settings import (
+    AuditPolicy,
+    CompactPolicy,
+    IngestPolicy,
+    MaintainSettings,
+    RollupPolicy,
+)
+from sluice_maintain.tasks import TaskName, WorkerKind
+from sluice_protocol.maintenance import RunOutcome
+from sluice_protocol.units import NS_PER_S
+
+DAY_S = 86_400.0
+
+
+def test_everything_that_is_on_is_due_at_first_within_slots_and_conflicts() -> None:
+    found = decide(situation())
+    assert found.start == (
+        TaskName.INGEST,
+        TaskName.ROLLUP,
+        TaskName.COMPACT,
+        TaskName.RETENTION,
+        TaskName.QUEUE,
+    )
+    assert found.waiting[TaskName.INDEX].reason is WaitReason.CONFLICT
+    assert found.waiting[TaskName.AUDIT].reason is WaitReason.OFF
+    assert found.waiting[TaskName.GC].reason is WaitReason.NO_SLOT
+
+
+def test_a_task_is_due_one_interval_after_its_start_and_jitter_at_most() -> None:
+    policy = RollupPolicy(every_s=100, jitter=0.1)
+    due = due_at(policy, ran(TaskName.ROLLUP, started_s=0, ended_s=30), "a")
+    assert at(100) <= due < at(110)
+
+
+def test_the_jitter_differs_between_two_processes() -> None:
+    record = ran(TaskName.ROLLUP, started_s=0, ended_s=30)
+    assert due_at(RollupPolicy(), record, "a") != due_at(RollupPolicy(), record, "b")
+
+
+@pytest.mark.parametrize("missed_days", [1, 10, 1000])
+def test_missed_runs_are_not_made_up(missed_days: int) -> None:
+    """After a long pause there is one run; the next is due an interval after it."""
+    now_s = missed_days * DAY_S
+    old = ran(TaskName.GC, started_s=0, ended_s=60)
+    slots = dict.fromkeys(WorkerKind, 9)
+    assert TaskName.GC in decide(situation(old, now_s=now_s + DAY_S, slots=slots)).start
+    fresh = ran(TaskName.GC, started_s=now_s, ended_s=now_s + 60)
+    wait = decide(situation(fresh, now_s=now_s + 61)).waiting[TaskName.GC]
+    assert wait.reason is WaitReason.NOT_DUE
+    assert wait.until_ns is not None
+    assert wait.until_ns >= at(now_s + DAY_S)
+
+
+def test_a_failed_task_pauses_twice_as_long_each_time_and_blocks_no_other() -> None:
+    policy = RollupPolicy(backoff_s=10, backoff_max_s=35)
+    pauses = [pause_s(policy, failures, 1.0) for failures in (1, 2, 3, 4, 99)]
+    assert pauses == [10, 20, 35, 35, 35]
+    assert pause_s(policy, 1, 0.0) == 5
+    failed = ran(TaskName.ROLLUP, RunOutcome.FAILED, started_s=0, ended_s=1, failures=3)
+    found = decide(situation(failed, now_s=2))
+    assert found.waiting[TaskName.ROLLUP].reason is WaitReason.BACKING_OFF
+    assert TaskName.COMPACT in found.start
+
+
+def test_a_killed_process_delays_its_task_only_by_its_lease_the_first_time() -> None:
+    killed = leased(TaskName.ROLLUP, expires_s=60)
+    assert TaskName.ROLLUP not in decide(situation(killed, now_s=59)).start
+    assert TaskName.ROLLUP in decide(situation(killed, now_s=60)).start
+    lost = ran(TaskName.ROLLUP, RunOutcome.LOST, started_s=0, ended_s=60, failures=2)
+    waiting = decide(situation(lost, now_s=61)).waiting
+    assert waiting[TaskName.ROLLUP].reason is WaitReason.BACKING_OFF
+
+
+def test_a_task_without_rights_is_tried_again_after_its_interval() -> None:
+    denied = ran(TaskName.ROLLUP, RunOutcome.NOT_PERMITTED, started_s=0, ended_s=1, failures=9)
+    assert due_at(RollupPolicy(every_s=60, backoff_max_s=600), denied, "a") == at(601)
+
+
+def test_a_fenced_ingest_waits_long_before_it_fences_the_other() -> None:
+    fenced = ran(TaskName.INGEST, RunOutcome.FENCED, started_s=0, ended_s=10)
+    due = due_at(IngestPolicy(fenced_wait_s=600), fenced, "a")
+    assert at(610) <= due <= at(910)
+
+
+def test_a_stopped_run_is_repeated() -> None:
+    stopped = ran(TaskName.COMPACT, RunOutcome.STOPPED, started_s=0, ended_s=10)
+    assert due_at(CompactPolicy(), stopped, "a") == at(11)
+
+
+def test_a_halted_task_waits_until_it_is_resumed() -> None:
+    record = ran(TaskName.GC, RunOutcome.REFUSED, started_s=0, ended_s=1)
+    halted = type(record)(task="gc", revision=2, nonce="n", runs=record.runs, halted="ratio")
+    found = decide(situation(halted, now_s=1000 * DAY_S))
+    assert found.waiting[TaskName.GC].reason is WaitReason.HALTED
+
+
+def test_a_window_delays_a_start() -> None:
+    settings = MaintainSettings(compact=CompactPolicy(window="22:00-04:00"))
+    assert TaskName.COMPACT in decide(situation(settings=settings)).start
+    wait = decide(situation(settings=settings, now_s=5 * 3600)).waiting[TaskName.COMPACT]
+    assert wait.reason is WaitReason.WINDOW
+    assert wait.until_ns == at(22 * 3600)
+
+
+def test_tasks_that_change_the_same_thing_exclude_each_other() -> None:
+    here = decide(situation(running=frozenset({TaskName.COMPACT})))
+    assert here.waiting[TaskName.INDEX].reason is WaitReason.CONFLICT
+    elsewhere = decide(situation(leased(TaskName.COMPACT)))
+    assert elsewhere.waiting[TaskName.INDEX].reason is WaitReason.CONFLICT
+    settings = MaintainSettings(audit=AuditPolicy(enabled=True))
+    both = decide(situation(settings=settings, slots=dict.fromkeys(WorkerKind, 9)))
+    assert (TaskName.AUDIT in both.start) != (TaskName.GC in both.start)
+
+
+def test_the_longest_due_task_starts_first_and_reserves_what_it_changes() -> None:
+    """Index waits for compaction here; a later compaction elsewhere must not overtake it."""
+    index = ran(TaskName.INDEX, started_s=-9 * 3600, ended_s=-9 * 3600)
+    compact = ran(TaskName.COMPACT, started_s=-DAY_S - 7200, ended_s=-DAY_S)
+    found = decide(situation(index, compact))
+    assert TaskName.INDEX in found.start
+    assert found.waiting[TaskName.COMPACT].reason is WaitReason.CONFLICT
+
+
+def test_a_run_in_the_future_of_the_clock_delays_by_one_interval_at_most() -> None:
+    future = ran(TaskName.COMPACT, started_s=900 * DAY_S, ended_s=900 * DAY_S)
+    wait = decide(situation(future)).waiting[TaskName.COMPACT]
+    assert wait.until_ns is not None
+    assert wait.until_ns - NOW_NS <= 1.05 * DAY_S * NS_PER_S

@@ -1,0 +1,311 @@
+"""The parts of a lane's state: conversion, damage, leftovers, and owners that were fenced."""
+
+import asyncio
+import random
+from collections.abc import Iterable
+
+import pytest
+import zstandard
+from support.queue_store import SimClock, SimIds, SimStore
+from support.reconciler_seed import accept, enqueued
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import UnsupportedVersion
+from sluice_protocol.keys import digest_of
+from sluice_protocol.manifests import AcceptedManifest
+from sluice_queue.inspection import LaneCondition
+from sluice_queue.lane import Lane, Runtime
+from sluice_reconciler import lane_log, lane_owner, lane_runs
+from sluice_reconciler.differences import DifferenceKind
+from sluice_reconciler.explain import explain
+from sluice_reconciler.lane_defects import read_queue_status
+from sluice_reconciler.lane_ledger import IntendedBatch, Ledger, StoredBoot
+from sluice_reconciler.lane_log import PartCache, load_ledger, read_ledger
+from sluice_reconciler.lane_owner import LaneOwner, LaneTakenOver
+from sluice_reconciler.lane_runs import nameable
+from sluice_reconciler.lane_state import (
+    LaneRecord,
+    StoredLaneState,
+    damaged_state_key,
+    encode_lane,
+    lane_key,
+    part_key,
+    parts_prefix,
+    read_lane_state,
+)
+from sluice_reconciler.sequence_ranges import BootRanges, EnqueueStatus
+from sluice_reconciler.service import Reconciler
+
+LANE = Lane(queue="spark", lane=0)
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
+    monkeypatch.setattr(lane_runs, "RECENT_MAX", 2)
+    monkeypatch.setattr(lane_runs, "FAN_IN", 2)
+    monkeypatch.setattr(lane_log, "PART_LIVES_MAX", 2)
+
+
+def runtime(store: SimStore, seed: int) -> Runtime:
+    return Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
+
+
+def make(store: SimStore, seed: int = 1) -> Reconciler:
+    authority = Authority(authority_id="A", lanes=1)
+    return Reconciler(store, authority, runtime=runtime(store, seed))
+
+
+async def state_of(store: SimStore) -> StoredLaneState:
+    stored = await read_lane_state(store, LANE)
+    assert stored is not None
+    return stored
+
+
+def parts_in(store: SimStore) -> set[str]:
+    prefix = parts_prefix(LANE)
+    return {key.removeprefix(prefix) for key in store.held if key.startswith(prefix)}
+
+
+async def named(store: SimStore) -> set[str]:
+    return {part.name for part in (await state_of(store)).record.parts()}
+
+
+async def flushes(store: SimStore, owner: LaneOwner, first: int, count: int) -> None:
+    """Enqueue `count` times three batches of three lives."""
+    for number in range(first, first + count):
+        batches: list[AcceptedManifest] = [
+            await accept(store, number * 10, boot=f"b{life}") for life in range(3)
+        ]
+        await owner.enqueue(batches)
+
+
+async def in_parts() -> tuple[SimStore, LaneOwner]:
+    """Return a store whose lane state names parts, and the owner of the lane."""
+    store = SimStore(clock=SimClock())
+    owner = await LaneOwner.take(store, LANE, runtime(store, 1))
+    await flushes(store, owner, 0, 6)
+    await owner.close()
+    assert await named(store)
+    return store, owner
+
+
+def test_record_of_the_first_version_is_converted_by_its_next_owner() -> None:
+    """Nothing is enqueued again, and a crash after the owner term was raised loses no life."""
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        for number in range(9):
+            await accept(store, number // 3 * 10, boot=f"b{number % 3}")
+        assert (await make(store, 1).once()).outcome.enqueued == 9
+        stored = await state_of(store)
+        ledger = await load_ledger(store, stored, PartCache())
+        boots = tuple(
+            StoredBoot(agent_id="host-1", boot_id=boot, ranges=ledger.boot("host-1", boot))  # type: ignore[arg-type]
+            for boot in ("b0", "b1", "b2")
+        )
+        for name in parts_in(store):
+            del store.held[part_key(LANE, name)]
+        store._put(lane_key(LANE), encode_lane(stored.record, boots))
+        assert (await state_of(store)).boots == boots
+        assert (await read_ledger(store, LANE))[0].boot("host-1", "b1") == boots[1].ranges
+
+        raised = await lane_owner._raise_owner_term(store, LANE, runtime(store, 2))
+        assert (raised.record.owner_term, raised.boots) == (stored.record.owner_term + 1, boots)
+        assert await state_of(store) == raised
+        await accept(store, 30, boot="b0")
+        report = await make(store, 3).once()
+        assert (report.outcome.enqueued, report.registers_lost) == (1, ())
+        after = await state_of(store)
+        assert after.boots == ()
+        assert sum(one.lives for one in after.record.parts()) == 3
+        assert len(await enqueued(store)) == 10
+
+    asyncio.run(run())
+
+
+def test_state_of_a_newer_version_is_refused_and_not_replaced() -> None:
+
+    async def run() -> None:
+        store, _ = await in_parts()
+        newer = encode_lane((await state_of(store)).record)
+        raw = zstandard.ZstdDecompressor().decompress(newer).replace(b"lane.v2", b"lane.v9")
+        store._put(lane_key(LANE), zstandard.ZstdCompressor().compress(raw))
+        with pytest.raises(UnsupportedVersion, match="upgrade"):
+            await read_ledger(store, LANE)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["missing", "damaged"])
+def test_damaged_part_halts_the_lane_until_it_is_rebuilt(gone: bool) -> None:
+
+    async def run() -> None:
+        store, _ = await in_parts()
+        before = {one.identity for one in await enqueued(store)}
+        key = part_key(LANE, min(await named(store)))
+        broken = store.held[key].body[:-1]
+        if gone:
+            del store.held[key]
+        else:
+            store._put(key, broken)
+        report = await make(store, 2).once()
+        assert (report.outcome.enqueued, report.outcome.left) == (0, 18)
+        if gone:
+            assert report.registers_lost == (key,)
+            status = await read_queue_status(store, 1)
+            assert [one.condition for one in status] == [LaneCondition.DAMAGED]
+        repaired = [one async for one in make(store, 9).rebuild().repair()]
+        assert [(one.key, one.wrong) for one in repaired] == [(key, DifferenceKind.UNREADABLE)]
+        if not gone:
+            assert store.held[damaged_state_key(LANE, digest_of(broken))].body == broken
+        assert (await make(store, 50).once()).outcome.enqueued == 18
+        assert {one.identity for one in await enqueued(store)} == before
+        assert [one async for one in make(store, 9).rebuild().differences()] == []
+        assert parts_in(store) == await named(store)
+
+    asyncio.run(run())
+
+
+def test_leftover_parts_of_a_crashed_owner_are_deleted_by_the_next_one() -> None:
+
+    async def run() -> None:
+        store, _ = await in_parts()
+        term = (await state_of(store)).record.owner_term
+        leftover = part_key(LANE, f"{term:010d}-{runtime(store, 7).ids.ulid()}")
+        store._put(leftover, b"a part that no state names")
+        foreign = part_key(LANE, "notes.txt")
+        store._put(foreign, b"not a part")
+        later = part_key(LANE, f"{term + 5:010d}-{runtime(store, 8).ids.ulid()}")
+        store._put(later, b"a part of a later owner")
+        owner = await LaneOwner.take(store, LANE, runtime(store, 2))
+        assert leftover not in store.held
+        assert {foreign, later} <= set(store.held)
+        assert await named(store) <= parts_in(store)
+        await flushes(store, owner, 6, 8)
+        await owner.close()
+        # At most the parts that the last merge replaced exist without being named.
+        assert len(parts_in(store) - await named(store)) <= 2 + 2 * lane_runs.FAN_IN
+
+    asyncio.run(run())
+
+
+def _named_only(listed: Iterable[str], record: LaneRecord) -> set[str]:
+    known = {part.name for part in record.parts()}
+    return {name for name in listed if name in known}
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_fenced_owner_deletes_no_part_of_the_next_owner(
+    planted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion that ignores the owner terms, planted here, would lose parts that are named."""
+
+    async def run() -> None:
+        store, fenced = await in_parts()
+        owner = await LaneOwner.take(store, LANE, runtime(store, 2))
+        await flushes(store, owner, 6, 4)
+        await owner.close()
+        if planted:
+            monkeypatch.setattr(lane_log, "nameable", _named_only)
+        await fenced._log.collect(fenced._stored.record)
+        await fenced._log._delete_unnamed()
+        assert (await named(store) <= parts_in(store)) is not planted
+        with pytest.raises(LaneTakenOver):
+            await fenced.close()
+
+    asyncio.run(run())
+
+
+def test_reader_reads_again_when_the_owner_merged_what_it_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+
+    async def run() -> None:
+        store, owner = await in_parts()
+        real, reads = lane_log.read_lane_state, []
+
+        async def then_merge(store: SimStore, lane: Lane) -> StoredLaneState | None:
+            stored = await real(store, lane)
+            reads.append(1)
+            if len(reads) == 1:
+                await flushes(store, owner, 6, 10)
+                await owner.close()
+            return stored
+
+        monkeypatch.setattr(lane_log, "read_lane_state", then_merge)
+        ledger, owned = await read_ledger(store, LANE)
+        assert owned
+        assert len(reads) == 2
+        assert ledger.boot("host-1", "b0") == owner.ledger.boot("host-1", "b0")
+
+    asyncio.run(run())
+
+
+def test_explain_reads_only_the_parts_of_one_life() -> None:
+
+    async def run() -> None:
+        store, _ = await in_parts()
+        gets: list[str] = []
+        real = store.get
+
+        async def get(key: str, **kwargs: int) -> object:
+            gets.append(key)
+            return await real(key, **kwargs)  # type: ignore[arg-type]
+
+        store.get = get  # type: ignore[method-assign, assignment]
+        life = ("host-1", "b1")
+        ledger, _ = await read_ledger(store, LANE, of=life)
+        assert ledger.boot(*life) is not None
+        path = await explain(store, (await enqueued(store))[0].identity)
+        assert [one.enqueued for one in path[0].queues] == [True]
+
+    asyncio.run(run())
+
+
+def test_reseal_is_stored_with_the_next_write() -> None:
+    """The recent batches cannot express it, so the life is written in a part."""
+    ledger = Ledger(recent=[IntendedBatch(agent_id="a", boot_id="b", seq_start=0, seq_end=9)])
+    assert not ledger.must_spill
+    boot = ledger.boot("a", "b")
+    assert boot is not None
+    ledger.reseal(("a", "b"), boot.ranges[0], [])
+    assert ledger.must_spill
+    delta = ledger.delta()
+    assert delta is not None
+    ledger.add(IntendedBatch(agent_id="a", boot_id="c", seq_start=0, seq_end=9))
+    ledger.settle([[delta.part]], delta)
+    assert not ledger.must_spill
+    assert [one.boot_id for one in ledger.recent] == ["c"]
+    resealed = ledger.boot("a", "b")
+    assert resealed is not None
+    assert (resealed.ranges[0].batches, resealed.ranges[0].seal) == (0, 0)
+
+
+def test_part_bytes_of_another_life_are_not_found() -> None:
+    ledger = Ledger(boots=[StoredBoot(agent_id="a", boot_id="b", ranges=BootRanges())])
+    delta = ledger.delta()
+    assert delta is not None
+    ledger.settle([[delta.part]], delta)
+    assert ledger.boot("a", "b") == BootRanges()
+    assert ledger.boot("ab", "") is None
+    assert ledger.boot("", "ab") is None
+
+
+def test_names_of_this_term_and_of_later_ones_are_kept() -> None:
+    record = LaneRecord(queue="q", lane=0, nonce="", producer_id="", owner_term=5)
+    ulid = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+    names = [f"{term:010d}-{ulid}" for term in (4, 5, 6)]
+    assert nameable([*names, "other"], record) == {*names[1:], "other"}
+
+
+def test_status_of_the_enum_is_decided_by_parts() -> None:
+
+    async def run() -> None:
+        store, owner = await in_parts()
+        ledger, _ = await read_ledger(store, LANE)
+        for batch in await enqueued(store):
+            assert ledger.status(batch.identity) is not EnqueueStatus.NEW
+            assert owner.ledger.status(batch.identity) is not EnqueueStatus.NEW
+
+    asyncio.run(run())

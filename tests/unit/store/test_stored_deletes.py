@@ -1,0 +1,320 @@
+"""The register of deletes: what readers apply is the same as with all of history, for any batch."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.gc_store import VersionedStore
+from support.gc_world import MovedClock
+
+from sluice_protocol.active_deletes import ActiveDeletes, implies, needed_deletes, through_id
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.keys import ACTIVE_DELETES
+from sluice_protocol.manifests import Kind, encode_record
+from sluice_protocol.outcomes import Found
+from sluice_protocol.record_deletes import DeleteRecord, delete_key
+from sluice_protocol.system_clock import SystemIds
+from sluice_store.retry import Backoff, create_known
+from sluice_store.stored_deletes import (
+    DeletesCache,
+    compact_deletes,
+    read_active_deletes,
+    write_delete,
+)
+
+IDS = SystemIds()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One record of one batch, whenever that batch arrives."""
+
+    kind: Kind
+    accepted_ns: int
+    at_ns: int
+    agent: str
+    text: str
+    attributes: tuple[tuple[str, str], ...]
+
+
+def hides(record: DeleteRecord, row: Row) -> bool:
+    """Return whether a delete hides a row, written independently of the product."""
+    return (
+        record.kind == row.kind
+        and row.accepted_ns <= record.accepted_until_unix_ns
+        and (record.from_unix_ns is None or row.at_ns >= record.from_unix_ns)
+        and (record.to_unix_ns is None or row.at_ns < record.to_unix_ns)
+        and (record.agent_id is None or row.agent == record.agent_id)
+        and (record.contains is None or _matches(record, row))
+        and set(record.attributes.items()) <= set(row.attributes)
+    )
+
+
+def _matches(record: DeleteRecord, row: Row) -> bool:
+    wanted = record.contains or ""
+    return row.text == wanted if record.kind == "metrics" else wanted in row.text
+
+
+def delete(number: int, **given: Any) -> DeleteRecord:
+    values: dict[str, Any] = {"kind": "logs", "accepted_until_unix_ns": 10, "to_unix_ns": 5}
+    return DeleteRecord(delete_id=f"{number:026d}", **(values | given))
+
+
+KINDS: st.SearchStrategy[Any] = st.sampled_from(["logs", "metrics"])
+TEXTS = st.sampled_from(["", "a", "ab", "abc", "b"])
+PAIRS = st.dictionaries(st.sampled_from(["k", "l"]), st.sampled_from(["1", "2"]), max_size=2)
+AGENTS = st.sampled_from(["x", "y"])
+
+
+@st.composite
+def deletes(draw: st.DrawFn) -> DeleteRecord:
+    start = draw(st.none() | st.integers(0, 4))
+    end = draw(st.none() | st.integers(5, 9))
+    agent = draw(st.none() | AGENTS)
+    contains = draw(st.none() | TEXTS)
+    attributes = draw(PAIRS)
+    if (start, end) == (None, None) and not (agent or contains or attributes):
+        end = 7
+    return DeleteRecord(
+        delete_id=f"{draw(st.integers(0, 10**6)):026d}",
+        kind=draw(KINDS),
+        accepted_until_unix_ns=draw(st.integers(0, 9)),
+        from_unix_ns=start,
+        to_unix_ns=end,
+        agent_id=agent,
+        contains=contains,
+        attributes=attributes,
+    )
+
+
+ROWS = st.builds(
+    Row,
+    kind=KINDS,
+    accepted_ns=st.integers(0, 10),
+    at_ns=st.integers(0, 10),
+    agent=AGENTS,
+    text=TEXTS,
+    attributes=PAIRS.map(lambda found: tuple(found.items())),
+)
+HISTORY = st.lists(deletes(), max_size=8, unique_by=lambda one: one.delete_id)
+
+
+@given(history=HISTORY, rows=st.lists(ROWS, max_size=30))
+def test_every_row_is_hidden_as_by_all_of_history(
+    history: list[DeleteRecord], rows: list[Row]
+) -> None:
+    needed = needed_deletes(history)
+    for row in rows:
+        assert any(hides(one, row) for one in needed) == any(hides(one, row) for one in history)
+    assert all(
+        not implies(wide, narrow) or wide == narrow or narrow.kind == "metrics"
+        for wide in needed
+        for narrow in needed
+    )
+
+
+@given(history=HISTORY)
+def test_rollups_lose_no_delete_to_retention(history: list[DeleteRecord]) -> None:
+    """Retention is not applied to rollups: only a delete that is can replace another one there."""
+    needed = needed_deletes(history)
+    on_rollups = [
+        one
+        for one in needed
+        if one.agent_id or one.contains or one.attributes or one.from_unix_ns is not None
+    ]
+    for record in history:
+        narrow = record.agent_id or record.contains or record.attributes
+        if record.kind == "metrics" and (narrow or record.from_unix_ns is not None):
+            assert any(implies(wide, record) for wide in on_rollups) or any(
+                implies(wide, record) and wide.to_unix_ns is None for wide in needed
+            )
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "expected"),
+    [
+        ({"contains": "a"}, {"contains": "abc"}, True),
+        ({"contains": "abc"}, {"contains": "a"}, False),
+        ({"contains": "x"}, {"contains": "abc"}, False),
+        ({"contains": "a"}, {}, False),
+        ({"kind": "metrics", "contains": "a"}, {"kind": "metrics", "contains": "ab"}, False),
+        ({"agent_id": "x"}, {"agent_id": "y"}, False),
+        ({"attributes": {"k": "1"}}, {"attributes": {"k": "1", "l": "2"}}, True),
+        ({"attributes": {"k": "1"}}, {"attributes": {"k": "2"}}, False),
+        ({"from_unix_ns": 1}, {"from_unix_ns": 2}, True),
+        ({"from_unix_ns": 1}, {}, False),
+        ({"to_unix_ns": 9}, {"to_unix_ns": None, "agent_id": "x"}, False),
+        ({"accepted_until_unix_ns": 9}, {}, False),
+        ({"kind": "entries"}, {}, False),
+    ],
+)
+def test_one_delete_implies_another_only_if_it_hides_every_record_of_it(
+    wide: dict[str, Any], narrow: dict[str, Any], expected: bool
+) -> None:
+    assert implies(delete(1, **wide), delete(2, **narrow)) is expected
+
+
+def test_daily_retention_is_one_delete_and_covers_what_is_older() -> None:
+    days = [delete(n, accepted_until_unix_ns=100 + n, to_unix_ns=n) for n in range(1, 366)]
+    narrow = delete(900, agent_id="x", to_unix_ns=9)
+    metric = delete(901, kind="metrics", contains="cpu", to_unix_ns=9)
+    cut = delete(902, kind="metrics", accepted_until_unix_ns=500, to_unix_ns=300)
+    assert needed_deletes([*days, narrow]) == (days[-1],)
+    assert needed_deletes([metric, cut]) == (metric, cut)
+    assert needed_deletes([metric, cut], {metric.delete_id}) == (cut,)
+
+
+def test_an_id_of_a_clock_that_is_ahead_does_not_hide_later_ones() -> None:
+    later = DeleteRecord(
+        delete_id="7ZZZZZZZZZ0000000000000000", kind="logs", accepted_until_unix_ns=1, agent_id="x"
+    )
+    assert through_id([delete(1), later]) == delete(1).delete_id
+
+
+def backoff() -> Backoff:
+    return Backoff.seeded_by(MovedClock())
+
+
+async def applied(store: VersionedStore) -> set[str]:
+    return {one.delete_id for one in await read_active_deletes(store)}
+
+
+def run(story: Any) -> None:
+    asyncio.run(story(VersionedStore(clock=MovedClock())))
+
+
+def test_a_reader_sees_every_delete_that_was_written_with_few_requests() -> None:
+    async def story(store: VersionedStore) -> None:
+        cache = DeletesCache()
+        written = [delete(n, agent_id=f"agent {n}") for n in range(50)]
+        for one in written[:25]:
+            await write_delete(store, one, backoff(), IDS)
+        assert await read_active_deletes(store, cache) == tuple(written[:25])
+        assert (await compact_deletes(store, backoff(), IDS)).active == 25
+        for one in written[25:]:
+            await write_delete(store, one, backoff(), IDS)
+        assert await read_active_deletes(store, cache) == tuple(written)
+        store.requests.clear()
+        assert await read_active_deletes(store, cache) == tuple(written)
+        assert store.requests == {"head": 1, "list": 1, "list_page": 1}
+
+    run(story)
+
+
+class Died(BaseException):
+    """The process crashed."""
+
+
+@dataclass
+class DyingStore:
+    """A store whose caller crashes before or after its n-th write."""
+
+    inner: VersionedStore
+    left: int
+    after: bool
+    died: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self.inner, name)
+        if name not in {"create", "replace"}:
+            return verb
+
+        async def dying(*args: Any, **named: Any) -> Any:
+            self.left -= 1
+            if self.left >= 0:
+                return await verb(*args, **named)
+            self.died = True
+            if self.after:
+                await verb(*args, **named)
+            raise Died
+
+        return dying
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", range(6))
+def test_a_delete_that_exists_is_applied_after_a_crash_at_any_write(at: int, after: bool) -> None:
+    async def story(store: VersionedStore) -> None:
+        dying: Any = DyingStore(store, at, after)
+        one, two = delete(1, agent_id="a"), delete(2, agent_id="b")
+        with contextlib.suppress(Died):
+            await write_delete(dying, one, backoff(), IDS)
+            await compact_deletes(dying, backoff(), IDS)
+            await write_delete(dying, two, backoff(), IDS)
+        exist = {r.delete_id for r in (one, two) if delete_key(r.delete_id) in store.versions}
+        assert await applied(store) == exist
+        await compact_deletes(store, backoff(), IDS)
+        assert await applied(store) == exist
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("verb", "exists"),
+    [("get", False), ("get", True), ("create", False), ("replace", False), ("replace", True)],
+)
+def test_a_delete_written_during_a_compaction_is_not_lost(verb: str, exists: bool) -> None:
+    """Its id is lower than the others: only the register, not the listing, shows it to readers."""
+
+    async def story(store: VersionedStore) -> None:
+        many = [delete(n, agent_id=f"agent {n}") for n in range(5, 10)]
+        for one in many:
+            await write_delete(store, one, backoff(), IDS)
+        if exists:
+            await compact_deletes(store, backoff(), IDS)
+            many.append(delete(20, agent_id="agent 20"))
+            await create_known(
+                store, delete_key(many[-1].delete_id), encode_record(many[-1]), backoff()
+            )
+        late = delete(1, agent_id="late")
+        store.hooks[verb, ACTIVE_DELETES] = lambda: write_delete(store, late, backoff(), IDS)
+        await compact_deletes(store, backoff(), IDS)
+        assert (verb, ACTIVE_DELETES) not in store.hooks
+        assert await applied(store) == {one.delete_id for one in (late, *many)}
+
+    run(story)
+
+
+def test_a_lost_register_means_all_of_history_and_a_damaged_one_is_an_error() -> None:
+    async def story(store: VersionedStore) -> None:
+        one = delete(1, agent_id="a")
+        await write_delete(store, one, backoff(), IDS)
+        await compact_deletes(store, backoff(), IDS)
+        store.remove_key(ACTIVE_DELETES)
+        assert await read_active_deletes(store) == (one,)
+        store.put(ACTIVE_DELETES, b'{"schema":"sluice.active_deletes.v1","unknown":1}')
+        with pytest.raises(InvalidRecord, match="active deletes are not valid"):
+            await read_active_deletes(store)
+
+    run(story)
+
+
+def test_a_compaction_that_changes_nothing_writes_nothing() -> None:
+    async def story(store: VersionedStore) -> None:
+        await write_delete(store, delete(1, agent_id="a"), backoff(), IDS)
+        await compact_deletes(store, backoff(), IDS)
+        versions = len(store.versions[ACTIVE_DELETES])
+        await compact_deletes(store, backoff(), IDS)
+        assert len(store.versions[ACTIVE_DELETES]) == versions
+        read = await store.get(ACTIVE_DELETES)
+        assert isinstance(read, Found)
+        assert b'"revision":1' in read.body
+
+    run(story)
+
+
+def test_the_stored_bytes_of_the_register_do_not_change() -> None:
+    register = ActiveDeletes(
+        revision=2, nonce="N", through_id=f"{7:026d}", known=3, records=(delete(7, agent_id="a"),)
+    )
+    assert encode_record(register) == (
+        b'{"known":3,"nonce":"N","records":[{"accepted_until_unix_ns":10,"agent_id":"a",'
+        b'"attributes":{},"contains":null,"delete_id":"00000000000000000000000007",'
+        b'"from_unix_ns":null,"kind":"logs","principal":"","reason":"",'
+        b'"schema":"sluice.delete.v1","to_unix_ns":5}],"revision":2,'
+        b'"schema":"sluice.active_deletes.v1","through_id":"00000000000000000000000007"}'
+    )
