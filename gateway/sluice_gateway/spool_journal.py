@@ -87,11 +87,11 @@ class SpoolJournal:
             await self._claim()
             self._claimed = True
         try:
-            await self._register()
+            await self.register()
         except SluiceError as error:
             log.warning("journal_not_registered", reason=str(error))
 
-    async def _register(self) -> None:
+    async def register(self) -> None:
         """Continue the stored journal, or begin one.
 
         Raises:
@@ -141,7 +141,7 @@ class SpoolJournal:
         Raises:
             SluiceError: The authority is unreachable; the entries are kept.
         """
-        await self._register()
+        await self.register()
         await self._writer.flush()
         self._landed_since_write = True
 

@@ -125,6 +125,7 @@ class SpoolTransfer:
             await self._spool.journal.prepare()
         except BadUsage as error:  # another spool claimed the authority: this gateway will stop
             raise HttpRefusal(ErrorCode.STORE_UNAVAILABLE, str(error)) from error
+        await self._spool.journal.register()
         run = await self._spool.acceptor.accept(upload)
         if isinstance(run.verdict, Accepted):
             self._spool.journal.note_landed(run.manifest)

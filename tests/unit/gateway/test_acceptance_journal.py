@@ -262,7 +262,10 @@ def test_no_200_after_the_journal_is_closed() -> None:
     """The closed object states that nothing is acknowledged after it, also in a cut drain."""
 
     async def body(seen: JournalWorld) -> None:
+        current: list[bool] = []
+        seen.plan.seen = lambda _: current.append(seen.journal.is_current)
         await seen.journal.close(landed=True)
+        assert current == [False], "a batch noted while the object is written is not in it"
         seen.journal.note(entry(0))
         with pytest.raises(HttpRefusal) as refused:
             await seen.journal.require_current()
