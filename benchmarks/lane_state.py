@@ -23,15 +23,15 @@ from benchmarks.reconcile_world import manifest, scratch
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.outcomes import Applied
 from sluice_queue.lane import Lane, Runtime
-from sluice_reconciler.lane_ledger import IntendedBatch, Ledger, StoredBoot
-from sluice_reconciler.lane_log import PartCache, read_ledger
-from sluice_reconciler.lane_owner import LaneOwner
-from sluice_reconciler.lane_state import (
+from sluice_reconciler.lanes.ledger import IntendedBatch, Ledger, StoredBoot
+from sluice_reconciler.lanes.owner import LaneOwner
+from sluice_reconciler.lanes.part_log import PartCache, read_ledger
+from sluice_reconciler.lanes.sequence_ranges import BootRanges
+from sluice_reconciler.lanes.state import (
     StoredLaneState,
     encode_lane,
     lane_key,
 )
-from sluice_reconciler.sequence_ranges import BootRanges
 from sluice_store.port import ObjectStore
 
 LANE: Final = Lane(queue="spark", lane=0)

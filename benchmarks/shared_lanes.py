@@ -21,7 +21,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_queue.inspection import read_status
-from sluice_reconciler.membership import MEMBERS, MemberRecord
+from sluice_reconciler.lanes.membership import MEMBERS, MemberRecord
 from sluice_store import create_authority
 from sluice_store.port import ObjectStore
 

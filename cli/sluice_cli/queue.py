@@ -11,7 +11,7 @@ from sluice_cli.output import emit, format_size
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_queue.inspection import LaneCondition, LaneStatus
 from sluice_queue.lane import Lane
-from sluice_reconciler.lane_defects import has_ledger, read_queue_status
+from sluice_reconciler.lanes.defects import has_ledger, read_queue_status
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 from sluice_store.url import open_store

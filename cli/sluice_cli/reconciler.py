@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sluice_reconciler.discovery_status import DiscoveryStatus
-    from sluice_reconciler.full_pass import PassReport
-    from sluice_reconciler.scanners import InventoryScanResult
+    from sluice_reconciler.passes.full_pass import PassReport
+    from sluice_reconciler.passes.scanners import InventoryScanResult
 
 _DEFAULTS = ReconcilerSettings()
 

@@ -26,7 +26,7 @@ from sluice_reconciler.audit_summaries import (
 from sluice_reconciler.completeness import BootReport
 from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.events import parse_counted_events
-from sluice_reconciler.lane_defects import read_queue_status
+from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.queue_api import QUEUE, QueueApi
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.verify import list_hold_records

@@ -7,9 +7,9 @@ from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.units import ObjectKey
 from sluice_queue.inspection import list_lanes
 from sluice_reconciler.api import make_app
-from sluice_reconciler.full_pass import PassReport
-from sluice_reconciler.lane_defects import has_ledger
-from sluice_reconciler.scanners import InventoryScanResult
+from sluice_reconciler.lanes.defects import has_ledger
+from sluice_reconciler.passes.full_pass import PassReport
+from sluice_reconciler.passes.scanners import InventoryScanResult
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.port import ObjectStore

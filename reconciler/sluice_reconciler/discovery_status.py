@@ -23,8 +23,8 @@ from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.journal_reader import RegistrationReader
-from sluice_reconciler.pass_progress import PASS, PassRecord
+from sluice_reconciler.journals.reader import RegistrationReader
+from sluice_reconciler.passes.progress import PASS, PassRecord
 from sluice_store.port import ObjectStore
 
 PROCESSES_MAX: Final = 1_000

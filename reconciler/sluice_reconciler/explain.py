@@ -21,9 +21,9 @@ from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.lane import Lane
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.indexes import by_blob_of, by_time_of, is_indexed, is_packed
-from sluice_reconciler.lane_log import read_ledger
-from sluice_reconciler.new_batches import new_batches
-from sluice_reconciler.sequence_ranges import EnqueueStatus
+from sluice_reconciler.lanes.new_batches import new_batches
+from sluice_reconciler.lanes.part_log import read_ledger
+from sluice_reconciler.lanes.sequence_ranges import EnqueueStatus
 from sluice_reconciler.verify import VerifiedBatch, verify_batch
 from sluice_store.port import ObjectStore
 

@@ -31,9 +31,9 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_reconciler.lanes.new_batches import RecentKeys
 from sluice_reconciler.live_window import LINE_OVERHEAD_BYTES, LiveView, LiveWindow
 from sluice_reconciler.metrics import StoreClock
-from sluice_reconciler.new_batches import RecentKeys
 from sluice_store.port import ListedObject, ObjectStore
 
 log = structlog.get_logger()

@@ -16,10 +16,10 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.indexes import by_time_of, pack, put_derived, references_of
-from sluice_reconciler.lane_worker import LaneWorker, LaneWorkers, Takeover
+from sluice_reconciler.lanes.new_batches import ComparedRanges, RecentKeys
+from sluice_reconciler.lanes.worker import LaneWorker, LaneWorkers, Takeover
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.metrics import ReconcilerMetrics, Stage, StageBacklog, StoreClock
-from sluice_reconciler.new_batches import ComparedRanges, RecentKeys
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_reconciler.verify import HoldRecords, VerifiedBatch, verify_batch
 from sluice_store.port import ObjectStore

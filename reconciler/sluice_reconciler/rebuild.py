@@ -35,7 +35,7 @@ from sluice_reconciler.indexes import (
     reference_in,
     unpack,
 )
-from sluice_reconciler.lane_rebuild import LaneRebuild, delete_versions
+from sluice_reconciler.lanes.rebuild import LaneRebuild, delete_versions
 from sluice_store.port import ListedObject, ObjectStore
 from sluice_store.retry import WRITE_RETRY
 

@@ -17,29 +17,29 @@ from sluice_reconciler.completeness import HighWaterReader
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.discovery import DiscoveryStore
 from sluice_reconciler.events import HintQueue, process_events
-from sluice_reconciler.full_pass import FullPass, PassReport
-from sluice_reconciler.gateway_registry import GatewayRegistry
 from sluice_reconciler.http_queue import HttpQueue
-from sluice_reconciler.journal_loop import HeldBatches, JournalLoop
-from sluice_reconciler.journal_parts import JournalParts
-from sluice_reconciler.journal_removal import JournalRemoval
-from sluice_reconciler.journal_route import JournalRoute
-from sluice_reconciler.lane_share import LaneShare
-from sluice_reconciler.lane_worker import LaneWorkers, Takeover
+from sluice_reconciler.journals.loop import HeldBatches, JournalLoop
+from sluice_reconciler.journals.parts import JournalParts
+from sluice_reconciler.journals.registry import GatewayRegistry
+from sluice_reconciler.journals.removal import JournalRemoval
+from sluice_reconciler.journals.route import JournalRoute
+from sluice_reconciler.lanes.share import LaneShare
+from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.live_window import LiveWindow
 from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
-from sluice_reconciler.pass_loop import PassLoop, PassParts, ReconcilerHealth
-from sluice_reconciler.pass_progress import PassProgress
-from sluice_reconciler.pipeline import BatchPipeline, PipelineParts, PipelineResult
-from sluice_reconciler.quarantine_walk import QuarantineWalk
-from sluice_reconciler.rebuild import Rebuild
-from sluice_reconciler.scanners import (
+from sluice_reconciler.passes.full_pass import FullPass, PassReport
+from sluice_reconciler.passes.loop import PassLoop, PassParts, ReconcilerHealth
+from sluice_reconciler.passes.progress import PassProgress
+from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
+from sluice_reconciler.passes.scanners import (
     BootTailScanner,
     InventoryScanResult,
     TimeIndexScanner,
     scan_inventory,
 )
+from sluice_reconciler.pipeline import BatchPipeline, PipelineParts, PipelineResult
+from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.settings import CONCURRENCY, ReconcilerSettings
 from sluice_reconciler.verify import HoldRecords
 from sluice_store.authority import read_authority

@@ -16,7 +16,7 @@ from sluice_protocol.outcomes import ObjectInfo
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import list_lanes
 from sluice_queue.lane import Runtime
-from sluice_reconciler.lane_worker import Takeover
+from sluice_reconciler.lanes.worker import Takeover
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 

@@ -8,9 +8,10 @@ from support.golden import golden
 
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler.lane_ledger import IntendedBatch, StoredBoot
-from sluice_reconciler.lane_parts import decode_part, encode_part, key_of_life, make_part
-from sluice_reconciler.lane_state import (
+from sluice_reconciler.lanes.ledger import IntendedBatch, StoredBoot
+from sluice_reconciler.lanes.parts import decode_part, encode_part, key_of_life, make_part
+from sluice_reconciler.lanes.sequence_ranges import BootRanges
+from sluice_reconciler.lanes.state import (
     LaneRecord,
     LaneRecordV1,
     PartReference,
@@ -18,7 +19,6 @@ from sluice_reconciler.lane_state import (
     encode_lane,
     lane_key,
 )
-from sluice_reconciler.sequence_ranges import BootRanges
 
 PRODUCER = "000102030405060708090a0b0c0d0e0f"
 NONCE = "101112131415161718191a1b1c1d1e1f"

@@ -238,7 +238,9 @@ def test_live_records_are_followed_over_http(tmp_path: Path) -> None:
                 "next": last["summary"]["next"],
                 "more": False,
                 "enabled": True,
+                "accepted_until": last["summary"]["accepted_until"],
             }
+            assert last["summary"]["accepted_until"] is not None
             assert (await lines(client, f"agent=unknown&after={after}"))[:-1] == []
             *records, last = await lines(client, "after=elsewhere.7&limit=1")
             assert [one["body"] for one in records] == ["three"]

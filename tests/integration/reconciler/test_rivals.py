@@ -21,7 +21,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.identity import Identity
 from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
-from sluice_reconciler.lane_state import read_lane_state
+from sluice_reconciler.lanes.state import read_lane_state
 from sluice_store import create_authority, open_store
 from sluice_store.port import ObjectStore
 

@@ -16,7 +16,7 @@ from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
-from sluice_reconciler.membership import MEMBERS, MemberRecord
+from sluice_reconciler.lanes.membership import MEMBERS, MemberRecord
 from sluice_store import create_authority, open_store
 from sluice_store.port import ObjectStore
 

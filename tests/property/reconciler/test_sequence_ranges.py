@@ -5,7 +5,12 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice_reconciler.sequence_ranges import BootRanges, EnqueueStatus, ListedBatch, compare_range
+from sluice_reconciler.lanes.sequence_ranges import (
+    BootRanges,
+    EnqueueStatus,
+    ListedBatch,
+    compare_range,
+)
 
 BATCHES = st.tuples(st.integers(0, 60), st.integers(0, 8)).map(lambda one: (one[0], sum(one)))
 

@@ -18,13 +18,15 @@ from sluice_queue import takeover
 from sluice_queue.appender import Appender
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane, Runtime
-from sluice_reconciler import lane_log, lane_owner, lane_runs
-from sluice_reconciler.lane_ledger import Ledger, LedgerDelta
-from sluice_reconciler.lane_log import LaneLog, WrittenRuns
-from sluice_reconciler.lane_owner import LaneOwner
-from sluice_reconciler.lane_parts import LanePart, merge_parts
-from sluice_reconciler.lane_runs import nameable
-from sluice_reconciler.lane_state import LaneRecord, Run
+from sluice_reconciler.lanes import owner as lane_owner
+from sluice_reconciler.lanes import part_log
+from sluice_reconciler.lanes import runs as lane_runs
+from sluice_reconciler.lanes.ledger import Ledger, LedgerDelta
+from sluice_reconciler.lanes.owner import LaneOwner
+from sluice_reconciler.lanes.part_log import LaneLog, WrittenRuns
+from sluice_reconciler.lanes.parts import LanePart, merge_parts
+from sluice_reconciler.lanes.runs import nameable
+from sluice_reconciler.lanes.state import LaneRecord, Run
 from sluice_store.port import ObjectStore
 
 SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(20)
@@ -39,7 +41,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
     monkeypatch.setattr(lane_runs, "RECENT_MAX", 2)
     monkeypatch.setattr(lane_runs, "FAN_IN", 2)
-    monkeypatch.setattr(lane_log, "PART_LIVES_MAX", 2)
+    monkeypatch.setattr(part_log, "PART_LIVES_MAX", 2)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -66,7 +68,7 @@ def test_every_batch_is_enqueued_once_while_parts_are_written_and_merged(
         merges.append(len(parts))
         return real(parts, lives_max)
 
-    monkeypatch.setattr(lane_log, "merge_parts", counted)
+    monkeypatch.setattr(part_log, "merge_parts", counted)
     accepted, table, missing, lived = simulate(seed, boots=BOOTS)
     assert sorted(table) == sorted(accepted), seed
     assert missing == [], seed
@@ -141,7 +143,7 @@ def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def _part_after_state() -> Any:
     """The lane state names a part before the part exists."""
-    real_create, real_write = lane_log.create_known, LaneOwner._write
+    real_create, real_write = part_log.create_known, LaneOwner._write
     delayed: list[Any] = []
 
     async def create(*args: Any, **kwargs: Any) -> None:
@@ -238,14 +240,14 @@ def test_planted_bugs_in_the_parts_of_a_state_are_found(
     match bug:
         case "part after state":
             create, write = _part_after_state()
-            monkeypatch.setattr(lane_log, "create_known", create)
+            monkeypatch.setattr(part_log, "create_known", create)
             monkeypatch.setattr(LaneOwner, "_write", write)
         case "merge drops a life":
-            monkeypatch.setattr(lane_log, "merge_parts", _drops_a_life)
+            monkeypatch.setattr(part_log, "merge_parts", _drops_a_life)
         case "merge keeps the oldest state":
-            monkeypatch.setattr(lane_log, "merge_parts", _keeps_the_oldest)
+            monkeypatch.setattr(part_log, "merge_parts", _keeps_the_oldest)
         case "named part collected":
-            monkeypatch.setattr(lane_log, "nameable", _forgets_names)
+            monkeypatch.setattr(part_log, "nameable", _forgets_names)
         case "merged part deleted before the swap":
             monkeypatch.setattr(LaneLog, "spill", _deletes_before_the_swap())
         case "run not named":

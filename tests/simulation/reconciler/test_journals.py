@@ -11,8 +11,8 @@ from support.journal_world import simulate
 
 from sluice_protocol.units import UnixNs
 from sluice_reconciler.discovery import DiscoveryClaim
-from sluice_reconciler.journal_progress import BrokenJournal, ProcessJournal
-from sluice_reconciler.journal_route import JournalRoute
+from sluice_reconciler.journals.progress import BrokenJournal, ProcessJournal
+from sluice_reconciler.journals.route import JournalRoute
 
 SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(4)
 

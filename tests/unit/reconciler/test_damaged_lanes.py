@@ -18,8 +18,8 @@ from sluice_queue.lane import Lane, Runtime
 from sluice_queue.register import decode_register, encode_register
 from sluice_queue.segments import spill
 from sluice_reconciler.differences import DifferenceKind
-from sluice_reconciler.lane_defects import read_queue_status
-from sluice_reconciler.lane_state import damaged_state_key, lane_key
+from sluice_reconciler.lanes.defects import read_queue_status
+from sluice_reconciler.lanes.state import damaged_state_key, lane_key
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.service import Reconciler
 

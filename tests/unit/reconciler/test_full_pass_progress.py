@@ -15,7 +15,7 @@ from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import HeadOutcome
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Runtime
-from sluice_reconciler.pass_progress import (
+from sluice_reconciler.passes.progress import (
     PASS,
     RETRY_S,
     NextPass,

@@ -17,7 +17,7 @@ from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Runtime
-from sluice_reconciler.pass_progress import NextPass
+from sluice_reconciler.passes.progress import NextPass
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 

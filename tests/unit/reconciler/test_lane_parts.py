@@ -15,15 +15,18 @@ from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.inspection import LaneCondition
 from sluice_queue.lane import Lane, Runtime
-from sluice_reconciler import lane_log, lane_owner, lane_runs
 from sluice_reconciler.differences import DifferenceKind
 from sluice_reconciler.explain import explain
-from sluice_reconciler.lane_defects import read_queue_status
-from sluice_reconciler.lane_ledger import IntendedBatch, Ledger, StoredBoot
-from sluice_reconciler.lane_log import PartCache, load_ledger, read_ledger
-from sluice_reconciler.lane_owner import LaneOwner, LaneTakenOver
-from sluice_reconciler.lane_runs import nameable
-from sluice_reconciler.lane_state import (
+from sluice_reconciler.lanes import owner as lane_owner
+from sluice_reconciler.lanes import part_log
+from sluice_reconciler.lanes import runs as lane_runs
+from sluice_reconciler.lanes.defects import read_queue_status
+from sluice_reconciler.lanes.ledger import IntendedBatch, Ledger, StoredBoot
+from sluice_reconciler.lanes.owner import LaneOwner, LaneTakenOver
+from sluice_reconciler.lanes.part_log import PartCache, load_ledger, read_ledger
+from sluice_reconciler.lanes.runs import nameable
+from sluice_reconciler.lanes.sequence_ranges import BootRanges, EnqueueStatus
+from sluice_reconciler.lanes.state import (
     LaneRecord,
     StoredLaneState,
     damaged_state_key,
@@ -33,7 +36,6 @@ from sluice_reconciler.lane_state import (
     parts_prefix,
     read_lane_state,
 )
-from sluice_reconciler.sequence_ranges import BootRanges, EnqueueStatus
 from sluice_reconciler.service import Reconciler
 
 LANE = Lane(queue="spark", lane=0)
@@ -44,7 +46,7 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
     monkeypatch.setattr(lane_runs, "RECENT_MAX", 2)
     monkeypatch.setattr(lane_runs, "FAN_IN", 2)
-    monkeypatch.setattr(lane_log, "PART_LIVES_MAX", 2)
+    monkeypatch.setattr(part_log, "PART_LIVES_MAX", 2)
 
 
 def runtime(store: SimStore, seed: int) -> Runtime:
@@ -207,7 +209,7 @@ def test_fenced_owner_deletes_no_part_of_the_next_owner(
         await flushes(store, owner, 6, 4)
         await owner.close()
         if planted:
-            monkeypatch.setattr(lane_log, "nameable", _named_only)
+            monkeypatch.setattr(part_log, "nameable", _named_only)
         await fenced._log.collect(fenced._stored.record)
         await fenced._log._delete_unnamed()
         assert (await named(store) <= parts_in(store)) is not planted
@@ -223,7 +225,7 @@ def test_reader_reads_again_when_the_owner_merged_what_it_read(
 
     async def run() -> None:
         store, owner = await in_parts()
-        real, reads = lane_log.read_lane_state, []
+        real, reads = part_log.read_lane_state, []
 
         async def then_merge(store: SimStore, lane: Lane) -> StoredLaneState | None:
             stored = await real(store, lane)
@@ -233,7 +235,7 @@ def test_reader_reads_again_when_the_owner_merged_what_it_read(
                 await owner.close()
             return stored
 
-        monkeypatch.setattr(lane_log, "read_lane_state", then_merge)
+        monkeypatch.setattr(part_log, "read_lane_state", then_merge)
         ledger, owned = await read_ledger(store, LANE)
         assert owned
         assert len(reads) == 2

@@ -10,9 +10,7 @@ from support.queue_store import SimClock, SimIds, SimStore
 
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Runtime
-from sluice_reconciler.lane_share import LaneShare
-from sluice_reconciler.lane_worker import LaneWorkers
-from sluice_reconciler.membership import (
+from sluice_reconciler.lanes.membership import (
     FORGET_S,
     HANDOVER_MAX_S,
     HEARTBEAT_S,
@@ -22,6 +20,8 @@ from sluice_reconciler.membership import (
     decide_shares,
     member_key,
 )
+from sluice_reconciler.lanes.share import LaneShare
+from sluice_reconciler.lanes.worker import LaneWorkers
 from sluice_reconciler.metrics import ReconcilerMetrics
 
 LANES = 4

@@ -27,7 +27,7 @@ from sluice_queue.lane import Runtime
 from sluice_reconciler.differences import DifferenceKind
 from sluice_reconciler.explain import explain
 from sluice_reconciler.indexes import PACK_DECODERS, TimeEntry, pack, unpack
-from sluice_reconciler.scanners import TimeIndexScanner
+from sluice_reconciler.passes.scanners import TimeIndexScanner
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 

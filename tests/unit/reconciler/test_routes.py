@@ -18,7 +18,7 @@ from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_re
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Runtime
 from sluice_reconciler.events import parse_events
-from sluice_reconciler.scanners import CHECKPOINT, Checkpoint
+from sluice_reconciler.passes.scanners import CHECKPOINT, Checkpoint
 from sluice_reconciler.service import Reconciler
 
 

@@ -15,7 +15,7 @@ from sluice_protocol.manifests import decode_record
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Runtime
 from sluice_reconciler.discovery import IDLE_STEP_S, is_worth_writing
-from sluice_reconciler.journal_progress import WaitingObject
+from sluice_reconciler.journals.progress import WaitingObject
 from sluice_reconciler.service import Reconciler
 
 AGENTS = ("host-1", "host-2", "host-3", "host-4")

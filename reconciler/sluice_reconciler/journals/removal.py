@@ -25,7 +25,7 @@ from sluice_protocol.outcomes import Deleted, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.discovery import DiscoveryStore
-from sluice_reconciler.journal_progress import BREAK_MARGIN_S, ProcessJournal
+from sluice_reconciler.journals.progress import BREAK_MARGIN_S, ProcessJournal
 from sluice_reconciler.metrics import ReconcilerMetrics, StoreClock
 from sluice_store.port import ListPage, ObjectStore
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
-from sluice_reconciler.lane_state import LaneRecord, term_of_part
+from sluice_reconciler.lanes.state import LaneRecord, term_of_part
 
 RECENT_MAX: Final = 512
 """Recent batches in the lane state above which the next write moves them into a part."""

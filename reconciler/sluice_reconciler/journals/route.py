@@ -36,8 +36,8 @@ from sluice_reconciler.discovery import (
     DiscoveryClaim,
     lane_times,
 )
-from sluice_reconciler.journal_parts import JournalParts
-from sluice_reconciler.journal_progress import (
+from sluice_reconciler.journals.parts import JournalParts
+from sluice_reconciler.journals.progress import (
     NamedBatches,
     ProcessJournal,
     WaitingObject,
@@ -45,7 +45,7 @@ from sluice_reconciler.journal_progress import (
     entries_waiting,
     lanes_left,
 )
-from sluice_reconciler.journal_reader import JournalObject, JournalReader, RegistrationReader
+from sluice_reconciler.journals.reader import JournalObject, JournalReader, RegistrationReader
 from sluice_reconciler.metrics import Stage
 from sluice_reconciler.pipeline import PipelineResult
 

@@ -17,8 +17,8 @@ from sluice_queue.decisions import writes_of
 from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane, Runtime
-from sluice_reconciler.lane_ledger import Ledger, LedgerDelta
-from sluice_reconciler.lane_parts import (
+from sluice_reconciler.lanes.ledger import Ledger, LedgerDelta
+from sluice_reconciler.lanes.parts import (
     LanePart,
     Life,
     decode_part,
@@ -26,8 +26,8 @@ from sluice_reconciler.lane_parts import (
     key_of_life,
     merge_parts,
 )
-from sluice_reconciler.lane_runs import PART_LIVES_MAX, nameable, plan_merge
-from sluice_reconciler.lane_state import (
+from sluice_reconciler.lanes.runs import PART_LIVES_MAX, nameable, plan_merge
+from sluice_reconciler.lanes.state import (
     LaneRecord,
     LaneStateDamaged,
     PartReference,

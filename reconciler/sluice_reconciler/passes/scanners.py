@@ -28,7 +28,7 @@ from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.events import accepted_of
 from sluice_reconciler.indexes import unpack
-from sluice_reconciler.new_batches import ComparedRanges, RecentKeys
+from sluice_reconciler.lanes.new_batches import ComparedRanges, RecentKeys
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
 from sluice_store.inventory import InventoryRow, read_inventory_manifest, read_inventory_rows
 from sluice_store.port import ObjectStore

@@ -15,7 +15,7 @@ from sluice_protocol.journals import GatewayProcess
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_reconciler.discovery import DiscoveryStore
-from sluice_reconciler.journal_progress import SKEW_S
+from sluice_reconciler.journals.progress import SKEW_S
 from sluice_reconciler.metrics import ReconcilerMetrics
 
 log = structlog.get_logger()

@@ -22,8 +22,7 @@ from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey
 from sluice_queue.lane import Runtime
-from sluice_reconciler.lane_worker import LaneWorkers
-from sluice_reconciler.membership import (
+from sluice_reconciler.lanes.membership import (
     HANDOVER_MAX_S,
     HEARTBEAT_S,
     MEMBERS,
@@ -34,6 +33,7 @@ from sluice_reconciler.membership import (
     is_live,
     member_key,
 )
+from sluice_reconciler.lanes.worker import LaneWorkers
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_store.port import ListedObject, ObjectStore
 from sluice_store.retry import WRITE_RETRY, overwrite_known

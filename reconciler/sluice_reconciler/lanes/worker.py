@@ -18,14 +18,14 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey
 from sluice_queue.errors import LaneDamaged, RegisterLost
 from sluice_queue.lane import Lane, Runtime
-from sluice_reconciler.lane_defects import LaneDefect, find_defect
-from sluice_reconciler.lane_ledger import Ledger
-from sluice_reconciler.lane_log import PartCache, read_ledger
-from sluice_reconciler.lane_owner import LaneOwner, LaneTakenOver
-from sluice_reconciler.lane_state import LaneStateDamaged
+from sluice_reconciler.lanes.defects import LaneDefect, find_defect
+from sluice_reconciler.lanes.ledger import Ledger
+from sluice_reconciler.lanes.new_batches import ComparedRanges, identity_of, new_batches
+from sluice_reconciler.lanes.owner import LaneOwner, LaneTakenOver
+from sluice_reconciler.lanes.part_log import PartCache, read_ledger
+from sluice_reconciler.lanes.sequence_ranges import EnqueueStatus
+from sluice_reconciler.lanes.state import LaneStateDamaged
 from sluice_reconciler.metrics import ReconcilerMetrics
-from sluice_reconciler.new_batches import ComparedRanges, identity_of, new_batches
-from sluice_reconciler.sequence_ranges import EnqueueStatus
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()

@@ -27,7 +27,7 @@ import zstandard
 
 from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler.sequence_ranges import BootRanges
+from sluice_reconciler.lanes.sequence_ranges import BootRanges
 
 Life = tuple[str, str]
 """Agent id and boot id."""

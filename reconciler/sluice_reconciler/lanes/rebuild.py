@@ -29,8 +29,9 @@ from sluice_queue.worklists import read_work_list
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.differences import DerivedDifference, DifferenceKind, compare_object
 from sluice_reconciler.indexes import put_derived
-from sluice_reconciler.lane_defects import DefectKind, LaneDefect, describe, find_defect
-from sluice_reconciler.lane_state import (
+from sluice_reconciler.lanes.defects import DefectKind, LaneDefect, describe, find_defect
+from sluice_reconciler.lanes.new_batches import identity_of
+from sluice_reconciler.lanes.state import (
     LANE_PARTS,
     LaneRecord,
     LaneStateDamaged,
@@ -41,7 +42,6 @@ from sluice_reconciler.lane_state import (
     read_lane_state,
     term_of_part,
 )
-from sluice_reconciler.new_batches import identity_of
 from sluice_store.port import ObjectStore
 from sluice_store.retry import WRITE_RETRY
 

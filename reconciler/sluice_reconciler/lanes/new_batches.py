@@ -17,9 +17,9 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, parse_accepted_key
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler.lane_ledger import Ledger
-from sluice_reconciler.lane_parts import Life
-from sluice_reconciler.sequence_ranges import (
+from sluice_reconciler.lanes.ledger import Ledger
+from sluice_reconciler.lanes.parts import Life
+from sluice_reconciler.lanes.sequence_ranges import (
     SEAL_MASK,
     EnqueueStatus,
     ListedBatch,

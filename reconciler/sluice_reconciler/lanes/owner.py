@@ -27,8 +27,8 @@ from sluice_queue.lane import Lane, Runtime
 from sluice_queue.settings import SWAP_RETRY
 from sluice_queue.takeover import take_over
 from sluice_queue.worklists import write_work_list
-from sluice_reconciler.lane_ledger import IntendedBatch, Ledger, StoredBoot
-from sluice_reconciler.lane_log import (
+from sluice_reconciler.lanes.ledger import IntendedBatch, Ledger, StoredBoot
+from sluice_reconciler.lanes.part_log import (
     LaneLog,
     PartCache,
     PartMissing,
@@ -36,15 +36,15 @@ from sluice_reconciler.lane_log import (
     read_ledger,
     refuse_if_current,
 )
-from sluice_reconciler.lane_runs import RECENT_MAX
-from sluice_reconciler.lane_state import (
+from sluice_reconciler.lanes.runs import RECENT_MAX
+from sluice_reconciler.lanes.sequence_ranges import EnqueueStatus
+from sluice_reconciler.lanes.state import (
     LaneRecord,
     StoredLaneState,
     encode_lane,
     lane_key,
     read_lane_state,
 )
-from sluice_reconciler.sequence_ranges import EnqueueStatus
 from sluice_store.port import ObjectStore
 from sluice_store.retry import RetryBudget
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import msgspec
 
 from sluice_protocol.identity import Identity
-from sluice_reconciler.lane_parts import LanePart, Life, LifeKey, key_of_life, make_part
-from sluice_reconciler.sequence_ranges import (
+from sluice_reconciler.lanes.parts import LanePart, Life, LifeKey, key_of_life, make_part
+from sluice_reconciler.lanes.sequence_ranges import (
     BootRanges,
     EnqueueStatus,
     ListedBatch,

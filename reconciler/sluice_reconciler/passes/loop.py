@@ -15,13 +15,13 @@ from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Runtime
 from sluice_reconciler.discovery import PASS_STEP_S, DiscoveryClaim, DiscoveryStore
-from sluice_reconciler.full_pass import FullPass, PassOptions, PassReport
-from sluice_reconciler.gateway_registry import GatewayRegistry
-from sluice_reconciler.journal_route import JournalRoute
-from sluice_reconciler.lane_worker import Takeover
+from sluice_reconciler.journals.registry import GatewayRegistry
+from sluice_reconciler.journals.route import JournalRoute
+from sluice_reconciler.lanes.worker import Takeover
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
-from sluice_reconciler.pass_progress import NextPass, PassProgress, PassRecord, decide_next_pass
+from sluice_reconciler.passes.full_pass import FullPass, PassOptions, PassReport
+from sluice_reconciler.passes.progress import NextPass, PassProgress, PassRecord, decide_next_pass
 from sluice_reconciler.settings import ReconcilerSettings
 
 log = structlog.get_logger()

@@ -19,15 +19,15 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import ACCEPTED, accepted_key, parse_accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_reconciler.boot_comparison import BootComparison
 from sluice_reconciler.completeness import BootReport, BootTally, HighWaterReader
 from sluice_reconciler.concurrency import RequestLimit, run_all
-from sluice_reconciler.lane_worker import LaneWorkers, Takeover
-from sluice_reconciler.new_batches import boot_prefix, identity_of, new_batches
-from sluice_reconciler.pass_progress import PassRecord, PassSpan
+from sluice_reconciler.lanes.new_batches import boot_prefix, identity_of, new_batches
+from sluice_reconciler.lanes.sequence_ranges import BootRanges
+from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
+from sluice_reconciler.passes.boot_comparison import BootComparison
+from sluice_reconciler.passes.progress import PassRecord, PassSpan
+from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
-from sluice_reconciler.quarantine_walk import QuarantineWalk
-from sluice_reconciler.sequence_ranges import BootRanges
 from sluice_reconciler.verify import HoldRecords
 from sluice_store.port import ListPage, ObjectStore
 from sluice_store.retry import Backoff

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from sluice_protocol.identity import Identity
-from sluice_reconciler.lane_worker import LaneWorker
-from sluice_reconciler.sequence_ranges import SEAL_MASK, BootRanges, EnqueueStatus, seal_of
+from sluice_reconciler.lanes.sequence_ranges import SEAL_MASK, BootRanges, EnqueueStatus, seal_of
+from sluice_reconciler.lanes.worker import LaneWorker
 
 
 @dataclass(slots=True, kw_only=True)

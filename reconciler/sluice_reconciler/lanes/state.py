@@ -29,7 +29,7 @@ from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import Digest, ETag, ObjectKey
 from sluice_queue.lane import Lane
-from sluice_reconciler.lane_ledger import IntendedBatch, StoredBoot
+from sluice_reconciler.lanes.ledger import IntendedBatch, StoredBoot
 from sluice_store.port import ObjectStore
 
 STATE_BYTES_MAX: Final = 1 << 30

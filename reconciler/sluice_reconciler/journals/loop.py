@@ -14,13 +14,13 @@ from sluice_protocol.errors import SluiceError
 from sluice_protocol.keys import ACCEPTED
 from sluice_protocol.units import ObjectKey
 from sluice_queue.lane import Runtime
-from sluice_reconciler.gateway_registry import GatewayRegistry
-from sluice_reconciler.journal_removal import JournalRemoval
-from sluice_reconciler.journal_route import JournalRoute
+from sluice_reconciler.journals.registry import GatewayRegistry
+from sluice_reconciler.journals.removal import JournalRemoval
+from sluice_reconciler.journals.route import JournalRoute
 from sluice_reconciler.metrics import ReconcilerMetrics
-from sluice_reconciler.pass_loop import ReconcilerHealth
+from sluice_reconciler.passes.loop import ReconcilerHealth
+from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
-from sluice_reconciler.quarantine_walk import QuarantineWalk
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_reconciler.verify import HoldRecords, list_hold_records
 from sluice_store.port import ObjectStore

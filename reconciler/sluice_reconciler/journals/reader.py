@@ -28,7 +28,7 @@ from sluice_protocol.manifests import AcceptedManifest, decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.journal_progress import BrokenJournal, ProcessJournal
+from sluice_reconciler.journals.progress import BrokenJournal, ProcessJournal
 from sluice_store.port import ListPage, ObjectStore
 
 log = structlog.get_logger()

@@ -17,8 +17,8 @@ from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import LaneCondition, LaneStatus, list_lanes, read_entries, read_status
 from sluice_queue.lane import Lane
 from sluice_queue.register import Register, body_descriptors, decode_register
-from sluice_reconciler.lane_log import check_parts
-from sluice_reconciler.lane_state import (
+from sluice_reconciler.lanes.part_log import check_parts
+from sluice_reconciler.lanes.state import (
     LaneRecord,
     LaneStateDamaged,
     lane_key,

@@ -12,7 +12,7 @@ from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.indexes import put_derived, quarantine_entry
-from sluice_reconciler.new_batches import KeyHashSet
+from sluice_reconciler.lanes.new_batches import KeyHashSet
 from sluice_reconciler.verify import HoldRecords
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff

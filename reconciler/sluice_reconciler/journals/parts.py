@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from sluice_queue.lane import Runtime
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.discovery import DiscoveryStore
-from sluice_reconciler.gateway_registry import GatewayRegistry
-from sluice_reconciler.lane_worker import LaneWorkers
+from sluice_reconciler.journals.registry import GatewayRegistry
+from sluice_reconciler.lanes.worker import LaneWorkers
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
 from sluice_reconciler.pipeline import BatchPipeline

@@ -1,0 +1,1 @@
+"""Full passes over `accepted/`, and the quicker scanners that find most batches before them."""
