@@ -213,11 +213,6 @@ PLANTED: dict[str, tuple[Rules, World, Bounds]] = {
         world(ORPHAN, NEW),
         Bounds(time_max=7),
     ),
-    "neither references nor the envelope": (
-        Rules(deletion_clauses=tuple(c for c in WITHOUT_REFERENCES if c is not d.envelope_unnamed)),
-        world(ORPHAN, NEW),
-        Bounds(time_max=9),
-    ),
     "absence by lagging references": (
         Rules(lagging_references=True),
         world(ORPHAN, NEW),
