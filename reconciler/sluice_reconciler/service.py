@@ -127,6 +127,8 @@ class Reconciler:
             name: HttpQueue(store, name, runtime, lease_s=self.settings.lease_s)
             for name in self.settings.http_queue_names
         }
+        for queue in self.http_queues.values():
+            queue.owners = self.share
 
     def _live_window(self) -> LiveWindow:
         return LiveWindow(

@@ -48,6 +48,7 @@ from sluice_reconciler.journals.progress import (
 from sluice_reconciler.journals.reader import JournalObject, JournalReader, RegistrationReader
 from sluice_reconciler.metrics import Stage
 from sluice_reconciler.pipeline import PipelineResult
+from sluice_store.authority import read_history
 
 log = structlog.get_logger()
 
@@ -56,6 +57,9 @@ WAITING_MAX = 16_384
 
 GATEWAYS_LABELLED = 100
 OTHER_GATEWAYS = "(other)"
+
+SWITCH_INTERVAL_S = 60.0
+"""Time between two reads of the authority's mode switches while a spool is registered."""
 
 RETRY_S = 1.0
 """Pause before entries that could not be processed are tried again, seconds."""
@@ -74,6 +78,8 @@ class JournalRoute:
         self._listed_ns: UnixNs | None = None
         self._listed_at_ns = 0
         self._published_at_ns: int | None = None
+        self._spool_left_ns: UnixNs | None = None
+        self._switch_read_at_ns: int | None = None
         self._wanted: dict[ObjectKey, AcceptedManifest] = {}
         self.frontier: Frontier | None = None
         """The frontier of the last round, without what other reconcilers have shown."""
@@ -130,12 +136,35 @@ class JournalRoute:
         pass_began_ns = self._pass_began_ns()
         for journal in self._journals.values():
             journal.heal(pass_began_ns)
-        self._ended = ended_processes(self._progress(), pass_began_ns)
+        await self._read_spool_switch()
+        self._ended = ended_processes(self._progress(), pass_began_ns, self._spool_left_ns)
         self._report_lapsed()
         self._observe_lag()
         await self._parts.registry.observe_registrations(
             [one.registration for one in self._journals.values()]
         )
+
+    async def has_open_spool(self) -> bool:
+        """Return True if a spool is registered: what it has not transferred is in no listing.
+
+        Raises:
+            StoreError: The store is unreachable or refused a request.
+        """
+        registered = await self._registrations.read()
+        return any(
+            one.acceptance == "local_spool" and process not in self._ended
+            for process, (one, _) in registered.items()
+        )
+
+    async def _read_spool_switch(self) -> None:
+        """Read when the authority left `local_spool`, now and then while a spool is registered."""
+        spools = (one for one in self._progress() if one.acceptance == "local_spool")
+        now_ns = self._parts.runtime.clock.monotonic_ns()
+        last_ns = self._switch_read_at_ns
+        due = last_ns is None or now_ns - last_ns >= SWITCH_INTERVAL_S * NS_PER_S
+        if due and any(spools):
+            self._spool_left_ns = (await read_history(self._parts.store)).spool_left_ns
+            self._switch_read_at_ns = now_ns
 
     def _pass_began_ns(self) -> UnixNs | None:
         began_ns = self._parts.discovery.record.pass_began_unix_ns
@@ -319,15 +348,16 @@ class JournalRoute:
         """Return the frontier of each lane, by a full pass that began then, and by journals."""
         if self._listed_ns is None:
             return {}
-        lanes = range(self._parts.lanes)
+        listed_ns = self._listed_ns
         behind = lanes_left(self.journals)
-        clean = decide_frontier(self._listed_ns, self._progress(), began_ns)
-        return {
-            lane: decide_frontier(self._listed_ns, self._progress(lane), began_ns)
-            if lane in behind
-            else clean
-            for lane in lanes
-        }
+
+        def decide(lane: int | None) -> Frontier:
+            progress = self._progress(lane)
+            return decide_frontier(listed_ns, progress, began_ns, self._spool_left_ns)
+
+        clean = decide(None)
+        lanes = range(self._parts.lanes)
+        return {lane: decide(lane) if lane in behind else clean for lane in lanes}
 
     def _observe_lag(self) -> None:
         """Set the gauges; gateways beyond `GATEWAYS_LABELLED` share one label."""

@@ -96,6 +96,11 @@ class LaneShare:
         """Return the live member that works on a lane; None while it is handed over."""
         return next((one for one in self.members if lane in one.lanes), None)
 
+    def owner_url(self, lane: int) -> str:
+        """Return the advertised URL of another owner; empty if there is none."""
+        owner = self.owner_of(lane)
+        return "" if owner is None or owner.member == self._mine.member else owner.url
+
     async def run(self, is_failing: Callable[[], bool]) -> None:
         """Beat until cancelled; a store error is logged, and the beat is repeated.
 

@@ -225,8 +225,9 @@ class PassLoop:
         parts, through_ns = self._parts, report.complete_through_ns
         if through_ns is None:
             return
+        shown = () if await parts.journals.has_open_spool() else range(parts.lanes)
         claim = DiscoveryClaim(
-            lanes=dict.fromkeys(range(parts.lanes), through_ns),
+            lanes=dict.fromkeys(shown, through_ns),
             pass_began_ns=through_ns,
             listed=report.listed,
         )

@@ -10,11 +10,11 @@ from support.journal_writer import JournalWriter
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import enqueued
 
-from sluice_protocol.authority import Authority
+from sluice_protocol.authority import Authority, ModeSwitch, mode_switch_key
 from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
 from sluice_protocol.journals import LAPSE_S, journal_key, registration_key
-from sluice_protocol.keys import accepted_key, blob_key
-from sluice_protocol.manifests import decode_record
+from sluice_protocol.keys import AUTHORITY_SETTINGS, accepted_key, blob_key
+from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Runtime
 from sluice_reconciler.passes.progress import NextPass
@@ -313,6 +313,64 @@ def test_a_closed_process_holds_nothing_back() -> None:
         assert record(store).complete_through_unix_ns > now(store) - 15 * NS_PER_S
         assert record(store).held_by is None
         assert subject.journals.wanted_pass_ns() is None
+
+    play(scene)
+
+
+def spool_of(store: SimStore) -> JournalWriter:
+    return JournalWriter(
+        store, now(store), ulid="01J00000000000000000000003", acceptance="local_spool"
+    )
+
+
+async def found_authority(store: SimStore) -> None:
+    await store.create(AUTHORITY_SETTINGS, encode_record(Authority(authority_id="A", lanes=2)))
+
+
+async def leave_spool(store: SimStore) -> None:
+    """Write the records of an authority that switched to a spool and back."""
+    for number, mode in enumerate(("local_spool", "s3_manifest"), start=1):
+        switch = ModeSwitch(
+            number=number,
+            acceptance=mode,
+            spool_writer="gw-1" if mode == "local_spool" else None,
+            switched_at_unix_ns=now(store),
+        )
+        await store.create(mode_switch_key(number), encode_record(switch))
+
+
+def test_a_full_pass_proves_nothing_about_an_open_spool() -> None:
+    """What a spool has not transferred is in no listing."""
+
+    async def scene(store: SimStore) -> None:
+        spool = spool_of(store)
+        await spool.register()
+        await found_authority(store)
+        pass_time(store, 60)
+        await make_pass(make(store))
+        assert record(store).pass_began_unix_ns is not None
+        assert record(store).complete_through_unix_ns == 0
+
+    play(scene)
+
+
+def test_a_spool_that_was_killed_and_left_ends_by_a_later_pass() -> None:
+    async def scene(store: SimStore) -> None:
+        await found_authority(store)
+        subject, _ = await journaled(store)
+        spool = spool_of(store)
+        await spool.register()
+        started = spool.started_ns
+        await rounds(store, subject)
+        pass_time(store, 60)
+        await leave_spool(store)
+        pass_time(store, 60)
+        await make_pass(subject)
+        assert record(store).complete_through_unix_ns <= started
+        pass_time(store, 60)
+        await rounds(store, subject)
+        await make_pass(subject)
+        assert record(store).complete_through_unix_ns > started
 
     play(scene)
 

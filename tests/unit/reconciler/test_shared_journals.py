@@ -17,6 +17,7 @@ from sluice_queue.lane import Runtime
 from sluice_reconciler.discovery import IDLE_STEP_S, is_worth_writing
 from sluice_reconciler.journals.progress import WaitingObject
 from sluice_reconciler.service import Reconciler
+from sluice_reconciler.settings import ReconcilerSettings
 
 AGENTS = ("host-1", "host-2", "host-3", "host-4")
 
@@ -172,3 +173,28 @@ def test_a_lane_that_is_ahead_moves_the_record_every_second() -> None:
     assert not is_worth_writing(ahead, ahead, IDLE_STEP_S)
     idle = DiscoveryRecord(complete_through_unix_ns=3 * NS_PER_S, listed=0)
     assert not is_worth_writing(before, idle, IDLE_STEP_S)
+
+
+def test_http_consumers_of_a_lane_are_sent_to_its_owner() -> None:
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        urls = ("http://first:8081", "http://second:8081")
+        subjects = []
+        for seed, url in enumerate(urls, start=1):
+            runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
+            settings = ReconcilerSettings(http_queues="sink")
+            authority = Authority(authority_id="A", lanes=2)
+            subjects.append(Reconciler(store, authority, settings=settings, runtime=runtime))
+            subjects[-1].share.url = url  # as the service does once it listens
+        for _ in range(20):
+            store.clock.at_ns += 3 * NS_PER_S
+            for one in subjects:
+                await one.share.beat()
+        owned = [one.share._workers.shared or frozenset() for one in subjects]
+        assert owned[0] | owned[1] == {0, 1}
+        for lane in (0, 1):
+            owner = next(n for n, lanes in enumerate(owned) if lane in lanes)
+            assert subjects[owner].http_queues["sink"].owners.owner_url(lane) == ""
+            assert subjects[1 - owner].http_queues["sink"].owners.owner_url(lane) == urls[owner]
+
+    asyncio.run(run())
