@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.manifests import log_manifest
 from sluice_protocol.columns import LogColumns, TextColumn
 from sluice_protocol.frame import encode_frame
 from sluice_protocol.identity import Identity
@@ -55,23 +56,6 @@ def make_batch(root: Path, number: int) -> PipelineBatch:
     path = root / blob_key(digest)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(frame)
-    manifest = AcceptedManifest(
-        agent_id=AGENT,
-        boot_id="b",
-        seq_start=first,
-        seq_end=who.seq_end,
-        frame_sha256=digest,
-        frame_bytes=len(frame),
-        raw_blob_key=blob_key(digest),
-        accepted_at_unix_ns=T0_NS,
-        collector_id="gw",
-        wire_version=1,
-        frame_version=1,
-        attempt_id=digest[:26].upper(),
-        kind="logs",
-        record_count=LINES,
-        min_ts_unix_ns=int(columns.ts[0]),
-        max_ts_unix_ns=int(columns.ts[-1]),
-        principal="p",
-    )
+    span = int(columns.ts[0]), int(columns.ts[-1])
+    manifest = log_manifest(who, frame, T0_NS, span)
     return PipelineBatch(manifest=manifest, raw_bytes=len(columns.body.data) + 13 * LINES)

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.manifests import log_manifest
 from sluice_protocol.authority import Authority
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import ACCEPTED, accepted_key, blob_key, digest_of, lane_of
+from sluice_protocol.keys import ACCEPTED, accepted_key, blob_key, lane_of
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import Applied
 from sluice_protocol.units import ObjectKey
@@ -54,27 +55,8 @@ def who_is(number: int) -> Identity:
 def manifest(number: int, at_ns: int) -> tuple[AcceptedManifest, bytes]:
     """Return the manifest of one batch of an agent, and its frame."""
     frame = b"frame %d" % number
-    digest = digest_of(frame)
     who = who_is(number)
-    return AcceptedManifest(
-        agent_id=who.agent_id,
-        boot_id=who.boot_id,
-        seq_start=who.seq_start,
-        seq_end=who.seq_end,
-        frame_sha256=digest,
-        frame_bytes=len(frame),
-        raw_blob_key=blob_key(digest),
-        accepted_at_unix_ns=at_ns,
-        collector_id="gw-1",
-        wire_version=1,
-        frame_version=1,
-        attempt_id="01M7Y05M6XJ11BR5GNJGCQQRNJ",
-        kind="logs",
-        record_count=100,
-        min_ts_unix_ns=at_ns,
-        max_ts_unix_ns=at_ns,
-        principal=who.agent_id,
-    ), frame
+    return log_manifest(who, frame, at_ns), frame
 
 
 async def accept(store: ObjectStore, number: int) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
+from benchmarks.manifests import log_manifest
 from benchmarks.measure import interleave, ratio, report, timed
 from sluice_lake.blobs import fetch_frame
 from sluice_lake.records import DecodedBatch, records_table
@@ -20,7 +21,7 @@ from sluice_protocol import envelope, payload
 from sluice_protocol.authority import Authority
 from sluice_protocol.frame import Frame, encode_frame
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import accepted_key, blob_key, digest_of
+from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.system_clock import SystemClock
@@ -60,26 +61,7 @@ def _batch(number: int) -> tuple[AcceptedManifest, bytes]:
     ]
     resource = (("service.name", "web"),)
     frame = encode_frame(identity=who, columns=logs_from_records(lines), resource=resource)
-    digest = digest_of(frame)
-    manifest = AcceptedManifest(
-        agent_id=who.agent_id,
-        boot_id=who.boot_id,
-        seq_start=who.seq_start,
-        seq_end=who.seq_end,
-        frame_sha256=digest,
-        frame_bytes=len(frame),
-        raw_blob_key=blob_key(digest),
-        accepted_at_unix_ns=at_ns,
-        collector_id="gw",
-        wire_version=1,
-        frame_version=1,
-        attempt_id=digest[:26].upper(),
-        kind="logs",
-        record_count=LINES,
-        min_ts_unix_ns=at_ns,
-        max_ts_unix_ns=at_ns + LINES - 1,
-        principal="p",
-    )
+    manifest = log_manifest(who, frame, at_ns, (at_ns, at_ns + LINES - 1))
     return manifest, frame
 
 

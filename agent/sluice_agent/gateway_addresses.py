@@ -5,7 +5,6 @@ a minute, and after every gateway has failed. If a name does not resolve, its la
 """
 
 import asyncio
-import ipaddress
 import random  # noqa: TID251 - the type of the seeded argument
 import socket
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from sluice_agent.gateway_choice import (
 )
 from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S
+from sluice_web.addresses import is_address
 
 RESOLVE_S: Final = 60.0
 """About how often a name is resolved again; the system does not report how long it is valid."""
@@ -126,7 +126,7 @@ class Gateways:
     async def _targets(self, url: str) -> list[GatewayTarget]:
         parsed = URL(url)
         host, port = parsed.host or "", parsed.port or 0
-        if self._resolver is None or _is_address(host):
+        if self._resolver is None or is_address(host):
             return [GatewayTarget(url=url)]
         found = await self._resolver.resolve(host, port)
         if len(found) > ADDRESSES_MAX:
@@ -138,11 +138,3 @@ class Gateways:
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / NS_PER_S
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

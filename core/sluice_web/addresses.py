@@ -54,10 +54,11 @@ def plain_address(host: str) -> str:
 @lru_cache(maxsize=_ADDRESSES_MAX)
 def is_loopback(address: str) -> bool:
     """Return True for a loopback address, False for any other address or name."""
-    return _is_address(address) and ipaddress.ip_address(address).is_loopback
+    return is_address(address) and ipaddress.ip_address(address).is_loopback
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
+    """Return True for an IPv4 or IPv6 address without brackets, False for any other text."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -67,7 +68,7 @@ def _is_address(host: str) -> bool:
 
 def _allowed(name: str) -> str:
     host = plain_address(name.lower().strip("[]"))
-    if not _NAME.fullmatch(host) and not _is_address(host):
+    if not _NAME.fullmatch(host) and not is_address(host):
         raise BadUsage(
             f"allowed_hosts must be names or addresses without ports, found=`{name[:80]}`"
         )

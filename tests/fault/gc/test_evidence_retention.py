@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.dying_store import Died, DyingStore
 from support.gc_certificates import KEY, TRUSTED, certificate
 from support.gc_store import VersionedStore
 from support.gc_world import AUDIT, HORIZON_S, KEYS, PLAN, RUN, GcWorld, memory_world
@@ -140,36 +140,6 @@ def test_an_audit_whose_predecessor_lost_its_evidence_reads_the_manifests_again(
     asyncio.run(scenario())
 
 
-class Died(BaseException):
-    """The process crashed."""
-
-
-@dataclass
-class DyingStore:
-    """A store whose caller crashes before or after its n-th write or delete."""
-
-    inner: VersionedStore
-    left: int
-    after: bool
-    died: bool = False
-
-    def __getattr__(self, name: str) -> Any:
-        verb = getattr(self.inner, name)
-        if name not in {"create", "delete"}:
-            return verb
-
-        async def dying(*args: Any, **named: Any) -> Any:
-            self.left -= 1
-            if self.left >= 0:
-                return await verb(*args, **named)
-            self.died = True
-            if self.after:
-                await verb(*args, **named)
-            raise Died
-
-        return dying
-
-
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_write_or_removal_keeps_what_the_chain_promises(after: bool) -> None:
     """After every crash the kept evidence verifies, and the next run finishes the removal."""
@@ -179,7 +149,7 @@ def test_a_crash_at_any_write_or_removal_keeps_what_the_chain_promises(after: bo
             await world.orphan(1)
             await audits(world, 3)
             await prune_evidence(store, KEYS.trusted)
-            dying: Any = DyingStore(store, at, after)
+            dying: Any = DyingStore(store, at, after, {"create", "delete"})
             engine = LocalTaskEngine(dying)
             with contextlib.suppress(Died, BaseExceptionGroup):
                 await Auditor(dying, engine, KEYS, world.clock, world.ids).audit(AUDIT)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.dying_store import Died, DyingStore
 from support.gc_store import VersionedStore
 from support.gc_world import MovedClock
 
@@ -205,41 +206,11 @@ def test_a_reader_sees_every_delete_that_was_written_with_few_requests() -> None
     run(story)
 
 
-class Died(BaseException):
-    """The process crashed."""
-
-
-@dataclass
-class DyingStore:
-    """A store whose caller crashes before or after its n-th write."""
-
-    inner: VersionedStore
-    left: int
-    after: bool
-    died: bool = False
-
-    def __getattr__(self, name: str) -> Any:
-        verb = getattr(self.inner, name)
-        if name not in {"create", "replace"}:
-            return verb
-
-        async def dying(*args: Any, **named: Any) -> Any:
-            self.left -= 1
-            if self.left >= 0:
-                return await verb(*args, **named)
-            self.died = True
-            if self.after:
-                await verb(*args, **named)
-            raise Died
-
-        return dying
-
-
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", range(6))
 def test_a_delete_that_exists_is_applied_after_a_crash_at_any_write(at: int, after: bool) -> None:
     async def story(store: VersionedStore) -> None:
-        dying: Any = DyingStore(store, at, after)
+        dying: Any = DyingStore(store, at, after, {"create", "replace"})
         one, two = delete(1, agent_id="a"), delete(2, agent_id="b")
         with contextlib.suppress(Died):
             await write_delete(dying, one, backoff(), IDS)
