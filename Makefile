@@ -21,8 +21,10 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $(STAMP)
 
-# A file of tests runs in one process, so its tests share their fixtures.
-PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# A file of tests runs in one process, so its tests share their fixtures. One process more than
+# cores, because many tests wait for other processes.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+PARALLEL := -n $(shell expr $(CORES) + 1) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
 
 test: setup  ## run the test suite; needs no network after setup
 	@$(BIN)/python -m deploy.java

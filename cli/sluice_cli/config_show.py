@@ -65,7 +65,8 @@ def _settings_of(root: App, path: tuple[str, ...]) -> Iterator[Setting]:
     if here.default_command is not None:
         arguments = here.assemble_argument_collection(parse_docstring=False)
         for provider in root.config:
-            provider(root, tuple(commands), arguments)
+            # As cyclopts calls it: the root would drop options with the name of a command.
+            provider(here, tuple(commands), arguments)
         for argument in arguments:
             if argument.parse and argument.names and argument.names[0].startswith("--"):
                 yield _setting(" ".join(path), argument)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -285,13 +286,17 @@ def test_a_spool_over_its_bound_makes_the_result_partial(here: Site) -> None:
     assert result.summary.reasons[0].startswith("3 older spooled batches were left out")
 
 
-def test_batches_transferred_before_landed_s_are_not_searched(here: Site) -> None:
-    """By then they are in the queue or in the lake."""
+def test_batches_transferred_before_landed_s_are_not_read_from_the_spool(here: Site) -> None:
+    """By then they are in the queue or in the lake; here only the journal names one."""
     old, new = log_batch(["old"]), log_batch(["new"], start=1)
     here.accept([old])
     here.transfer()
     here.accept([new])
-    # It is in neither here, and the answer is partial.
+    result = run_query(here.place, make_query(), QuerySettings(landed_s=0.0), here.spool)
+    assert bodies(result) == ["old", "new"]
+    assert not result.summary.partial
+    shutil.rmtree(here.place.root / "gateways")
+    # Now it is in neither, and the answer is partial.
     result = run_query(here.place, make_query(), QuerySettings(landed_s=0.0), here.spool)
     assert bodies(result) == ["new"]
     assert "not enqueued" in result.summary.reasons[0]

@@ -145,7 +145,13 @@ WITHOUT_REFERENCES = tuple(c for c in d.DELETION_CLAUSES if c is not d.reference
 """The clauses when no reverse reference is read at the deletion, because they are packed."""
 
 
-@pytest.mark.parametrize("name", SOUND)
+LARGE = {"two uploads of other bytes", "two uploads of the same bytes", "two sweepers"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long) if name in LARGE else name for name in SOUND],
+)
 def test_the_envelope_alone_keeps_every_blob_without_references(name: str) -> None:
     """The two keys that a blob's envelope names suffice; references are a second defence."""
     start, bounds = SOUND[name]
