@@ -39,7 +39,9 @@ def make_application(
     app = web.Application(middlewares=[*middlewares, gate], client_max_size=body_bytes_max)
     app.add_routes([_route(endpoint) for endpoint in endpoints])
     if title:
-        app.router.add_get(OPENAPI_PATH, _openapi_handler(title, endpoints))
+        handler = _openapi_handler(title, endpoints)
+        app.router.add_get(OPENAPI_PATH, handler, expect_handler=_send_continue)
+    _add_refusals(app)
     return app
 
 
@@ -56,6 +58,25 @@ def _route(endpoint: Endpoint) -> web.RouteDef:
     return web.route(
         endpoint.method, endpoint.path, endpoint.handler, expect_handler=_send_continue
     )
+
+
+def _add_refusals(app: web.Application) -> None:
+    """Respond 404 and 405 by a route of the service.
+
+    aiohttp's own routes for them copy an unknown `Expect` into the response. A value that is not
+    UTF-8 would then be a server error.
+    """
+    known = list(app.router.resources())
+
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        allowed: set[str] = set()
+        for resource in known:
+            allowed |= (await resource.resolve(request))[1]
+        if allowed:
+            raise web.HTTPMethodNotAllowed(request.method, allowed)
+        raise web.HTTPNotFound
+
+    app.router.add_route("*", "/{path:.*}", refuse, expect_handler=_send_continue)
 
 
 async def _send_continue(request: web.Request) -> None:
