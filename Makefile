@@ -30,15 +30,16 @@ test: setup  ## run the test suite; needs no network after setup
 	@$(BIN)/python -m deploy.java
 	$(BIN)/python -m pytest $(PARALLEL) -m "not s3 and not long"
 
-test-long: setup  ## run the long tests: races, soak, fuzzing
-	$(BIN)/python -m pytest -m "long and not s3"
+test-long: setup  ## run the long tests: races, soak, fuzzing; some need the real S3 server
+	@deploy/versitygw.sh
+	$(BIN)/python -m pytest -m long
 
 nightly: setup  ## run every target and summarise; WRITE=1 records the summary in docs/verification.md
 	$(BIN)/python -m deploy.nightly $(if $(WRITE),--write)
 
 test-s3: setup  ## run the store's suite on a real S3 server (versitygw, built once with go install)
 	@deploy/versitygw.sh
-	$(BIN)/python -m pytest -m s3
+	$(BIN)/python -m pytest -m "s3 and not long"
 
 test-browser: setup  ## run the tests that need a real browser; installs Debian's chromium if it is missing
 	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
