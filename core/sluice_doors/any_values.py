@@ -4,6 +4,7 @@ Maps are sorted by key. A key that a map has twice is kept under `<key>#2`. Byte
 NaN and infinities are the strings of OTLP's JSON encoding.
 """
 
+import json
 import math
 from typing import Final
 
@@ -15,8 +16,11 @@ _JSON: Final = msgspec.json.Encoder(order="sorted")
 
 
 def json_text(value: object) -> str:
-    """Return the canonical JSON text of a value."""
-    return _JSON.encode(value).decode()
+    """Return the canonical JSON text of a value; surrogates in it remain."""
+    try:
+        return _JSON.encode(value).decode()
+    except UnicodeEncodeError:
+        return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def value_text(value: AnyValue) -> str:

@@ -1,8 +1,11 @@
 """Decode OTLP requests: the public functions, and the choice of the road for each body."""
 
+import importlib
+from functools import cache
+from types import ModuleType
 from typing import Final
 
-from sluice_doors import otlp_json
+from sluice_doors import otlp_json, otlp_protobuf
 from sluice_doors.decoded import BodyUnreadable, DecodedRecords
 from sluice_doors.otlp_logs import logs_from_groups
 from sluice_doors.otlp_metrics import metrics_from_groups
@@ -25,9 +28,10 @@ def decode_otlp_logs(
         BodyUnreadable: The body is not an OTLP logs request of this type.
         BodyTooLarge: Its records expand to more than the limits.
     """
-    if _is_protobuf(content_type):
-        raise BodyUnreadable("cannot read body as OTLP: protobuf is not supported yet; send JSON")
-    found = logs_from_groups(otlp_json.log_groups(body), received_ns=received_ns)
+    if not _is_protobuf(content_type):
+        found = logs_from_groups(otlp_json.log_groups(body), received_ns=received_ns)
+    else:
+        found = _logs_from_protobuf(body, received_ns)
     return () if found is None else (found,)
 
 
@@ -45,10 +49,30 @@ def decode_otlp_metrics(
         BodyUnreadable: The body is not an OTLP metrics request of this type.
         BodyTooLarge: Its points expand to more than the limits.
     """
-    if _is_protobuf(content_type):
-        raise BodyUnreadable("cannot read body as OTLP: protobuf is not supported yet; send JSON")
-    found = metrics_from_groups(otlp_json.metric_groups(body), received_ns=received_ns)
+    road = otlp_protobuf if _is_protobuf(content_type) else otlp_json
+    found = metrics_from_groups(road.metric_groups(body), received_ns=received_ns)
     return () if found is None else (found,)
+
+
+def _logs_from_protobuf(body: bytes, received_ns: int) -> DecodedRecords | None:
+    fast = _arrow()
+    if fast is not None:
+        try:
+            found: DecodedRecords | None = fast.decode_logs(body, received_ns=received_ns)
+        except fast.NotPlain:
+            pass
+        else:
+            return found
+    return logs_from_groups(otlp_protobuf.log_groups(body), received_ns=received_ns)
+
+
+@cache
+def _arrow() -> ModuleType | None:
+    """Return the road through Arrow; None without the extra `doors`."""
+    try:
+        return importlib.import_module("sluice_doors.otlp_arrow")
+    except ImportError:
+        return None
 
 
 def _is_protobuf(content_type: str) -> bool:

@@ -1,25 +1,16 @@
 """Map OTLP metrics to columns, point by point.
 
 This is the mapping that `docs/doors.md` describes. Each data point becomes one or more series, as
-Prometheus names them. What belongs to a metric and not to its points is a point of a separate series
-`<name>_metadata`, so that it does not change the series of the metric.
+Prometheus names them. What belongs to a metric and not to its points is a point of the separate
+series `<name>_metadata`, so that it does not change the series of the metric.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-import numpy as np
-
-from sluice_doors.any_values import json_text, number
+from sluice_doors.any_values import json_text
 from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords
-from sluice_doors.histogram_series import (
-    Bucket,
-    bound_text,
-    explicit_buckets,
-    exponential_buckets,
-)
 from sluice_doors.otlp_attributes import (
     FIELD,
     OWN,
@@ -30,8 +21,19 @@ from sluice_doors.otlp_attributes import (
     outer_sources,
     pairs_of,
 )
-from sluice_doors.otlp_messages import DataPoint, Exemplar, Metric, OtlpNumber, Points
+from sluice_doors.otlp_messages import DataPoint, Exemplar, Metric, Points
 from sluice_doors.otlp_times import BAD_TIME, TIME_KEY, choose_time, parse_time
+from sluice_doors.otlp_values import (
+    CUMULATIVE,
+    DELTA,
+    GAUGE,
+    STALE,
+    Value,
+    histogram_values,
+    raw_text,
+    summary_values,
+    value_of,
+)
 from sluice_doors.repair import repaired_point
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import MetricColumns
@@ -39,12 +41,9 @@ from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.records import RAW_ATTRIBUTE, MetricPoint, metrics_from_records
 from sluice_protocol.units import NS_PER_S
 
-GAUGE, DELTA, CUMULATIVE = 0, 1, 2
 UNNAMED: Final = "sluice.unnamed"
 NO_RECORDED_VALUE: Final = 1
 """The flag of a point without a value: its series ended."""
-STALE: Final = float(np.array([0x7FF0000000000002], np.uint64).view(np.float64)[0])
-"""Prometheus' stale marker: the NaN that ends a series."""
 _TEMPORALITIES: Final = {
     0: "unspecified",
     1: "delta",
@@ -188,8 +187,7 @@ class _Series:
             try:
                 values = list(self._values(point))
             except ValueError as error:
-                text = json_text(msgspec.to_builtins(point))
-                raw = RawRecord(text=text, reason=str(error))
+                raw = RawRecord(text=raw_text(point), reason=str(error))
                 yield _raw(raw, self.name, ts_ns, attributes, (), self.tally)
                 values = []
             self.tally.add(attributes, records=len(values))
@@ -222,21 +220,21 @@ class _Series:
             self.tally.unreadable += 1
         return time.ts_ns, merged([(OWN, pairs_of(point.attributes)), (FIELD, fields), *self.outer])
 
-    def _values(self, point: DataPoint) -> Iterator["_Value"]:
+    def _values(self, point: DataPoint) -> Iterator[Value]:
         """Yield the values of a point.
 
         Raises:
             ValueError: A value has the wrong form.
         """
         stale = bool(point.flags & NO_RECORDED_VALUE)
-        found: Iterable[_Value]
+        found: Iterable[Value]
         match self.kind.name:
             case "gauge" | "sum":
-                found = [("", _value(point, stale=stale), self.kind.type, None)]
+                found = [("", value_of(point, stale=stale), self.kind.type, None)]
             case "summary":
-                found = _summary(point)
+                found = summary_values(point)
             case _:
-                found = _histogram(self.kind, point)
+                found = histogram_values(self.kind.name, self.kind.type, point)
         for suffix, value, type_, label in found:
             yield suffix, STALE if stale else value, type_, label
 
@@ -274,7 +272,7 @@ class _Series:
         self.tally.unreadable += own_ns is None
         self.tally.add(attributes)
         try:
-            value = _value(exemplar, stale=True)
+            value = value_of(exemplar, stale=True)
         except ValueError:
             value = STALE
         return MetricPoint(
@@ -303,62 +301,6 @@ class _Series:
         return MetricPoint(
             ts_ns=ts_ns, name=f"{self.name}_metadata", value=1.0, attributes=attributes
         )
-
-
-_Value = tuple[str, float, int, tuple[str, str] | None]
-"""A value: the suffix of its name, the value, its type, and the label of a bucket or quantile."""
-
-
-def _value(point: DataPoint | Exemplar, *, stale: bool) -> float:
-    """Return the value of a point.
-
-    Raises:
-        ValueError: It has none, or it is not a number.
-    """
-    value: OtlpNumber | None = point.as_int if point.as_double is None else point.as_double
-    if value is not None:
-        return number(value)
-    if stale:
-        return STALE
-    raise ValueError("point has no value")
-
-
-def _histogram(kind: _Kind, point: DataPoint) -> Iterator[_Value]:
-    count = _count(point.count)
-    counts = [_count(one) for one in point.bucket_counts]
-    buckets: Sequence[Bucket]
-    if kind.name == "histogram":
-        buckets = explicit_buckets([number(one) for one in point.explicit_bounds], counts, count)
-    else:
-        buckets = exponential_buckets(
-            point.scale,
-            (number(point.zero_threshold), _count(point.zero_count)),
-            (point.positive.offset, [_count(one) for one in point.positive.bucket_counts]),
-            (point.negative.offset, [_count(one) for one in point.negative.bucket_counts]),
-            count,
-        )
-    yield "_count", number(count), kind.type, None
-    for suffix, value, type_ in (
-        ("_sum", point.sum, kind.type),
-        ("_min", point.min, GAUGE),
-        ("_max", point.max, GAUGE),
-    ):
-        if value is not None:
-            yield suffix, number(value), type_, None
-    for bound, below in buckets:
-        yield "_bucket", number(below), kind.type, ("le", bound_text(bound))
-
-
-def _summary(point: DataPoint) -> Iterator[_Value]:
-    yield "_count", number(_count(point.count)), CUMULATIVE, None
-    yield "_sum", number(point.sum or 0.0), CUMULATIVE, None
-    for each in point.quantile_values:
-        label = ("quantile", bound_text(number(each.quantile)))
-        yield "", number(each.value), GAUGE, label
-
-
-def _count(value: int | str) -> int:
-    return int(value) if value else 0
 
 
 def _labelled(attributes: dict[str, str], label: tuple[str, str]) -> dict[str, str]:

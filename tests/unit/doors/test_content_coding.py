@@ -38,7 +38,7 @@ CODED = {
 @pytest.mark.parametrize("name", CODED)
 @pytest.mark.parametrize("data", [b"", b"x", TEXT, bytes(range(256)) * 1000])
 def test_a_body_is_decompressed_within_the_limit_only(name: str, data: bytes) -> None:
-    coding, body = name.split()[0], CODED[name](data) or b"\xff\x06\x00\x00sNaPpY"
+    coding, body = name.split(maxsplit=1)[0], CODED[name](data) or b"\xff\x06\x00\x00sNaPpY"
     body = data if coding == "identity" else body
     assert decompress(body, coding, bytes_max=len(data)) == data
     assert decompress(body, f" {coding.upper()} ", bytes_max=len(data) + 1) == data
@@ -53,7 +53,7 @@ def test_a_bomb_is_refused_before_it_fills_memory(name: str) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(BodyTooLarge):
-            decompress(body, name.split()[0], bytes_max=MIB)
+            decompress(body, name.split(maxsplit=1)[0], bytes_max=MIB)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -64,13 +64,13 @@ def test_a_bomb_is_refused_before_it_fills_memory(name: str) -> None:
 @pytest.mark.parametrize("kept", [0, 1, 5, -9, -1])
 def test_truncated_data_is_unreadable(name: str, kept: int) -> None:
     with pytest.raises(BodyUnreadable):
-        decompress(CODED[name](TEXT)[:kept], name.split()[0], bytes_max=MIB)
+        decompress(CODED[name](TEXT)[:kept], name.split(maxsplit=1)[0], bytes_max=MIB)
 
 
 @pytest.mark.parametrize("name", [name for name in CODED if name != "identity"])
 def test_bytes_after_the_end_are_unreadable(name: str) -> None:
     with pytest.raises(BodyUnreadable):
-        decompress(CODED[name](TEXT) + b"more bytes", name.split()[0], bytes_max=MIB)
+        decompress(CODED[name](TEXT) + b"more bytes", name.split(maxsplit=1)[0], bytes_max=MIB)
 
 
 @pytest.mark.parametrize(
