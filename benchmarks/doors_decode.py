@@ -48,7 +48,7 @@ def request(records: int) -> bytes:
         )
         for key in ("http.method", "http.route", "user.id", "peer"):
             log.attributes.add(key=key).value.string_value = f"{rng.randrange(1000)}abc"
-    return made.SerializeToString()
+    return bytes(made.SerializeToString())
 
 
 def plain_loop(body: bytes) -> DecodedRecords:
