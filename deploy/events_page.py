@@ -28,6 +28,7 @@ class LogEvent:
     meaning: str
     action: str
 
+
 _INTRODUCTION: Final = """\
 # Log events
 
