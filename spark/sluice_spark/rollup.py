@@ -24,6 +24,7 @@ from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import delta_errors_translated, delta_schema, open_or_create_table
 from sluice_lake.errors import CommitConflict
 from sluice_lake.locations import TableLocation
+from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, read_source_range
 from sluice_lake.tables import METRICS, ROLLUPS, WINDOW_DATE
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
@@ -33,13 +34,10 @@ from sluice_spark.delete_conditions import any_condition, retention_cut_ns, roll
 from sluice_spark.microbatch import open_snapshot
 from sluice_spark.rewrite import read_files, write_ordered
 from sluice_spark.rollup_objects import (
-    ROLLUP_APP,
     WHOLE,
-    SourceRange,
     delete_superseded_chunks,
     next_source_range,
     put_chunks,
-    read_source_range,
 )
 from sluice_spark.rollup_revision import (
     COLUMNS,
