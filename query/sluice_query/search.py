@@ -14,6 +14,7 @@ from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.coverage import Completeness, Coverage, decide_completeness, read_coverage
 from sluice_query.dead_letters import DeadLetter, find_dead_letters, report_dead_letters
+from sluice_query.delete_counts import count_matches
 from sluice_query.engine import LAKE, PENDING, QueryEngine, open_engine
 from sluice_query.ledger import read_ledger
 from sluice_query.pending import (
@@ -215,6 +216,10 @@ class _Search:
 
     def _select(self, sources: RecordSources) -> QueryResult:
         query, kind = self.query, self.query.kind
+        if query.deleting is not None:
+            found_in = count_matches(self.engine, query, query.deleting, sources)
+            total = sum(one.records for one in found_in)
+            return QueryResult(kind=kind, matches=found_in, summary=QuerySummary(results=total))
         if query.series is not None:
             rows = self.engine.rows(series_sql(query, query.series, sources))
             points = [SeriesPoint(step_ns=row[0], agent_id=row[1], value=row[2]) for row in rows]
