@@ -706,6 +706,26 @@ LOG_EVENTS: Final = (
         action="None.",
     ),
     LogEvent(
+        name="sns_unreachable",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "A certificate of SNS could not be fetched, or a subscription not confirmed (`url`, "
+            "`reason`). SNS sends the message again."
+        ),
+        action="Allow HTTPS from the reconciler to `sns.<region>.amazonaws.com`.",
+    ),
+    LogEvent(
+        name="sns_unsubscribed",
+        level="WARN",
+        component="reconciler",
+        meaning=(
+            "The subscription of the webhook to an SNS topic (`topic`) was deleted. Other routes "
+            "find new batches."
+        ),
+        action="Subscribe the webhook again if it was not intended.",
+    ),
+    LogEvent(
         name="dead_letter_written",
         level="WARN",
         component="spark",
