@@ -1,7 +1,10 @@
-"""Source ranges of rollups: which points and deletes the rows of the table `rollups` are made of.
+"""Source ranges: which samples the table `rollups` contains, and which deletes it honours.
 
-The rollup job creates them (ADR 0055, 0057). Its commits set the transaction version of
-`ROLLUP_APP` in the table to the number of the range.
+A source range is created by a conditional write and never changes. Range n contains, for each lane,
+the queue sequence after which it starts, which is where range n - 1 ends, and the sequence at which
+it ends. The object exists before its rows. The table contains the rows of range n only if the
+version of its transaction `ROLLUP_APP` is at least n. So a reader takes the number from the table
+that it reads, never from a listing of the objects.
 """
 
 from typing import Final
@@ -12,10 +15,11 @@ from sluice_protocol.keys import ROLLUP
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
-from sluice_store import ObjectStore
+from sluice_store.port import ObjectStore
 
+SOURCE_RANGES_PREFIX: Final = f"{ROLLUP}covers/"
 ROLLUP_APP: Final = "sluice-rollup"
-SOURCE_RANGES_PREFIX = f"{ROLLUP}covers/"
+"""The application id whose transaction version is the last source range in the table."""
 
 
 class SourceRange(msgspec.Struct, frozen=True, kw_only=True):

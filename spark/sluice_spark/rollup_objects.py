@@ -1,12 +1,10 @@
-"""The objects of rollups in the store: source ranges and chunks.
+"""The objects that the rollup job creates: source ranges and chunks.
 
-A source range decides which points a set of rollup chunks is made of. It is created by a
-conditional write and never changes. Range n contains, for each lane, the queue sequence after which
-it starts, which is where range n - 1 ends, and the sequence at which it ends. The writer that
-creates it first decides the ends; every other owner then creates the same chunks. So each point is
-counted exactly once. Late data is part of a later range; chunks are never changed. A source range
-also lists the deletes that rollups apply from this range on. Its keys and column are called
-`cover`.
+A source range (`sluice_lake.source_ranges`) decides which points a set of rollup chunks is made of.
+The writer that creates it first decides the ends; every other owner then creates the same chunks.
+So each point is counted exactly once. Late data is part of a later range; chunks are never changed.
+A source range also lists the deletes that rollups apply from this range on. Its keys and column are
+called `cover`.
 
 A chunk contains the rows of one range, window length, hour and metric:
 
