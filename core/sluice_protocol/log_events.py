@@ -461,6 +461,14 @@ LOG_EVENTS: Final = (
         action="None. Check the store if it repeats.",
     ),
     LogEvent(
+        name="maintenance_rights_missing",
+        level="WARN",
+        component="maintain",
+        meaning="At the start the store denied requests that a task needs. `missing` lists them.",
+        action="Use a role with the rights of the task, select another `profile` for it, or set "
+        "`enabled = false`.",
+    ),
+    LogEvent(
         name="maintenance_store_unreachable",
         level="WARN",
         component="maintain",
