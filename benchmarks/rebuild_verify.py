@@ -69,7 +69,8 @@ class CountedRequests:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any verb
         if name in {"read_bodies", "list"}:
             raise AttributeError(name)
-        self.counts[name] += 1
+        if name in {"get", "head"}:
+            self.counts[name] += 1
         return getattr(self._store, name)
 
     async def _read_bodies(self, keys: Sequence[Any]) -> Any:  # noqa: ANN401

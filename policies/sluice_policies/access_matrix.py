@@ -140,7 +140,7 @@ MATRIX: Final = {
         inspect=True,
     ),
     RoleName.OPERATOR: Rights(
-        purpose="resolves conflicts, sets retention, runs the doctor",
+        purpose="resolves conflicts, deletes records, sets retention, runs the doctor",
         prefixes={
             Verb.READ: EVERYTHING,
             Verb.WRITE: (keys.DECISIONS, keys.DELETES, keys.ACTIVE_DELETES, keys.DOCTOR),

@@ -35,10 +35,12 @@ from sluice_protocol.keys import (
     raw_blob_by_time_key,
 )
 from sluice_protocol.manifests import AcceptedManifest, BlobReference, encode_reference
-from sluice_protocol.outcomes import Applied, Found, ObjectInfo
+from sluice_protocol.outcomes import Applied, Found, ObjectInfo, Unknown
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
 from sluice_protocol.versions import decoder_for
+from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.verify import VerifiedBatch
+from sluice_store.bulk import BulkStore, NewObject
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, create_known
 
@@ -239,6 +241,18 @@ class PackIndex:
         return sum(map(len, self._folders.values()))
 
 
+async def put_all_derived(
+    store: BulkStore, objects: Sequence[NewObject], requests: RequestLimit
+) -> list[bool | None]:
+    """Create derived objects by a few calls; return which did not exist, None for unknown.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+    """
+    outcomes = await requests.in_spans(objects, store.create_all)
+    return [None if isinstance(one, Unknown) else isinstance(one, Applied) for one in outcomes]
+
+
 async def put_derived(store: ObjectStore, key: ObjectKey, body: bytes, backoff: Backoff) -> bool:
     """Create a derived object; return True if it did not exist.
 
@@ -284,6 +298,8 @@ def references_of(
         if parse_pack_key(key) is not None and key.startswith(RAW_BLOBS_BY_TIME)
         for entry, _ in unpack(key, body)
     }
+    if not packed:
+        return [(*by_blob_of(one), 1) for one in batches]
     return [(*by_blob_of(one), 1) for one in batches if by_time_of(one)[1].key not in packed]
 
 

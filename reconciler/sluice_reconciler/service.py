@@ -212,7 +212,6 @@ class Reconciler:
             on_page=self._observe_page,
             on_boot=self._boot_tails.observe,
             clock=self._runtime.clock,
-            is_save_due=self.progress.is_due,
         )
 
     @classmethod

@@ -64,6 +64,8 @@ class ReconcilerSettings:
             it the service listens on a loopback address only.
         event_queue_url: SQS queue with object events of the bucket; empty for none.
         event_queue_endpoint: Endpoint of that queue; empty for AWS.
+        sns_topics: ARNs of the SNS topics whose messages `POST /hooks/sns` accepts, separated by
+            commas; empty turns the webhook off.
         live_bytes_max: Memory for recent records in `/v1/live`, bytes. 0 keeps none; otherwise each
             newly accepted blob is read a second time and decoded.
         live_agent_bytes_max: Memory for the recent records of one agent, at most, bytes.
@@ -97,6 +99,7 @@ class ReconcilerSettings:
     api_token: str = field(default="", repr=False)
     event_queue_url: str = ""
     event_queue_endpoint: str = ""
+    sns_topics: str = ""
     live_bytes_max: int = 0
     live_agent_bytes_max: int = 1024 * 1024
     full_read_share: float = 0.0
