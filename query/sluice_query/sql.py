@@ -11,6 +11,7 @@ from typing import Final
 from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.units import NS_PER_S
 from sluice_query.request import Query
 
 SEARCHED: Final[dict[Kind, str]] = {"logs": "body", "metrics": "name"}
@@ -185,7 +186,7 @@ def matches_sql(
         query: The query of the delete, as `query_of_delete` returns it.
         hidden: Other deletes; records that they hide are not counted.
     """
-    where = _all([condition(query, hidden), _deleted(record)])
+    where = all_conditions([condition(query, hidden), _deleted(record)])
     return SqlStatement(
         f"SELECT count(*), count(DISTINCT (agent_id, boot_id, accepted_at))"  # noqa: S608 - constants
         f" FROM {source} WHERE {where.text}",
@@ -204,7 +205,7 @@ def rollup_matches_sql(source: str, record: DeleteRecord) -> SqlStatement:
         parts.append(SqlStatement(f"{_WINDOW_NS} + {_WINDOW_SIZE_NS} > ?", (record.from_unix_ns,)))
     if record.to_unix_ns is not None:
         parts.append(SqlStatement(f"{_WINDOW_NS} < ?", (record.to_unix_ns,)))
-    where = _all(parts)
+    where = all_conditions(parts)
     return SqlStatement(f"SELECT count(*) FROM {source} WHERE {where.text}", where.values)  # noqa: S608 - constants
 
 
