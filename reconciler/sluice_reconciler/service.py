@@ -16,7 +16,8 @@ from sluice_queue.metrics import QueueMetrics
 from sluice_reconciler.completeness import HighWaterReader
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.discovery import DiscoveryStore
-from sluice_reconciler.events import HintQueue, process_events
+from sluice_reconciler.event_queue import EventReceiver
+from sluice_reconciler.events import HintQueue
 from sluice_reconciler.http_queue import HttpQueue
 from sluice_reconciler.journals.loop import HeldBatches, JournalLoop
 from sluice_reconciler.journals.parts import JournalParts
@@ -212,7 +213,6 @@ class Reconciler:
             on_page=self._observe_page,
             on_boot=self._boot_tails.observe,
             clock=self._runtime.clock,
-            is_save_due=self.progress.is_due,
         )
 
     @classmethod
@@ -355,15 +355,18 @@ class Reconciler:
             await self._runtime.clock.sleep(seconds)
 
     async def _receive_events(self) -> None:
-        """Process events until an error; `_every` then opens the event queue again."""
+        """Process events; if the queue cannot be opened, `_every` tries again."""
         from sluice_store.s3.events import open_event_queue  # noqa: PLC0415 - the SDK is an extra
 
         settings = self.settings
         async with open_event_queue(
-            settings.event_queue_url, endpoint=settings.event_queue_endpoint or None
+            settings.event_queue_url,
+            endpoint=settings.event_queue_endpoint or None,
+            polls=settings.event_queue_polls,
         ) as source:
-            while True:
-                await process_events(source, self.pipeline, self.metrics)
+            process, clock = self.pipeline.process_new_in_steps, self._runtime.clock
+            polls = settings.event_queue_polls
+            await EventReceiver(source, process, self.metrics, clock, polls).run()
 
     async def _collect(self) -> None:
         await self._check_registers()

@@ -6,7 +6,7 @@ equal, nothing in the range costs a request; if not, the new batches in it are i
 one chunk of new keys, and the sequence ranges of one boot.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,7 +25,7 @@ from sluice_reconciler.lanes.new_batches import boot_prefix, identity_of, new_ba
 from sluice_reconciler.lanes.sequence_ranges import BootRanges
 from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
 from sluice_reconciler.passes.boot_comparison import BootComparison
-from sluice_reconciler.passes.progress import PassRecord, PassSpan
+from sluice_reconciler.passes.progress import PassProgress, PassRecord, PassSpan
 from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
 from sluice_reconciler.verify import HoldRecords
@@ -72,14 +72,15 @@ class PassOptions:
 
     Attributes:
         resume: The progress of a pass that is continued.
-        save: Stores the progress, if that is due.
+        progress: Where the progress is stored now and then; None for a pass that cannot be
+            continued.
         pace_s: Pause after each page of the listing, seconds.
         unnamed: Returns those of the batches that a journal should have named before the pass.
         retry_left: Whether batches in lanes of other reconcilers are decided again at the end.
     """
 
     resume: PassRecord | None = None
-    save: Callable[[PassRecord], Awaitable[None]] | None = None
+    progress: PassProgress | None = None
     pace_s: float = 0.0
     unnamed: Callable[[Sequence[AcceptedManifest]], int] | None = None
     retry_left: bool = False
@@ -102,7 +103,6 @@ class FullPass:
         on_page: Called with each listed page of `accepted/`.
         on_boot: Called with the last accepted key of each boot.
         clock: For pauses.
-        is_save_due: Whether the progress is to be stored.
     """
 
     store: ObjectStore
@@ -117,7 +117,6 @@ class FullPass:
     on_page: Callable[[ListPage], None]
     on_boot: Callable[[ObjectKey], None]
     clock: Clock
-    is_save_due: Callable[[], bool]
 
     async def run(
         self, takeover: Takeover | None = None, options: PassOptions | None = None
@@ -215,11 +214,6 @@ class PassRun:
             keys = sorted(done.left_keys)
             self._retried = replace(self._retried, left=len(keys))
 
-    async def save(self) -> None:
-        """Store the progress, if that is due."""
-        if self.how.save is not None:
-            await self.how.save(self.record())
-
     def record(self, *, ended: bool = False) -> PassRecord:
         """Return the progress as it is stored."""
         return PassRecord(
@@ -286,12 +280,17 @@ class _SpanWalk:
         self._finish_span(last, done=True)
 
     async def _save(self, last: ObjectKey | None) -> None:
-        """Store the progress after a boot, if that is due."""
-        if last is None or not self._pass.is_save_due():
+        """Store the progress after a boot, if that is due.
+
+        What is done before is then complete, so the chunk is processed although it is not full.
+        """
+        progress = self._run.how.progress
+        if last is None or progress is None or not progress.is_due():
             return
         await self._flush()
         self._finish_span(last, done=False)
-        await self._run.save()
+        if progress.is_due():  # Another walk may have stored it meanwhile.
+            await progress.save(self._run.record())
 
     def _finish_span(self, last: ObjectKey | None, *, done: bool) -> None:
         self.span = structs.replace(

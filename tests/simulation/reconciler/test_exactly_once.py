@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from support.reconciler_world import Crash, simulate
+from support.reconciler_world import BulkMortal, Crash, Mortal, simulate
 
 from sluice_queue import takeover
 from sluice_queue.appender import Appender
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane, Runtime
+from sluice_reconciler import pipeline
+from sluice_reconciler.indexes import put_all_derived
 from sluice_reconciler.lanes import owner as lane_owner
 from sluice_reconciler.lanes import part_log
 from sluice_reconciler.lanes import runs as lane_runs
@@ -44,10 +46,15 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_log, "PART_LIVES_MAX", 2)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_every_batch_is_enqueued_once_despite_crashes_and_rivals(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "connect"),
+    [*((seed, Mortal) for seed in SEEDS), *((seed, BulkMortal) for seed in [*SEEDS][:6])],
+)
+def test_every_batch_is_enqueued_once_despite_crashes_and_rivals(
+    seed: int, connect: type[Mortal]
+) -> None:
     """No accepted batch is lost, enqueued twice, or left without index entries."""
-    accepted, table, missing, lived = simulate(seed)
+    accepted, table, missing, lived = simulate(seed, connect=connect)
     doubled = [who for who, count in Counter(table).items() if count > 1]
     assert doubled == [], seed
     assert sorted(table) == sorted(accepted), seed
@@ -113,10 +120,10 @@ def _without_intent() -> Any:
     return write
 
 
-def _finds(seeds: range, boots: int = 1) -> bool:
+def _finds(seeds: range, boots: int = 1, connect: type[Mortal] = Mortal) -> bool:
     for seed in seeds:
         try:
-            accepted, table, missing, _ = simulate(seed, boots=boots)
+            accepted, table, missing, _ = simulate(seed, boots=boots, connect=connect)
         except (Exception, Crash):
             return True
         if sorted(table) != sorted(accepted) or missing:
@@ -139,6 +146,23 @@ def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
         case _:
             monkeypatch.setattr(lane_owner, "take_over", _claims(1))
     assert _finds(range(20))
+
+
+async def _unknown_is_written(store: Any, objects: Any, requests: Any) -> list[bool | None]:
+    """Count an entry as written although the outcome of its write is unknown."""
+    return [bool(one) for one in await put_all_derived(store, objects, requests)]
+
+
+async def _last_of_a_span_is_skipped(store: Any, objects: Any, requests: Any) -> list[bool | None]:
+    return [*await put_all_derived(store, objects[:-1], requests), False]
+
+
+@pytest.mark.parametrize("bug", [_unknown_is_written, _last_of_a_span_is_skipped])
+def test_planted_bugs_in_writes_of_many_objects_are_found(
+    bug: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "put_all_derived", bug)
+    assert _finds(range(20), connect=BulkMortal)
 
 
 def _part_after_state() -> Any:
