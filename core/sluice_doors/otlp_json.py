@@ -91,7 +91,7 @@ def _tolerant(
         BodyUnreadable: The body is not an object with a list of resources.
     """
     try:
-        request = msgspec.json.decode(body)
+        request = _without_nulls(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable(error) from error
     if not isinstance(request, dict) or not isinstance(request.get(names[0]), list):
@@ -126,6 +126,17 @@ def _tolerant_scope(
         scope_schema_url=_text_of(scoped, "schemaUrl"),
         records=[_record(one, form) for one in records],
     )
+
+
+def _without_nulls(plain: object) -> object:
+    """Return JSON without null fields: they are fields that are not set, as in protobuf's JSON."""
+    match plain:
+        case dict():
+            return {key: _without_nulls(one) for key, one in plain.items() if one is not None}
+        case list():
+            return [_without_nulls(one) for one in plain]
+        case _:
+            return plain
 
 
 def _record(plain: object, form: type[_Message]) -> _Message | RawRecord:

@@ -15,6 +15,7 @@ from sluice_doors.canonical import canonical, content_digest
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
 from sluice_doors.histogram_series import exponential_buckets
 from sluice_doors.otlp import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
+from sluice_doors.outer_attributes import with_resource_in_records
 from sluice_protocol.ndjson import ndjson_from_columns
 
 NOW = 1_763_000_000_000_000_000
@@ -279,3 +280,21 @@ def test_the_messages_declare_every_field_of_the_protocol() -> None:
         pool = otlp_wire.message_type(request).file.pool
         theirs = pool.FindMessageTypeByName(f"sluice_doors.otlp.{name}")
         assert {field.name for field in theirs.fields} == set(ours.__struct_fields__), name
+
+
+def test_null_fields_are_fields_that_are_not_set() -> None:
+    scoped = {"scope": None, "logRecords": [{"body": None}]}
+    body = json.dumps({"resourceLogs": [{"resource": None, "scopeLogs": [scoped]}]}).encode()
+    (found,) = decode_otlp_logs(body, JSON, received_ns=NOW)
+    assert (found.unreadable, lines((found,))[0]["body"]) == (0, "")
+
+
+def test_a_resource_becomes_attributes_of_each_record() -> None:
+    body = logs({"attributes": [attribute("a", stringValue="own")]}, {},
+                resource={"attributes": [attribute("a", stringValue="outer")]})  # fmt: skip
+    (found,) = decode_otlp_logs(body, JSON, received_ns=NOW)
+    moved = with_resource_in_records(found)
+    assert moved.resource == ()
+    assert [line["attributes"] for line in lines((moved,))] == [
+        {"a": "own", "resource.a": "outer"}, {"a": "outer"},
+    ]  # fmt: skip
