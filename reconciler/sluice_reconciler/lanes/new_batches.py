@@ -74,7 +74,9 @@ async def new_batches(
     found: list[Identity] = []
     known: ComparedRanges = compared if compared is not None else {}
     sure = True
-    for who in batches:
+    decided = list(batches)
+    ledger.load((who.agent_id, who.boot_id) for who in decided)
+    for who in decided:
         match ledger.status(who):
             case EnqueueStatus.DONE:
                 continue
