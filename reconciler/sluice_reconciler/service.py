@@ -211,6 +211,7 @@ class Reconciler:
             on_page=self._observe_page,
             on_boot=self._boot_tails.observe,
             clock=self._runtime.clock,
+            marks_quiet_ns=self.authority.retry_horizon_ns,
         )
 
     @classmethod
