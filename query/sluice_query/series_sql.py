@@ -22,6 +22,8 @@ from sluice_query.sql import (
 )
 
 _WINDOW_NS: Final = "(epoch_us(window_start) * 1000)"
+_IS_NUMBER: Final = "NOT isnan(nextafter(value, 0))"
+"""DuckDB takes `isnan(value)` for false from the statistics of a Parquet file, which omit NaN."""
 _LANE: Final = "(CAST('0x' || substr(sha256(agent_id), 1, 16) AS UBIGINT) % {lanes})::BIGINT"
 
 
@@ -137,7 +139,7 @@ def _partial(
 
 def _samples(query: Query, source: SampleSource, sources: SeriesSources) -> list[SqlStatement]:
     """Return conditions that together select the samples of one source, each of them once."""
-    parts = [condition(query, sources.deletes), SqlStatement("NOT isnan(value)")]
+    parts = [condition(query, sources.deletes), SqlStatement(_IS_NUMBER)]
     if source.later_than is not None:
         # The plain comparison is first, because the engine skips row groups by it.
         parts.append(SqlStatement("queue_sequence > ?", (min(source.later_than),)))
