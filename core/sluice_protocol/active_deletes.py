@@ -152,12 +152,13 @@ def through_id(records: Iterable[DeleteRecord], before: str = "") -> str:
     sane = (
         one.delete_id
         for one in records
-        if _id_time_ns(one.delete_id) <= one.accepted_until_unix_ns + _SKEW_NS
+        if delete_id_time_ns(one.delete_id) <= one.accepted_until_unix_ns + _SKEW_NS
     )
     return max([before, *sane])
 
 
-def _id_time_ns(delete_id: str) -> UnixNs:
+def delete_id_time_ns(delete_id: str) -> UnixNs:
+    """Return the time in the id of a delete, in whole milliseconds."""
     number = 0
     for digit in delete_id[:_TIME_DIGITS]:
         number = number * len(_BASE32) + _BASE32.index(digit)

@@ -75,6 +75,21 @@ class SeriesPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MatchCount:
+    """How many records of one source a delete hides, and of how many batches.
+
+    Attributes:
+        source: The table, or `pending` for batches that are not in the lake yet.
+        records: Number of records.
+        batches: Number of batches with such records; None for rollups, which have none.
+    """
+
+    source: str
+    records: int
+    batches: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryResult:
     """The complete result of one query."""
 
@@ -82,6 +97,7 @@ class QueryResult:
     summary: QuerySummary
     records: list[Row] = field(default_factory=list)
     points: list[SeriesPoint] = field(default_factory=list)
+    matches: tuple[MatchCount, ...] = ()
 
 
 def result_lines(result: QueryResult) -> Iterator[bytes]:

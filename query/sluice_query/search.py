@@ -15,6 +15,7 @@ from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.coverage import Completeness, Coverage, decide_completeness, read_coverage
 from sluice_query.dead_letters import DeadLetter, find_dead_letters, report_dead_letters
+from sluice_query.delete_counts import count_matches
 from sluice_query.engine import LAKE, PENDING, QueryEngine, open_engine
 from sluice_query.ledger import read_ledger
 from sluice_query.pending import (
@@ -256,6 +257,10 @@ class _Search:
 
     def _select(self, sources: RecordSources) -> QueryResult:
         query, kind = self.query, self.query.kind
+        if query.deleting is not None:
+            found_in = count_matches(self.engine, query, query.deleting, sources)
+            total = sum(one.records for one in found_in)
+            return QueryResult(kind=kind, matches=found_in, summary=QuerySummary(results=total))
         if query.stats_only:
             count, first, last = self.engine.rows(counts_sql(query, sources))[0]
             summary = QuerySummary(results=count, first_ts=_time(first), last_ts=_time(last))

@@ -11,11 +11,16 @@ from typing import Final
 from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.units import NS_PER_S
 from sluice_query.request import Query
 
 SEARCHED: Final[dict[Kind, str]] = {"logs": "body", "metrics": "name"}
 """The column that a text is searched in."""
 _ACCEPTED_NS: Final = "epoch_us(accepted_at) * 1000"
+_WINDOW_NS: Final = "epoch_us(window_start) * 1000"
+_WINDOW_SIZE_NS: Final = (
+    f"CASE \"window\" WHEN '1m' THEN {60 * NS_PER_S} ELSE {3600 * NS_PER_S} END"
+)
 _ORDER: Final = "at_ns, agent_id, boot_id, seq"
 _REVERSED: Final = "at_ns DESC, agent_id DESC, boot_id DESC, seq DESC"
 _NOT_RETURNED: Final = frozenset({"ts", "queue_sequence", "accepted_date"})
@@ -168,7 +173,48 @@ def _attribute(key: str, value: str) -> SqlStatement:
     return SqlStatement("(attributes[?] = ? OR resource[?] = ?)", (key, value, key, value))
 
 
+def matches_sql(
+    source: str, record: DeleteRecord, query: Query, hidden: Sequence[DeleteRecord]
+) -> SqlStatement:
+    """Return the statement for the number of records that a delete hides, and of their batches.
+
+    The plain conditions of the query come first, because the engine skips row groups by them.
+
+    Args:
+        source: Name of the records in the engine.
+        record: The delete.
+        query: The query of the delete, as `query_of_delete` returns it.
+        hidden: Other deletes; records that they hide are not counted.
+    """
+    where = all_conditions([condition(query, hidden), _deleted(record)])
+    return SqlStatement(
+        f"SELECT count(*), count(DISTINCT (agent_id, boot_id, accepted_at))"  # noqa: S608 - constants
+        f" FROM {source} WHERE {where.text}",
+        where.values,
+    )
+
+
+def rollup_matches_sql(source: str, record: DeleteRecord) -> SqlStatement:
+    """Return the statement for the number of rollup rows that may contain a deleted point."""
+    parts = [SqlStatement("true")]
+    if record.agent_id is not None:
+        parts.append(SqlStatement("agent_id = ?", (record.agent_id,)))
+    if record.contains is not None:
+        parts.append(SqlStatement("name = ?", (record.contains,)))
+    if record.from_unix_ns is not None:
+        parts.append(SqlStatement(f"{_WINDOW_NS} + {_WINDOW_SIZE_NS} > ?", (record.from_unix_ns,)))
+    if record.to_unix_ns is not None:
+        parts.append(SqlStatement(f"{_WINDOW_NS} < ?", (record.to_unix_ns,)))
+    where = all_conditions(parts)
+    return SqlStatement(f"SELECT count(*) FROM {source} WHERE {where.text}", where.values)  # noqa: S608 - constants
+
+
 def _not_deleted(record: DeleteRecord) -> SqlStatement:
+    deleted = _deleted(record)
+    return SqlStatement(f"NOT {deleted.text}", deleted.values)
+
+
+def _deleted(record: DeleteRecord) -> SqlStatement:
     at = _record_time(record.kind)
     parts = [SqlStatement(f"{_ACCEPTED_NS} <= ?", (record.accepted_until_unix_ns,))]
     if record.from_unix_ns is not None:
@@ -183,7 +229,7 @@ def _not_deleted(record: DeleteRecord) -> SqlStatement:
     parts += [_attribute(key, value) for key, value in record.attributes.items()]
     deleted = all_conditions(parts)
     # For a record without attributes the comparison is NULL, which means not deleted.
-    return SqlStatement(f"NOT coalesce({deleted.text}, false)", deleted.values)
+    return SqlStatement(f"coalesce({deleted.text}, false)", deleted.values)
 
 
 def text_condition(query: Query, text: str) -> SqlStatement:
