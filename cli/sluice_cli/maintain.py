@@ -16,7 +16,7 @@ from sluice_protocol.errors import BadUsage, ExitCode
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sluice_maintain.scheduler import ScheduleDecision
+    from sluice_maintain.app import MaintenancePlan
     from sluice_maintain.status import MaintenanceStatus
 
 app = App(name="maintain", help="Run all maintenance of a store by policies.")
@@ -50,11 +50,11 @@ def maintain(
     if once and dry_run:
         raise BadUsage("cannot run maintenance: --once and --dry-run exclude each other")
     if dry_run:
-        decision, planned = asyncio.run(plan_now(store, settings))
+        plan = asyncio.run(plan_now(store, settings))
         emit(
-            {"start": decision.start, "tasks": planned.tasks},
+            {"start": plan.decision.start, "tasks": plan.status.tasks, "missing": plan.missing},
             as_json=json,
-            human=lambda console: _draw_plan(console, decision, planned),
+            human=lambda console: _draw_plan(console, plan),
         )
         return ExitCode.DONE.value
     if once:
@@ -123,14 +123,15 @@ def _draw(console: "Console", found: "MaintenanceStatus") -> None:
             console.print(f"          {one.trouble}", markup=False)
 
 
-def _draw_plan(
-    console: "Console", decision: "ScheduleDecision", planned: "MaintenanceStatus"
-) -> None:
-    console.print(f"would start now: {', '.join(decision.start) or 'nothing'} (dry run)")
-    for one in planned.tasks:
-        if one.task not in decision.start:
+def _draw_plan(console: "Console", plan: "MaintenancePlan") -> None:
+    start = plan.decision.start
+    console.print(f"would start now: {', '.join(start) or 'nothing'} (dry run)")
+    for one in plan.status.tasks:
+        if one.task not in start:
             when = _instant(one.next_run_unix_ns)
             console.print(f"  {one.task:10} {one.state}{f' until {when}' if when else ''}")
+    for task, rights in plan.missing.items():
+        console.print(f"  missing rights of {task}: {', '.join(rights)}", markup=False)
 
 
 def _instant(at_ns: int | None) -> str:

@@ -3,8 +3,8 @@
 A source range is created by a conditional write and never changes. Range n contains, for each lane,
 the queue sequence after which it starts, which is where range n - 1 ends, and the sequence at which
 it ends. The object exists before its rows. The table contains the rows of range n only if the
-version of its transaction `ROLLUP_APP` is at least n. So a reader takes the number from the table
-that it reads, never from a listing of the objects.
+version of its transaction `ROLLUP_APP` is at least n. A reader takes the number from the state of
+the table that it reads, never from a listing of the objects.
 """
 
 from typing import Final

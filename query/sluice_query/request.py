@@ -49,12 +49,14 @@ class Series:
         step_ns: Width of a step, ns.
         aggregate: How the points of one step become one value.
         by_agent: Whether each agent has a separate series.
+        raw: Whether only samples are read, and no rollups.
     """
 
     metric: str
     step_ns: int
     aggregate: Aggregate = Aggregate.AVG
     by_agent: bool = False
+    raw: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
-from sluice_query.request import Aggregate, Query, Series
+from sluice_query.request import Query
 
 SEARCHED: Final[dict[Kind, str]] = {"logs": "body", "metrics": "name"}
 """The column that a text is searched in."""
@@ -27,7 +27,7 @@ _NOT_RETURNED: Final = frozenset({"ts", "queue_sequence", "accepted_date"})
 _IDENTITY: Final = "agent_id, boot_id, seq_start, seq_end"
 _HOUR: Final = "strftime(make_timestamp(accepted_at_ns // 1000), '%Y-%m-%dT%H')"
 
-SqlValue = str | int | float | list[str]
+SqlValue = str | int | float | list[str] | list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,33 +78,20 @@ def counts_sql(query: Query, sources: RecordSources) -> SqlStatement:
     )
 
 
-def series_sql(query: Query, series: Series, sources: RecordSources) -> SqlStatement:
-    """Return the statement for (start of the step, agent, value); the agent is '' for all."""
-    agent = "agent_id" if series.by_agent else "''"
-    inner = _select(query, f"ts_ns, {agent} AS agent, value, boot_id, seq", sources)
-    # Steps begin at multiples of their width, so that two queries have the same steps.
-    step = f"ts_ns - ((ts_ns % {series.step_ns}) + {series.step_ns}) % {series.step_ns}"
-    return SqlStatement(
-        f"SELECT {step} AS step, agent, {_aggregate(series.aggregate)}"  # noqa: S608 - integers and constants
-        f" FROM ({inner.text}) GROUP BY ALL ORDER BY ALL",
-        inner.values,
-    )
-
-
 def condition(query: Query, deletes: Sequence[DeleteRecord] = ()) -> SqlStatement:
     """Return the condition that a record must meet."""
     # The plain comparisons are first, because the engine skips row groups by them.
     at = _record_time(query.kind)
     parts = [SqlStatement(f"{at} >= ? AND {at} < ?", (query.from_ns, query.to_ns))]
     if query.agents:
-        parts.append(_is_agent(query.agents))
+        parts.append(is_agent(query.agents))
     parts += [_attribute(key, value) for key, value in query.attributes]
     if query.series is not None:
         parts.append(SqlStatement("name = ?", (query.series.metric,)))
     if query.text is not None:
-        parts.append(_text(query, query.text))
+        parts.append(text_condition(query, query.text))
     parts += [_not_deleted(record) for record in deletes]
-    return _all(parts)
+    return all_conditions(parts)
 
 
 def ledger_sql(source: str, agents: list[str]) -> SqlStatement:
@@ -120,8 +107,8 @@ def dead_letters_condition(query: Query, since_ns: int) -> SqlStatement:
     """Return the condition for dead letters that a query may need, accepted from `since_ns` on."""
     parts = [SqlStatement("accepted_at_ns >= ? AND kind = ?", (since_ns, query.kind))]
     if query.agents:
-        parts.append(_is_agent(query.agents))
-    return _all(parts)
+        parts.append(is_agent(query.agents))
+    return all_conditions(parts)
 
 
 def dead_letter_hours_sql(source: str, wanted: SqlStatement) -> SqlStatement:
@@ -163,12 +150,21 @@ def _record_time(kind: Kind) -> str:
     return f"coalesce(ts_ns, {_ACCEPTED_NS})" if kind == "entries" else "ts_ns"
 
 
-def _all(parts: Sequence[SqlStatement]) -> SqlStatement:
+def all_conditions(parts: Sequence[SqlStatement]) -> SqlStatement:
+    """Return the condition that all of several are met."""
     values = tuple(value for part in parts for value in part.values)
     return SqlStatement(" AND ".join(part.text for part in parts), values)
 
 
-def _is_agent(agents: Sequence[str]) -> SqlStatement:
+def any_condition(parts: Sequence[SqlStatement]) -> SqlStatement:
+    """Return the condition that at least one of several is met; false without any."""
+    values = tuple(value for part in parts for value in part.values)
+    text = " OR ".join(f"({part.text})" for part in parts) or "false"
+    return SqlStatement(f"({text})", values)
+
+
+def is_agent(agents: Sequence[str]) -> SqlStatement:
+    """Return the condition that a row is of one of several agents."""
     placeholders = ", ".join("?" for _ in agents)
     return SqlStatement(f"agent_id IN ({placeholders})", tuple(agents))
 
@@ -190,7 +186,7 @@ def matches_sql(
         query: The query of the delete, as `query_of_delete` returns it.
         hidden: Other deletes; records that they hide are not counted.
     """
-    where = _all([condition(query, hidden), _deleted(record)])
+    where = all_conditions([condition(query, hidden), _deleted(record)])
     return SqlStatement(
         f"SELECT count(*), count(DISTINCT (agent_id, boot_id, accepted_at))"  # noqa: S608 - constants
         f" FROM {source} WHERE {where.text}",
@@ -209,7 +205,7 @@ def rollup_matches_sql(source: str, record: DeleteRecord) -> SqlStatement:
         parts.append(SqlStatement(f"{_WINDOW_NS} + {_WINDOW_SIZE_NS} > ?", (record.from_unix_ns,)))
     if record.to_unix_ns is not None:
         parts.append(SqlStatement(f"{_WINDOW_NS} < ?", (record.to_unix_ns,)))
-    where = _all(parts)
+    where = all_conditions(parts)
     return SqlStatement(f"SELECT count(*) FROM {source} WHERE {where.text}", where.values)  # noqa: S608 - constants
 
 
@@ -231,12 +227,13 @@ def _deleted(record: DeleteRecord) -> SqlStatement:
         plain = "name = ?" if record.kind == "metrics" else "contains(body, ?)"
         parts.append(SqlStatement(plain, (record.contains,)))
     parts += [_attribute(key, value) for key, value in record.attributes.items()]
-    deleted = _all(parts)
+    deleted = all_conditions(parts)
     # For a record without attributes the comparison is NULL, which means not deleted.
     return SqlStatement(f"coalesce({deleted.text}, false)", deleted.values)
 
 
-def _text(query: Query, text: str) -> SqlStatement:
+def text_condition(query: Query, text: str) -> SqlStatement:
+    """Return the condition that the searched column contains or matches a text."""
     column = SEARCHED[query.kind]
     if query.regex:
         options = "i" if query.ignore_case else "c"
@@ -244,11 +241,3 @@ def _text(query: Query, text: str) -> SqlStatement:
     if query.ignore_case:
         return SqlStatement(f"contains(lower({column}), lower(?))", (text,))
     return SqlStatement(f"contains({column}, ?)", (text,))
-
-
-def _aggregate(aggregate: Aggregate) -> str:
-    if aggregate is Aggregate.COUNT:
-        return "count(*)::DOUBLE"
-    if aggregate is Aggregate.LAST:
-        return "arg_max(value, (ts_ns, boot_id, seq))"
-    return f"{aggregate.value}(value)"

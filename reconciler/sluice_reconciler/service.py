@@ -24,6 +24,7 @@ from sluice_reconciler.journals.parts import JournalParts
 from sluice_reconciler.journals.registry import GatewayRegistry
 from sluice_reconciler.journals.removal import JournalRemoval
 from sluice_reconciler.journals.route import JournalRoute
+from sluice_reconciler.lanes.retiring import RETIRE_INTERVAL_S, LifeRetirement
 from sluice_reconciler.lanes.share import LaneShare
 from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
 from sluice_reconciler.live_reader import LiveReader
@@ -92,6 +93,7 @@ class Reconciler:
         self._registry = GatewayRegistry(self.discovery, self.metrics)
         self.live = LiveReader(store, self._live_window(), self._clock)
         holds = HoldRecords(store)
+        self.retirement = LifeRetirement(store, self._workers, holds, self.discovery, authority)
         self.pipeline = self._make_pipeline(holds)
         self._time_index = TimeIndexScanner(store, self.pipeline, self._requests)
         self._boot_tails = BootTailScanner(store, self.pipeline)
@@ -244,6 +246,7 @@ class Reconciler:
         """
         report = await self._pass_loop.run_once(takeover)
         lost = await self._check_registers()
+        await self.retirement.run()
         await self._workers.close()
         return replace(report, registers_lost=lost)
 
@@ -326,6 +329,7 @@ class Reconciler:
             (settings.hold_interval_s, "held_batches", self._held.check),
             (REMOVAL_INTERVAL_S, "journal_removal", self._journal_loop.remove),
         ]
+        tasks.create_task(self._every(RETIRE_INTERVAL_S, "retired_lives", self.retirement.run))
         for scans, journaled in ((without, False), (with_journals, True)):
             for seconds, route, do in scans:
                 if seconds:

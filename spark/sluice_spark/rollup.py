@@ -69,7 +69,7 @@ _FIGURES: Final = (
     "sum(value) AS sum",
     "min(value) AS min",
     "max(value) AS max",
-    "max_by(value, struct(ts_ns, seq)) AS last",
+    "max_by(value, struct(ts_ns, value)) AS last",
     "max(ts_ns) AS last_ts_ns",
     f"kll_sketch_agg_double(value, {SKETCH_K}) AS sketch",
 )
