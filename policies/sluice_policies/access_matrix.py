@@ -167,7 +167,10 @@ MATRIX: Final = {
         inspect=True,
     ),
     RoleName.OPERATOR: Rights(
-        purpose="resolves conflicts, sets retention, resumes halted tasks, runs the doctor",
+        purpose=(
+            "resolves conflicts, deletes records, sets retention, resumes halted tasks, runs the"
+            " doctor"
+        ),
         prefixes={
             Verb.READ: EVERYTHING,
             Verb.WRITE: (

@@ -6,6 +6,7 @@ import cbor2
 import msgspec
 import pytest
 import zstandard
+from msgspec import structs
 from support.builders import manifest
 from support.frames import assert_same, entries, identity, logs, metrics
 from support.golden import GOLDEN, golden
@@ -199,13 +200,16 @@ def test_discovery_record_is_pinned() -> None:
         journals={"00000000000000000005-01J00000000000000000000000": 12},
         lanes={"003": AT_NS + 5},
         pass_began_unix_ns=AT_NS - 9,
+        pass_queues=("http", "spark"),
         journaled_since_unix_ns=AT_NS - 20,
         revision=4,
         writer="01J00000000000000000000001",
     )
-    body = golden("protocol/discovery-journals.json", encode_record(record))
+    body = golden("protocol/discovery-passes.json", encode_record(record))
     assert encode_record(record) == body
     assert decode_record("k", body, DiscoveryRecord) == record
+    older = (GOLDEN / "protocol/discovery-journals.json").read_bytes()
+    assert decode_record("k", older, DiscoveryRecord) == structs.replace(record, pass_queues=())
 
 
 def test_a_discovery_record_without_journals_is_readable() -> None:
