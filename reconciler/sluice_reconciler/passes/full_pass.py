@@ -53,6 +53,8 @@ class PassReport:
         boots: The accepted ranges and gaps of each boot.
         registers_lost: Registers that are missing, replaced or damaged; their lanes are halted.
         missed: Batches that journals should have named and did not.
+        is_whole: Whether this process listed everything; otherwise it continued the pass of another
+            one, and `boots` lacks what was listed before.
     """
 
     listed: int
@@ -64,6 +66,7 @@ class PassReport:
     boots: tuple[BootReport, ...] = ()
     registers_lost: tuple[ObjectKey, ...] = ()
     missed: int = 0
+    is_whole: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -157,6 +160,7 @@ class FullPass:
                 tally.report(date_ns, reported) for walk in run.walks for tally in walk.tallies
             ),
             missed=run.missed(),
+            is_whole=how.resume is None,
         )
 
 
