@@ -54,6 +54,8 @@ class PassReport:
         registers_lost: Registers that are missing, replaced or damaged; their lanes are halted.
         missed: Batches that journals should have named and did not.
         queues: The queues whose lanes were compared with the whole listing.
+        is_whole: Whether this process listed everything; otherwise it continued the pass of another
+            one, and `boots` contains only what was listed since.
     """
 
     listed: int
@@ -66,6 +68,7 @@ class PassReport:
     registers_lost: tuple[ObjectKey, ...] = ()
     missed: int = 0
     queues: tuple[str, ...] = ()
+    is_whole: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,6 +167,7 @@ class FullPass:
             boots=boots,
             missed=run.missed(),
             queues=run.queues,
+            is_whole=how.resume is None,
         )
 
 
