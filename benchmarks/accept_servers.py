@@ -151,9 +151,9 @@ def child(*command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment with the credentials that the stub accepts."""
-    keys = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
-    return os.environ | keys | {"AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
+    """Return the environment with credentials; the stub accepts all of them."""
+    keys = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"} | os.environ
+    return keys | {"AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
 
 
 def first_line(process: subprocess.Popen[bytes]) -> int:
@@ -238,7 +238,7 @@ def _free_port() -> int:
 
 
 def _until_live(port: int) -> None:
-    for _ in range(200):
+    for _ in range(600):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
             return
         time.sleep(0.05)

@@ -49,7 +49,7 @@ _SAMPLE: Final = re.compile(r'sluice_store_requests_total\{.*?op="(\w+)".*?\} ([
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """What the command line asks for."""
+    """The arguments of the command line."""
 
     store: str
     minutes: float
@@ -156,6 +156,7 @@ class LoadFigures:
         enqueued_s: The lag of each batch until the queue.
         visible_s: The lag of each probe until a query's answer.
         unseen: Probes that no query returned.
+        queries_s: The duration of each query.
         writes: Writes of gateway and reconciler.
         lists: Listings of both.
         wall_s: Duration of the load.
@@ -167,6 +168,7 @@ class LoadFigures:
     enqueued_s: list[float]
     visible_s: list[float]
     unseen: int
+    queries_s: list[float]
     writes: tuple[float, float]
     lists: tuple[float, float]
     wall_s: float
@@ -240,6 +242,7 @@ def _figures(
         enqueued_s=lags,
         visible_s=visible["lags"],
         unseen=len(visible["unseen"]),
+        queries_s=visible["took"],
         writes=(
             sum(gateway.get(one, 0) for one in WRITES),
             sum(made.get(one, 0) for one in WRITES),
@@ -276,6 +279,7 @@ def print_figures(plan: LoadPlan, found: LoadFigures) -> bool:
         f" bar p99 {ENQUEUED_MAX_S} s {_verdict(met['enqueued'])}",
         f"accepted to visible in a query: {_spread(found.visible_s)}, {found.unseen} unseen;"
         f" bar p99 {VISIBLE_MAX_S} s {_verdict(met['visible'])}",
+        f"duration of a query: {_spread(found.queries_s)}",
         f"PUTs per batch: {puts:.3f} (gateway {found.writes[0] / batches:.3f}, reconciler"
         f" {found.writes[1] / batches:.3f}); bar {PUTS_MAX} {_verdict(met['puts'])}",
         f"LISTs per minute: gateway {found.lists[0] / minutes:.1f}, reconciler"
