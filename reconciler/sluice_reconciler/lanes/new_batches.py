@@ -75,7 +75,9 @@ async def new_batches(
     found: list[Identity] = []
     known: ComparedRanges = compared if compared is not None else {}
     sure = True
-    for who in batches:
+    decided = list(batches)
+    ledger.load((who.agent_id, who.boot_id) for who in decided)
+    for who in decided:
         status = ledger.status(who)
         if status is EnqueueStatus.RETIRED:
             await _restore_life(store, ledger, (who.agent_id, who.boot_id))

@@ -159,6 +159,7 @@ class LaneOwner:
             StoreError: The store is unreachable or refused the request.
         """
         by_identity = {one.identity: one for one in batches}
+        self.ledger.load((one.agent_id, one.boot_id) for one in batches)
         new = [one for who, one in by_identity.items() if self._is_new(who)]
         if not new:
             return 0

@@ -103,8 +103,23 @@ class LanePart:
 
     def find(self, key: LifeKey) -> BootRanges | None:
         """Return a new copy of a life's state, or None if the part does not contain the life."""
+        return self._find_from(key, int(np.searchsorted(self.heads, np.uint64(key[0]))))
+
+    def find_all(self, keys: Sequence[LifeKey]) -> dict[LifeKey, BootRanges]:
+        """Return new copies of the states of those lives that the part contains."""
+        heads = np.array([key[0] for key in keys], dtype=np.uint64)
+        places = np.searchsorted(self.heads, heads)
+        hits = self.heads[np.minimum(places, len(self) - 1)] == heads
+        found: dict[LifeKey, BootRanges] = {}
+        for number in np.flatnonzero(hits).tolist():
+            ranges = self._find_from(keys[number], int(places[number]))
+            if ranges is not None:
+                found[keys[number]] = ranges
+        return found
+
+    def _find_from(self, key: LifeKey, at: int) -> BootRanges | None:
+        """Return the state of a life whose head is at this place or behind it."""
         head, mid, low = key
-        at = int(np.searchsorted(self.heads, np.uint64(head)))
         while at < len(self.heads) and int(self.heads[at]) == head:
             if int(self.mids[at]) == mid and int(self.lows[at]) == low:
                 start = int(self.ends[at - 1]) if at else 0

@@ -26,7 +26,7 @@ from sluice_reconciler.lanes import runs as lane_runs
 from sluice_reconciler.lanes.ledger import Ledger, LedgerDelta
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.lanes.part_log import LaneLog, WrittenRuns
-from sluice_reconciler.lanes.parts import LanePart, merge_parts
+from sluice_reconciler.lanes.parts import LanePart, Life, merge_parts
 from sluice_reconciler.lanes.runs import nameable
 from sluice_reconciler.lanes.state import LaneRecord, Run
 from sluice_store.port import ObjectStore
@@ -250,10 +250,20 @@ def _cuts_one_recent_too_many() -> Any:
     return delta
 
 
+def _loads_the_oldest(self: Ledger, lives: Iterable[Life]) -> None:
+    self._runs.reverse()
+    _LOAD(self, lives)
+    self._runs.reverse()
+
+
+_LOAD = Ledger.load
+
+
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize(
     "bug",
     [
+        "oldest state looked up",
         "part after state",
         "merge drops a life",
         "merge keeps the oldest state",
@@ -267,6 +277,8 @@ def test_planted_bugs_in_the_parts_of_a_state_are_found(
     bug: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     match bug:
+        case "oldest state looked up":
+            monkeypatch.setattr(Ledger, "load", _loads_the_oldest)
         case "part after state":
             create, write = _part_after_state()
             monkeypatch.setattr(part_log, "create_known", create)
