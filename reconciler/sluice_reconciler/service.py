@@ -22,7 +22,7 @@ from sluice_reconciler.http_queue import HttpQueue
 from sluice_reconciler.journals.loop import HeldBatches, JournalLoop
 from sluice_reconciler.journals.parts import JournalParts
 from sluice_reconciler.journals.registry import GatewayRegistry
-from sluice_reconciler.journals.removal import JournalRemoval
+from sluice_reconciler.journals.removal import REMOVAL_INTERVAL_S, JournalRemoval
 from sluice_reconciler.journals.route import JournalRoute
 from sluice_reconciler.lanes.retiring import RETIRE_INTERVAL_S, LifeRetirement
 from sluice_reconciler.lanes.share import LaneShare
@@ -52,10 +52,6 @@ log = structlog.get_logger()
 
 EVENTS_REOPEN_S = 5.0
 """Pause before an event queue that failed is opened again, seconds."""
-
-REMOVAL_INTERVAL_S = 10.0
-"""Pause between two removals of journals, seconds."""
-
 
 _Scan = tuple[float, str, Callable[[], Awaitable[object]]]
 
@@ -215,6 +211,7 @@ class Reconciler:
             on_page=self._observe_page,
             on_boot=self._boot_tails.observe,
             clock=self._runtime.clock,
+            marks_quiet_ns=self.authority.retry_horizon_ns,
         )
 
     @classmethod
@@ -289,7 +286,7 @@ class Reconciler:
         Args:
             persisted: The last sequence that each lane's consumer persisted, where it is known.
         """
-        lanes = [worker.lane for worker in self._workers]
+        lanes = [one.lane for one in self._workers]
         return Rebuild(self.store, self._requests, lanes, self._runtime, persisted)
 
     # --- the service -----------------------------------------------------------------------------

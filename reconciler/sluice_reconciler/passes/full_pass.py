@@ -23,6 +23,7 @@ from sluice_reconciler.completeness import BootReport, BootTally, HighWaterReade
 from sluice_reconciler.concurrency import RequestLimit, run_all
 from sluice_reconciler.lanes.new_batches import boot_prefix, identity_of, new_batches
 from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
+from sluice_reconciler.mark_removal import plan_mark_removal, remove_marks
 from sluice_reconciler.passes.boot_comparison import BootComparison
 from sluice_reconciler.passes.progress import PassProgress, PassRecord, PassSpan
 from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
@@ -53,6 +54,8 @@ class PassReport:
         registers_lost: Registers that are missing, replaced or damaged; their lanes are halted.
         missed: Batches that journals should have named and did not.
         queues: The queues whose lanes were compared with the whole listing.
+        is_whole: Whether this process listed everything; otherwise it continued the pass of another
+            one, and `boots` contains only what was listed since.
     """
 
     listed: int
@@ -65,6 +68,7 @@ class PassReport:
     registers_lost: tuple[ObjectKey, ...] = ()
     missed: int = 0
     queues: tuple[str, ...] = ()
+    is_whole: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,6 +108,7 @@ class FullPass:
         on_page: Called with each listed page of `accepted/`.
         on_boot: Called with the last accepted key of each boot.
         clock: For pauses.
+        marks_quiet_ns: How long a high-water mark that batches cover is kept.
     """
 
     store: ObjectStore
@@ -118,6 +123,7 @@ class FullPass:
     on_page: Callable[[ListPage], None]
     on_boot: Callable[[ObjectKey], None]
     clock: Clock
+    marks_quiet_ns: int
 
     async def run(
         self, takeover: Takeover | None = None, options: PassOptions | None = None
@@ -146,6 +152,11 @@ class FullPass:
         await quarantine.run()
         outcome = run.outcome().plus(PipelineResult(held_back=quarantine.held))
         date_ns = max((walk.date_ns for walk in run.walks), default=began_ns)
+        boots = tuple(
+            tally.report(date_ns, reported) for walk in run.walks for tally in walk.tallies
+        )
+        covered = plan_mark_removal(boots, reported, date_ns, self.marks_quiet_ns)
+        await remove_marks(self.store, self.requests, covered)
         return PassReport(
             listed=run.listed(),
             began_ns=began_ns,
@@ -153,11 +164,10 @@ class FullPass:
             outcome=outcome,
             quarantined=quarantine.written,
             held_back=len(self.holds),
-            boots=tuple(
-                tally.report(date_ns, reported) for walk in run.walks for tally in walk.tallies
-            ),
+            boots=boots,
             missed=run.missed(),
             queues=run.queues,
+            is_whole=how.resume is None,
         )
 
 

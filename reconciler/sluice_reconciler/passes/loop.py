@@ -48,6 +48,7 @@ class ReconcilerHealth:
         rounds: Rounds of the journal route that succeeded while journals decide the frontier.
         round_failures: Consecutive rounds that failed.
         last: The last report.
+        whole: The last report of a pass that this process made from its beginning.
         ended: Whether the work ended with an unexpected error.
     """
 
@@ -56,6 +57,7 @@ class ReconcilerHealth:
     rounds: int = 0
     round_failures: int = 0
     last: PassReport | None = None
+    whole: PassReport | None = None
     ended: bool = False
 
     @property
@@ -250,8 +252,10 @@ class PassLoop:
     def _observe(self, report: PassReport, took_ns: int) -> None:
         metrics, done = self._parts.metrics, report.outcome
         metrics.pass_seconds.set(took_ns / NS_PER_S)
-        metrics.oldest_gap.set(max((boot.oldest_gap_s for boot in report.boots), default=0))
-        metrics.tail_missing.set(sum(boot.tail_missing for boot in report.boots))
+        if report.is_whole:
+            self._parts.health.whole = report
+            metrics.oldest_gap.set(max((boot.oldest_gap_s for boot in report.boots), default=0))
+            metrics.tail_missing.set(sum(boot.tail_missing for boot in report.boots))
         metrics.unhealthy.set(report.held_back)
         metrics.missed_by_journals.inc(report.missed)
         if report.missed:

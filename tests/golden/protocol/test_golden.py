@@ -11,6 +11,7 @@ from support.builders import manifest
 from support.frames import assert_same, entries, identity, logs, metrics
 from support.golden import GOLDEN, golden
 
+from sluice_protocol.active_deletes import ActiveDeletes, decode_active_deletes
 from sluice_protocol.authority import Authority, decode_authority
 from sluice_protocol.columns import Columns
 from sluice_protocol.discovery import (
@@ -56,6 +57,7 @@ from sluice_protocol.manifests import (
     encode_record,
     encode_reference,
 )
+from sluice_protocol.record_deletes import DeleteRecord, decode_delete, delete_key
 from sluice_protocol.units import UnixNs
 
 RESOURCE = (("host.name", "web-1"), ("service.name", "größe"))
@@ -258,6 +260,32 @@ def test_maintenance_record_is_pinned() -> None:
     body = golden("protocol/maintenance.json", encode_record(record))
     assert encode_record(record) == body
     assert decode_task_record(task_record_key("compact"), body) == record
+
+
+def test_deletes_are_pinned() -> None:
+    """A delete with every field, and the register of those that readers apply."""
+    delete_id = "01K5N7W3M0000000000000000C"
+    record = DeleteRecord(
+        delete_id=delete_id,
+        kind="logs",
+        accepted_until_unix_ns=AT_NS,
+        from_unix_ns=AT_NS - 9,
+        to_unix_ns=AT_NS - 1,
+        agent_id="host-1",
+        contains="secret",
+        attributes={"k": "v"},
+        reason="ticket 17",
+        principal="operator:alice",
+    )
+    body = golden("protocol/delete.json", encode_record(record))
+    assert encode_record(record) == body
+    assert decode_delete(delete_key(delete_id), body) == record
+    register = ActiveDeletes(
+        revision=3, nonce="n3", through_id=delete_id, known=7, records=(record,)
+    )
+    body = golden("protocol/active-deletes.json", encode_record(register))
+    assert encode_record(register) == body
+    assert decode_active_deletes(body) == register
 
 
 def test_readers_ignore_unknown_fields() -> None:
