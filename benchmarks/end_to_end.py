@@ -49,7 +49,7 @@ _SAMPLE: Final = re.compile(r'sluice_store_requests_total\{.*?op="(\w+)".*?\} ([
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """The options of the command line."""
+    """The arguments of the command line."""
 
     store: str
     minutes: float

@@ -6,8 +6,9 @@ CHECKOUT is a directory with another version of the project, for example made by
 Without it only this checkout is measured. One store of each layout is written by this checkout;
 both checkouts then compare it, one after the other, in several rounds, each in a new process.
 `SLUICE_BENCH_VERIFY` (default 20 000 batches) and `SLUICE_BENCH_ROUNDS` (3) set the sizes. The
-figures are processor time and requests per batch: of a directory in memory, and of the S3 adapter
-over a bucket in memory with a fifth of the batches. The ratio is at most 0.4.
+figures are requests and processor time per batch: of a directory in memory, and of the S3 adapter
+with a fifth of the batches on an HTTP server in another process, whose time does not count. The
+ratio is at most 0.4.
 """
 
 import asyncio
@@ -19,7 +20,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +37,11 @@ ON_S3: Final = max(BATCHES // 5, 1)
 ROUNDS: Final = int(os.environ.get("SLUICE_BENCH_ROUNDS", "3"))
 RATIO_MOST: Final = 0.4
 ROOMS: Final = ("", "core", "gateway", "reconciler", "spark", "gc", "query", "policies", "agent")
+CREDENTIALS: Final = {
+    "AWS_ACCESS_KEY_ID": "bench",
+    "AWS_SECRET_ACCESS_KEY": "bench",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 LAYOUTS: Final[dict[str, dict[str, bool]]] = {
     "packed entries": {"pack_by_time": True},
     "single entries": {"pack_by_time": False},
@@ -84,53 +91,74 @@ class CountedRequests:
             yield page
 
 
-async def seed(folder: Path, layout: str) -> None:
+async def seed(url: str, layout: str) -> None:
     """Write a store in which every batch is indexed and enqueued."""
     from benchmarks.reconcile_world import accept_many, full_pass  # noqa: PLC0415
-    from sluice_store.local import open_local_store  # noqa: PLC0415
+    from sluice_store import open_store  # noqa: PLC0415
 
-    async with open_local_store(folder) as store:
-        await accept_many(store, range(BATCHES))
+    async with open_store(url) as store:
+        await accept_many(store, range(batches_of(url)))
         await full_pass(store, **LAYOUTS[layout])
 
 
-async def verify_folder(folder: Path) -> Spent:
-    """Compare the store in a folder."""
-    from sluice_store.local import open_local_store  # noqa: PLC0415
-
-    async with open_local_store(folder) as store:
-        return await verify(store, BATCHES)
+def batches_of(url: str) -> int:
+    """Return the number of batches in a store."""
+    return ON_S3 if url.startswith("s3:") else BATCHES
 
 
-async def verify_s3(layout: str) -> Spent:
-    """Write a bucket in memory and compare it by the S3 adapter."""
-    from benchmarks.reconcile_world import accept_many, full_pass  # noqa: PLC0415
-    from sluice_store.memory import open_memory_store  # noqa: PLC0415
+async def serve() -> None:
+    """Serve a bucket in memory until standard input is closed; print the URL."""
+    from sluice_store.memory.server import serve_memory  # noqa: PLC0415
 
-    store, _ = open_memory_store()
-    await accept_many(store, range(ON_S3))
-    await full_pass(store, **LAYOUTS[layout])
-    return await verify(store, ON_S3)
+    keys = {CREDENTIALS["AWS_ACCESS_KEY_ID"]: CREDENTIALS["AWS_SECRET_ACCESS_KEY"]}
+    async with serve_memory(keys) as server:
+        server.make_bucket("bench")
+        print(f"s3://bench/verify?endpoint={server.endpoint}&region=us-east-1", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
 
 
-async def verify(store: Any, batches: int) -> Spent:  # noqa: ANN401 - a store of either checkout
+async def verify(url: str) -> Spent:
     """Compare everything derived as `rebuild --verify` does, and measure it."""
     from benchmarks.reconcile_world import reconciler  # noqa: PLC0415
+    from sluice_store import open_store  # noqa: PLC0415
 
-    counted: Any = CountedRequests(store)
-    spent = time.process_time()
-    found = [one async for one in reconciler(counted).rebuild().differences()]
-    return Spent(
-        cpu_ms=1e3 * (time.process_time() - spent) / batches,
-        requests=sum(counted.counts.values()) / batches,
-        found=len(found),
-    )
+    async with open_store(url) as store:
+        counted: Any = CountedRequests(store)
+        spent = time.process_time()
+        found = [one async for one in reconciler(counted).rebuild().differences()]
+        return Spent(
+            cpu_ms=1e3 * (time.process_time() - spent) / batches_of(url),
+            requests=sum(counted.counts.values()) / batches_of(url),
+            found=len(found),
+        )
+
+
+def environment_of(checkout: Path) -> dict[str, str]:
+    """Return the environment of a process with the packages of a checkout."""
+    path = os.pathsep.join(str(checkout / room) for room in (*ROOMS, "cli"))
+    return os.environ | CREDENTIALS | {"PYTHONPATH": path}
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """Run the HTTP server in a separate process; return the URL of its store."""
+    command = [sys.executable, "-P", str(FILE), "serve"]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment_of(HERE),
+    ) as process:
+        if process.stdin is None or process.stdout is None:
+            raise RuntimeError("the server has no pipes")
+        yield process.stdout.readline().strip()
+        process.stdin.close()
 
 
 def run(checkout: Path, *arguments: str) -> str:
     """Run a part of this file with the packages of a checkout; return what it printed."""
-    path = os.pathsep.join(str(checkout / room) for room in (*ROOMS, "cli"))
-    environment = os.environ | {"PYTHONPATH": path}
+    environment = environment_of(checkout)
     command = [sys.executable, "-P", str(FILE), *arguments]
     return subprocess.run(
         command, check=True, capture_output=True, text=True, env=environment
@@ -143,19 +171,21 @@ def main(control: Path | None) -> int:
     worst = 0.0
     with tempfile.TemporaryDirectory(prefix="sluice-bench-", dir=PARENT) as parent:
         for layout in LAYOUTS:
-            folder = str(Path(parent) / layout.replace(" ", "-"))
-            run(HERE, "seed", folder, layout)
-            worst = max(worst, compare(checkouts, f"directory, {layout}", "folder", folder))
-            worst = max(worst, compare(checkouts, f"S3 adapter, {layout}", "s3", layout))
+            folder = (Path(parent) / layout.replace(" ", "-")).as_uri()
+            worst = max(worst, compare(checkouts, folder, layout))
+            with server() as url:
+                worst = max(worst, compare(checkouts, url, layout))
     return 1 if worst > RATIO_MOST else 0
 
 
-def compare(checkouts: dict[str, Path], name: str, *arguments: str) -> float:
+def compare(checkouts: dict[str, Path], url: str, layout: str) -> float:
     """Measure one store with every checkout, print the figures, and return the ratio."""
+    name = f"{'S3' if url.startswith('s3:') else 'directory'}, {layout}"
+    run(HERE, "seed", url, layout)
     found: dict[str, list[Spent]] = {one: [] for one in checkouts}
     for _ in range(ROUNDS):
         for one, checkout in checkouts.items():
-            spent = Spent(**json.loads(run(checkout, *arguments)))
+            spent = Spent(**json.loads(run(checkout, "verify", url)))
             if spent.found:
                 raise RuntimeError(f"the store is not intact: {spent.found} differences")
             found[one].append(spent)
@@ -176,12 +206,12 @@ def compare(checkouts: dict[str, Path], name: str, *arguments: str) -> float:
 if __name__ == "__main__":
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     match sys.argv[1:]:
-        case ["seed", folder, layout]:
-            asyncio.run(seed(Path(folder), layout))
-        case ["folder", folder]:
-            print(json.dumps(asdict(asyncio.run(verify_folder(Path(folder))))))
-        case ["s3", layout]:
-            print(json.dumps(asdict(asyncio.run(verify_s3(layout)))))
+        case ["seed", url, layout]:
+            asyncio.run(seed(url, layout))
+        case ["verify", url]:
+            print(json.dumps(asdict(asyncio.run(verify(url)))))
+        case ["serve"]:
+            asyncio.run(serve())
         case [checkout]:
             sys.exit(main(Path(checkout).resolve()))
         case _:

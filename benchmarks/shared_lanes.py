@@ -60,7 +60,7 @@ TIMEOUT_S: Final = 900
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedLoad:
-    """The options of the command line."""
+    """The arguments of the command line."""
 
     batches: int
     rounds: int

@@ -92,14 +92,15 @@ CERTIFYING: Final = frozenset({"audit", "gc"})
 
 
 def union_of(parts: Iterable[TaskRights]) -> TaskRights:
-    """Return the rights of several tasks together, without prefixes that another one contains."""
+    """Return the rights of several tasks together, without any that another one contains."""
     found = list(parts)
-    return TaskRights(
-        **{
-            one.name: _widest([prefix for part in found for prefix in getattr(part, one.name)])
-            for one in fields(TaskRights)
-        }
-    )
+    both = {
+        one.name: _widest([prefix for part in found for prefix in getattr(part, one.name)])
+        for one in fields(TaskRights)
+    }
+    # A right to delete objects is a right to delete their versions.
+    both["expires"] = tuple(one for one in both["expires"] if one not in both["deletes"])
+    return TaskRights(**both)
 
 
 def _widest(prefixes: list[str]) -> tuple[str, ...]:

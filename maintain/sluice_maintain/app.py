@@ -46,6 +46,7 @@ async def _service(
     once: bool = False,
 ) -> AsyncIterator[MaintenanceService]:
     clock, ids = SystemClock(), SystemIds()
+    settings.check_profiles(url)
     async with open_store(url) as store:
         await read_authority(store)  # a store without an authority has nothing to maintain
         runner = TaskRunner(

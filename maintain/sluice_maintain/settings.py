@@ -10,6 +10,7 @@ from sluice_maintain.tasks import TaskName
 from sluice_maintain.time_windows import parse_windows
 from sluice_protocol.errors import BadUsage
 from sluice_spark.settings import CompactSettings, IngestSettings
+from sluice_store.url import with_profile
 from sluice_store.version_expiry import ExpirySettings
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class RetentionPolicy(TaskPolicy):
         logs_days: Days for which logs are kept; 0 keeps them permanently.
         metrics_days: Days for which samples of metrics are kept; 0 keeps them permanently.
         entries_days: Days for which opaque entries are kept; 0 keeps them permanently.
+        raw_blobs_days: Must be 0: the bytes of accepted batches are permanent.
     """
 
     task = TaskName.RETENTION
@@ -154,14 +156,22 @@ class RetentionPolicy(TaskPolicy):
     logs_days: int = 0
     metrics_days: int = 0
     entries_days: int = 0
+    raw_blobs_days: int = 0
 
     def __post_init__(self) -> None:
         """Check the values.
 
         Raises:
-            BadUsage: A number of days is negative, or as `TaskPolicy`.
+            BadUsage: A number of days is negative, blobs would expire, or as `TaskPolicy`.
         """
         TaskPolicy.__post_init__(self)
+        if self.raw_blobs_days:
+            raise BadUsage(
+                "cannot expire raw-blobs/: every acknowledged batch keeps its bytes permanently,"
+                " and the lake is rebuilt from them; remove the key from [maintain.retention];"
+                " [maintain.gc] deletes the blobs that no manifest names,"
+                f" raw_blobs_days=`{self.raw_blobs_days}`"
+            )
         days = (self.logs_days, self.metrics_days, self.entries_days)
         if min(days) < 0:
             raise BadUsage(
@@ -337,6 +347,20 @@ class MaintainSettings:
                     f"cannot run maintenance: {name} in [maintain] must be at least {low},"
                     f" {name}=`{getattr(self, name)}`"
                 )
+
+    def check_profiles(self, url: str) -> None:
+        """Check that the store of this URL has credentials if a task selects a profile.
+
+        Raises:
+            BadUsage: The store is a directory.
+        """
+        for task, policy in self.policies().items():
+            try:
+                with_profile(url, policy.profile)
+            except BadUsage as error:
+                raise BadUsage(
+                    f"cannot run maintenance: in [maintain.{task.value}], {error}"
+                ) from error
 
     def policies(self) -> Mapping[TaskName, TaskPolicy]:
         """Return the policy of every task."""

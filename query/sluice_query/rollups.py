@@ -8,6 +8,7 @@ The rows are read before the samples. Every sample of the rows is then also in t
 the samples, and a sample that is in neither is pending.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -29,6 +30,7 @@ from sluice_query.rollup_plan import (
     RollupCoverage,
     RollupPlan,
     SampleFiles,
+    TimeSpan,
     divide_files,
     plan_rollups,
 )
@@ -55,6 +57,15 @@ class OpenedRollups:
     number: int
     files: tuple[DataFile, ...]
     pruned: int
+
+    def files_of(self, spans: Sequence[TimeSpan]) -> tuple[DataFile, ...]:
+        """Return the files that may contain rows of some times."""
+        days = [(_date(one.from_ns), _date(one.to_ns - 1)) for one in spans]
+        return tuple(
+            file
+            for file in self.files
+            if any(first <= file.partition <= last for first, last in days)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ from sluice_query.rollups import ChosenRollups
 from sluice_query.series_sql import SampleSource, SeriesSources, series_sql
 
 _LATER: Final = "later"
-_ROLLUPS: Final = "rollup_rows"
+_MINUTES: Final = "minutes"
+_HOURS: Final = "hours"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +59,20 @@ def compute_series(engine: QueryEngine, series: Series, given: SeriesInput) -> l
     if given.pending:
         engine.register_table(PENDING, pa.concat_tables(given.pending))
         samples.append(SampleSource(name=PENDING))
-    rows = None
-    if plan is not None and opened is not None and opened.files:
-        engine.register_files(_ROLLUPS, opened.files, opened.location)
-        rows = _ROLLUPS
-    if not samples and rows is None:
+    rows: dict[str, str] = {}
+    if plan is not None and opened is not None:
+        for name, spans in ((_MINUTES, plan.minutes), (_HOURS, plan.hours)):
+            if files := opened.files_of(spans):
+                engine.register_files(name, files, opened.location)
+                rows[name] = name
+    if not samples and not rows:
         return []
-    sources = SeriesSources(samples=tuple(samples), deletes=given.deletes, rollups=rows, plan=plan)
+    sources = SeriesSources(
+        samples=tuple(samples),
+        deletes=given.deletes,
+        minutes=rows.get(_MINUTES),
+        hours=rows.get(_HOURS),
+        plan=plan,
+    )
     found = engine.rows(series_sql(given.query, series, sources))
     return [SeriesPoint(step_ns=row[0], agent_id=row[1], value=row[2]) for row in found]

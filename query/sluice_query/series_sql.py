@@ -22,7 +22,13 @@ from sluice_query.sql import (
 )
 
 _WINDOW_NS: Final = "(epoch_us(window_start) * 1000)"
+_IS_NUMBER: Final = "NOT isnan(nextafter(value, 0))"
+"""DuckDB takes `isnan(value)` for false from the statistics of a Parquet file, which omit NaN."""
 _LANE: Final = "(CAST('0x' || substr(sha256(agent_id), 1, 16) AS UBIGINT) % {lanes})::BIGINT"
+
+
+SPANS_APART_MAX: Final = 4
+"""Spans of one source that are read by separate parts of the statement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +54,15 @@ class SeriesSources:
     Attributes:
         samples: Sources of samples.
         deletes: Deletes that hide some of the samples.
-        rollups: Name of the rows of `rollups` in the engine; None without them.
+        minutes: Name of the files of `rollups` with rows of minutes; None without them.
+        hours: Name of those with rows of hours; None without them.
         plan: Which rows of `rollups` are used; None without them.
     """
 
     samples: tuple[SampleSource, ...] = ()
     deletes: tuple[DeleteRecord, ...] = ()
-    rollups: str | None = None
+    minutes: str | None = None
+    hours: str | None = None
     plan: RollupPlan | None = None
 
 
@@ -97,14 +105,17 @@ def series_sql(query: Query, series: Series, sources: SeriesSources) -> SqlState
     """Return the statement for (start of the step, agent, value); the agent is '' for all."""
     figures = _FIGURES[series.aggregate]
     parts = [
-        _partial(source.name, "ts_ns", figures.samples, series, _samples(query, source, sources))
+        _partial(source.name, "ts_ns", figures.samples, series, chosen)
         for source in sources.samples
+        for chosen in _samples(query, source, sources)
     ]
-    if sources.rollups is not None and sources.plan is not None:
-        parts += [
-            _partial(sources.rollups, _WINDOW_NS, figures.rollups, series, chosen)
-            for chosen in _rows(query, series, sources.plan)
-        ]
+    if sources.plan is not None:
+        for source, window in ((sources.minutes, _MINUTE), (sources.hours, _HOUR)):
+            parts += [
+                _partial(source, _WINDOW_NS, figures.rollups, series, chosen)
+                for chosen in _rows(query, series, sources.plan, window)
+                if source is not None
+            ]
     union = " UNION ALL ".join(part.text for part in parts)
     return SqlStatement(
         f"SELECT step, agent, {figures.combined} FROM ({union})"  # noqa: S608 - constants
@@ -126,51 +137,58 @@ def _partial(
     )
 
 
-def _samples(query: Query, source: SampleSource, sources: SeriesSources) -> SqlStatement:
-    """Return the condition for the samples of one source."""
-    parts = [condition(query, sources.deletes), SqlStatement("NOT isnan(value)")]
-    if source.spans is not None:
-        spans = [
-            SqlStatement("ts_ns >= ? AND ts_ns < ?", (one.from_ns, one.to_ns))
-            for one in source.spans
-        ]
-        parts.append(any_condition(spans))
+def _samples(query: Query, source: SampleSource, sources: SeriesSources) -> list[SqlStatement]:
+    """Return conditions that together select the samples of one source, each of them once."""
+    parts = [condition(query, sources.deletes), SqlStatement(_IS_NUMBER)]
     if source.later_than is not None:
         # The plain comparison is first, because the engine skips row groups by it.
         parts.append(SqlStatement("queue_sequence > ?", (min(source.later_than),)))
         lane = _LANE.format(lanes=len(source.later_than))
         later = f"queue_sequence > (?::BIGINT[])[1 + {lane}]"
         parts.append(SqlStatement(later, (list(source.later_than),)))
-    return all_conditions(parts)
+    if source.spans is None:
+        return [all_conditions(parts)]
+    spans = [
+        SqlStatement("ts_ns >= ? AND ts_ns < ?", (one.from_ns, one.to_ns)) for one in source.spans
+    ]
+    return [all_conditions([span, *parts]) for span in _few(spans)]
 
 
-def _rows(query: Query, series: Series, plan: RollupPlan) -> list[SqlStatement]:
-    """Return a condition for the rows of `rollups` of each window length that the plan uses."""
-    found = []
-    for name, size_ns, spans in (
-        ("1m", MINUTE_NS, plan.minutes),
-        ("1h", HOUR_NS, plan.hours),
-    ):
-        if not spans:
-            continue
-        times = [
-            SqlStatement(
-                "window_start >= ?::TIMESTAMPTZ AND window_start < ?::TIMESTAMPTZ",
-                (format_rfc3339(one.from_ns), format_rfc3339(one.to_ns)),
-            )
-            for one in spans
-        ]
-        parts = [SqlStatement('"window" = ? AND name = ?', (name, series.metric))]
-        parts.append(any_condition(times))
-        if query.agents:
-            parts.append(is_agent(query.agents))
-        if query.text is not None:
-            parts.append(text_condition(query, query.text))
-        # Rows have the attributes of a series only; the plan uses them if nothing else remains.
-        parts += [SqlStatement("attributes[?] = ?", pair) for pair in query.attributes]
-        parts += [_not_covered(record, size_ns) for record in plan.dropped]
-        found.append(all_conditions(parts))
-    return found
+def _few(spans: list[SqlStatement]) -> list[SqlStatement]:
+    """Return a few conditions apart and many as one: the engine skips row groups by the former."""
+    return spans if len(spans) <= SPANS_APART_MAX else [any_condition(spans)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """A window length of `rollups`."""
+
+    name: str
+    size_ns: int
+
+
+_MINUTE: Final = _Window(name="1m", size_ns=MINUTE_NS)
+_HOUR: Final = _Window(name="1h", size_ns=HOUR_NS)
+
+
+def _rows(query: Query, series: Series, plan: RollupPlan, window: _Window) -> list[SqlStatement]:
+    """Return conditions that together select the rows of one window length that a plan uses."""
+    spans = [
+        SqlStatement(
+            "window_start >= ?::TIMESTAMPTZ AND window_start < ?::TIMESTAMPTZ",
+            (format_rfc3339(one.from_ns), format_rfc3339(one.to_ns)),
+        )
+        for one in (plan.minutes if window == _MINUTE else plan.hours)
+    ]
+    parts = [SqlStatement('"window" = ? AND name = ?', (window.name, series.metric))]
+    if query.agents:
+        parts.append(is_agent(query.agents))
+    if query.text is not None:
+        parts.append(text_condition(query, query.text))
+    # Rows have the attributes of a series only; the plan uses them if nothing else remains.
+    parts += [SqlStatement("attributes[?] = ?", pair) for pair in query.attributes]
+    parts += [_not_covered(record, window.size_ns) for record in plan.dropped]
+    return [all_conditions([span, *parts]) for span in _few(spans)]
 
 
 def _not_covered(record: DeleteRecord, size_ns: int) -> SqlStatement:

@@ -32,6 +32,7 @@ from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_spark.commits import add_action, remove_action
 from sluice_spark.compact import read_maintenance_input
 from sluice_spark.delete_conditions import any_condition
+from sluice_spark.failpoints import read_failpoint
 from sluice_spark.microbatch import open_snapshot
 from sluice_spark.rewrite import read_files, write_ordered
 from sluice_spark.rollup_objects import (
@@ -200,7 +201,7 @@ def run_rollup(spark: Session, store_url: str, *, stop: StopCheck = never_stop) 
         TableRefused: A table has another schema or a refused feature.
         StoreError: The store is unreachable.
     """
-    report = RollupReport()
+    report, failpoint = RollupReport(), read_failpoint()
     for _ in range(SOURCE_RANGES_MAX):
         stop()
         table = open_or_create_table(store_url, ROLLUPS)
@@ -211,6 +212,7 @@ def run_rollup(spark: Session, store_url: str, *, stop: StopCheck = never_stop) 
         inputs = asyncio.run(_read_input(store_url, source))
         revision = plan_revision(spark, store_url, inputs.new_deletes, inputs.retention_cut_ns)
         files = _write_rows(spark, store_url, source, inputs, revision)
+        failpoint.reach("rollup_after_write")
         if revision is not None:
             asyncio.run(_delete_chunks(store_url, source, revision))
             revision.close()
@@ -221,6 +223,7 @@ def run_rollup(spark: Session, store_url: str, *, stop: StopCheck = never_stop) 
                 "rollup_committed_by_another_owner", source_range=source.number, reason=str(error)
             )
             continue
+        failpoint.reach("rollup_after_commit")
         report.covers += 1
         report.rows += sum(file.stats["numRecords"] for file in files)
         report.revised += revision is not None

@@ -281,7 +281,8 @@ class RollupWorld:
         sources = SeriesSources(
             samples=(*lake, *pending),
             deletes=applying_deletes(self.deletes, query),
-            rollups="rows" if plan is not None else None,
+            minutes="rows" if plan is not None else None,
+            hours="rows" if plan is not None else None,
             plan=plan,
         )
         statement = series_sql(query, series, spoil(sources))

@@ -226,6 +226,7 @@ class PassLoop:
             lanes=dict.fromkeys(shown, through_ns),
             pass_began_ns=through_ns,
             listed=report.listed,
+            pass_queues=report.queues,
         )
         await parts.discovery.claim(claim, step_s=PASS_STEP_S)
         parts.registry.end_pass(through_ns)

@@ -102,7 +102,7 @@ def assert_equal(place: Deployment, query: Query | None = None) -> QueryResult:
 def test_a_series_from_rollups_equals_that_from_samples(
     place: Deployment, rollups: LakeRollups, sender: Sender, step: int
 ) -> None:
-    """At each stage: only rollups, late samples in the queue, late samples in the lake."""
+    """At each stage: only rollups, late samples in the queue, in the lake, and in rollups."""
     sender.send(START_NS)
     ingest_locally(place.url)
     rollups.run()
@@ -114,6 +114,8 @@ def test_a_series_from_rollups_equals_that_from_samples(
     ingest_locally(place.url)
     for aggregate in (Aggregate.AVG, Aggregate.LAST):
         assert_equal(place, series_query(aggregate, step=step))
+    rollups.run()
+    assert_equal(place, series_query(Aggregate.AVG, step=step))
 
 
 def test_samples_that_rollups_contain_are_not_read(

@@ -146,6 +146,42 @@ def test_a_series_from_rollups_equals_that_from_samples(seed: int, aggregate: Ag
     assert case.from_rollups() == expected
 
 
+def test_the_hour_in_which_retention_ended_is_computed_from_samples() -> None:
+    """The job does not aggregate it again, so its rows still contain deleted samples."""
+    world = RollupWorld(now_ns=T0_NS + 10 * HOUR_NS)
+    world.accept(
+        [
+            Sample(
+                agent="web-1",
+                seq=0,
+                ts_ns=T0_NS + minute * MINUTE_NS,
+                value=1.0,
+                sequence=0,
+                accepted_ns=0,
+                resource=(("rack", "r1"),) if minute % 2 else (),
+            )
+            for minute in range(180)
+        ]
+    )
+    world.ingest()
+    world.roll_up()
+    world.delete(to_unix_ns=T0_NS + 75 * MINUTE_NS)
+    world.delete(attributes={"rack": "r1"}, to_unix_ns=T0_NS + 170 * MINUTE_NS)
+    world.roll_up()
+    series = Series(metric="cpu", step_ns=MINUTE_NS, aggregate=Aggregate.COUNT)
+    query = Query(
+        from_ns=UnixNs(T0_NS + 75 * MINUTE_NS),
+        to_ns=UnixNs(T0_NS + 180 * MINUTE_NS),
+        kind="metrics",
+        series=series,
+    )
+    case = Case(world=world, query=query, series=series, plan=world.plan(query, series))
+    assert case.plan is not None
+    assert case.from_rollups() == case.from_samples()
+    faulty = replace(case.plan, minutes=(case.plan.span,), samples=())
+    assert replace(case, plan=faulty).from_rollups() != case.from_samples()
+
+
 def _without_pending(sources: SeriesSources) -> SeriesSources:
     return replace(sources, samples=tuple(one for one in sources.samples if one.name == "lake"))
 

@@ -26,7 +26,7 @@ from sluice_reconciler.lanes import runs as lane_runs
 from sluice_reconciler.lanes.ledger import Ledger, LedgerDelta
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.lanes.part_log import LaneLog, WrittenRuns
-from sluice_reconciler.lanes.parts import LanePart, merge_parts
+from sluice_reconciler.lanes.parts import LanePart, Life, merge_parts
 from sluice_reconciler.lanes.runs import nameable
 from sluice_reconciler.lanes.state import LaneRecord, Run
 from sluice_store.port import ObjectStore
@@ -71,9 +71,9 @@ def test_every_batch_is_enqueued_once_while_parts_are_written_and_merged(
     merges: list[int] = []
     real = merge_parts
 
-    def counted(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePart]:
+    def counted(parts: Sequence[LanePart], lives_max: int, **when: int) -> Iterator[LanePart]:
         merges.append(len(parts))
-        return real(parts, lives_max)
+        return real(parts, lives_max, **when)
 
     monkeypatch.setattr(part_log, "merge_parts", counted)
     accepted, table, missing, lived = simulate(seed, boots=BOOTS)
@@ -182,8 +182,8 @@ def _part_after_state() -> Any:
     return create, write
 
 
-def _drops_a_life(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePart]:
-    for one in merge_parts(parts, lives_max):
+def _drops_a_life(parts: Sequence[LanePart], lives_max: int, **when: int) -> Iterator[LanePart]:
+    for one in merge_parts(parts, lives_max, **when):
         ends = one.ends[:-1]
         if len(ends):
             values = one.values[: int(ends[-1])]
@@ -191,6 +191,7 @@ def _drops_a_life(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePar
                 heads=one.heads[:-1],
                 mids=one.mids[:-1],
                 lows=one.lows[:-1],
+                seen=one.seen[:-1],
                 ends=ends,
                 values=values,
             )
@@ -198,8 +199,8 @@ def _drops_a_life(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePar
             yield one
 
 
-def _keeps_the_oldest(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePart]:
-    return merge_parts(list(reversed(parts)), lives_max)
+def _keeps_the_oldest(parts: Sequence[LanePart], lives_max: int, **when: int) -> Iterator[LanePart]:
+    return merge_parts(list(reversed(parts)), lives_max, **when)
 
 
 def _forgets_names(listed: Iterable[str], record: LaneRecord) -> set[str]:
@@ -210,8 +211,10 @@ def _forgets_names(listed: Iterable[str], record: LaneRecord) -> set[str]:
 def _deletes_before_the_swap() -> Any:
     real = LaneLog.spill
 
-    async def spill(self: LaneLog, ledger: Ledger, runs: tuple[Run, ...]) -> WrittenRuns:
-        written = await real(self, ledger, runs)
+    async def spill(
+        self: LaneLog, ledger: Ledger, runs: tuple[Run, ...], now_s: int
+    ) -> WrittenRuns:
+        written = await real(self, ledger, runs, now_s)
         old = {part.name for run in runs for part in run}
         await self._delete(old - {part.name for run in written.runs for part in run})
         return written
@@ -223,8 +226,10 @@ def _settles_before_the_swap() -> Any:
     """The changes leave memory when the part exists, although the state that names it does not."""
     real = LaneLog.spill
 
-    async def spill(self: LaneLog, ledger: Ledger, runs: tuple[Run, ...]) -> WrittenRuns:
-        written = await real(self, ledger, runs)
+    async def spill(
+        self: LaneLog, ledger: Ledger, runs: tuple[Run, ...], now_s: int
+    ) -> WrittenRuns:
+        written = await real(self, ledger, runs, now_s)
         return WrittenRuns(runs=runs, delta=written.delta)
 
     return spill
@@ -233,22 +238,32 @@ def _settles_before_the_swap() -> Any:
 def _cuts_one_recent_too_many() -> Any:
     real = Ledger.delta
 
-    def delta(self: Ledger) -> LedgerDelta | None:
+    def delta(self: Ledger, now_s: int) -> LedgerDelta | None:
         part = dict(list(self._changed.items())[:-1])
         if not part:
-            return real(self)
+            return real(self, now_s)
         whole, self._changed = self._changed, part
-        made = real(self)
+        made = real(self, now_s)
         self._changed = whole
         return made
 
     return delta
 
 
+def _loads_the_oldest(self: Ledger, lives: Iterable[Life]) -> None:
+    self._runs.reverse()
+    _LOAD(self, lives)
+    self._runs.reverse()
+
+
+_LOAD = Ledger.load
+
+
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize(
     "bug",
     [
+        "oldest state looked up",
         "part after state",
         "merge drops a life",
         "merge keeps the oldest state",
@@ -262,6 +277,8 @@ def test_planted_bugs_in_the_parts_of_a_state_are_found(
     bug: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     match bug:
+        case "oldest state looked up":
+            monkeypatch.setattr(Ledger, "load", _loads_the_oldest)
         case "part after state":
             create, write = _part_after_state()
             monkeypatch.setattr(part_log, "create_known", create)

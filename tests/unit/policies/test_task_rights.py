@@ -11,7 +11,8 @@ from sluice_protocol.task_rights import LEASES, TASK_RIGHTS, TaskRights, union_o
 
 def lacks(role: RoleName, rights: TaskRights) -> list[tuple[Verb, str]]:
     """Return the rights that a role does not have."""
-    mine = MATRIX[role].prefixes
+    mine = dict(MATRIX[role].prefixes)
+    mine[Verb.DELETE_VERSION] = (*mine.get(Verb.DELETE_VERSION, ()), *mine.get(Verb.DELETE, ()))
     return [
         (verb, prefix)
         for verb, prefixes in prefixes_of(rights).items()

@@ -74,7 +74,9 @@ def test_a_repeated_request_is_the_same_at_any_later_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", ID[:-1], ID + "0", ID.lower(), "I" * 26, "8" + ID[1:], "../" + ID[3:]]
+    "text",
+    ["", ID[:-1], ID + "0", ID.lower(), "I" * 26, "8" + ID[1:], "../" + ID[3:]],
+    ids=["empty", "short", "long", "lower-case", "letters", "overflow", "path"],
 )
 def test_an_id_that_is_no_ulid_is_refused(text: str) -> None:
     with pytest.raises(BadUsage, match="delete_id must be a ULID"):
