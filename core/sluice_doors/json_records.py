@@ -7,6 +7,7 @@ objects have dotted keys, and arrays are JSON text.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final
 
 from sluice_doors.any_values import free_name, json_text
@@ -17,6 +18,7 @@ from sluice_doors.tally import Tally
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.records import LogRecord
 from sluice_protocol.timestamps import parse_rfc3339
+from sluice_protocol.units import NS_PER_S
 
 DEPTH_MAX: Final = 16
 """Objects deeper than this are JSON text, so that keys have a bounded length."""
@@ -24,6 +26,8 @@ _UNITS: Final = ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3))
 """Numbers below the first are in units of the second, in ns: seconds, milliseconds, microseconds.
 The next unit starts where seconds would be after the year 5000.
 """
+_SECOND_CHARACTERS: Final = 19
+_FRACTION_DIGITS: Final = 9
 BAD_TIME: Final = "time is not RFC 3339 or a Unix time from 1970 to 2262"
 
 
@@ -53,24 +57,22 @@ def record_of(
         tally: Counts the record.
         extra: Attributes that the object does not contain; renamed `<key>#2` if it does.
     """
-    attributes: dict[str, str] = {}
+    # A shallow copy: the fields with a meaning are removed from it.
+    flat = _flat(found, fields.message) if dict in set(map(type, found.values())) else {**found}
+    message = flat.pop(fields.message, None)
+    body = message if isinstance(message, str) else "" if message is None else json_text(message)
+    stated = flat.pop(fields.time, None)
+    ts_ns = None if stated is None else parse_time(stated)
+    attributes = {
+        key or EMPTY_KEY: value if type(value) is str else json_text(value)
+        for key, value in flat.items()
+    }
     after: dict[str, int] = {}
-    ts_ns: int | None = None
-    body = ""
-    time, message = fields.time, fields.message
-    for key, value in _leaves(found, message):
-        if key == message and not body:
-            body = value if isinstance(value, str) else json_text(value)
-            continue
-        if key == time and ts_ns is None:
-            ts_ns = parse_time(value)
-            if ts_ns is not None:
-                continue
-            tally.unreadable += 1
-            attributes[free_name(ERROR_ATTRIBUTE, attributes, after)] = BAD_TIME
-        text = value if isinstance(value, str) else json_text(value)
-        name = key or EMPTY_KEY
-        attributes[free_name(name, attributes, after) if name in attributes else name] = text
+    if stated is not None and ts_ns is None:
+        tally.unreadable += 1
+        text = stated if isinstance(stated, str) else json_text(stated)
+        attributes[free_name(fields.time, attributes, after)] = text
+        attributes[free_name(ERROR_ATTRIBUTE, attributes, after)] = BAD_TIME
     for key, text in extra.items():
         attributes[free_name(key, attributes, after)] = text
     if ts_ns is None:
@@ -99,12 +101,12 @@ def parse_time(value: object) -> int | None:
     3339, in UTC if it has no offset, or such a number.
     """
     match value:
+        case str():
+            return _from_text(value.strip())
         case bool():
             return None
         case int() | float():
             return _from_number(value)
-        case str():
-            return _from_text(value.strip())
         case _:
             return None
 
@@ -119,8 +121,17 @@ def _from_number(value: float) -> int | None:
 
 
 def _from_text(text: str) -> int | None:
-    if text.isascii() and text.replace(".", "", 1).isdigit():
+    if text.isascii() and text[:1].isdigit() and text.replace(".", "", 1).isdigit():
         return _from_number(float(text) if "." in text else int(text))
+    if len(text) > _SECOND_CHARACTERS and text[-1] == "Z" and text[_SECOND_CHARACTERS] == ".":
+        second, fraction = _second_ns(text[:_SECOND_CHARACTERS]), text[20:-1]
+        if (
+            second is not None
+            and fraction.isascii()
+            and fraction.isdigit()
+            and len(fraction) <= _FRACTION_DIGITS
+        ):
+            return second + int(fraction.ljust(_FRACTION_DIGITS, "0"))
     for offset in ("", "Z"):
         try:
             found = parse_rfc3339(text + offset)
@@ -128,6 +139,24 @@ def _from_text(text: str) -> int | None:
             continue
         return found if 0 <= found < TS_END else None
     return None
+
+
+@lru_cache(maxsize=1_024)
+def _second_ns(text: str) -> int | None:
+    """Return the Unix ns of a second in UTC; many records of a request share it."""
+    try:
+        found = parse_rfc3339(text + "Z")
+    except BadUsage:
+        return None
+    return found if 0 <= found < TS_END - NS_PER_S else None
+
+
+def _flat(found: Mapping[str, object], message: str) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    after: dict[str, int] = {}
+    for key, value in _leaves(found, message):
+        flat[free_name(key, flat, after)] = value
+    return flat
 
 
 def _leaves(
