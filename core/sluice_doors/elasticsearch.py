@@ -88,7 +88,16 @@ class _Bulk:
         self._fields = RecordFields(time=TIME_FIELD, message=MESSAGE_FIELD, received_ns=received_ns)
 
     def rows(self) -> Iterator[LogRecord]:
-        """Yield a record for each action."""
+        """Yield a record for each action.
+
+        Raises:
+            BodyTooLarge: They expand to more than the limits.
+        """
+        for row in self._rows():
+            self.tally.add(row.attributes, str(row.body))
+            yield row
+
+    def _rows(self) -> Iterator[LogRecord]:
         for line in self._lines:
             found = _action(line)
             if found is None:

@@ -42,6 +42,7 @@ def decode_json(
         return ()
     if tally.raw == len(rows):
         raise BodyUnreadable("cannot read body as JSON: no line is an object")
+    tally.add_sizes(sum(len(row.attributes) for row in rows), len(body))
     columns = logs_from_rows(rows, tally)
     return (
         DecodedRecords(

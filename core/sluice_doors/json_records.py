@@ -54,7 +54,7 @@ def record_of(
     Args:
         found: The object.
         fields: The fields with a meaning.
-        tally: Counts the record.
+        tally: Counts errors; the caller counts sizes.
         extra: Attributes that the object does not contain; renamed `<key>#2` if it does.
     """
     # A shallow copy: the fields with a meaning are removed from it.
@@ -78,7 +78,6 @@ def record_of(
     if ts_ns is None:
         tally.timed = False
         ts_ns = fields.received_ns
-    tally.add(attributes, body)
     return LogRecord(ts_ns=ts_ns, body=body, attributes=attributes)
 
 
@@ -90,7 +89,6 @@ def raw_record(
     tally.unreadable += 1
     tally.raw += 1
     attributes = {**extra, ERROR_ATTRIBUTE: reason}
-    tally.add(attributes, text)
     return LogRecord(ts_ns=fields.received_ns, body=text, attributes=attributes)
 
 
