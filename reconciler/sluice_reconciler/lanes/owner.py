@@ -15,6 +15,7 @@ object and raises `LaneTakenOver`. It has then changed nothing that the new owne
 
 from collections.abc import Sequence
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from sluice_protocol.errors import SluiceError, StoreUnavailable
@@ -177,14 +178,20 @@ class LaneOwner:
         return self.ledger.status(who) is not EnqueueStatus.DONE
 
     async def close(self) -> None:
-        """Store the ledger, so that the next owner has no append intent to resolve.
+        """Store the ledger and release the lane: the next owner has no append intent to resolve.
 
         Raises:
             LaneTakenOver: A rival took the lane over.
         """
-        await self._write(writes=self._stored.record.writes, pending=())
+        await self._write(writes=self._stored.record.writes, pending=(), released=True)
 
-    async def _write(self, *, writes: int, pending: tuple[IntendedBatch, ...]) -> None:
+    async def _write(
+        self,
+        *,
+        writes: int,
+        pending: tuple[IntendedBatch, ...],
+        released: bool | UnsetType = UNSET,
+    ) -> None:
         """Swap the lane's state. Only a state that this owner wrote is ever replaced."""
         old, ledger, delta = self._stored.record, self.ledger, None
         runs = old.runs
@@ -198,6 +205,7 @@ class LaneOwner:
             pending=pending,
             recent=ledger.recent[delta.recent if delta is not None else 0 :],
             runs=runs,
+            released=released,
         )
         self._stored = await _swap(self._store, self._lane, self._stored, record, self._runtime)
         self._log.swapped(record)
@@ -257,7 +265,12 @@ async def _raise_owner_term(store: ObjectStore, lane: Lane, runtime: Runtime) ->
             await _create(store, lane, runtime)
         else:
             old = stored.record
-            record = replace(old, nonce=runtime.id_bytes().hex(), owner_term=old.owner_term + 1)
+            record = replace(
+                old,
+                nonce=runtime.id_bytes().hex(),
+                owner_term=old.owner_term + 1,
+                released=UNSET,
+            )
             try:
                 return await _swap(store, lane, stored, record, runtime, stored.boots)
             except LaneTakenOver:

@@ -89,6 +89,8 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
         pending: The batches of append number `writes + 1`, if its intent was stored.
         recent: The batches that were enqueued since the newest run, oldest first.
         runs: The parts with all other enqueued batches, oldest run first.
+        released: Whether the owner stopped in order: any process may take the lane without a wait.
+            Missing in every other write.
     """
 
     schema: Literal["sluice.reconciler_lane.v2"] = "sluice.reconciler_lane.v2"
@@ -101,6 +103,12 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     pending: tuple[IntendedBatch, ...] = ()
     recent: tuple[IntendedBatch, ...] = ()
     runs: tuple[Run, ...] = ()
+    released: bool | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def has_owner(self) -> bool:
+        """Whether a process took the lane and did not release it."""
+        return self.owner_term > 0 and self.released is not True
 
     @property
     def of_lane(self) -> Lane:
