@@ -108,8 +108,8 @@ class WholeRecordOwner(LaneOwner):
         )
         body = encode_lane(record, boots)
         match await self._store.replace(lane_key(LANE), body, if_match=self._stored.etag):
-            case Applied(etag=etag):
-                self._stored = StoredLaneState(record=record, etag=etag)
+            case Applied(etag=etag, date_ns=date_ns):
+                self._stored = StoredLaneState(record=record, etag=etag, date_ns=date_ns)
             case other:
                 raise RuntimeError(other)
 

@@ -1,18 +1,39 @@
 """Write `docs/events.md` from the registry of log events: `python -m deploy.events_page`."""
 
+import tomllib
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from sluice_protocol.log_events import LOG_EVENTS, LogEvent
+REGISTRY: Final = Path(__file__).parents[1] / "docs" / "events.toml"
+PAGE: Final = REGISTRY.with_suffix(".md")
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "events.md"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEvent:
+    """One log event of the registry.
+
+    Attributes:
+        name: The event name, snake_case; the field `event` of the log line.
+        level: WARN (sluice recovered or will retry) or ERROR (an operator must act).
+        component: The component that logs it.
+        meaning: What happened.
+        action: What an operator does.
+    """
+
+    name: str
+    level: Literal["WARN", "ERROR"]
+    component: str
+    meaning: str
+    action: str
+
 
 _INTRODUCTION: Final = """\
 # Log events
 
 Every WARN and ERROR event of sluice, by component. This page is generated from
-`core/sluice_protocol/log_events.py` by `make docs`.
+`docs/events.toml` by `make docs`.
 
 Each log line is one JSON object on standard error. Its field `event` is the name below, `level` is
 the level, and `timestamp` the time (UTC). Other fields contain details, such as `key` and `reason`.
@@ -20,6 +41,11 @@ the level, and `timestamp` the time (UTC). Other fields contain details, such as
 - **WARN**: sluice recovered, or retries automatically. Investigate when the event repeats.
 - **ERROR**: an operator must act.
 """
+
+
+def read_registry() -> tuple[LogEvent, ...]:
+    """Return the events of the registry, in its order."""
+    return tuple(LogEvent(**event) for event in tomllib.loads(REGISTRY.read_text())["event"])
 
 
 def render_page(events: tuple[LogEvent, ...]) -> str:
@@ -37,4 +63,4 @@ def render_page(events: tuple[LogEvent, ...]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(render_page(LOG_EVENTS))
+    PAGE.write_text(render_page(read_registry()))

@@ -22,7 +22,7 @@ from sluice_agent.health import serve_health
 from sluice_agent.line_readers import PipeInput
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parked_inquiry import ParkedInquiry
-from sluice_agent.settings import AgentSettings, Durability, SpoolSettings
+from sluice_agent.settings import AgentSettings, Durability, SpoolSettings, UploaderSettings
 from sluice_agent.signing_key import read_key
 from sluice_agent.spool import Spool
 from sluice_agent.tasks import Agent, AgentRunResult, run_with_background, ship_files, ship_pipe
@@ -96,44 +96,9 @@ async def _opened(
         total_s=settings.upload_s,
         connect_s=CONNECT_S,
     )
-    batcher = Batcher(
-        spool,
-        settings.for_batching(),
-        clock=clock,
-        metrics=metrics,
-        when_full=settings.when_full,
-    )
-    rng = random.Random()  # noqa: S311 - jitter, not a secret
+    uploading = settings.for_uploader(stop_when_refused=stop_when_refused, give_up_s=give_up_s)
     transport = HttpTransport(session, key=key, clock=clock)
-    gateways = Gateways(settings.gateways, SystemResolver(), clock=clock, rng=rng)
-    uploader = Uploader(
-        settings.for_uploader(stop_when_refused=stop_when_refused, give_up_s=give_up_s),
-        spool,
-        transport,
-        gateways,
-        clock=clock,
-        metrics=metrics,
-    )
-    inquiry = ParkedInquiry(
-        directory=spool.settings.directory,
-        disk=RealDisk(),
-        transport=transport,
-        gateways=gateways,
-        clock=clock,
-        rng=rng,
-        metrics=metrics,
-        is_refused=lambda: uploader.is_refused,
-    )
-    batcher.on_sealed = uploader.add
-    agent = Agent(
-        settings=settings,
-        clock=clock,
-        metrics=metrics,
-        spool=spool,
-        batcher=batcher,
-        uploader=uploader,
-        inquiry=inquiry,
-    )
+    agent = _build(settings, uploading, spool, transport, metrics)
     _log.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
     try:
         async with (
@@ -145,6 +110,47 @@ async def _opened(
             yield agent
     finally:
         await asyncio.to_thread(spool.close)
+
+
+def _build(
+    settings: AgentSettings,
+    uploading: UploaderSettings,
+    spool: Spool,
+    transport: HttpTransport,
+    metrics: AgentMetrics,
+) -> Agent:
+    """Create the parts of an agent over an open spool."""
+    clock = SystemClock()
+    rng = random.Random()  # noqa: S311 - jitter, not a secret
+    gateways = Gateways(settings.gateways, SystemResolver(), clock=clock, rng=rng)
+    batcher = Batcher(
+        spool,
+        settings.for_batching(),
+        clock=clock,
+        metrics=metrics,
+        when_full=settings.when_full,
+    )
+    uploader = Uploader(uploading, spool, transport, gateways, clock=clock, metrics=metrics)
+    inquiry = ParkedInquiry(
+        directory=spool.settings.directory,
+        disk=RealDisk(),
+        transport=transport,
+        gateways=gateways,
+        clock=clock,
+        rng=rng,
+        metrics=metrics,
+        is_refused=lambda: uploader.is_refused,
+    )
+    batcher.on_sealed = uploader.add
+    return Agent(
+        settings=settings,
+        clock=clock,
+        metrics=metrics,
+        spool=spool,
+        batcher=batcher,
+        uploader=uploader,
+        inquiry=inquiry,
+    )
 
 
 def _open_spool(settings: SpoolSettings, slots: int) -> Spool:

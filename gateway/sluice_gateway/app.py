@@ -5,7 +5,7 @@ import random  # noqa: TID251 - the seeded source is created here
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from sluice_gateway.accepted_cache import AcceptedCache
@@ -13,9 +13,11 @@ from sluice_gateway.acceptor import Acceptor
 from sluice_gateway.admission import BodyBudget, ModeWatch, RunningUploads
 from sluice_gateway.api import GatewayApi
 from sluice_gateway.connection_guard import ConnectionGuard, ConnectionLimits
+from sluice_gateway.doors.api import DoorsApi
+from sluice_gateway.doors.service import DoorService
 from sluice_gateway.frame_reader import BodyPace, FrameReader
 from sluice_gateway.high_water import HighWaterMarks
-from sluice_gateway.journal_ports import JournalOwner, StoreRules, UploadJournal
+from sluice_gateway.journal_ports import JournalOwner, JournalRules, StoreRules, UploadJournal
 from sluice_gateway.journal_writer import AcceptanceJournal
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_gateway.principals import PrincipalsFile
@@ -29,7 +31,7 @@ from sluice_gateway.spool_records import SpoolStores
 from sluice_gateway.spool_transfer import SpoolTransfer
 from sluice_gateway.upload_service import UploadService
 from sluice_protocol.authority import Authority
-from sluice_protocol.clock import Clock
+from sluice_protocol.clock import Clock, IdSource, SuspendAwareClock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import UnixNs
@@ -52,6 +54,7 @@ class Gateway:
         mode: Whether the acceptance mode of the authority is known.
         readiness: Whether an upload can be accepted now.
         uploads: Accepts uploads.
+        doors: Accepts requests of other protocols.
         api: The HTTP surface.
     """
 
@@ -62,7 +65,39 @@ class Gateway:
     mode: ModeWatch
     readiness: Readiness
     uploads: UploadService
+    doors: DoorService
     api: GatewayApi
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Worker:
+    """What the parts of one worker share, and the parts that it creates more than once."""
+
+    authority: Authority
+    settings: GatewaySettings
+    collector_id: str
+    clock: SuspendAwareClock = field(default_factory=SystemClock)
+    ids: IdSource = field(default_factory=SystemIds)
+    metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
+    rng: random.Random = field(default_factory=random.Random)  # jitter, not a secret
+
+    def acceptor(self, store: ObjectStore) -> Acceptor:
+        return Acceptor(
+            store=store,
+            authority=self.authority,
+            collector_id=self.collector_id,
+            clock=self.clock,
+            rng=self.rng,
+            time_s_max=self.settings.upload_time_s_max,
+        )
+
+    def journal(
+        self, store: ObservedStore, rules: JournalRules, *, fence_s: float
+    ) -> AcceptanceJournal:
+        owner = JournalOwner(
+            collector_id=self.collector_id, acceptance=self.authority.acceptance, fence_s=fence_s
+        )
+        return AcceptanceJournal(store, owner, rules=rules, clock=self.clock, metrics=self.metrics)
 
 
 def check_authority_fits(
@@ -108,63 +143,29 @@ def build_gateway(
         BadUsage: The principals file is not valid, or settings and authority differ.
     """
     check_authority_fits(authority, settings, collector_id)
-    clock, ids, metrics = SystemClock(), SystemIds(), GatewayMetrics()
-    rng = random.Random()  # noqa: S311 - jitter, not a secret
+    worker = _Worker(authority=authority, settings=settings, collector_id=collector_id)
+    clock, metrics = worker.clock, worker.metrics
     observed = ObservedStore(store, metrics, clock)
-    running, mode = RunningUploads(metrics), ModeWatch(clock, mode_checked_at_ns)
-    acceptor_into = partial(
-        Acceptor,
-        authority=authority,
-        collector_id=collector_id,
-        clock=clock,
-        rng=rng,
-        time_s_max=settings.upload_time_s_max,
-    )
     transfer: SpoolTransfer | None = None
     journal: UploadJournal
-    owner = JournalOwner(
-        collector_id=collector_id,
-        acceptance=authority.acceptance,
-        fence_s=settings.journal_fence_s if transfers_to is None else math.inf,
-    )
     if transfers_to is None:
-        journal = AcceptanceJournal(
-            observed, owner, rules=StoreRules(ids), clock=clock, metrics=metrics
-        )
+        rules = StoreRules(worker.ids)
+        journal = worker.journal(observed, rules, fence_s=settings.journal_fence_s)
     else:
-        created_ns = UnixNs(authority.created_at_unix_ns)
-        rules = SpoolRules(store, ids=ids, clock=clock, created_ns=created_ns)
-        remote = ObservedStore(transfers_to, metrics, clock)
-        journal = SpoolJournal(
-            AcceptanceJournal(remote, owner, rules=rules, clock=clock, metrics=metrics),
-            rules,
-            clock=clock,
-            claim=partial(claim_authority, store, transfers_to, ids, collector_id),
-        )
-        stores = SpoolStores(
-            local=store,
-            remote=transfers_to,
-            acceptor=acceptor_into(store=transfers_to),
-            clock=clock,
-            ids=ids,
-            journal=journal,
-            capacity=_spool_capacity(settings, clock, metrics),
-            authority=authority,
-        )
-        transfer = SpoolTransfer(stores, metrics, settings.object_landing_interval_ms / 1000)
+        journal, transfer = _spooling(worker, store, transfers_to)
     uploads = UploadService(
         frame_bytes_max=settings.frame_bytes_max,
         collector_id=collector_id,
         clock=clock,
-        ids=ids,
+        ids=worker.ids,
         metrics=metrics,
         principals=PrincipalsFile(settings.principals),
-        running=running,
-        budget=BodyBudget(settings.inflight_bytes_max, metrics, rng),
+        running=RunningUploads(metrics),
+        budget=BodyBudget(settings.inflight_bytes_max, metrics, worker.rng),
         frames=_frame_reader(settings),
         cache=AcceptedCache(settings.cache_entries_max, clock),
-        mode=mode,
-        acceptor=acceptor_into(store=observed),
+        mode=ModeWatch(clock, mode_checked_at_ns),
+        acceptor=worker.acceptor(observed),
         decisions=DecisionsReader(observed),
         high_water=HighWaterMarks(transfers_to or observed),
         transfer=transfer,
@@ -185,6 +186,7 @@ def _gateway(
         skip_probe=settings.skip_probe,
         name=name,
     )
+    doors = DoorService(uploads, store, body_bytes_max=settings.door_body_bytes_max)
     return Gateway(
         settings=settings,
         clock=uploads.clock,
@@ -193,13 +195,43 @@ def _gateway(
         mode=uploads.mode,
         readiness=readiness,
         uploads=uploads,
+        doors=doors,
         api=GatewayApi(
             uploads,
             readiness,
             store,
             allowed_hosts=parse_allowed_hosts(settings.allowed_hosts),
+            doors=tuple(DoorsApi(doors, settings.doors).endpoints()),
         ),
     )
+
+
+def _spooling(
+    worker: _Worker, local: ObjectStore, remote: ObjectStore
+) -> tuple[SpoolJournal, SpoolTransfer]:
+    """Create what a spool adds: a journal that its next process continues, and the transfer."""
+    clock, ids, authority = worker.clock, worker.ids, worker.authority
+    created_ns = UnixNs(authority.created_at_unix_ns)
+    rules = SpoolRules(local, ids=ids, clock=clock, created_ns=created_ns)
+    observed = ObservedStore(remote, worker.metrics, clock)
+    journal = SpoolJournal(
+        worker.journal(observed, rules, fence_s=math.inf),
+        rules,
+        clock=clock,
+        claim=partial(claim_authority, local, remote, ids, worker.collector_id),
+    )
+    stores = SpoolStores(
+        local=local,
+        remote=remote,
+        acceptor=worker.acceptor(remote),
+        clock=clock,
+        ids=ids,
+        journal=journal,
+        capacity=_spool_capacity(worker.settings, clock, worker.metrics),
+        authority=authority,
+    )
+    interval_s = worker.settings.object_landing_interval_ms / 1000
+    return journal, SpoolTransfer(stores, worker.metrics, interval_s)
 
 
 def _spool_capacity(
@@ -242,6 +274,7 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
             yield
     finally:
         gateway.uploads.frames.close()
+        gateway.doors.close()
 
 
 @asynccontextmanager
@@ -251,6 +284,21 @@ async def serving_health(gateway: Gateway, host: str, port: int) -> AsyncIterato
     application = gateway.api.health_application()
     async with listening(application, address, _server_options(gateway.settings)):
         yield
+
+
+@asynccontextmanager
+async def serving_grpc(gateway: Gateway) -> AsyncIterator[int]:
+    """Serve OTLP over gRPC until the block ends; yield the port."""
+    from sluice_gateway.doors.grpc_server import serving_otlp_grpc  # noqa: PLC0415 - an extra
+
+    settings = gateway.settings
+    async with serving_otlp_grpc(
+        gateway.doors,
+        settings.otlp_grpc_listen,
+        tls=_tls_files(settings),
+        message_bytes_max=settings.door_body_bytes_max,
+    ) as port:
+        yield port
 
 
 def _server_options(settings: GatewaySettings) -> ServerOptions:

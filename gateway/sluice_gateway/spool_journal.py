@@ -16,7 +16,7 @@ import structlog
 from sluice_gateway.journal_writer import AcceptanceJournal
 from sluice_gateway.spool_journal_state import SpoolRules
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import ErrorCode, SluiceError, StoreError
+from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError, StoreError
 from sluice_protocol.journals import HEARTBEAT_S, JOURNAL_INTERVAL_S
 from sluice_protocol.units import UnixNs
 from sluice_web.problems import HttpRefusal
@@ -83,20 +83,27 @@ class SpoolJournal:
             BadUsage: Another spool has claimed the authority: nothing may be transferred.
             StoreError: The authority is unreachable; call again.
         """
-        if not self._claimed:
-            await self._claim()
-            self._claimed = True
+        await self._claim_once()
         try:
             await self.register()
+        except BadUsage:
+            raise
         except SluiceError as error:
             log.warning("journal_not_registered", reason=str(error))
 
+    async def _claim_once(self) -> None:
+        if not self._claimed:
+            await self._claim()
+            self._claimed = True
+
     async def register(self) -> None:
-        """Continue the stored journal, or begin one.
+        """Claim the authority, then continue the stored journal or begin one.
 
         Raises:
+            BadUsage: Another spool has claimed the authority: nothing may be transferred.
             SluiceError: The authority or the spool cannot be written; call again.
         """
+        await self._claim_once()
         async with self._registering:
             if self._registered:
                 return

@@ -1,7 +1,5 @@
-"""Transfers the records of a spool to the authority: blob, then manifest.
+"""Transfers a spool to the authority, pass by pass, and counts what is left.
 
-A transfer is an upload to the authority with the bytes of the local manifest, through the same
-acceptance machine. So the rules on age and date apply, also after days without a connection.
 A spooled record passes these states:
 
     accepted here ── transferred ──► local blob deleted ── named in the acceptance journal of the
@@ -12,8 +10,7 @@ only after a verdict with proof. The marker is written last, because only the de
 frees the space for it on a full disk. A record without blob and marker is therefore looked up in
 the authority. A batch with a marker is in a journal, so the next process journals the others only.
 The local manifest decides duplicates and conflicts until it expires; then the authority decides
-(`spool_expiry`). A conflict during a transfer creates a quarantine record in the authority and an
-alert here; nothing in the authority is overwritten.
+(`spool_expiry`). How one record is transferred: `spool_record_transfer`.
 Source: ADR 0024.
 """
 
@@ -27,37 +24,28 @@ from sluice_gateway.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.spool_blobs import SpoolBlobs
 from sluice_gateway.spool_expiry import SpoolExpiry
+from sluice_gateway.spool_record_transfer import NewlyLanded, RecordTransfer, Transferred
 from sluice_gateway.spool_records import (
     RECORDS,
     SpoolStores,
-    has_landed,
-    is_transferred,
     mark_transferred,
-    read_spooled_blob,
-    read_spooled_record,
     untransferred_keys,
 )
 from sluice_gateway.uploads import Upload
 from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.errors import BadUsage, ErrorCode, InvalidRecord, SluiceError, StoreError
-from sluice_protocol.frame import decode_head
-from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     ACCEPTED,
     DECISIONS,
     QUARANTINE_CONFLICTS,
     accepted_key,
-    blob_key,
-    parse_accepted_key,
-    parse_quarantine_key,
     quarantine_key,
 )
 from sluice_protocol.manifests import (
     TransferResult,
-    decode_accepted,
 )
-from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
-from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
+from sluice_protocol.outcomes import ObjectInfo
+from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_web.problems import HttpRefusal
 
 CONCURRENCY: Final = 8
@@ -90,6 +78,7 @@ class SpoolTransfer:
         self._landed: dict[ObjectKey, int] = {}
         self._unsure: dict[ObjectKey, None] = {}
         self.blobs = SpoolBlobs(spool.local, spool.capacity)
+        self._records = RecordTransfer(spool, self.blobs)
         self.expiry = SpoolExpiry(
             spool.local,
             spool.authority,
@@ -122,10 +111,9 @@ class SpoolTransfer:
     async def _accept_remotely(self, upload: Upload) -> AcceptanceRun:
         """Accept an upload into the authority; the journal names it before the response."""
         try:
-            await self._spool.journal.prepare()
+            await self._spool.journal.register()
         except BadUsage as error:  # another spool claimed the authority: this gateway will stop
             raise HttpRefusal(ErrorCode.STORE_UNAVAILABLE, str(error)) from error
-        await self._spool.journal.register()
         run = await self._spool.acceptor.accept(upload)
         if isinstance(run.verdict, Accepted):
             self._spool.journal.note_landed(run.manifest)
@@ -285,120 +273,16 @@ class SpoolTransfer:
         """Transfer one record; it stays pending where that fails, or until it is journaled."""
         added = self._pending[key]
         try:
-            result = await self._transfer_kind(key)
+            outcome = await self._records.transfer(key)
         except (StoreError, InvalidRecord) as error:
             log.warning("spool_record_pending", key=key, reason=str(error))
             return
-        if key in self._landed:
-            self._landed[key] = added
-        elif result is not None:
-            self._spool.journal.rules.landed.land(key)
-            self._finish(key, result, added)
-
-    def _land(self, key: ObjectKey, manifest: bytes) -> None:
-        """Note a batch that the authority has; it stays pending until its marker is written."""
-        self._landed[key] = 0
-        self._spool.journal.note_landed(manifest)
-
-    async def _transfer_kind(self, key: ObjectKey) -> TransferResult | None:
-        if key.startswith(ACCEPTED):
-            return await self._transfer_accepted(key)
-        if key.startswith(QUARANTINE_CONFLICTS):
-            return await self._transfer_conflict(key)
-        return await self._copy(key)
-
-    async def _transfer_accepted(self, key: ObjectKey) -> TransferResult | None:
-        identity = parse_accepted_key(key)
-        found = await read_spooled_record(self._spool.local, key)
-        manifest = decode_accepted(key, found.body)
-        if await is_transferred(self._spool.local, key):
-            await self.blobs.drop(manifest.digest)
-            return "accepted"
-        frame = await read_spooled_blob(self._spool.local, manifest.digest)
-        if frame is None:
-            return await self._confirm(key, identity, manifest.digest)
-        upload = Upload(
-            frame=frame,
-            digest=manifest.digest,
-            identity=identity,
-            envelope=decode_head(frame).envelope,
-            principal=manifest.principal,
-            attempt_id=manifest.attempt_id,
-            sent_before=True,
-            manifest=found.body,
-        )
-        return await self._settle(key, upload, await self._spool.acceptor.accept(upload))
-
-    async def _transfer_conflict(self, key: ObjectKey) -> TransferResult | None:
-        """Upload refused bytes to the authority, which refuses and records them too."""
-        identity, submitted = parse_quarantine_key(key)
-        if await is_transferred(self._spool.local, key):
-            await self.blobs.drop(submitted)
-            return "conflict"
-        if not await has_landed(self._spool.local, accepted_key(identity)):
-            return None
-        frame = await read_spooled_blob(self._spool.local, submitted)
-        if frame is None:
-            return await self._confirm(key, identity, submitted)
-        upload = Upload(
-            frame=frame,
-            digest=submitted,
-            identity=identity,
-            envelope=decode_head(frame).envelope,
-            principal="",
-            attempt_id=self._spool.ids.ulid(),
-        )
-        return await self._settle(key, upload, await self._spool.acceptor.accept(upload))
-
-    async def _confirm(
-        self, key: ObjectKey, identity: Identity, digest: Digest
-    ) -> TransferResult | None:
-        """Mark a record whose blob was deleted after its transfer, as the authority confirms.
-
-        Raises:
-            InvalidRecord: The authority does not have these bytes either.
-        """
-        remote, owner = self._spool.remote, accepted_key(identity)
-        found = await remote.get(owner)
-        accepted = isinstance(found, Found) and decode_accepted(owner, found.body).digest == digest
-        known = accepted or isinstance(
-            await remote.head(quarantine_key(identity, digest)), ObjectInfo
-        )
-        if not known or not isinstance(await remote.head(blob_key(digest)), ObjectInfo):
-            reason = "the spool lost this blob: restore it; its record is not transferred"
-            raise InvalidRecord(blob_key(digest), reason)
-        if isinstance(found, Found) and accepted and key.startswith(ACCEPTED):
-            self._land(key, found.body)
-            return None
-        result: TransferResult = "accepted" if accepted else "conflict"
-        await mark_transferred(self._spool.local, self._spool.clock, key, result)
-        return result
-
-    async def _settle(
-        self, key: ObjectKey, upload: Upload, run: AcceptanceRun
-    ) -> TransferResult | None:
-        match run.verdict:
-            case Accepted():
-                result: TransferResult = "accepted"
-            case Conflict(accepted_digest=owner):
-                result = "conflict"
-                if key.startswith(ACCEPTED):
-                    log.error("spool_transfer_conflict", key=key, ours=upload.digest, theirs=owner)
-            case _:
-                log.warning("spool_record_pending", key=key, verdict=repr(run.verdict))
-                return None
-        await self.blobs.drop(upload.digest)
-        if result == "accepted" and key.startswith(ACCEPTED):
-            self._land(key, run.manifest)
-            return None
-        await mark_transferred(self._spool.local, self._spool.clock, key, result)
-        return result
-
-    async def _copy(self, key: ObjectKey) -> TransferResult | None:
-        found = await read_spooled_record(self._spool.local, key)
-        match await self._spool.remote.create(key, found.body):
-            case Applied() | Exists():
-                await mark_transferred(self._spool.local, self._spool.clock, key, "copied")
-                return "copied"
-            case _:
-                return None
+        match outcome:
+            case Transferred(result=result):
+                self._spool.journal.rules.landed.land(key)
+                self._finish(key, result, added)
+            case NewlyLanded(manifest=manifest):
+                self._landed[key] = added
+                self._spool.journal.note_landed(manifest)
+            case None:
+                pass

@@ -239,7 +239,9 @@ class BatchPipeline:
         parts.on_verified(manifests)
         enqueued, left, not_appended = await self._enqueue(verified, takeover)
         batch_keys = [one.key for one in verified]
-        await parts.requests.each(parts.holds.held(batch_keys), parts.holds.release)
+        # A batch that is not enqueued keeps its hold record: it must be in one or the other.
+        appended = [key for key in batch_keys if key not in not_appended]
+        await parts.requests.each(parts.holds.held(appended), parts.holds.release)
         if not left:
             parts.backlog.end(Stage.ENQUEUE, batch_keys)
             self._set_lag("enqueued", verified)

@@ -33,8 +33,14 @@ log = structlog.get_logger()
 DETAIL_CHARS_MAX: Final = 500
 
 
-async def list_hold_records(store: ObjectStore) -> AsyncIterator[HoldRecord]:
+async def list_hold_records(
+    store: ObjectStore, damaged: set[ObjectKey] | None = None
+) -> AsyncIterator[HoldRecord]:
     """Read every hold record, except unreadable ones.
+
+    Args:
+        store: The store.
+        damaged: The keys of unreadable records are added.
 
     Raises:
         StoreError: The store is unreachable or refused the request.
@@ -48,7 +54,8 @@ async def list_hold_records(store: ObjectStore) -> AsyncIterator[HoldRecord]:
                     try:
                         yield decode_record(listed.key, body, HoldRecord)
                     except InvalidRecord:
-                        continue
+                        if damaged is not None:
+                            damaged.add(listed.key)
 
 
 class HoldRecords:
@@ -59,6 +66,8 @@ class HoldRecords:
         self._known: set[ObjectKey] = set()
         self.unstored = 0
         """Held objects whose record may not exist, since the last refresh."""
+        self.damaged: set[ObjectKey] = set()
+        """Records that are unreadable; they are written again if their object is still held."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -93,11 +102,13 @@ class HoldRecords:
             StoreError: The store is unreachable or refused the request.
         """
         place = hold_record_key(record.key)
-        if place not in self._known:
+        if place not in self._known or place in self.damaged:
             log.error("batch_held", key=record.key, reason=record.reason, detail=record.detail)
-            match await self._store.create(place, encode_record(record)):
+            put = self._store.overwrite if place in self.damaged else self._store.create
+            match await put(place, encode_record(record)):
                 case Applied() | Exists():
                     self._known.add(place)
+                    self.damaged.discard(place)
                 case _:
                     self.unstored += 1
                     return False

@@ -5,10 +5,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.events_page import PAGE, render_page
+from deploy.events_page import PAGE, read_registry, render_page
 
-from sluice_protocol.log_events import LOG_EVENTS
-
+LOG_EVENTS = read_registry()
 ROOT = Path(__file__).parents[2]
 LEVELS = {"warning": "WARN", "error": "ERROR", "exception": "ERROR", "critical": "ERROR"}
 METHODS = {*LEVELS, "info", "debug"}

@@ -13,8 +13,10 @@ from support.reconciler_seed import accept, index_keys
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import Fenced, OutcomeUnknown, StoreError
 from sluice_protocol.identity import Identity
+from sluice_protocol.keys import accepted_key, blob_key
+from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.outcomes import CreateOutcome, Found, GetOutcome, HeadOutcome, ObjectInfo
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import list_lanes
 from sluice_queue.lane import Runtime
@@ -22,6 +24,8 @@ from sluice_reconciler.lanes.worker import Takeover
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.bulk import NewObject
+
+DAY_NS = 86_400 * NS_PER_S
 
 
 class Crash(BaseException):
@@ -87,8 +91,13 @@ async def run_slot(
     seed: int,
     who: int,
     stop: asyncio.Event,
+    *,
+    announced: Sequence[AcceptedManifest],
 ) -> int:
-    """Run one reconciler after the other until stopped; return how many ran."""
+    """Run one reconciler after the other until stopped; return how many ran.
+
+    Each also processes old batches again, as it does when a gateway names a duplicate.
+    """
     rng = random.Random(seed * 10 + who)
     count = 0
     while not stop.is_set():
@@ -99,6 +108,10 @@ async def run_slot(
         try:
             while not stop.is_set():
                 await one.once(takeover=takeover)
+                if announced:
+                    known = rng.sample(announced, min(3, len(announced)))
+                    keys = [accepted_key(batch.identity) for batch in known]
+                    await one.pipeline.process_new_in_steps(keys)
         except (Crash, OutcomeUnknown, StoreError, BaseExceptionGroup):
             await asyncio.sleep(0)
     return count
@@ -130,7 +143,7 @@ async def consume(
 
 
 def simulate(
-    seed: int, *, boots: int = 1, connect: type[Mortal] = Mortal
+    seed: int, *, boots: int = 1, years: bool = False, connect: type[Mortal] = Mortal
 ) -> tuple[list[Identity], list[Identity], list[str], int]:
     """Return accepted batches, the consumer's table, missing index keys, and how many processes
     ran.
@@ -139,6 +152,8 @@ def simulate(
         seed: Replays one run.
         boots: Lives per agent.
         connect: How a process is connected to the store.
+        years: Whether the clock jumps beyond the retry horizon now and then, old batches are
+            announced again, and blobs appear late.
     """
     clock = SimClock()
     rng = random.Random(seed)
@@ -148,10 +163,14 @@ def simulate(
 
     async def run() -> tuple[list[Identity], list[str], int]:
         quiet, stop = asyncio.Event(), asyncio.Event()
-        accepted = []
+        accepted: list[AcceptedManifest] = []
+        announced = accepted if years else ()
+        late: list[tuple[ObjectKey, bytes]] = []
         async with asyncio.TaskGroup() as tasks:
             slots = [
-                tasks.create_task(run_slot(connect, store, clock, seed, who, quiet))
+                tasks.create_task(
+                    run_slot(connect, store, clock, seed, who, quiet, announced=announced)
+                )
                 for who in range(2)
             ]
             tasks.create_task(consume(store, clock, table, stop))
@@ -160,10 +179,20 @@ def simulate(
                     boot = f"b{number % boots}"
                     seq = 10 * sum((one.agent_id, one.boot_id) == (agent, boot) for one in accepted)
                     faults.unknown = 0.0
-                    accepted.append(await accept(store, seq, agent=agent, boot=boot))
+                    one = await accept(store, seq, agent=agent, boot=boot)
+                    accepted.append(one)
+                    if years and rng.random() < 0.2:
+                        blob = blob_key(one.digest)
+                        late.append((blob, store.held.pop(blob).body))
                     faults.unknown = 0.1
+                if years and rng.random() < 0.5:
+                    clock.at_ns += 9 * DAY_NS
+                if late and rng.random() < 0.3:
+                    store._put(*late.pop(0))
                 for _ in range(rng.randrange(300)):
                     await asyncio.sleep(0)
+            for blob in late:
+                store._put(*blob)
             quiet.set()
             lived = sum([await slot for slot in slots])
             faults.unknown = 0.0

@@ -19,6 +19,7 @@ from sluice_protocol.keys import accepted_key, parse_accepted_key
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.lanes.ledger import Ledger
 from sluice_reconciler.lanes.parts import Life
+from sluice_reconciler.lanes.retirement import restore_ranges
 from sluice_reconciler.lanes.sequence_ranges import (
     SEAL_MASK,
     EnqueueStatus,
@@ -77,10 +78,14 @@ async def new_batches(
     decided = list(batches)
     ledger.load((who.agent_id, who.boot_id) for who in decided)
     for who in decided:
-        match ledger.status(who):
+        status = ledger.status(who)
+        if status is EnqueueStatus.RETIRED:
+            await _restore_life(store, ledger, (who.agent_id, who.boot_id))
+            status = ledger.status(who)
+        match status:
             case EnqueueStatus.DONE:
                 continue
-            case EnqueueStatus.NEW:
+            case EnqueueStatus.NEW | EnqueueStatus.RETIRED:
                 found.append(who)
             case EnqueueStatus.MAYBE:
                 result = await _compare_range_of(store, ledger, who, known)
@@ -88,6 +93,19 @@ async def new_batches(
                 if any((one.start, one.end) == (who.seq_start, who.seq_end) for one in result.new):
                     found.append(who)
     return found, sure
+
+
+async def _restore_life(store: ObjectStore, ledger: Ledger, life: Life) -> None:
+    """List the boot of a life that the ledger does not contain, once, and add what was enqueued."""
+    prefix = boot_prefix(*life)
+    listed = [
+        ListedBatch(start=who.seq_start, end=who.seq_end, last_modified_ns=one.last_modified_ns)
+        async for page in store.list(prefix)
+        for one in page.objects
+        if (who := identity_of(one.key)) is not None
+    ]
+    # The ledger decides what is settled after the listing: lives may be retired meanwhile.
+    ledger.restore(life, restore_ranges(listed, ledger.settled_s, ledger.unsettled_of(life)))
 
 
 async def _compare_range_of(

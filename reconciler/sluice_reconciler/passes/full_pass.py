@@ -6,7 +6,7 @@ equal, nothing in the range costs a request; if not, the new batches in it are i
 one chunk of new keys, and the sequence ranges of one boot.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -22,10 +22,10 @@ from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_reconciler.completeness import BootReport, BootTally, HighWaterReader
 from sluice_reconciler.concurrency import RequestLimit, run_all
 from sluice_reconciler.lanes.new_batches import boot_prefix, identity_of, new_batches
-from sluice_reconciler.lanes.sequence_ranges import BootRanges
 from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
+from sluice_reconciler.mark_removal import plan_mark_removal, remove_marks
 from sluice_reconciler.passes.boot_comparison import BootComparison
-from sluice_reconciler.passes.progress import PassRecord, PassSpan
+from sluice_reconciler.passes.progress import PassProgress, PassRecord, PassSpan
 from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
 from sluice_reconciler.verify import HoldRecords
@@ -53,6 +53,7 @@ class PassReport:
         boots: The accepted ranges and gaps of each boot.
         registers_lost: Registers that are missing, replaced or damaged; their lanes are halted.
         missed: Batches that journals should have named and did not.
+        queues: The queues whose lanes were compared with the whole listing.
     """
 
     listed: int
@@ -64,6 +65,7 @@ class PassReport:
     boots: tuple[BootReport, ...] = ()
     registers_lost: tuple[ObjectKey, ...] = ()
     missed: int = 0
+    queues: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,14 +74,15 @@ class PassOptions:
 
     Attributes:
         resume: The progress of a pass that is continued.
-        save: Stores the progress, if that is due.
+        progress: Where the progress is stored now and then; None for a pass that cannot be
+            continued.
         pace_s: Pause after each page of the listing, seconds.
         unnamed: Returns those of the batches that a journal should have named before the pass.
         retry_left: Whether batches in lanes of other reconcilers are decided again at the end.
     """
 
     resume: PassRecord | None = None
-    save: Callable[[PassRecord], Awaitable[None]] | None = None
+    progress: PassProgress | None = None
     pace_s: float = 0.0
     unnamed: Callable[[Sequence[AcceptedManifest]], int] | None = None
     retry_left: bool = False
@@ -102,7 +105,7 @@ class FullPass:
         on_page: Called with each listed page of `accepted/`.
         on_boot: Called with the last accepted key of each boot.
         clock: For pauses.
-        is_save_due: Whether the progress is to be stored.
+        marks_quiet_ns: How long a high-water mark that batches cover is kept.
     """
 
     store: ObjectStore
@@ -117,7 +120,7 @@ class FullPass:
     on_page: Callable[[ListPage], None]
     on_boot: Callable[[ObjectKey], None]
     clock: Clock
-    is_save_due: Callable[[], bool]
+    marks_quiet_ns: int
 
     async def run(
         self, takeover: Takeover | None = None, options: PassOptions | None = None
@@ -146,6 +149,11 @@ class FullPass:
         await quarantine.run()
         outcome = run.outcome().plus(PipelineResult(held_back=quarantine.held))
         date_ns = max((walk.date_ns for walk in run.walks), default=began_ns)
+        boots = tuple(
+            tally.report(date_ns, reported) for walk in run.walks for tally in walk.tallies
+        )
+        covered = plan_mark_removal(boots, reported, date_ns, self.marks_quiet_ns)
+        await remove_marks(self.store, self.requests, covered)
         return PassReport(
             listed=run.listed(),
             began_ns=began_ns,
@@ -153,10 +161,9 @@ class FullPass:
             outcome=outcome,
             quarantined=quarantine.written,
             held_back=len(self.holds),
-            boots=tuple(
-                tally.report(date_ns, reported) for walk in run.walks for tally in walk.tallies
-            ),
+            boots=boots,
             missed=run.missed(),
+            queues=run.queues,
         )
 
 
@@ -171,6 +178,11 @@ class PassRun:
         self.how = how
         self.takeover = takeover
         self._before = how.resume.missed if how.resume is not None else 0
+        known = full_pass.workers.queues
+        if how.resume is not None:
+            # Another process, which may have other queues, compared the first part.
+            known &= set(how.resume.queues)
+        self.queues = tuple(sorted(known))
         spans = (
             [PassSpan(after=after, up_to=up_to) for after, up_to in spans_of(full_pass.shards)]
             if how.resume is None
@@ -215,11 +227,6 @@ class PassRun:
             keys = sorted(done.left_keys)
             self._retried = replace(self._retried, left=len(keys))
 
-    async def save(self) -> None:
-        """Store the progress, if that is due."""
-        if self.how.save is not None:
-            await self.how.save(self.record())
-
     def record(self, *, ended: bool = False) -> PassRecord:
         """Return the progress as it is stored."""
         return PassRecord(
@@ -228,6 +235,7 @@ class PassRun:
             left=self.has_left(),
             ended=ended,
             missed=self.missed(),
+            queues=self.queues,
         )
 
 
@@ -274,24 +282,31 @@ class _SpanWalk:
                 await self._finish_boot(boot, comparisons, last)
                 await self._save(last)
                 boot = (who.agent_id, who.boot_id)
-                comparisons = self._comparisons(*boot)
+                workers = self._pass.workers.of_agent(who.agent_id)
+                comparisons = [BootComparison.of(worker, *boot) for worker in workers]
                 self.tallies.append(BootTally(*boot))
             self.tallies[-1].add(who, appeared_ns)
             last = key
             self._new_listed += 1
-            if any([one.is_new(who) for one in comparisons]):  # noqa: C419 - each adds to its sum
+            # Each comparison adds the batch to its sum.
+            if any([one.is_new(who, appeared_ns) for one in comparisons]):  # noqa: C419
                 await self._add(key)
         await self._finish_boot(boot, comparisons, last)
         await self._flush()
         self._finish_span(last, done=True)
 
     async def _save(self, last: ObjectKey | None) -> None:
-        """Store the progress after a boot, if that is due."""
-        if last is None or not self._pass.is_save_due():
+        """Store the progress after a boot, if that is due.
+
+        What is done before is then complete, so the chunk is processed although it is not full.
+        """
+        progress = self._run.how.progress
+        if last is None or progress is None or not progress.is_due():
             return
         await self._flush()
         self._finish_span(last, done=False)
-        await self._run.save()
+        if progress.is_due():  # Another walk may have stored it meanwhile.
+            await progress.save(self._run.record())
 
     def _finish_span(self, last: ObjectKey | None, *, done: bool) -> None:
         self.span = structs.replace(
@@ -322,15 +337,6 @@ class _SpanWalk:
                     self.outcome = self.outcome.plus(PipelineResult(held_back=1))
             if self._run.how.pace_s and not page.last:
                 await self._pass.clock.sleep(self._run.how.pace_s)
-
-    def _comparisons(self, agent_id: str, boot_id: str) -> list[BootComparison]:
-        """Copy what each queue was given of a boot, before anything is added to it."""
-        found: list[BootComparison] = []
-        for worker in self._pass.workers.of_agent(agent_id):
-            now = worker.ledger.boot(agent_id, boot_id) or BootRanges()
-            before = BootRanges(ranges=[one.copy() for one in now.ranges], extras=list(now.extras))
-            found.append(BootComparison(worker=worker, before=before))
-        return found
 
     async def _finish_boot(
         self,

@@ -208,7 +208,7 @@ class PassLoop:
     def _options(self, plan: NextPass) -> PassOptions:
         parts = self._parts
         options = PassOptions(
-            resume=parts.progress.record if plan.resume else None, save=self._save
+            resume=parts.progress.record if plan.resume else None, progress=parts.progress
         )
         if parts.registry.is_journaled:
             options.unnamed = parts.journals.named_batches().count_unnamed
@@ -216,10 +216,6 @@ class PassLoop:
             if not plan.urgent and parts.settings.pass_pages_per_s:
                 options.pace_s = 1 / parts.settings.pass_pages_per_s
         return options
-
-    async def _save(self, record: PassRecord) -> None:
-        if self._parts.progress.is_due():
-            await self._parts.progress.save(record)
 
     async def _publish(self, report: PassReport) -> None:
         parts, through_ns = self._parts, report.complete_through_ns
@@ -230,6 +226,7 @@ class PassLoop:
             lanes=dict.fromkeys(shown, through_ns),
             pass_began_ns=through_ns,
             listed=report.listed,
+            pass_queues=report.queues,
         )
         await parts.discovery.claim(claim, step_s=PASS_STEP_S)
         parts.registry.end_pass(through_ns)

@@ -59,6 +59,7 @@ class PassRecord(msgspec.Struct, frozen=True, kw_only=True):
         left: Whether it left a batch behind; then it cannot be continued, only repeated.
         ended: Whether it has ended.
         missed: Number of batches that it found and no journal named.
+        queues: The queues that it compares.
         revision: Number of the write.
         writer: Identifies the process that makes the pass.
     """
@@ -69,6 +70,7 @@ class PassRecord(msgspec.Struct, frozen=True, kw_only=True):
     left: bool = False
     ended: bool = False
     missed: int = 0
+    queues: tuple[str, ...] = ()
     revision: int = 0
     writer: str = ""
 

@@ -72,9 +72,9 @@ def test_every_batch_is_enqueued_once_while_parts_are_written_and_merged(
     merges: list[int] = []
     real = merge_parts
 
-    def counted(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePart]:
+    def counted(parts: Sequence[LanePart], lives_max: int, **when: int) -> Iterator[LanePart]:
         merges.append(len(parts))
-        return real(parts, lives_max)
+        return real(parts, lives_max, **when)
 
     monkeypatch.setattr(part_log, "merge_parts", counted)
     accepted, table, missing, lived = simulate(seed, boots=BOOTS)
@@ -183,8 +183,8 @@ def _part_after_state() -> Any:
     return create, write
 
 
-def _drops_a_life(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePart]:
-    for one in merge_parts(parts, lives_max):
+def _drops_a_life(parts: Sequence[LanePart], lives_max: int, **when: int) -> Iterator[LanePart]:
+    for one in merge_parts(parts, lives_max, **when):
         ends = one.ends[:-1]
         if len(ends):
             values = one.values[: int(ends[-1])]
@@ -192,6 +192,7 @@ def _drops_a_life(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePar
                 heads=one.heads[:-1],
                 mids=one.mids[:-1],
                 lows=one.lows[:-1],
+                seen=one.seen[:-1],
                 ends=ends,
                 values=values,
             )
@@ -199,8 +200,8 @@ def _drops_a_life(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePar
             yield one
 
 
-def _keeps_the_oldest(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePart]:
-    return merge_parts(list(reversed(parts)), lives_max)
+def _keeps_the_oldest(parts: Sequence[LanePart], lives_max: int, **when: int) -> Iterator[LanePart]:
+    return merge_parts(list(reversed(parts)), lives_max, **when)
 
 
 def _forgets_names(listed: Iterable[str], record: LaneRecord) -> set[str]:
@@ -211,8 +212,10 @@ def _forgets_names(listed: Iterable[str], record: LaneRecord) -> set[str]:
 def _deletes_before_the_swap() -> Any:
     real = LaneLog.spill
 
-    async def spill(self: LaneLog, ledger: Ledger, runs: tuple[Run, ...]) -> WrittenRuns:
-        written = await real(self, ledger, runs)
+    async def spill(
+        self: LaneLog, ledger: Ledger, runs: tuple[Run, ...], now_s: int
+    ) -> WrittenRuns:
+        written = await real(self, ledger, runs, now_s)
         old = {part.name for run in runs for part in run}
         await self._delete(old - {part.name for run in written.runs for part in run})
         return written
@@ -224,8 +227,10 @@ def _settles_before_the_swap() -> Any:
     """The changes leave memory when the part exists, although the state that names it does not."""
     real = LaneLog.spill
 
-    async def spill(self: LaneLog, ledger: Ledger, runs: tuple[Run, ...]) -> WrittenRuns:
-        written = await real(self, ledger, runs)
+    async def spill(
+        self: LaneLog, ledger: Ledger, runs: tuple[Run, ...], now_s: int
+    ) -> WrittenRuns:
+        written = await real(self, ledger, runs, now_s)
         return WrittenRuns(runs=runs, delta=written.delta)
 
     return spill
@@ -234,12 +239,12 @@ def _settles_before_the_swap() -> Any:
 def _cuts_one_recent_too_many() -> Any:
     real = Ledger.delta
 
-    def delta(self: Ledger) -> LedgerDelta | None:
+    def delta(self: Ledger, now_s: int) -> LedgerDelta | None:
         part = dict(list(self._changed.items())[:-1])
         if not part:
-            return real(self)
+            return real(self, now_s)
         whole, self._changed = self._changed, part
-        made = real(self)
+        made = real(self, now_s)
         self._changed = whole
         return made
 

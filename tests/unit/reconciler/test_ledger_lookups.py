@@ -13,6 +13,7 @@ from sluice_reconciler.lanes.parts import LanePart, Life, merge_parts
 from sluice_reconciler.lanes.sequence_ranges import BootRanges
 
 LIVES = [(f"agent-{number % 4}", f"boot-{number}") for number in range(12)]
+NOW_S = 50
 
 
 def differs(seed: int) -> bool:
@@ -21,7 +22,7 @@ def differs(seed: int) -> bool:
     together, alone = Ledger(), Ledger()
     runs: list[list[LanePart]] = []
     for _ in range(60):
-        match rng.randrange(4):
+        match rng.randrange(5):
             case 0:
                 together.load(rng.sample(LIVES, rng.randrange(6)))
             case 1 | 2:
@@ -32,13 +33,19 @@ def differs(seed: int) -> bool:
                 batch = IntendedBatch(agent_id=agent, boot_id=boot, seq_start=seq, seq_end=seq + 9)
                 together.add(batch)
                 alone.add(batch)
+            case 3:
+                life, seq = rng.choice(LIVES), 10 * rng.randrange(9)
+                for ledger in (together, alone):
+                    restored = BootRanges()
+                    restored.add(seq, seq + 9)
+                    ledger.restore(life, restored)
             case _:
-                deltas = together.delta(), alone.delta()
+                deltas = together.delta(NOW_S), alone.delta(NOW_S)
                 if deltas[1] is not None:
                     runs.append([deltas[1].part])
                     if len(runs) > 2:
                         merged = [part for run in runs[1:] for part in run]
-                        runs = [runs[0], list(merge_parts(merged, 3))]
+                        runs = [runs[0], list(merge_parts(merged, 3, now_s=NOW_S))]
                 together.settle(runs, deltas[0])
                 alone.settle(runs, deltas[1])
         for life in LIVES:
@@ -59,7 +66,7 @@ def test_lives_with_the_same_start_of_their_key_are_distinguished(
     states = {life: BootRanges() for life in LIVES}
     for number, ranges in enumerate(states.values()):
         ranges.add(10 * number, 10 * number + 9)
-    part = parts.make_part(states)
+    part = parts.make_part(states, NOW_S)
     keys = {life: parts.key_of_life(life) for life in [*LIVES, ("agent-9", "boot-9")]}
     found = part.find_all(list(keys.values()))
     assert {life: found.get(key) for life, key in keys.items()} == {
@@ -104,7 +111,21 @@ def _first_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ledger, "load", load)
 
 
-@pytest.mark.parametrize("plant", [_kept_after_a_change, _oldest_run_first, _first_part_only])
+def _kept_after_a_restore(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add a life that was looked up before, and keep that it had no state."""
+    real = Ledger.restore
+
+    def restore(self: Ledger, life: Life, ranges: BootRanges) -> None:
+        kept = dict(self._loaded)
+        real(self, life, ranges)
+        self._loaded = kept
+
+    monkeypatch.setattr(Ledger, "restore", restore)
+
+
+@pytest.mark.parametrize(
+    "plant", [_kept_after_a_change, _kept_after_a_restore, _oldest_run_first, _first_part_only]
+)
 def test_planted_bugs_in_the_lookup_of_many_lives_are_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

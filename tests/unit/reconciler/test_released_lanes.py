@@ -23,7 +23,7 @@ LANE = Lane(queue="spark", lane=0)
 
 def worker(store: SimStore, seed: int) -> LaneWorker:
     runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
-    return LaneWorker(store, LANE, runtime, ReconcilerMetrics())
+    return LaneWorker(store, LANE, runtime, ReconcilerMetrics(), 1)
 
 
 async def enqueue(one: LaneWorker, store: SimStore, seq: int) -> int | None:
