@@ -76,7 +76,7 @@ class LaneWorker:
 
     @property
     def is_of_rival(self) -> bool:
-        """Whether another process owned the lane when its state was last read."""
+        """Whether another process owned the lane, and had not released it, at the last read."""
         return self._owner is None and self._owned_by_rival
 
     async def refresh(self) -> None:
@@ -313,14 +313,16 @@ class LaneWorkers:
             await worker.refresh()
 
     async def close(self) -> None:
-        """Store the ledger of every lane that this process owns.
+        """Store the ledger of every lane that this process owns, and release the lanes.
 
         Raises:
             OutcomeUnknown: The retries are spent; the next owner resolves the write.
-            StoreError: The store is unreachable or refused the request.
+            StoreError: The store is unreachable or refused the request. The other lanes are closed.
         """
-        for worker in self:
-            await worker.close()
+        closed = await asyncio.gather(*(one.close() for one in self), return_exceptions=True)
+        for outcome in closed:
+            if outcome is not None:
+                raise outcome
 
     def has_batch(self, key: ObjectKey) -> bool:
         """Return True if, by the ledgers in memory, every queue was given a batch.
