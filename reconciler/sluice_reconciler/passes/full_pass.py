@@ -6,9 +6,9 @@ equal, nothing in the range costs a request; if not, the new batches in it are i
 one chunk of new keys, and the sequence ranges of one boot.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from msgspec import structs
 
@@ -25,17 +25,14 @@ from sluice_reconciler.lanes.new_batches import boot_prefix, identity_of, new_ba
 from sluice_reconciler.lanes.sequence_ranges import BootRanges
 from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
 from sluice_reconciler.passes.boot_comparison import BootComparison
+from sluice_reconciler.passes.hand_over import LEFT_MAX, HandOver
 from sluice_reconciler.passes.progress import PassRecord, PassSpan
 from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
+from sluice_reconciler.passes.spans import BootSample, cuts_of, spans_of
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
 from sluice_reconciler.verify import HoldRecords
 from sluice_store.port import ListPage, ObjectStore
 from sluice_store.retry import Backoff
-
-LEFT_MAX: Final = 10_000
-"""Keys of one span that are left to another reconciler and decided again at the end of the pass."""
-LEFT_TRIES: Final = 5
-LEFT_PAUSE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +51,8 @@ class PassReport:
         registers_lost: Registers that are missing, replaced or damaged; their lanes are halted.
         missed: Batches that journals should have named and did not.
         is_whole: Whether this process listed everything; otherwise it continued the pass of another
-            one, and `boots` lacks what was listed before.
+            one, and `boots` is only what was listed since.
+        cuts: Where the next pass cuts `accepted/`.
     """
 
     listed: int
@@ -67,6 +65,7 @@ class PassReport:
     registers_lost: tuple[ObjectKey, ...] = ()
     missed: int = 0
     is_whole: bool = True
+    cuts: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,14 +74,18 @@ class PassOptions:
 
     Attributes:
         resume: The progress of a pass that is continued.
+        cuts: Where an earlier pass found that `accepted/` is cut into equal parts.
         save: Stores the progress, if that is due.
+        announce: Stores the progress immediately.
         pace_s: Pause after each page of the listing, seconds.
         unnamed: Returns those of the batches that a journal should have named before the pass.
-        retry_left: Whether batches in lanes of other reconcilers are decided again at the end.
+        retry_left: Whether batches in lanes of other reconcilers are handed over to them.
     """
 
     resume: PassRecord | None = None
+    cuts: tuple[str, ...] = ()
     save: Callable[[PassRecord], Awaitable[None]] | None = None
+    announce: Callable[[PassRecord], Awaitable[None]] | None = None
     pace_s: float = 0.0
     unnamed: Callable[[Sequence[AcceptedManifest]], int] | None = None
     retry_left: bool = False
@@ -122,6 +125,11 @@ class FullPass:
     clock: Clock
     is_save_due: Callable[[], bool]
 
+    @property
+    def hand_over(self) -> HandOver:
+        """The hand-over of batches in lanes of other reconcilers."""
+        return HandOver(self.store, self.pipeline, self.workers, self.clock)
+
     async def run(
         self, takeover: Takeover | None = None, options: PassOptions | None = None
     ) -> PassReport:
@@ -144,7 +152,8 @@ class FullPass:
         await self.workers.refresh()
         await run_all([walk.run() for walk in run.walks])
         if how.retry_left:
-            await run.retry_left()
+            for walk in run.walks:
+                await run.hand_over(walk)
         quarantine = QuarantineWalk(self.store, self.holds, self.requests, self.backoff)
         await quarantine.run()
         outcome = run.outcome().plus(PipelineResult(held_back=quarantine.held))
@@ -161,6 +170,7 @@ class FullPass:
             ),
             missed=run.missed(),
             is_whole=how.resume is None,
+            cuts=run.cuts(),
         )
 
 
@@ -175,12 +185,9 @@ class PassRun:
         self.how = how
         self.takeover = takeover
         self._before = how.resume.missed if how.resume is not None else 0
-        spans = (
-            [PassSpan(after=after, up_to=up_to) for after, up_to in spans_of(full_pass.shards)]
-            if how.resume is None
-            else list(how.resume.spans)
-        )
-        self._retried: PipelineResult | None = None
+        spans = how.resume.spans if how.resume is not None else spans_of(full_pass.shards, how.cuts)
+        self._handed_over = 0
+        self._handing = asyncio.Lock()
         self.walks = [_SpanWalk(full_pass, self, span) for span in spans]
 
     def outcome(self) -> PipelineResult:
@@ -188,10 +195,8 @@ class PassRun:
         total = PipelineResult()
         for walk in self.walks:
             total = total.plus(walk.outcome)
-        if self._retried is not None:
-            enqueued = total.enqueued + self._retried.enqueued
-            total = replace(total, left=self._retried.left, enqueued=enqueued)
-        return total
+        left = sum(len(walk.left) + walk.overflow for walk in self.walks)
+        return replace(total, left=left)
 
     def listed(self) -> int:
         """Return the number of listed keys, with those before an interruption."""
@@ -201,23 +206,30 @@ class PassRun:
         """Return the number of batches that journals missed."""
         return self._before + sum(walk.missed for walk in self.walks)
 
+    def cuts(self) -> tuple[str, ...]:
+        """Return where the next pass cuts `accepted/`."""
+        if self.how.resume is not None and self.how.cuts:
+            return self.how.cuts  # another process listed the first part
+        return cuts_of(walk.sample for walk in self.walks)
+
     def has_left(self) -> bool:
         """Return True if a batch is neither enqueued nor held."""
-        return bool(self.outcome().left or self._pass.holds.unstored)
+        return self.outcome().left > 0 or self._pass.holds.unstored > 0
 
-    async def retry_left(self) -> None:
-        """Process again what was left, when the owner of its lane may have enqueued it."""
-        keys = [key for walk in self.walks for key in walk.left]
-        overflown = any(walk.outcome.left and len(walk.left) >= LEFT_MAX for walk in self.walks)
-        for _ in range(LEFT_TRIES):
-            if not keys or overflown:
+    async def hand_over(self, walk: "_SpanWalk") -> None:
+        """Hand what a walk left over to the owners of its lanes."""
+        async with self._handing:
+            keys, walk.left = walk.left, []
+            if not keys:
                 return
-            await self._pass.clock.sleep(LEFT_PAUSE_S)
-            await self._pass.workers.refresh()
-            done = await self._pass.pipeline.process_new_in_steps(keys)
-            self._retried = done if self._retried is None else self._retried.plus(done)
-            keys = sorted(done.left_keys)
-            self._retried = replace(self._retried, left=len(keys))
+            self._handed_over += 1
+            done = await self._pass.hand_over.give(keys, self._announce)
+            walk.left = sorted(done.left_keys)
+            walk.outcome = walk.outcome.plus(PipelineResult(enqueued=done.enqueued))
+
+    async def _announce(self) -> None:
+        if self.how.announce is not None:
+            await self.how.announce(self.record())
 
     async def save(self) -> None:
         """Store the progress, if that is due."""
@@ -232,19 +244,9 @@ class PassRun:
             left=self.has_left(),
             ended=ended,
             missed=self.missed(),
+            handed_over=self._handed_over,
+            cuts=self.how.cuts,
         )
-
-
-def spans_of(shards: int) -> list[tuple[str, str | None]]:
-    """Return spans of `accepted/`, each (after, up to), such that each agent is in one span.
-
-    The spans divide the letters and digits that agent ids begin with evenly. Keys of any other form
-    are in some span too.
-    """
-    low, high = ord("0"), ord("z")
-    cuts = sorted({low + (high - low) * number // shards for number in range(1, shards)})
-    bounds = [f"{ACCEPTED}agent={cut:02x}" for cut in cuts]
-    return list(zip(["", *bounds], [*bounds, None], strict=True))
 
 
 class _SpanWalk:
@@ -258,9 +260,11 @@ class _SpanWalk:
         self._new_listed = 0
         self.outcome = PipelineResult()
         self.left: list[ObjectKey] = []
+        self.overflow = 0
         self.missed = 0
         self.date_ns = UnixNs(0)
         self.tallies: list[BootTally] = []
+        self.sample = BootSample()
 
     @property
     def listed(self) -> int:
@@ -280,6 +284,8 @@ class _SpanWalk:
                 boot = (who.agent_id, who.boot_id)
                 comparisons = self._comparisons(*boot)
                 self.tallies.append(BootTally(*boot))
+                self.sample.begin_boot(key)
+            self.sample.count()
             self.tallies[-1].add(who, appeared_ns)
             last = key
             self._new_listed += 1
@@ -381,5 +387,13 @@ class _SpanWalk:
             if unnamed and new:
                 found = [one for one in done.batches if accepted_key(one.identity) in new]
                 self.missed += unnamed(found)
-            self.left += [*sorted(done.left_keys)][: LEFT_MAX - len(self.left)]
-            self.outcome = self.outcome.plus(replace(done, left_keys=frozenset()))
+            self.outcome = self.outcome.plus(replace(done, left=0, left_keys=frozenset()))
+            await self._leave(sorted(done.left_keys))
+
+    async def _leave(self, keys: Sequence[ObjectKey]) -> None:
+        """Keep what is to be handed over, and hand it over when there is too much of it."""
+        self.left += keys
+        if len(self.left) >= LEFT_MAX and self._run.how.retry_left:
+            await self._run.hand_over(self)
+        self.overflow += max(0, len(self.left) - LEFT_MAX)
+        del self.left[LEFT_MAX:]

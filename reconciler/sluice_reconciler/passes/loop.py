@@ -21,6 +21,7 @@ from sluice_reconciler.lanes.worker import Takeover
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
 from sluice_reconciler.passes.full_pass import FullPass, PassOptions, PassReport
+from sluice_reconciler.passes.hand_over import hand_over_of
 from sluice_reconciler.passes.progress import NextPass, PassProgress, PassRecord, decide_next_pass
 from sluice_reconciler.settings import ReconcilerSettings
 
@@ -115,6 +116,7 @@ class PassLoop:
         self._parts = parts
         self._ended_at_ns: int | None = None
         self._took_s = 0.0
+        self._helped: tuple[str, int, int] | None = None
 
     async def run(self, journals_tried: asyncio.Event) -> None:
         """Make every pass that is due; store errors are logged, and the pass is retried.
@@ -163,9 +165,12 @@ class PassLoop:
 
     async def _decide(self) -> NextPass:
         parts = self._parts
-        if self._rests():
+        if not parts.registry.is_journaled and self._rests():
             return NextPass(start=False)
         await parts.progress.read()
+        await self._help()
+        if self._rests():
+            return NextPass(start=False)
         stored = parts.progress.record
         if not parts.registry.is_journaled:
             is_whole = stored is None or stored.ended or stored.left or parts.progress.rival_runs
@@ -177,6 +182,14 @@ class PassLoop:
             interval_s=parts.settings.journaled_pass_interval_s,
             rival_runs=parts.progress.rival_runs,
         )
+
+    async def _help(self) -> None:
+        """Process what the pass of another reconciler has handed over since the last call."""
+        progress = self._parts.progress
+        found = hand_over_of(progress.record) if progress.rival_runs else None
+        if found is not None and found != self._helped:
+            await self._parts.full_pass.hand_over.take()
+            self._helped = found
 
     async def run_once(self, takeover: Takeover | None, plan: NextPass | None = None) -> PassReport:
         """Make one pass, publish what it has shown, and set the metrics.
@@ -209,12 +222,16 @@ class PassLoop:
 
     def _options(self, plan: NextPass) -> PassOptions:
         parts = self._parts
+        stored = parts.progress.record
         options = PassOptions(
-            resume=parts.progress.record if plan.resume else None, save=self._save
+            resume=stored if plan.resume else None,
+            cuts=stored.cuts if stored is not None else (),
+            save=self._save,
         )
         if parts.registry.is_journaled:
             options.unnamed = parts.journals.named_batches().count_unnamed
             options.retry_left = True
+            options.announce = self._announce
             if not plan.urgent and parts.settings.pass_pages_per_s:
                 options.pace_s = 1 / parts.settings.pass_pages_per_s
         return options
@@ -222,6 +239,9 @@ class PassLoop:
     async def _save(self, record: PassRecord) -> None:
         if self._parts.progress.is_due():
             await self._parts.progress.save(record)
+
+    async def _announce(self, record: PassRecord) -> None:
+        await self._parts.progress.save(record)
 
     async def _publish(self, report: PassReport) -> None:
         parts, through_ns = self._parts, report.complete_through_ns
@@ -249,6 +269,7 @@ class PassLoop:
                     left=left,
                     ended=True,
                     missed=report.missed,
+                    cuts=report.cuts,
                 )
             )
 

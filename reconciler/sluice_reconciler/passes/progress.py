@@ -59,6 +59,8 @@ class PassRecord(msgspec.Struct, frozen=True, kw_only=True):
         left: Whether it left a batch behind; then it cannot be continued, only repeated.
         ended: Whether it has ended.
         missed: Number of batches that it found and no journal named.
+        handed_over: How often it named batches for the owners of their lanes.
+        cuts: Where the next pass cuts `accepted/` into spans; at most 63.
         revision: Number of the write.
         writer: Identifies the process that makes the pass.
     """
@@ -69,6 +71,8 @@ class PassRecord(msgspec.Struct, frozen=True, kw_only=True):
     left: bool = False
     ended: bool = False
     missed: int = 0
+    handed_over: int = 0
+    cuts: tuple[str, ...] = ()
     revision: int = 0
     writer: str = ""
 
